@@ -1,0 +1,59 @@
+# Needs python3 (3.11 to 3.13); demo, test and bench need Java 17 or newer as well. `make help` says what there is.
+BIN := .venv/bin
+STAMP := .venv/.installed
+PYTEST_ARGS ?=
+.DEFAULT_GOAL := help
+.PHONY: help setup java links demo test check lint types contracts bench clean
+
+help: ## say what there is
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+
+demo: setup java ## two real clusters, messy traffic, mirror, kill, resume, prove
+	$(BIN)/shallow-mirror demo
+
+test: setup java ## every test, with real brokers and Spark
+	$(BIN)/pytest --durations=15 $(PYTEST_ARGS)
+
+check: setup lint types contracts ## what needs no Java: lint, types, import contracts and the pure tests
+	$(BIN)/pytest -m "not brokers and not spark" $(PYTEST_ARGS)
+
+lint: setup ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup ## mypy, strict
+	$(BIN)/mypy
+
+contracts: setup ## import-linter: which part may import which
+	$(BIN)/lint-imports
+
+bench: setup java ## measure against real brokers
+	$(BIN)/python benchmarks/run.py
+
+clean: ## remove the virtual environment and what the tools left (fetched jars stay in the user's cache folder)
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db
+	rm -rf *.egg-info src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+setup: links $(STAMP)
+
+links:
+	@for name in streaming sinks checkpoints; do \
+	  test -L src/shallow_mirror/$$name || { echo "src/shallow_mirror/$$name is not a symbolic link: check the project out again on a file system with symbolic links (git config core.symlinks true; on Windows inside WSL)." >&2; exit 1; }; \
+	done
+
+java:
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	major=$$("$$java" -version 2>&1 | sed -nE 's/.*version "(1\.)?([0-9]+).*/\2/p' | head -n 1); \
+	test "$${major:-0}" -ge 17 || { echo "Java 17 or newer is needed ($$java: $${major:-none found}): install a JDK or set JAVA_HOME." >&2; exit 1; }
+
+$(STAMP): pyproject.toml constraints.txt
+	@python=; for name in python3 python3.13 python3.12 python3.11; do \
+	  if $$name -c 'import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then python=$$name; break; fi; \
+	done; \
+	test -n "$$python" || { echo "Python 3.11, 3.12 or 3.13 with its venv module is needed: none was found as python3 or python3.x." >&2; exit 1; }; \
+	test -x $(BIN)/python || { echo "making .venv with $$python"; $$python -m venv .venv; }
+	@echo "installing the pinned packages of constraints.txt into .venv (once; needs the network)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt setuptools
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[local,rebuild,dev]'
+	@touch $(STAMP)

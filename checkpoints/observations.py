@@ -1,0 +1,111 @@
+"""Driver: what a mirror notes about itself in `micro_batches` and `runs`. Losing it loses no data and stops nothing."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from deltalake import write_deltalake
+from deltalake.exceptions import DeltaError
+
+from shallow_mirror.checkpoints.offset_map import RunIdentity, table_uri
+from shallow_mirror.checkpoints.schema import TIMESTAMP
+
+_log = logging.getLogger(__name__)
+
+MICRO_BATCHES_TABLE = "micro_batches"
+RUNS_TABLE = "runs"
+
+MICRO_BATCHES = pa.schema(
+    [
+        ("run_epoch", pa.int32()),
+        ("micro_batch", pa.int64()),
+        ("fetched_bytes", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("batch_count", pa.int64()),
+        ("raw_batch_count", pa.int64()),
+        ("rebuilt_batch_count", pa.int64()),
+        ("record_count", pa.int64()),
+        ("dropped_batch_counts", pa.string()),
+        ("duration_ms", pa.string()),
+        ("lag_offsets", pa.int64()),
+        ("settled_at", TIMESTAMP),
+    ]
+)
+
+RUNS = pa.schema(
+    [
+        ("run_epoch", pa.int32()),
+        ("run_id", pa.string()),
+        ("host", pa.string()),
+        ("pid", pa.int64()),
+        ("version", pa.string()),
+        ("started_at", TIMESTAMP),
+        ("ended_at", TIMESTAMP),
+        ("outcome", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatchObservation:
+    """`dropped_batch_counts` by segment kind, `duration_ms` by step; both are JSON in the table.
+
+    `lag_offsets`: how far behind the source's log ends after it, over all partitions; None when nobody knows.
+    """
+
+    run_epoch: int
+    micro_batch: int
+    fetched_bytes: int
+    size_bytes: int
+    batch_count: int
+    rebuilt_batch_count: int
+    record_count: int
+    dropped_batch_counts: Mapping[str, int]
+    duration_ms: Mapping[str, float]
+    lag_offsets: int | None
+    settled_at_ms: int
+
+
+class Observations:
+    def __init__(self, tables: str, *, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
+        self._tables, self._now_ms = tables, now_ms
+
+    def micro_batch(self, observed: MicroBatchObservation) -> None:
+        row = {name: getattr(observed, name) for name in MICRO_BATCHES.names if hasattr(observed, name)}
+        row |= {
+            "raw_batch_count": observed.batch_count - observed.rebuilt_batch_count,
+            "dropped_batch_counts": json.dumps(dict(observed.dropped_batch_counts)),
+            "duration_ms": json.dumps({step: round(ms, 1) for step, ms in observed.duration_ms.items()}),
+            "settled_at": observed.settled_at_ms * 1000,
+        }
+        self._append(MICRO_BATCHES_TABLE, MICRO_BATCHES, row)
+
+    def run_started(self, run_epoch: int, run: RunIdentity, version: str) -> None:
+        """`version` is that of shallow-mirror. A run has one row with `outcome` null, and a second one once it ended."""
+        self._append(RUNS_TABLE, RUNS, {**_run(run_epoch, run), "version": version})
+
+    def run_ended(self, run_epoch: int, run: RunIdentity, outcome: str) -> None:
+        self._append(RUNS_TABLE, RUNS, {**_run(run_epoch, run), "ended_at": self._now_ms() * 1000, "outcome": outcome})
+
+    def _append(self, table: str, schema: pa.Schema, row: Mapping[str, Any]) -> None:
+        try:
+            rows = pa.table([pa.array([row.get(field.name)], field.type) for field in schema], schema=schema)
+            write_deltalake(table_uri(self._tables, table), rows, mode="append")
+        except (DeltaError, OSError, ValueError, RuntimeError) as error:
+            _log.warning("could not write an observation to %s: %s: %s", table, type(error).__name__, error)
+
+
+def _run(run_epoch: int, run: RunIdentity) -> dict[str, Any]:
+    return {
+        "run_epoch": run_epoch,
+        "run_id": run.run_id,
+        "host": run.host,
+        "pid": run.pid,
+        "started_at": run.started_at_ms * 1000,
+    }

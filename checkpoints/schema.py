@@ -1,0 +1,156 @@
+"""Columns and properties of the Delta tables. No Delta import here: executors read this file too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
+
+SCHEMA_VERSION = 1
+OFFSET_MAP_TABLE = "offset_map"
+
+PROPERTY_SCHEMA_VERSION = "shallow_mirror.schema_version"
+PROPERTY_MIRROR = "shallow_mirror.mirror"
+PROPERTY_SOURCE_CLUSTER_ID = "shallow_mirror.source_cluster_id"
+PROPERTY_TARGET_CLUSTER_ID = "shallow_mirror.target_cluster_id"
+PROPERTY_WRITER = "shallow_mirror.writer"
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+OFFSET_MAP = pa.schema(
+    [
+        ("source_topic", pa.string()),
+        ("source_topic_id", pa.string()),
+        ("source_partition", pa.int32()),
+        ("source_start", pa.int64()),
+        ("source_end", pa.int64()),
+        ("kind", pa.string()),
+        ("target_topic", pa.string()),
+        ("target_topic_id", pa.string()),
+        ("target_partition", pa.int32()),
+        ("target_start", pa.int64()),
+        ("target_end", pa.int64()),
+        ("record_count", pa.int64()),
+        ("batch_count", pa.int32()),
+        ("rebuilt_batch_count", pa.int32()),
+        ("size_bytes", pa.int64()),
+        ("max_timestamp_ms", pa.int64()),
+        ("source_leader_epoch", pa.int32()),
+        ("source_producer_id", pa.int64()),
+        ("source_producer_epoch", pa.int32()),
+        ("coordinator_epoch", pa.int32()),
+        ("transactional_id", pa.string()),
+        ("target_producer_id", pa.int64()),
+        ("target_producer_epoch", pa.int32()),
+        ("run_epoch", pa.int32()),
+        ("micro_batch", pa.int64()),
+        ("decided_at", TIMESTAMP),
+    ]
+)
+"""One row per segment; the public interface of the mirror."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedSegment:
+    """`txn` is the Kafka transaction of the slot that made the row; None where the slot produced nothing."""
+
+    segment: Segment
+    txn: SlotTxn | None
+
+
+def rows_to_arrow(rows: Sequence[DecidedSegment], run_epoch: int, micro_batch: int, decided_at_ms: int) -> pa.Table:
+    decided_at = datetime.fromtimestamp(decided_at_ms / 1000, UTC)
+    return pa.Table.from_pylist([_row(one, run_epoch, micro_batch, decided_at) for one in rows], schema=OFFSET_MAP)
+
+
+def _row(one: DecidedSegment, run_epoch: int, micro_batch: int, decided_at: datetime) -> dict[str, Any]:
+    segment, txn = one.segment, one.txn
+    return {
+        "source_topic": segment.source.topic,
+        "source_topic_id": segment.source.topic_id,
+        "source_partition": segment.source.partition,
+        "source_start": segment.source_start,
+        "source_end": segment.source_end,
+        "kind": segment.kind.value,
+        "target_topic": segment.target.topic,
+        "target_topic_id": segment.target.topic_id,
+        "target_partition": segment.target.partition,
+        "target_start": segment.target_start,
+        "target_end": segment.target_end,
+        "record_count": segment.record_count,
+        "batch_count": segment.batch_count,
+        "rebuilt_batch_count": segment.rebuilt_batch_count,
+        "size_bytes": segment.size_bytes,
+        "max_timestamp_ms": segment.max_timestamp_ms,
+        "source_leader_epoch": segment.source_leader_epoch,
+        "source_producer_id": segment.source_producer_id,
+        "source_producer_epoch": segment.source_producer_epoch,
+        "coordinator_epoch": segment.coordinator_epoch,
+        "transactional_id": None if txn is None else txn.transactional_id,
+        "target_producer_id": None if txn is None else txn.producer_id,
+        "target_producer_epoch": None if txn is None else txn.producer_epoch,
+        "run_epoch": run_epoch,
+        "micro_batch": micro_batch,
+        "decided_at": decided_at,
+    }
+
+
+def rows_from_arrow(rows: pa.Table) -> tuple[DecidedSegment, ...]:
+    """In source order, without the columns of their decisions."""
+    return tuple(sorted((_decided(row) for row in rows.to_pylist()), key=in_source_order))
+
+
+def in_source_order(one: DecidedSegment) -> tuple[SourcePartition, int, int]:
+    """Sort key: a zero-length row comes before the row that begins where it lies."""
+    return one.segment.source, one.segment.source_start, one.segment.source_end
+
+
+def table_properties(mirror: str, source_cluster_id: str, target_cluster_id: str, writer: str) -> dict[str, str]:
+    """What a map belongs to, fixed when it is created."""
+    return {
+        PROPERTY_SCHEMA_VERSION: str(SCHEMA_VERSION),
+        PROPERTY_MIRROR: mirror,
+        PROPERTY_SOURCE_CLUSTER_ID: source_cluster_id,
+        PROPERTY_TARGET_CLUSTER_ID: target_cluster_id,
+        PROPERTY_WRITER: writer,
+    }
+
+
+def problems_of_columns(columns: Sequence[tuple[str, str]]) -> list[str]:
+    """`columns`: (name, Arrow type). Later schema versions may only add columns."""
+    found = dict(columns)
+    return [
+        f"column {field.name} is missing" if field.name not in found else f"column {field.name} is {found[field.name]}, not {field.type}"
+        for field in OFFSET_MAP
+        if found.get(field.name) != str(field.type)
+    ]
+
+
+def _decided(row: Mapping[str, Any]) -> DecidedSegment:
+    txn = None
+    if row["transactional_id"] is not None:
+        txn = SlotTxn(row["transactional_id"], row["target_producer_id"], row["target_producer_epoch"])
+    segment = Segment(
+        source=SourcePartition(row["source_topic"], row["source_topic_id"], row["source_partition"]),
+        source_start=row["source_start"],
+        source_end=row["source_end"],
+        kind=SegmentKind(row["kind"]),
+        target=TargetPartition(row["target_topic"], row["target_topic_id"], row["target_partition"]),
+        target_start=row["target_start"],
+        target_end=row["target_end"],
+        record_count=row["record_count"],
+        batch_count=row["batch_count"],
+        rebuilt_batch_count=row["rebuilt_batch_count"],
+        size_bytes=row["size_bytes"],
+        max_timestamp_ms=row["max_timestamp_ms"],
+        source_leader_epoch=row["source_leader_epoch"],
+        source_producer_id=row["source_producer_id"],
+        source_producer_epoch=row["source_producer_epoch"],
+        coordinator_epoch=row["coordinator_epoch"],
+    )
+    return DecidedSegment(segment, txn)

@@ -1,0 +1,151 @@
+"""PURE: segments: what became of every source offset of one partition in one micro-batch, merged to as few rows as hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
+from shallow_mirror.wire.admission import Admission, Verdict
+from shallow_mirror.wire.batch_index import BatchIndex
+from shallow_mirror.wire.markers import MarkerType
+
+_KIND_OF_MARKER = {MarkerType.COMMIT: SegmentKind.COMMIT, MarkerType.ABORT: SegmentKind.ABORT, MarkerType.OTHER: SegmentKind.GAP}
+_PASSED_OVER = (Verdict.DROP_BELOW, Verdict.BEYOND)
+
+
+@dataclass(slots=True)
+class _Row:
+    """A segment that may still grow. `key` says with what it merges: equal keys, adjacent offsets."""
+
+    key: tuple[object, ...]
+    kind: SegmentKind
+    start: int
+    end: int
+    target_start: int | None = None
+    record_count: int = 0
+    batch_count: int = 0
+    size_bytes: int = 0
+    max_timestamp_ms: int | None = None
+    source_leader_epoch: int | None = None
+    source_producer_id: int | None = None
+    source_producer_epoch: int | None = None
+    coordinator_epoch: int | None = None
+
+
+class SegmentBuilder:
+    """Covers [position, next position) of one source partition without hole or overlap (checked by `build`).
+
+    Neighbouring batches of the same kind and the same target - source shift become one row. Transaction markers get a row
+    each. Offsets between batches, and batches that hold nothing, are gaps.
+    """
+
+    def __init__(self, source: SourcePartition, target: TargetPartition, position: int) -> None:
+        self._source, self._target, self._start, self._position = source, target, position, position
+        self._rows: list[_Row] = []
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._rows)
+
+    def add(self, index: BatchIndex, admission: Admission, target_base_offsets: Sequence[int]) -> None:
+        """`target_base_offsets`: where the raw batches, in order, were appended on the target."""
+        headers = index.headers
+        placed = iter(target_base_offsets)
+        columns = zip(
+            admission.verdicts.tolist(),
+            headers["base_offset"].tolist(),
+            index.last_offset.tolist(),
+            index.size_bytes.tolist(),
+            headers["records_count"].tolist(),
+            headers["max_timestamp"].tolist(),
+            headers["partition_leader_epoch"].tolist(),
+            headers["producer_id"].tolist(),
+            headers["producer_epoch"].tolist(),
+            strict=True,
+        )
+        for i, (verdict, base, last, size, records, timestamp, leader_epoch, producer_id, producer_epoch) in enumerate(columns):
+            if verdict in _PASSED_OVER:
+                continue
+            if verdict == Verdict.RAW:
+                at = next(placed)
+                row = _Row((SegmentKind.DATA, at - base), SegmentKind.DATA, base, last + 1, at, records)
+            elif verdict == Verdict.DROP_ABORTED:
+                key = (SegmentKind.ABORTED, producer_id, producer_epoch)
+                row = _Row(key, SegmentKind.ABORTED, base, last + 1, record_count=records)
+                row.source_producer_id, row.source_producer_epoch = producer_id, producer_epoch
+            elif verdict == Verdict.DROP_CONTROL:
+                marker = admission.markers[i]
+                kind = _KIND_OF_MARKER[marker.type]
+                row = _Row((kind, base), kind, base, last + 1)
+                row.source_producer_id, row.source_producer_epoch = producer_id, producer_epoch
+                row.coordinator_epoch = marker.coordinator_epoch
+            elif verdict == Verdict.DROP_EMPTY:
+                row = _Row((SegmentKind.GAP,), SegmentKind.GAP, base, last + 1)
+            else:
+                raise ValueError(f"{self._source}: batch at {base} has verdict {Verdict(verdict).name}: it can be no segment")
+            row.batch_count, row.size_bytes, row.max_timestamp_ms, row.source_leader_epoch = 1, size, timestamp, leader_epoch
+            self._append(row)
+        if next(placed, None) is not None:
+            raise ValueError(f"{self._source}: more target offsets than raw batches")
+
+    def close_at(self, position: int) -> None:
+        """Everything up to `position` is accounted for: what is left holds no record."""
+        self._gap_up_to(position)
+
+    def build(self) -> tuple[Segment, ...]:
+        segments = tuple(self._segment(row) for row in self._rows)
+        check_coverage({self._source: self._start}, segments)
+        return segments
+
+    def _append(self, row: _Row) -> None:
+        row.start = max(row.start, self._position)
+        self._gap_up_to(row.start)
+        self._merge(row)
+
+    def _gap_up_to(self, offset: int) -> None:
+        if offset > self._position:
+            self._merge(_Row((SegmentKind.GAP,), SegmentKind.GAP, self._position, offset))
+
+    def _merge(self, row: _Row) -> None:
+        self._position = row.end
+        last = self._rows[-1] if self._rows else None
+        if last is None or last.key != row.key or last.end != row.start:
+            self._rows.append(row)
+            return
+        last.end = row.end
+        last.record_count += row.record_count
+        last.batch_count += row.batch_count
+        last.size_bytes += row.size_bytes
+        if row.batch_count:
+            last.max_timestamp_ms, last.source_leader_epoch = row.max_timestamp_ms, row.source_leader_epoch
+
+    def _segment(self, row: _Row) -> Segment:
+        return Segment(
+            source=self._source,
+            source_start=row.start,
+            source_end=row.end,
+            kind=row.kind,
+            target=self._target,
+            target_start=row.target_start,
+            target_end=None if row.target_start is None else row.target_start + row.end - row.start,
+            record_count=row.record_count,
+            batch_count=row.batch_count,
+            size_bytes=row.size_bytes,
+            max_timestamp_ms=row.max_timestamp_ms,
+            source_leader_epoch=row.source_leader_epoch,
+            source_producer_id=row.source_producer_id,
+            source_producer_epoch=row.source_producer_epoch,
+            coordinator_epoch=row.coordinator_epoch,
+        )
+
+
+def check_coverage(positions: Mapping[SourcePartition, int], segments: Iterable[Segment]) -> dict[SourcePartition, int]:
+    """New positions after `segments`, which must continue each partition's line. Raises ValueError at a hole or overlap."""
+    reached = dict(positions)
+    for one in segments:
+        expected = reached.get(one.source, one.source_start)
+        if one.source_start != expected or one.source_end < one.source_start:
+            raise ValueError(f"{one.source}: segment [{one.source_start}, {one.source_end}) does not continue at {expected}")
+        reached[one.source] = one.source_end
+    return reached

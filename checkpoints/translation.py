@@ -1,0 +1,119 @@
+"""Pure: translate source offsets to target offsets and back, over arrays of segments.
+
+T(s) = s + shift inside a data segment; otherwise the start of the next data segment, or the end of the last one. T is
+monotonic, and on data its inverse is exact. The same line serves both ways: only the roles of the ends change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from shallow_mirror.types import SegmentKind, TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Translation:
+    """Where an offset leads. After `reverse` the fields `target_…` hold the *source's* topic, partition and offset.
+
+    `exact`: the offset holds a mirrored record, and this is its place. Otherwise the place is that of the next mirrored
+    record, or with `beyond` the end of the map. `target_offset` is None when the map knows no data for the partition.
+    `kind` is that of the segment that holds the offset, None outside all segments.
+    """
+
+    kind: SegmentKind | None
+    exact: bool
+    beyond: bool
+    target_topic: str | None
+    target_partition: int | None
+    target_offset: int | None
+
+
+class Translator:
+    """One line of offsets: data ranges [start, end) and where each begins on the other side, ordered by start."""
+
+    def __init__(
+        self,
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        lead_to: NDArray[np.int64],
+        places: Sequence[TopicPartition],
+        place_of: NDArray[np.int64],
+        others: Sequence[tuple[int, int, SegmentKind]] = (),
+    ) -> None:
+        order = np.argsort(starts, kind="stable")
+        self._starts, self._ends, self._lead_to = starts[order], ends[order], lead_to[order]
+        self._places, self._place_of = tuple(places), place_of[order]
+        kept = sorted(one for one in others if one[1] > one[0])
+        self._other_starts = np.array([start for start, _, _ in kept], np.int64)
+        self._others = kept
+
+    @classmethod
+    def of_source(cls, rows: pa.Table) -> Translator:
+        """From all rows of one source partition (one topic id), of every kind."""
+        is_data = _is_data(rows)
+        others = rows.filter(pa.array(~is_data))
+        kinds = [SegmentKind(name) for name in others.column("kind").to_pylist()]
+        spans = zip(_longs(others, "source_start").tolist(), _longs(others, "source_end").tolist(), kinds, strict=True)
+        data = rows.filter(pa.array(is_data))
+        places, place_of = _places(data, "target_topic", "target_partition")
+        return cls(
+            _longs(data, "source_start"), _longs(data, "source_end"), _longs(data, "target_start"), places, place_of, list(spans)
+        )
+
+    @classmethod
+    def of_target(cls, rows: pa.Table) -> Translator:
+        """From all rows of one target partition (one topic id). Markers and others' records there have no kind."""
+        data = rows.filter(pa.array(_is_data(rows)))
+        places, place_of = _places(data, "source_topic", "source_partition")
+        return cls(_longs(data, "target_start"), _longs(data, "target_end"), _longs(data, "source_start"), places, place_of)
+
+    def find(self, offset: int) -> Translation:
+        if len(self._starts) == 0:
+            return _nowhere(self._kind_of(offset))
+        at = int(np.searchsorted(self._starts, offset, side="right")) - 1
+        if at >= 0 and offset < self._ends[at]:
+            return self._answer(at, offset - int(self._starts[at]), kind=SegmentKind.DATA, exact=True)
+        kind = self._kind_of(offset)
+        if at + 1 < len(self._starts):
+            return self._answer(at + 1, 0, kind=kind)
+        return self._answer(at, int(self._ends[at] - self._starts[at]), kind=kind, beyond=True)
+
+    def _answer(
+        self, at: int, distance: int, *, kind: SegmentKind | None, exact: bool = False, beyond: bool = False
+    ) -> Translation:
+        place = self._places[int(self._place_of[at])]
+        return Translation(
+            kind=kind,
+            exact=exact,
+            beyond=beyond,
+            target_topic=place.topic,
+            target_partition=place.partition,
+            target_offset=int(self._lead_to[at]) + distance,
+        )
+
+    def _kind_of(self, offset: int) -> SegmentKind | None:
+        at = int(np.searchsorted(self._other_starts, offset, side="right")) - 1
+        return self._others[at][2] if at >= 0 and offset < self._others[at][1] else None
+
+
+def _nowhere(kind: SegmentKind | None) -> Translation:
+    return Translation(kind=kind, exact=False, beyond=True, target_topic=None, target_partition=None, target_offset=None)
+
+
+def _is_data(rows: pa.Table) -> NDArray[np.bool_]:
+    return np.array([kind == SegmentKind.DATA.value for kind in rows.column("kind").to_pylist()], bool)
+
+
+def _longs(rows: pa.Table, column: str) -> NDArray[np.int64]:
+    return np.asarray(rows.column(column).to_numpy(), np.int64)
+
+
+def _places(rows: pa.Table, topic: str, partition: str) -> tuple[list[TopicPartition], NDArray[np.int64]]:
+    pairs = list(zip(rows.column(topic).to_pylist(), rows.column(partition).to_pylist(), strict=True))
+    index = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
+    return [TopicPartition(*pair) for pair in index], np.array([index[pair] for pair in pairs], np.int64)

@@ -1,0 +1,185 @@
+"""Driver: the foreachBatch body: launch the slots, decide, end, settle."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.checkpoints.offset_map import OffsetMapOwner
+from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import MirrorError, Retriable
+from shallow_mirror.sinks import protocol
+from shallow_mirror.sinks.protocol import MicroBatchOutcome, SlotResult, drive
+from shallow_mirror.sinks.recovery import TxnPerformer, most_telling
+from shallow_mirror.sinks.slot_task import RESULT_SCHEMA, Observer, SlotJob
+from shallow_mirror.sinks.target_topics import TargetTopics
+from shallow_mirror.types import PlannedRange, Segment, SegmentKind, SourcePartition
+
+_log = logging.getLogger(__name__)
+
+TASK_SHARE = 0.75
+"""Part of the transaction timeout that tasks may use; the rest is for the decision and EndTxn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatchReport:
+    """What one round did, for the log and the `micro_batches` table. Durations in ms by step name."""
+
+    micro_batch: int
+    rows: tuple[DecidedSegment, ...]
+    fetched_bytes: int
+    duration_ms: Mapping[str, float]
+
+
+class StoppedBeforeMicroBatch(Exception):  # noqa: N818 - it is not an error of the mirror
+    """Raised into Spark so that a micro-batch that was only about to start does not begin."""
+
+
+class MicroBatchSink:
+    """Called by Spark with each micro-batch; the query's only side effect.
+
+    `failure` holds the error that ended the query: Spark passes on its text only.
+    """
+
+    def __init__(
+        self,
+        *,
+        job: SlotJob,
+        owner: OffsetMapOwner,
+        performer: TxnPerformer,
+        targets: TargetTopics,
+        source: Cluster,
+        report: Callable[[MicroBatchReport], None],
+        observer: Observer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._job, self._owner, self._performer, self._targets = job, owner, performer, targets
+        self._source, self._report, self._observer, self._clock = source, report, observer, clock
+        self.failure: BaseException | None = None
+        self.idle = threading.Lock()
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """Let no further micro-batch begin, and wait for the one that runs."""
+        self._is_stopping = True
+        with self.idle:
+            pass
+
+    def __call__(self, planned: DataFrame, spark_batch_id: int) -> None:
+        with self.idle:
+            if self._is_stopping:
+                raise StoppedBeforeMicroBatch(f"stopped before Spark batch {spark_batch_id}")
+            try:
+                self._copy(planned)
+            except BaseException as error:
+                self.failure = error
+                raise
+
+    def _copy(self, planned: DataFrame) -> None:
+        """Rounds until every planned range is done; one, but for new partitions and slots that stopped early."""
+        first_rows: tuple[DecidedSegment, ...] = ()
+        while True:
+            outcome = self._round(planned, first_rows)
+            if outcome.not_committed:
+                raise Retriable(
+                    "SLOT_NOT_COMMITTED",
+                    f"{len(outcome.not_committed)} slot transactions were not committed; their rows were removed and are read again",
+                )
+            unknown = [one for result in outcome.slots for one in result.unknown]
+            if not unknown and not any(result.is_partial for result in outcome.slots):
+                return
+            first_rows = self._first_rows(unknown)
+
+    def _round(self, planned: DataFrame, first_rows: Sequence[DecidedSegment]) -> MicroBatchOutcome:
+        deadline = Deadline.after_ms(self._job.transaction_timeout_ms, self._clock)
+        started, steps = self._clock(), dict[str, float]()
+
+        def perform(action: protocol.Action) -> Any:
+            began = self._clock()
+            answer = self._perform(action, planned, first_rows, deadline)
+            name = type(action).__name__
+            steps[name] = steps.get(name, 0.0) + (self._clock() - began) * 1000
+            return answer
+
+        outcome = drive(protocol.run_micro_batch(first_rows), perform, self._observer)
+        steps["Total"] = (self._clock() - started) * 1000
+        if outcome.rows:
+            self._report(
+                MicroBatchReport(
+                    micro_batch=self._owner.micro_batch,
+                    rows=outcome.rows,
+                    fetched_bytes=sum(result.fetched_bytes for result in outcome.slots),
+                    duration_ms=steps,
+                )
+            )
+        return outcome
+
+    def _perform(
+        self, action: protocol.Action, planned: DataFrame, first_rows: Sequence[DecidedSegment], deadline: Deadline
+    ) -> Any:
+        match action:
+            case protocol.RunSlots(decision):
+                return self._run_slots(planned, decision, first_rows)
+            case protocol.Decide(_, rows):
+                slots = [int(row.txn.transactional_id.rpartition("-")[2]) for row in rows if row.txn is not None]
+                return self._owner.decide(rows, highest_slot=max(slots, default=-1))
+            case _:
+                return self._performer.perform(action, deadline)
+
+    def _run_slots(
+        self, planned: DataFrame, decision: int, first_rows: Sequence[DecidedSegment]
+    ) -> tuple[SlotResult, ...]:
+        positions = {source: position.offset for source, position in self._owner.positions().items()}
+        positions.update({row.segment.source: row.segment.source_end for row in first_rows})
+        job = replace(
+            self._job,
+            decision=decision,
+            positions=positions,
+            routes=dict(self._targets.known),
+            time_left_ms=self._job.transaction_timeout_ms * TASK_SHARE,
+        )
+        table = planned.mapInArrow(lambda batches: job(batches), RESULT_SCHEMA).toArrow()  # the only evaluation of this round
+        answers = [pickle.loads(body) for body in table.column("body").to_pylist()]
+        errors = [answer for answer in answers if isinstance(answer, MirrorError)]
+        if errors:
+            self._owner.check_ownership()  # a fenced producer epoch may mean that another run took over
+            raise most_telling(errors)
+        return tuple(sorted(answers, key=lambda result: result.slot))
+
+    def _first_rows(self, unknown: Sequence[PlannedRange]) -> tuple[DecidedSegment, ...]:
+        """Zero-length rows for partitions that appeared while the query runs: they start where the plan says."""
+        deadline = Deadline.after_ms(self._job.transaction_timeout_ms, self._clock)
+        return first_rows(self._targets, self._source, {one.source: one.start for one in unknown}, deadline)
+
+
+def first_rows(
+    targets: TargetTopics, source: Cluster, starts: Mapping[SourcePartition, int], deadline: Deadline
+) -> tuple[DecidedSegment, ...]:
+    """Makes sure of the target topics and gives each partition its zero-length row at its start."""
+    if not starts:
+        return ()
+    topics = sorted({one.topic for one in starts})
+    listed = source.metadata(topics, deadline).topics
+    targets.prepare({name: len(listed[name].partitions) for name in topics}, deadline)
+    return tuple(
+        DecidedSegment(
+            Segment(
+                source=one,
+                source_start=start,
+                source_end=start,
+                kind=SegmentKind.GAP,
+                target=targets.known[one.topic].target_of(one),
+            ),
+            None,
+        )
+        for one, start in sorted(starts.items())
+    )

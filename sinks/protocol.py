@@ -1,0 +1,214 @@
+"""Pure: the actions of the mirror and their order, for a micro-batch and for a start.
+
+The protocol is a generator: it yields an action, a performer carries it out and sends back the answer. Nothing here
+does I/O, so the order can be run against a model, and a crash test is "perform the first n actions, start again".
+
+Invariants, cited where they are kept:
+  A  Nothing is decided before every slot has answered, and EndTxn(commit) never precedes the decision.
+  B  A source topic-partition belongs to one slot of a micro-batch.
+  C  No transactional id is initialised between a decision that names it and the end of that transaction.
+     (Where EndTxn's answer was ambiguous the transaction is already over; initialising it is what makes that sure.)
+  D  Evidence is read only after InitProducerId answered 0.
+  E  An odd version (settled) is written only when every transaction of the decision is definite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.errors import RecoverNeeded
+from shallow_mirror.sinks.resolve import DecidedTxn, LogEvidence, ReceiptEvidence, TxnFate, decided_txns, judge_log, judge_receipt
+from shallow_mirror.types import PlannedRange, Segment, SlotTxn
+
+
+@dataclass(frozen=True, slots=True)
+class SlotResult:
+    """What a task did: step 5. `txn` is None where the slot produced nothing.
+
+    `unknown` are ranges whose partition the driver had no position for: they were left alone. `is_partial` says that the
+    slot stopped at a batch boundary before its ranges were done. Both ask for another round.
+    """
+
+    slot: int
+    txn: SlotTxn | None
+    segments: tuple[Segment, ...]
+    fetched_bytes: int = 0
+    unknown: tuple[PlannedRange, ...] = ()
+    is_partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TakeDecision:
+    """Step 2: check ownership, take the next version. Answer: the version."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSlots:
+    """Steps 3-5. Answer: a `SlotResult` per slot."""
+
+    decision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """Step 6: one fenced Delta commit. No answer; an unknown outcome raises."""
+
+    decision: int
+    rows: tuple[DecidedSegment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndTxn:
+    """Step 7. Answer: True when the coordinator said 0, False when its answer is ambiguous."""
+
+    txn: SlotTxn
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitVisible:
+    """Settle: until the LSO has passed what the transaction wrote, repairing markers that never came. No answer."""
+
+    decided: DecidedTxn
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerId:
+    """Fence a transactional id and end what it left open. No answer."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReceipt:
+    """Answer: a `ReceiptEvidence`."""
+
+    decided: DecidedTxn
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTargetLog:
+    """Answer: a sequence of `LogEvidence`, one per partition asked."""
+
+    decided: DecidedTxn
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveRows:
+    """One fenced commit that removes all rows of the transaction. No answer."""
+
+    txn: SlotTxn
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """The odd version: everything before it holds. No answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFate:
+    """Tell people what became of a transaction that had to be resolved. No answer."""
+
+    txn: SlotTxn
+    fate: TxnFate
+
+
+_Outcome = TypeVar("_Outcome")
+
+Action = (
+    TakeDecision
+    | RunSlots
+    | Decide
+    | EndTxn
+    | AwaitVisible
+    | InitProducerId
+    | ReadReceipt
+    | ReadTargetLog
+    | RemoveRows
+    | Settle
+    | ReportFate
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchOutcome:
+    """`not_committed` lists transactions whose rows were removed: their ranges must be read again."""
+
+    rows: tuple[DecidedSegment, ...] = ()
+    not_committed: tuple[SlotTxn, ...] = ()
+    slots: tuple[SlotResult, ...] = field(default=())
+
+
+def run_micro_batch(first_rows: Sequence[DecidedSegment]) -> Generator[Action, Any, MicroBatchOutcome]:
+    """Steps 2-7. `first_rows` are the zero-length rows of partitions seen for the first time."""
+    decision: int = yield TakeDecision()
+    results: tuple[SlotResult, ...] = yield RunSlots(decision)
+    rows = tuple(first_rows) + tuple(DecidedSegment(segment, result.txn) for result in results for segment in result.segments)
+    if not rows:
+        return MicroBatchOutcome(slots=results)
+    yield Decide(decision, rows)  # invariant A
+    removed = yield from end_all(decided_txns(rows))
+    return MicroBatchOutcome(rows, removed, results)
+
+
+def start_up(unsettled: Sequence[DecidedSegment], transactional_ids: Sequence[str]) -> Generator[Action, Any, tuple[SlotTxn, ...]]:
+    """After the take-over: resolve the last decision, fence every slot, settle. Returns what was removed."""
+    removed = yield from end_all(decided_txns(unsettled), report=True)
+    for transactional_id in transactional_ids:  # invariant C: after resolution
+        yield InitProducerId(transactional_id)
+    yield Settle()
+    return removed
+
+
+def end_all(decided: Sequence[DecidedTxn], *, report: bool = False) -> Generator[Action, Any, tuple[SlotTxn, ...]]:
+    """EndTxn(commit) for every transaction, then make sure of each. Returns the removed ones; settles after a removal."""
+    ended: list[tuple[DecidedTxn, bool]] = []
+    for one in decided:
+        ended.append((one, (yield EndTxn(one.txn))))
+    removed: list[SlotTxn] = []
+    for one, is_definite in ended:
+        fate = TxnFate.COMMITTED if is_definite else (yield from _resolve(one))
+        if report or not is_definite:
+            yield ReportFate(one.txn, fate)
+        if fate is TxnFate.UNDECIDABLE:
+            raise RecoverNeeded(
+                f"nothing says whether the Kafka transaction {one.txn} was committed: its receipt has expired and the target "
+                "holds none of its records any more. Its rows stay in the offset map; an operator has to choose."
+            )
+        if fate is TxnFate.NOT_COMMITTED:
+            yield RemoveRows(one.txn)
+            removed.append(one.txn)
+        else:
+            yield AwaitVisible(one)
+    if removed:
+        yield Settle()  # invariant E
+    return tuple(removed)
+
+
+def _resolve(one: DecidedTxn) -> Generator[Action, Any, TxnFate]:
+    yield InitProducerId(one.txn.transactional_id)  # invariant D
+    receipt: ReceiptEvidence = yield ReadReceipt(one)
+    fate = judge_receipt(receipt)
+    if fate is TxnFate.UNDECIDABLE:
+        evidence: Sequence[LogEvidence] = yield ReadTargetLog(one)
+        fate = judge_log(evidence)
+    return fate
+
+
+def drive(
+    steps: Generator[Action, Any, _Outcome],
+    perform: Callable[[Action], Any],
+    observer: Callable[[str], None] = lambda _name: None,
+) -> _Outcome:
+    """Run a protocol to its end. The observer hears the name of each action when it has been performed."""
+    answer: Any = None
+    while True:
+        try:
+            action = steps.send(answer)
+        except StopIteration as end:
+            outcome: _Outcome = end.value
+            return outcome
+        answer = perform(action)
+        observer(type(action).__name__)

@@ -1,0 +1,95 @@
+"""Pure: evidence about one decided Kafka transaction -> committed, not committed, undecidable.
+
+Evidence is asked for in a fixed order, and only after InitProducerId answered 0 for the transactional id: then the
+transaction is over, one way or the other, and what is read cannot change any more.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.types import SegmentKind, SlotTxn, TopicPartition
+
+
+class TxnFate(enum.Enum):
+    COMMITTED = "committed"
+    NOT_COMMITTED = "not committed"
+    UNDECIDABLE = "undecidable"
+
+
+class ReceiptEvidence(enum.Enum):
+    """What the receipt of the slot says. An absent receipt is no evidence: it may have expired."""
+
+    OURS = "ours"
+    ANOTHERS = "another's"
+    ABSENT = "absent"
+
+
+class LogEvidence(enum.Enum):
+    """What one target partition's log says at the first recorded offset. Anything else there is no evidence."""
+
+    OURS = "ours"
+    OURS_ABORTED = "ours, aborted"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WrittenRange:
+    """Target offsets [start, end) that one transaction wrote to one target topic-partition."""
+
+    topic_partition: TopicPartition
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedTxn:
+    """A transaction that the offset map names, with where its data and its receipt are."""
+
+    txn: SlotTxn
+    written: tuple[WrittenRange, ...]
+
+    @property
+    def receipt_partition(self) -> TopicPartition:
+        """The lowest target topic-partition of the slot's data rows."""
+        return self.written[0].topic_partition
+
+
+def decided_txns(rows: Iterable[DecidedSegment]) -> tuple[DecidedTxn, ...]:
+    """The transactions of a decision, ordered. Rows without a transaction are final and need nothing."""
+    spans: dict[SlotTxn, dict[TopicPartition, tuple[int, int]]] = {}
+    for row in rows:
+        if row.txn is None:
+            continue
+        written = spans.setdefault(row.txn, {})
+        segment = row.segment
+        if segment.kind is not SegmentKind.DATA or segment.target_start is None or segment.target_end is None:
+            continue
+        place = segment.target.topic_partition
+        start, end = written.get(place, (segment.target_start, segment.target_end))
+        written[place] = (min(start, segment.target_start), max(end, segment.target_end))
+    return tuple(
+        DecidedTxn(txn, tuple(WrittenRange(place, start, end) for place, (start, end) in sorted(written.items())))
+        for txn, written in sorted(spans.items())
+    )
+
+
+def judge_receipt(receipt: ReceiptEvidence) -> TxnFate:
+    return {
+        ReceiptEvidence.OURS: TxnFate.COMMITTED,
+        ReceiptEvidence.ANOTHERS: TxnFate.NOT_COMMITTED,
+        ReceiptEvidence.ABSENT: TxnFate.UNDECIDABLE,
+    }[receipt]
+
+
+def judge_log(evidence: Sequence[LogEvidence]) -> TxnFate:
+    """A transaction commits or aborts in all its partitions alike: the first partition that says something decides."""
+    for one in evidence:
+        if one is LogEvidence.OURS:
+            return TxnFate.COMMITTED
+        if one is LogEvidence.OURS_ABORTED:
+            return TxnFate.NOT_COMMITTED
+    return TxnFate.UNDECIDABLE

@@ -1,0 +1,73 @@
+"""PURE: source topic -> target topic: which topics match, what they are called, and which plans would loop."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Iterable, Sequence
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
+
+MAX_TOPIC_NAME_LENGTH = 249
+_LEGAL_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_FIELDS = frozenset({"topic", "source"})
+
+
+def is_included(topic: str, include: Sequence[str], exclude: Sequence[str], *, is_internal: bool = False) -> bool:
+    """Patterns match whole names; an exclusion wins; internal topics never match, whatever the patterns say."""
+    if is_internal or topic in INTERNAL_TOPICS:
+        return False
+    return any(re.fullmatch(one, topic) for one in include) and not any(re.fullmatch(one, topic) for one in exclude)
+
+
+def template_problem(template: str) -> str | None:
+    """Why `template` cannot name target topics; None when it can."""
+    try:
+        parts = list(string.Formatter().parse(template))
+    except ValueError as error:
+        return f"{template!r} is not a template: {error}"
+    fields = [name for _, name, _, _ in parts if name is not None]
+    unknown = sorted(set(fields) - _FIELDS)
+    if unknown:
+        return f"{template!r}: unknown field {{{unknown[0]}}}; known are {{topic}} and {{source}}"
+    if any(spec or conversion for _, name, spec, conversion in parts if name is not None):
+        return f"{template!r}: fields take no format: write {{topic}} and {{source}} only"
+    if "topic" not in fields:
+        return f"{template!r} holds no {{topic}}: every source topic would get the same target topic"
+    if any(text and not _LEGAL_TOPIC_NAME.fullmatch(text) for text, _, _, _ in parts):
+        return f"{template!r}: topic names hold letters, digits, '.', '_' and '-' only"
+    return None
+
+
+def target_topic_name(template: str, source_alias: str, topic: str) -> str:
+    return template.format(topic=topic, source=source_alias)
+
+
+def problems(topics: Iterable[str], *, template: str, source_alias: str, is_same_cluster: bool) -> list[str]:
+    """Every reason not to mirror `topics` this way: loops, two topics to one, names that brokers refuse."""
+    found: list[str] = []
+    source_of: dict[str, str] = {}
+    names = sorted(set(topics))
+    included = frozenset(names)
+    for topic in names:
+        target = target_topic_name(template, source_alias, topic)
+        if is_same_cluster and target in included:
+            found.append(_loop_sentence(topic, target))
+        if target in source_of:
+            found.append(f"source topics {source_of[target]} and {topic} would both be written to target topic {target}")
+        source_of.setdefault(target, topic)
+        if target in INTERNAL_TOPICS:
+            found.append(f"source topic {topic} would be written to the internal topic {target}")
+        if len(target) > MAX_TOPIC_NAME_LENGTH:
+            found.append(
+                f"target topic name {target} (for {topic}) has {len(target)} characters, brokers allow {MAX_TOPIC_NAME_LENGTH}"
+            )
+    return found
+
+
+def _loop_sentence(topic: str, target: str) -> str:
+    if topic == target:
+        what = f"source topic {topic} would be mirrored onto itself"
+    else:
+        what = f"target topic {target} of source topic {topic} is itself a mirrored topic"
+    return f"{what}: source and target are the same cluster. Change topics.target_name, or exclude it in topics.exclude"

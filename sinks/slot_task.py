@@ -1,0 +1,308 @@
+"""Executor: one slot of a micro-batch: read, admit, restamp, produce, receipt, segments.
+
+One call reads every range of the slot from its position on and writes what is admitted in one Kafka transaction, which
+it leaves open: only the driver ends it, after the decision. A slot that has nothing to write opens no transaction.
+
+Errors of this package go back to the driver as values, so that their type and fields survive Spark.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from shallow_mirror.broker.client_config import ClientConfig
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.produce_window import ProduceRefused, ProduceWindow
+from shallow_mirror.broker.range_reader import IndexedPartition, RangeReader, ReadRange
+from shallow_mirror.broker.txn import add_partitions, init_producer_id, write_receipt
+from shallow_mirror.checkpoints.segments import SegmentBuilder
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import BatchRefused, CorruptBatch, MirrorError
+from shallow_mirror.sinks.protocol import SlotResult
+from shallow_mirror.types import BatchLimits, IsolationLevel, PlannedRange, SlotTxn, SourcePartition, TargetPartition, TopicPartition
+from shallow_mirror.wire.admission import Admission, Verdict, admit, first_unsupported
+from shallow_mirror.wire.crc import verify_crc
+from shallow_mirror.wire.restamp import restamp
+
+RESULT_SCHEMA = "slot int, body binary"
+
+_ARROW_RESULT_SCHEMA = pa.schema([("slot", pa.int32()), ("body", pa.binary())])
+
+Observer = Callable[[str], None]
+"""Called with the name of each point a task passes; tests use it to kill processes at that point."""
+
+
+def observe_nothing(_point: str) -> None:
+    """The observer of every run that is not a test."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutedTopic:
+    """Where the batches of one source topic go, and what its target topic accepts."""
+
+    target_topic: str
+    target_topic_id: str
+    limits: BatchLimits
+
+    def target_of(self, source: SourcePartition) -> TargetPartition:
+        return TargetPartition(self.target_topic, self.target_topic_id, source.partition)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotJob:
+    """Everything a task needs, carried in the closure of one micro-batch.
+
+    `positions` are source offsets from the offset map; `time_left_ms` is what remains of the micro-batch's deadline when
+    the task starts (clocks of different machines are never compared). `max_segments` bounds the rows a slot may return:
+    it stops at a batch boundary and the rest is read in another round.
+    """
+
+    mirror: str
+    run_id: str
+    decision: int
+    source: ClientConfig
+    target: ClientConfig
+    routes: Mapping[str, RoutedTopic]
+    positions: Mapping[SourcePartition, int]
+    isolation: IsolationLevel
+    fetch_bytes: int
+    in_flight_requests: int
+    in_flight_bytes: int
+    max_segments: int
+    transaction_timeout_ms: int
+    time_left_ms: float
+    observer: Observer = observe_nothing
+
+    def __call__(self, arrow_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The function of `mapInArrow`: planned ranges of one slot in, one pickled result or `MirrorError` out."""
+        ranges = [one for batch in arrow_batches for one in ranges_of(batch)]
+        if not ranges:
+            return
+        _freeze_imports_once()
+        body: SlotResult | MirrorError
+        try:
+            body = run_slot(self, ranges)
+        except MirrorError as error:
+            body = error
+        columns = [pa.array([ranges[0].slot], pa.int32()), pa.array([pickle.dumps(body)], pa.binary())]
+        yield pa.RecordBatch.from_arrays(columns, schema=_ARROW_RESULT_SCHEMA)
+
+
+def ranges_of(batch: pa.RecordBatch) -> list[PlannedRange]:
+    """Rows of `shallow-mirror-ranges` as values."""
+    return [
+        PlannedRange(
+            slot=row["slot"],
+            source=SourcePartition(row["topic"], row["topic_id"], row["partition"]),
+            leader_epoch=row["leader_epoch"],
+            start=row["range_start"],
+            end=row["range_end"],
+            bytes_per_offset=row["bytes_per_offset"],
+        )
+        for row in batch.to_pylist()
+    ]
+
+
+def transactional_id(mirror: str, slot: int) -> str:
+    return f"{mirror}-{slot}"
+
+
+def run_slot(job: SlotJob, ranges: Sequence[PlannedRange]) -> SlotResult:
+    """Steps 3-5 for one slot. Raises `MirrorError`s; whatever it wrote then stays in an open transaction that nobody
+    will commit, and the next InitProducerId aborts it."""
+    deadline = Deadline.after_ms(job.time_left_ms, time.monotonic)
+    source, target = _cluster(job.source), _cluster(job.target)
+    slot = _OpenSlot(job, ranges[0].slot, target, deadline)
+    unknown = tuple(one for one in ranges if one.source not in job.positions or one.source.topic not in job.routes)
+    pending = {
+        one.source.topic_partition: (one, job.positions[one.source])
+        for one in ranges
+        if one not in unknown and job.positions[one.source] < one.end
+    }
+    builders = {
+        place: SegmentBuilder(one.source, job.routes[one.source.topic].target_of(one.source), position)
+        for place, (one, position) in pending.items()
+    }
+    reader = RangeReader(
+        source,
+        [ReadRange(place, one.leader_epoch, position, one.end, one.bytes_per_offset) for place, (one, position) in pending.items()],
+        isolation=job.isolation,
+        fetch_bytes=job.fetch_bytes,
+        deadline=deadline,
+    )
+    positions = {place: position for place, (_, position) in pending.items()}
+    is_partial = False
+    for response in reader:
+        admitted: list[tuple[IndexedPartition, Admission]] = []
+        for fetched in response:
+            place = fetched.topic_partition
+            planned = pending[place][0]
+            admission = _admit(job, planned, fetched, positions[place])
+            positions[place] = admission.next_position
+            admitted.append((fetched, admission))
+        slot.copy(admitted, builders)
+        if sum(builder.segment_count for builder in builders.values()) > job.max_segments:
+            is_partial = True
+            break
+    if not is_partial:
+        for place, reached in reader.positions().items():
+            builders[place].close_at(reached)
+    segments = tuple(segment for builder in builders.values() for segment in builder.build())
+    slot.write_receipt()
+    return SlotResult(slot.number, slot.txn, segments, slot.fetched_bytes, unknown, is_partial)
+
+
+def _admit(job: SlotJob, planned: PlannedRange, fetched: IndexedPartition, position: int) -> Admission:
+    """Admission of one partition's part of a response. Raises BatchRefused for what cannot be copied as it is."""
+    admission = admit(
+        fetched.index,
+        fetched.records,
+        topic_partition=fetched.topic_partition,
+        position=position,
+        range_end=planned.end,
+        aborted=fetched.aborted,
+        limits=job.routes[planned.source.topic].limits,
+    )
+    refusal = first_unsupported(admission)
+    if refusal is not None:
+        raise BatchRefused(fetched.topic_partition, refusal.base_offset, refusal.rule, refusal.remedy)
+    return admission
+
+
+class _OpenSlot:
+    """The transaction of one slot while its task runs: opened by the first batch that is written."""
+
+    def __init__(self, job: SlotJob, number: int, target: Cluster, deadline: Deadline) -> None:
+        self.number = number
+        self.txn: SlotTxn | None = None
+        self.fetched_bytes = 0
+        self._job, self._target, self._deadline = job, target, deadline
+        self._window: ProduceWindow | None = None
+        self._sequences: dict[TopicPartition, int] = {}
+
+    def copy(
+        self,
+        admitted: Sequence[tuple[IndexedPartition, Admission]],
+        builders: Mapping[TopicPartition, SegmentBuilder],
+    ) -> None:
+        """Restamp and produce the raw batches of one response, and hand every batch's fate to the segments."""
+        raw = [np.flatnonzero(admission.verdicts == Verdict.RAW) for _, admission in admitted]
+        placed: dict[TopicPartition, list[int]] = {}
+        if any(len(chosen) for chosen in raw):
+            placed = self._produce([(fetched, chosen) for (fetched, _), chosen in zip(admitted, raw, strict=True) if len(chosen)])
+        for fetched, admission in admitted:
+            self.fetched_bytes += int(fetched.index.size_bytes[: len(fetched.index)].sum())
+            target = self._target_of(fetched.topic_partition)
+            builders[fetched.topic_partition].add(fetched.index, admission, placed.get(target, []))
+
+    def _produce(self, chosen_of: Sequence[tuple[IndexedPartition, np.ndarray]]) -> dict[TopicPartition, list[int]]:
+        txn, window = self._open()
+        targets = {fetched.topic_partition: self._target_of(fetched.topic_partition) for fetched, _ in chosen_of}
+        added = [place for place in targets.values() if place not in self._sequences]
+        if added:
+            add_partitions(self._target, txn, added, self._deadline)
+            self._sequences.update(dict.fromkeys(added, 0))
+        queues: dict[TopicPartition, list[memoryview]] = {}
+        for fetched, chosen in chosen_of:
+            place = targets[fetched.topic_partition]
+            self._sequences[place] = restamp(
+                fetched.records,
+                fetched.index,
+                chosen,
+                producer_id=txn.producer_id,
+                producer_epoch=txn.producer_epoch,
+                first_sequence=self._sequences[place],
+            )
+            starts, sizes = fetched.index.pos[chosen].tolist(), fetched.index.size_bytes[chosen].tolist()
+            queues[place] = [fetched.records[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+        try:
+            placed = window.produce_all(queues)
+        except ProduceRefused as refused:
+            raise self._explained(refused, chosen_of, queues) from refused
+        self._job.observer("task.produced")
+        return placed
+
+    def _open(self) -> tuple[SlotTxn, ProduceWindow]:
+        if self.txn is None or self._window is None:
+            name = transactional_id(self._job.mirror, self.number)
+            self.txn = init_producer_id(self._target, name, self._job.transaction_timeout_ms, self._deadline)
+            self._window = ProduceWindow(
+                self._target,
+                name,
+                in_flight_requests=self._job.in_flight_requests,
+                in_flight_bytes=self._job.in_flight_bytes,
+                deadline=self._deadline,
+            )
+            self._job.observer("task.initialised")
+        return self.txn, self._window
+
+    def write_receipt(self) -> None:
+        """The last write of the transaction: commits with it, and proves it. Nothing to prove where nothing was written."""
+        if self.txn is None:
+            return
+        write_receipt(self._target, self.txn, min(self._sequences), self._job.decision, self._job.run_id, self._deadline)
+        self._job.observer("task.receipt")
+
+    def _target_of(self, place: TopicPartition) -> TopicPartition:
+        return TopicPartition(self._job.routes[place.topic].target_topic, place.partition)
+
+    def _explained(
+        self,
+        refused: ProduceRefused,
+        chosen_of: Sequence[tuple[IndexedPartition, np.ndarray]],
+        queues: Mapping[TopicPartition, Sequence[memoryview]],
+    ) -> MirrorError:
+        """The target's answer in the source's terms: which batch, and whether it was damaged before the target saw it."""
+        for fetched, chosen in chosen_of:
+            if self._target_of(fetched.topic_partition) != refused.topic_partition:
+                continue
+            batch = int(chosen[refused.index_in_queue])
+            base_offset = int(fetched.index.headers["base_offset"][batch])
+            # The patched CRC still covers the payload: bytes that fail it now were damaged at or behind the source.
+            if not verify_crc(queues[refused.topic_partition][refused.index_in_queue]):
+                return CorruptBatch(
+                    fetched.topic_partition, base_offset, int(fetched.index.pos[batch]), "its CRC does not match its payload"
+                )
+            return BatchRefused(
+                fetched.topic_partition,
+                base_offset,
+                f"the target answered {refused.error_name} for {refused.topic_partition}: {refused.message}",
+                _REMEDIES.get(refused.error_name, "Look at the settings of the target topic; nothing was decided, start again after the change."),
+            )
+        return refused
+
+
+_REMEDIES = {
+    "MESSAGE_TOO_LARGE": "Raise max.message.bytes of the target topic and start again; nothing of this micro-batch was decided.",
+    "RECORD_LIST_TOO_LARGE": "Raise segment.bytes of the target topic and start again.",
+    "INVALID_TIMESTAMP": "Set message.timestamp.before.max.ms and message.timestamp.after.max.ms of the target topic to 9223372036854775807 and start again.",
+    "INVALID_RECORD": "The target topic may be compacted while the source holds records without a key: give it the source's cleanup.policy and start again.",
+}
+
+_clusters: dict[tuple[int, ClientConfig], Cluster] = {}
+_frozen_pid: int | None = None
+
+
+def _cluster(config: ClientConfig) -> Cluster:
+    """One `Cluster` per process and client: Spark reuses its workers, and connections live between micro-batches."""
+    key = (os.getpid(), config)
+    if key not in _clusters:
+        _clusters[key] = Cluster(config)
+    return _clusters[key]
+
+
+def _freeze_imports_once() -> None:
+    """PySpark's daemon collects garbage after every task; what the imports made need not be walked each time."""
+    global _frozen_pid
+    if _frozen_pid != os.getpid():
+        gc.collect()
+        gc.freeze()
+        _frozen_pid = os.getpid()

@@ -1,0 +1,1 @@
+"""Connections to brokers: the only place with sockets."""

@@ -1,0 +1,360 @@
+"""Everywhere: one Kafka cluster: its brokers, topics, leaders and coordinators, and a connection per broker and purpose."""
+
+from __future__ import annotations
+
+import base64
+import enum
+import os
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from shallow_mirror.broker.client_config import ClientConfig
+from shallow_mirror.broker.connection import Connection
+from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name
+from shallow_mirror.broker.messages import call, check_versions, request_class
+from shallow_mirror.broker.transport import Transport
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError, Retriable
+from shallow_mirror.types import IsolationLevel, TopicPartition
+
+BACK_OFF_MS = (5, 10, 20, 50, 100, 200, 500, 1000)
+"""Pauses between tries, jittered by half; the last one repeats until the deadline."""
+
+_TOPIC_RESOURCE = 2
+_CONTROL = "control"
+
+_T = TypeVar("_T")
+
+
+class CoordinatorKind(enum.Enum):
+    GROUP = 0
+    TXN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """`leader` is -1 while there is none."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    name: str
+    topic_id: str
+    is_internal: bool
+    error_code: int
+    partitions: Mapping[int, PartitionMetadata]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMetadata:
+    cluster_id: str
+    brokers: Mapping[int, tuple[str, int]]
+    topics: Mapping[str, TopicMetadata]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedOffset:
+    """`offset` is -1 where no record is as new as the timestamp that was asked for."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """`current_txn_start_offset` is -1 where the producer has no open transaction."""
+
+    producer_id: int
+    producer_epoch: int
+    current_txn_start_offset: int
+
+
+class Cluster:
+    """Not thread-safe. Connections belong to the process that made them: after a fork they are left alone.
+
+    Requests here have no effect on the cluster, so they are repeated until the deadline. Raises Retriable when it is over,
+    ConfigError for what a person must change.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.config = config
+        self._clock, self._sleep, self._jitter = clock, sleep, jitter
+        self._pid = os.getpid()
+        self._forget_everything()
+
+    def _forget_everything(self) -> None:
+        self._connections: dict[tuple[object, str], Connection] = {}
+        self._brokers: dict[int, tuple[str, int]] = {}
+        self._coordinators: dict[tuple[CoordinatorKind, str], int] = {}
+        self._topics: dict[str, TopicMetadata] = {}
+        self._topics_at = 0.0
+
+    def _own_process(self) -> None:
+        if os.getpid() != self._pid:
+            self._pid = os.getpid()
+            self._forget_everything()
+
+    def close(self) -> None:
+        self._own_process()
+        for connection in self._connections.values():
+            connection.close()
+        self._forget_everything()
+
+    def connection(self, node_id: int, purpose: str, deadline: Deadline) -> Connection:
+        """The connection to a broker for one purpose, made when needed. Raises Retriable when it cannot be reached."""
+        self._own_process()
+        if node_id not in self._brokers:
+            self._refresh(None, deadline)
+        if node_id not in self._brokers:
+            raise Retriable("BROKER_NOT_AVAILABLE", f"the cluster lists no broker {node_id}")
+        return self._connect(node_id, self._brokers[node_id], purpose, deadline)
+
+    def _connect(self, key: object, address: tuple[str, int], purpose: str, deadline: Deadline) -> Connection:
+        known = self._connections.get((key, purpose))
+        if known is not None and not known.is_closed:
+            return known
+        setup = deadline.sooner(self.config.connection_setup_timeout_ms)
+        connection = Connection(Transport(*address, setup), self.config.client_id, self.config.max_frame_bytes)
+        try:
+            check_versions(connection, setup)
+        except BaseException:
+            connection.close()
+            raise
+        self._connections[key, purpose] = connection
+        return connection
+
+    def _any_broker(self, deadline: Deadline) -> Connection:
+        """A known broker or a bootstrap one. Raises the last error when none can be reached."""
+        last: Retriable | None = None
+        for node_id, address in self._brokers.items():
+            try:
+                return self._connect(node_id, address, _CONTROL, deadline)
+            except Retriable as error:
+                last = error
+        for address in self.config.bootstrap:
+            try:
+                return self._connect(address, address, _CONTROL, deadline)
+            except Retriable as error:
+                last = error
+        raise last if last is not None else Retriable("NETWORK_EXCEPTION", "no bootstrap broker is configured")
+
+    def retrying(self, what: str, attempt: Callable[[Deadline], _T], deadline: Deadline) -> _T:
+        """Repeat `attempt` while it raises Retriable, until the deadline; each try is bounded by the request timeout."""
+        tries = 0
+        while True:
+            try:
+                return attempt(deadline.sooner(self.config.request_timeout_ms))
+            except Retriable as error:
+                if type(error) is not Retriable or deadline.is_over():
+                    raise
+                self.forget_metadata()
+                self.pause(tries, deadline)
+                tries += 1
+                if deadline.is_over():
+                    raise Retriable(error.error_name, f"gave up {what}: {error.detail}") from error
+
+    def pause(self, tries: int, deadline: Deadline) -> None:
+        planned_ms = BACK_OFF_MS[min(tries, len(BACK_OFF_MS) - 1)] * (0.5 + self._jitter() / 2)
+        self._sleep(min(planned_ms, deadline.remaining_ms()) / 1000)
+
+    def cluster_id(self, deadline: Deadline) -> str:
+        return self.metadata([], deadline).cluster_id
+
+    def forget_metadata(self) -> None:
+        self._topics.clear()
+        self._topics_at = 0.0
+
+    def metadata(self, topics: Sequence[str] | None, deadline: Deadline) -> ClusterMetadata:
+        """None: all topics. Never creates a topic. A topic that does not exist comes with its error code."""
+        self._own_process()
+        return self.retrying("asking for metadata", lambda one: self._refresh(topics, one), deadline)
+
+    def leaders(self, places: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, PartitionMetadata]:
+        """Leader of each topic-partition, cached. Raises Retriable where one has none now."""
+        self._own_process()
+        places = list(places)
+        if self._clock() - self._topics_at > self.config.metadata_max_age_ms / 1000:
+            self.forget_metadata()
+        wanted = {place.topic for place in places}
+        if not wanted <= self._topics.keys():
+            self._refresh(sorted(wanted | self._topics.keys()), deadline)
+        found = {}
+        for place in places:
+            topic = self._topics.get(place.topic)
+            partition = None if topic is None else topic.partitions.get(place.partition)
+            if partition is None or partition.leader < 0:
+                self.forget_metadata()
+                raise Retriable("LEADER_NOT_AVAILABLE", f"{place} has no leader")
+            found[place] = partition
+        return found
+
+    def _refresh(self, topics: Sequence[str] | None, deadline: Deadline) -> ClusterMetadata:
+        entry = request_class("Metadata").MetadataRequestTopic
+        answer = call(
+            self._any_broker(deadline),
+            "Metadata",
+            deadline,
+            topics=None if topics is None else [entry(topic_id=uuid.UUID(int=0), name=name) for name in topics],
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
+        self._brokers = {one.node_id: (one.host, one.port) for one in answer.brokers}
+        found = {one.name: _topic_metadata(one) for one in answer.topics}
+        self._topics.update({name: topic for name, topic in found.items() if topic.error_code == 0})
+        self._topics_at = self._clock()
+        return ClusterMetadata(answer.cluster_id or "", dict(self._brokers), found)
+
+    def coordinator(self, kind: CoordinatorKind, key: str, deadline: Deadline) -> Connection:
+        """Connection to the coordinator of a group or transactional id; asking also creates its internal topic."""
+        self._own_process()
+        if (kind, key) not in self._coordinators:
+            answer = call(self._any_broker(deadline), "FindCoordinator", deadline, key=key, key_type=kind.value)
+            self._raise_for(answer.error_code, f"finding the coordinator of {key}")
+            self._brokers[answer.node_id] = (answer.host, answer.port)
+            self._coordinators[kind, key] = answer.node_id
+        try:
+            return self.connection(self._coordinators[kind, key], _CONTROL, deadline)
+        except Retriable:
+            self.forget_coordinator(kind, key)
+            raise
+
+    def forget_coordinator(self, kind: CoordinatorKind, key: str) -> None:
+        self._coordinators.pop((kind, key), None)
+
+    def list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], isolation: IsolationLevel, deadline: Deadline
+    ) -> dict[TopicPartition, ListedOffset]:
+        """-1 latest (the last stable offset under read_committed), -2 earliest, else ms: first record at or after."""
+        self._own_process()
+        return self.retrying("listing offsets", lambda one: self._list_offsets(timestamps, isolation, one), deadline)
+
+    def _list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], isolation: IsolationLevel, deadline: Deadline
+    ) -> dict[TopicPartition, ListedOffset]:
+        request = request_class("ListOffsets")
+        topic, partition = request.ListOffsetsTopic, request.ListOffsetsTopic.ListOffsetsPartition
+        found: dict[TopicPartition, ListedOffset] = {}
+        for node_id, members in self._by_leader(timestamps, deadline).items():
+            answer = call(
+                self.connection(node_id, _CONTROL, deadline),
+                "ListOffsets",
+                deadline,
+                replica_id=-1,
+                isolation_level=1 if isolation is IsolationLevel.READ_COMMITTED else 0,
+                topics=[
+                    topic(
+                        name=name,
+                        partitions=[
+                            partition(
+                                partition_index=one, current_leader_epoch=-1, timestamp=timestamps[TopicPartition(name, one)]
+                            )
+                            for one in partitions
+                        ],
+                    )
+                    for name, partitions in members.items()
+                ],
+            )
+            for answered in answer.topics:
+                for one in answered.partitions:
+                    place = TopicPartition(answered.name, one.partition_index)
+                    self._raise_for(one.error_code, f"listing the offset of {place}")
+                    found[place] = ListedOffset(one.offset, one.timestamp, one.leader_epoch)
+        return found
+
+    def describe_producers(
+        self, places: Sequence[TopicPartition], deadline: Deadline
+    ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
+        """Producers that the leaders remember. Needs Kafka 3.0 or later."""
+        self._own_process()
+        return self.retrying("describing producers", lambda one: self._describe_producers(places, one), deadline)
+
+    def _describe_producers(
+        self, places: Sequence[TopicPartition], deadline: Deadline
+    ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
+        topic = request_class("DescribeProducers").TopicRequest
+        found: dict[TopicPartition, tuple[ProducerState, ...]] = {}
+        for node_id, members in self._by_leader(places, deadline).items():
+            answer = call(
+                self.connection(node_id, _CONTROL, deadline),
+                "DescribeProducers",
+                deadline,
+                topics=[topic(name=name, partition_indexes=partitions) for name, partitions in members.items()],
+            )
+            for answered in answer.topics:
+                for one in answered.partitions:
+                    place = TopicPartition(answered.name, one.partition_index)
+                    self._raise_for(one.error_code, f"describing the producers of {place}")
+                    found[place] = tuple(
+                        ProducerState(state.producer_id, state.producer_epoch, state.current_txn_start_offset)
+                        for state in one.active_producers
+                    )
+        return found
+
+    def topic_configs(self, names: Sequence[str], deadline: Deadline) -> dict[str, dict[str, str]]:
+        """Settings by topic; a setting without a value is left out."""
+        self._own_process()
+        return self.retrying("reading topic settings", lambda one: self._topic_configs(names, one), deadline)
+
+    def _topic_configs(self, names: Sequence[str], deadline: Deadline) -> dict[str, dict[str, str]]:
+        resource = request_class("DescribeConfigs").DescribeConfigsResource
+        answer = call(
+            self._any_broker(deadline),
+            "DescribeConfigs",
+            deadline,
+            resources=[resource(resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=None) for name in names],
+            include_synonyms=False,
+            include_documentation=False,
+        )
+        for one in answer.results:
+            self._raise_for(one.error_code, f"reading the settings of topic {one.resource_name}")
+        return {
+            one.resource_name: {setting.name: setting.value for setting in one.configs if setting.value is not None}
+            for one in answer.results
+        }
+
+    def _by_leader(self, places: Iterable[TopicPartition], deadline: Deadline) -> dict[int, dict[str, list[int]]]:
+        grouped: dict[int, dict[str, list[int]]] = {}
+        for place, partition in self.leaders(places, deadline).items():
+            grouped.setdefault(partition.leader, {}).setdefault(place.topic, []).append(place.partition)
+        return grouped
+
+    def _raise_for(self, code: int, what: str) -> None:
+        """Retriable for what may pass, ConfigError for what a person must change; nothing for 0."""
+        if code == 0:
+            return
+        if error_class(code) is ErrorClass.DEFINITE:
+            raise ConfigError(f"{what}: the broker answered {error_name(code)}")
+        raise Retriable(error_name(code), what)
+
+
+def _topic_metadata(topic: Any) -> TopicMetadata:
+    return TopicMetadata(
+        topic.name,
+        _topic_id(topic.topic_id),
+        bool(topic.is_internal),
+        topic.error_code,
+        {one.partition_index: PartitionMetadata(one.partition_index, one.leader_id, one.leader_epoch) for one in topic.partitions},
+    )
+
+
+def _topic_id(topic_id: uuid.UUID | None) -> str:
+    """As Kafka prints it: URL-safe base64 without padding. The decoder gives None for the zero id."""
+    raw = bytes(16) if topic_id is None else topic_id.bytes
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")

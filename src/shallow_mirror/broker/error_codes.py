@@ -1,0 +1,78 @@
+"""Everywhere: Kafka's error codes, their names, and what to do about each."""
+
+from __future__ import annotations
+
+import enum
+
+
+class ErrorClass(enum.Enum):
+    RETRIABLE = "ask again, after looking for the leader or coordinator"
+    FENCED = "the transaction or its epoch is over: abort and initialise again"
+    DEFINITE = "will not change by itself: a person has to act"
+    UNKNOWN = "the effect may have happened"
+
+
+_R, _F, _D, _U = ErrorClass.RETRIABLE, ErrorClass.FENCED, ErrorClass.DEFINITE, ErrorClass.UNKNOWN
+
+_TABLE: dict[int, tuple[str, ErrorClass]] = {
+    -1: ("UNKNOWN_SERVER_ERROR", _D),
+    1: ("OFFSET_OUT_OF_RANGE", _D),
+    2: ("CORRUPT_MESSAGE", _D),
+    3: ("UNKNOWN_TOPIC_OR_PARTITION", _R),
+    5: ("LEADER_NOT_AVAILABLE", _R),
+    6: ("NOT_LEADER_OR_FOLLOWER", _R),
+    7: ("REQUEST_TIMED_OUT", _U),
+    9: ("REPLICA_NOT_AVAILABLE", _R),
+    10: ("MESSAGE_TOO_LARGE", _D),
+    12: ("OFFSET_METADATA_TOO_LARGE", _D),
+    13: ("NETWORK_EXCEPTION", _U),
+    14: ("COORDINATOR_LOAD_IN_PROGRESS", _R),
+    15: ("COORDINATOR_NOT_AVAILABLE", _R),
+    16: ("NOT_COORDINATOR", _R),
+    17: ("INVALID_TOPIC_EXCEPTION", _D),
+    18: ("RECORD_LIST_TOO_LARGE", _D),
+    19: ("NOT_ENOUGH_REPLICAS", _R),
+    20: ("NOT_ENOUGH_REPLICAS_AFTER_APPEND", _U),
+    21: ("INVALID_REQUIRED_ACKS", _D),
+    22: ("ILLEGAL_GENERATION", _D),
+    25: ("UNKNOWN_MEMBER_ID", _D),
+    29: ("TOPIC_AUTHORIZATION_FAILED", _D),
+    30: ("GROUP_AUTHORIZATION_FAILED", _D),
+    31: ("CLUSTER_AUTHORIZATION_FAILED", _D),
+    32: ("INVALID_TIMESTAMP", _D),
+    35: ("UNSUPPORTED_VERSION", _D),
+    42: ("INVALID_REQUEST", _D),
+    43: ("UNSUPPORTED_FOR_MESSAGE_FORMAT", _D),
+    45: ("OUT_OF_ORDER_SEQUENCE_NUMBER", _F),
+    47: ("INVALID_PRODUCER_EPOCH", _F),
+    48: ("INVALID_TXN_STATE", _F),
+    49: ("INVALID_PRODUCER_ID_MAPPING", _F),
+    50: ("INVALID_TRANSACTION_TIMEOUT", _D),
+    51: ("CONCURRENT_TRANSACTIONS", _R),
+    53: ("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", _D),
+    55: ("OPERATION_NOT_ATTEMPTED", _R),
+    56: ("KAFKA_STORAGE_ERROR", _R),
+    59: ("UNKNOWN_PRODUCER_ID", _F),
+    72: ("LISTENER_NOT_FOUND", _R),
+    74: ("FENCED_LEADER_EPOCH", _R),
+    75: ("UNKNOWN_LEADER_EPOCH", _R),
+    76: ("UNSUPPORTED_COMPRESSION_TYPE", _D),
+    78: ("OFFSET_NOT_AVAILABLE", _R),
+    82: ("FENCED_INSTANCE_ID", _D),
+    87: ("INVALID_RECORD", _D),
+    88: ("UNSTABLE_OFFSET_COMMIT", _R),
+    89: ("THROTTLING_QUOTA_EXCEEDED", _R),
+    90: ("PRODUCER_FENCED", _F),
+    100: ("UNKNOWN_TOPIC_ID", _R),
+    103: ("INCONSISTENT_TOPIC_ID", _R),
+    120: ("TRANSACTION_ABORTABLE", _F),
+}
+
+
+def error_name(code: int) -> str:
+    return _TABLE[code][0] if code in _TABLE else f"error {code}"
+
+
+def error_class(code: int) -> ErrorClass:
+    """Unlisted codes are definite: better to stop than to repeat what nobody understands."""
+    return _TABLE[code][1] if code in _TABLE else ErrorClass.DEFINITE

@@ -1,0 +1,100 @@
+"""Everywhere: requests and answers by kafka-python's protocol classes. The only file that imports kafka.
+
+Fixed versions that every broker from 2.8 on accepts. kafka-python's defaults that are not ours are overridden by the callers.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from kafka.protocol.admin import DescribeConfigsRequest, DescribeConfigsResponse, DescribeProducersRequest, DescribeProducersResponse
+from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse, OffsetFetchRequest, OffsetFetchResponse
+from kafka.protocol.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+
+from shallow_mirror.broker.connection import Connection
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError, Retriable
+
+_USED: dict[str, tuple[Any, Any, int]] = {
+    "ApiVersions": (ApiVersionsRequest, ApiVersionsResponse, 3),
+    "Metadata": (MetadataRequest, MetadataResponse, 10),
+    "ListOffsets": (ListOffsetsRequest, ListOffsetsResponse, 6),
+    "FindCoordinator": (FindCoordinatorRequest, FindCoordinatorResponse, 3),
+    "InitProducerId": (InitProducerIdRequest, InitProducerIdResponse, 4),
+    "AddPartitionsToTxn": (AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, 3),
+    "AddOffsetsToTxn": (AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, 3),
+    "TxnOffsetCommit": (TxnOffsetCommitRequest, TxnOffsetCommitResponse, 3),
+    "EndTxn": (EndTxnRequest, EndTxnResponse, 3),
+    "OffsetFetch": (OffsetFetchRequest, OffsetFetchResponse, 7),
+    "DescribeConfigs": (DescribeConfigsRequest, DescribeConfigsResponse, 4),
+    "DescribeProducers": (DescribeProducersRequest, DescribeProducersResponse, 0),
+}
+_HOT_PATH = {0: ("Produce", 9), 1: ("Fetch", 12)}
+_MAY_BE_MISSING = {"DescribeProducers"}  # 3.0 and later; asked for only when a settled transaction does not become visible
+_ALWAYS_HEADER_0 = "ApiVersions"
+
+
+def request_class(api: str) -> Any:
+    """The class of the fixed version: nested types hang on it."""
+    request, _, version = _USED[api]
+    return request[version]
+
+
+def call(connection: Connection, api: str, deadline: Deadline, **fields: Any) -> Any:
+    """One request, one answer. Raises Retriable on network errors and on answers that cannot be decoded."""
+    request_type, response_type, version = _USED[api]
+    request = request_type[version](**fields)
+    correlation_id = connection.next_correlation_id()
+    request.with_header(correlation_id, connection.client_id)
+    frame = connection.request(correlation_id, [bytes(request.encode(framed=True, header=True))], deadline)
+    is_flexible = api != _ALWAYS_HEADER_0 and request.flexible_version_q(version)
+    try:
+        return response_type[version].decode(bytes(frame[4 + _tag_section_bytes(frame[4:]) :] if is_flexible else frame[4:]))
+    except (IndexError, ValueError, struct.error, TypeError) as error:
+        connection.close()
+        raise Retriable("PROTOCOL", f"{connection.transport.peer} sent an unreadable answer to {api}: {error}") from error
+
+
+def _tag_section_bytes(body: memoryview) -> int:
+    """Response headers carry no tags today; anything else is skipped by the decoder's own rules."""
+    if len(body) and body[0] == 0:
+        return 1
+    raise ValueError("tags in a response header")
+
+
+def check_versions(connection: Connection, deadline: Deadline) -> None:
+    """Refuses a broker that does not speak the fixed versions, naming the first few that differ."""
+    answer = call(
+        connection, "ApiVersions", deadline, client_software_name="shallow-mirror", client_software_version="0.1.0"
+    )
+    if answer.error_code:
+        raise ConfigError(f"broker {connection.transport.peer} is too old: it does not answer ApiVersions v3 (Kafka 2.8 or later is needed)")
+    offered = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+    wanted = {request.API_KEY: (api, version) for api, (request, _, version) in _USED.items() if api not in _MAY_BE_MISSING}
+    problems = []
+    for key, (api, version) in {**wanted, **_HOT_PATH}.items():
+        low, high = offered.get(key, (0, -1))
+        if not low <= version <= high:
+            problems.append(f"broker {connection.transport.peer} offers {api} {low} to {high}; version {version} is needed (Kafka 2.8 to 4.x)")
+    if problems:
+        raise ConfigError(problems)

@@ -1,0 +1,158 @@
+"""Executor, and wherever raw batches are written: several Produce requests in flight, many partitions in each.
+
+A broker serves a connection strictly in turn, so full requests and a few in flight are what makes it fast; bytes in
+flight are bounded because beyond what socket buffers hold, sending turns into thousands of short writes. Nothing is
+ever sent twice: after any error the transaction has to be aborted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.connection import Connection
+from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import MirrorError, ProducerEpochFenced, Retriable
+from shallow_mirror.types import TopicPartition
+from shallow_mirror.wire.primitives import WireError
+from shallow_mirror.wire.produce import build_produce_request, parse_produce_response
+
+REQUEST_BYTES = 1 << 20
+"""A request is closed when it holds this much, or one batch per partition."""
+
+_ACKS_ALL = -1
+
+
+class ProduceRefused(MirrorError):
+    """The target refuses one batch for good. Batches before and behind it may have been appended."""
+
+    def __init__(self, topic_partition: TopicPartition, index_in_queue: int, error_code: int, message: str) -> None:
+        self.topic_partition, self.index_in_queue = topic_partition, index_in_queue
+        self.error_code, self.message = error_code, message
+        self.error_name = error_name(error_code)
+        super().__init__(f"{topic_partition}: batch {index_in_queue} of the request refused: {self.error_name}: {message}")
+
+    def __reduce__(self) -> tuple[type[ProduceRefused], tuple[TopicPartition, int, int, str]]:
+        return type(self), (self.topic_partition, self.index_in_queue, self.error_code, self.message)
+
+
+@dataclass(slots=True)
+class _Request:
+    """Index in its queue by partition, and the bytes of all."""
+
+    members: dict[TopicPartition, int] = field(default_factory=dict)
+    size_bytes: int = 0
+
+
+class ProduceWindow:
+    """Bounded by `in_flight_requests` and `in_flight_bytes` (one batch larger than that travels alone)."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        transactional_id: str | None,
+        *,
+        in_flight_requests: int,
+        in_flight_bytes: int,
+        deadline: Deadline,
+    ) -> None:
+        self._cluster, self._transactional_id = cluster, transactional_id
+        self._in_flight_requests, self._in_flight_bytes, self._deadline = in_flight_requests, in_flight_bytes, deadline
+
+    def produce_all(self, queues: Mapping[TopicPartition, Sequence[memoryview]]) -> dict[TopicPartition, list[int]]:
+        """Append every queue in order; returns the base offset of each batch. Blocks until all is acknowledged by the ISR.
+
+        Raises ProduceRefused (definite), ProducerEpochFenced, or Retriable; after any of them some batches may be appended
+        and the transaction must be aborted.
+        """
+        placed: dict[TopicPartition, list[int]] = {place: [] for place in queues}
+        by_leader: dict[int, dict[TopicPartition, Sequence[memoryview]]] = {}
+        for place, partition in self._cluster.leaders(queues, self._deadline).items():
+            by_leader.setdefault(partition.leader, {})[place] = queues[place]
+        for node_id, members in by_leader.items():
+            connection = self._cluster.connection(node_id, "produce", self._deadline)
+            try:
+                self._produce_to(connection, members, placed)
+            except BaseException:
+                connection.close()
+                self._cluster.forget_metadata()
+                raise
+        return placed
+
+    def _produce_to(
+        self,
+        connection: Connection,
+        queues: Mapping[TopicPartition, Sequence[memoryview]],
+        placed: dict[TopicPartition, list[int]],
+    ) -> None:
+        in_flight: deque[_Request] = deque()
+        in_flight_bytes = 0
+        for request in _pack(queues):
+            while in_flight and (
+                len(in_flight) >= self._in_flight_requests or in_flight_bytes + request.size_bytes > self._in_flight_bytes
+            ):
+                in_flight_bytes -= in_flight[0].size_bytes
+                self._acknowledge(connection, in_flight.popleft(), placed)
+            self._send(connection, request, queues)
+            in_flight.append(request)
+            in_flight_bytes += request.size_bytes
+        while in_flight:
+            self._acknowledge(connection, in_flight.popleft(), placed)
+
+    def _send(self, connection: Connection, request: _Request, queues: Mapping[TopicPartition, Sequence[memoryview]]) -> None:
+        correlation_id = connection.next_correlation_id()
+        parts = build_produce_request(
+            correlation_id,
+            connection.client_id,
+            self._transactional_id,
+            _ACKS_ALL,
+            max(1, int(min(self._deadline.remaining_ms(), self._cluster.config.request_timeout_ms))),
+            [(place, queues[place][position]) for place, position in request.members.items()],
+        )
+        connection.send(correlation_id, parts, self._deadline)
+
+    def _acknowledge(self, connection: Connection, request: _Request, placed: dict[TopicPartition, list[int]]) -> None:
+        frame = connection.receive(self._deadline.sooner(self._cluster.config.request_timeout_ms * 2))
+        try:
+            response = parse_produce_response(frame)
+        except WireError as error:
+            raise Retriable("PROTOCOL", f"unreadable Produce answer: {error}") from error
+        answered = {one.topic_partition: one for one in response.partitions}
+        if answered.keys() != request.members.keys():
+            raise Retriable("PROTOCOL", f"{connection.transport.peer} answered for other partitions than were sent")
+        for place, position in request.members.items():
+            one = answered[place]
+            if one.error_code:
+                details = [one.error_message, *(message for _, message in one.record_errors)]
+                raise _produce_error(place, position, one.error_code, "; ".join(text for text in details if text))
+            placed[place].append(one.base_offset)
+
+
+def _pack(queues: Mapping[TopicPartition, Sequence[memoryview]]) -> list[_Request]:
+    """Round-robin over the partitions: the n-th batches of all of them before any (n+1)-th."""
+    requests: list[_Request] = []
+    for position in range(max((len(queue) for queue in queues.values()), default=0)):
+        current = _Request()
+        for place, queue in queues.items():
+            if position >= len(queue):
+                continue
+            size = len(queue[position])
+            if current.members and current.size_bytes + size > REQUEST_BYTES:
+                requests.append(current)
+                current = _Request()
+            current.members[place] = position
+            current.size_bytes += size
+        requests.append(current)
+    return requests
+
+
+def _produce_error(place: TopicPartition, position: int, code: int, message: str) -> MirrorError:
+    kind = error_class(code)
+    if kind is ErrorClass.FENCED:
+        return ProducerEpochFenced(error_name(code), f"Produce to {place}: {message}")
+    if kind is ErrorClass.DEFINITE:
+        return ProduceRefused(place, position, code, message)
+    return Retriable(error_name(code), f"Produce to {place}: {message}")

@@ -1,0 +1,295 @@
+"""Executor, and wherever raw batches are read: planned ranges as raw Fetch responses with their headers indexed.
+
+One Fetch per leader is on the wire while the caller works on the answer before it: positions follow from headers alone.
+Sessionless fetches, so every request names all partitions that are not done; their order rotates, because a response is
+filled from the front.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.connection import Connection, ReceiveBuffer
+from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import BatchRefused, CorruptBatch, DataLoss, MirrorError, Retriable
+from shallow_mirror.types import IsolationLevel, TopicPartition
+from shallow_mirror.wire.batch_index import BatchIndex, StopReason, index_batches
+from shallow_mirror.wire.fetch import FetchedPartition, FetchPartition, build_fetch_request, parse_fetch_response
+from shallow_mirror.wire.primitives import WireError
+
+MAX_BATCH_BYTES = 104_857_600
+"""Largest answer accepted: socket.request.max.bytes of brokers bounds what anybody could have produced."""
+
+OVER_FETCH = 1.1
+OVER_FETCH_SLACK_BYTES = 65_536
+"""A range's last fetch asks for its estimated rest times `OVER_FETCH`, plus the slack."""
+
+EMPTY_ANSWERS_AT_END = 2
+"""Empty answers in a row, with the log known to reach beyond the range, that mean: no batch is left in it."""
+
+_OFFSET_OUT_OF_RANGE = 1
+_FRAME_SLACK_BYTES = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRange:
+    """[position, end) of a topic-partition; batches whose base offset lies in it are its own."""
+
+    topic_partition: TopicPartition
+    leader_epoch: int
+    position: int
+    end: int
+    bytes_per_offset: float
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedPartition:
+    """Whole batches of one partition. `records` is writable and valid until the reader is resumed."""
+
+    topic_partition: TopicPartition
+    index: BatchIndex
+    records: memoryview
+    aborted: tuple[tuple[int, int], ...]
+    log_start_offset: int
+    last_stable_offset: int
+    high_watermark: int
+    fetch_offset: int
+
+
+FetchedResponse = tuple[IndexedPartition, ...]
+
+
+@dataclass(slots=True)
+class _Progress:
+    range: ReadRange
+    position: int
+    empty_answers: int = 0
+
+    @property
+    def is_done(self) -> bool:
+        return self.position >= self.range.end
+
+
+class RangeReader:
+    """Iterate once. Raises DataLoss, CorruptBatch, BatchRefused (record formats that are not built), Retriable.
+
+    One receive buffer of `fetch_bytes`; it grows to the size of a single larger batch, `MAX_BATCH_BYTES` at the most.
+    An iteration that is left early closes its connections, because an answer is still on the wire.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        ranges: Sequence[ReadRange],
+        *,
+        isolation: IsolationLevel,
+        fetch_bytes: int,
+        deadline: Deadline,
+        max_wait_ms: int = 500,
+    ) -> None:
+        self._cluster, self._isolation = cluster, isolation
+        self._fetch_bytes, self._deadline, self._max_wait_ms = fetch_bytes, deadline, max_wait_ms
+        self._progress = {one.topic_partition: _Progress(one, one.position) for one in ranges}
+        self._buffer = ReceiveBuffer(fetch_bytes + _FRAME_SLACK_BYTES, MAX_BATCH_BYTES)
+        self._order = deque(self._progress)
+        self._failure: MirrorError | None = None
+        self._tries = 0
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Where each range stands: at its end or beyond once the iteration is over."""
+        return {place: one.position for place, one in self._progress.items()}
+
+    def __iter__(self) -> Iterator[FetchedResponse]:
+        waiting: dict[int, Connection] = {}
+        try:
+            while True:
+                self._send_where_idle(waiting)
+                if not waiting:
+                    if self._undone():
+                        continue
+                    return
+                node_id = next(iter(waiting))
+                connection = waiting[node_id]
+                answered = self._receive(node_id, connection, waiting)
+                if answered is None:
+                    continue
+                response = self._advance(answered)
+                if self._failure is None:
+                    self._send_where_idle(waiting)
+                if response:
+                    yield response
+                if self._failure is not None:
+                    raise self._failure
+        finally:
+            for connection in waiting.values():
+                connection.close()
+
+    def _undone(self) -> list[TopicPartition]:
+        return [place for place in self._order if not self._progress[place].is_done]
+
+    def _send_where_idle(self, waiting: dict[int, Connection]) -> None:
+        """A Fetch to every leader that has none on the wire and still owes something."""
+        undone = self._undone()
+        if not undone:
+            return
+        self._deadline.require(f"batches of {undone[0]} from offset {self._progress[undone[0]].position}")
+        try:
+            leaders = self._cluster.leaders(undone, self._deadline)
+            by_leader: dict[int, list[TopicPartition]] = {}
+            for place in undone:
+                by_leader.setdefault(leaders[place].leader, []).append(place)
+            for node_id, places in by_leader.items():
+                if node_id not in waiting:
+                    waiting[node_id] = self._send(node_id, places)
+        except Retriable as error:
+            self._again(error)
+
+    def _again(self, error: Retriable) -> None:
+        self._cluster.forget_metadata()
+        self._cluster.pause(self._tries, self._deadline)
+        self._tries += 1
+        if self._deadline.is_over():
+            raise error
+
+    def _send(self, node_id: int, places: Sequence[TopicPartition]) -> Connection:
+        connection = self._cluster.connection(node_id, "fetch", self._deadline)
+        correlation_id = connection.next_correlation_id()
+        request = build_fetch_request(
+            correlation_id,
+            connection.client_id,
+            [self._fetch_of(place) for place in places],
+            isolation=self._isolation,
+            max_wait_ms=self._max_wait_ms,
+            min_bytes=1,
+            max_bytes=self._fetch_bytes,
+        )
+        connection.send(correlation_id, [request], self._deadline)
+        return connection
+
+    def _fetch_of(self, place: TopicPartition) -> FetchPartition:
+        """Leader epochs are left out: positions were checked when the range was planned."""
+        progress = self._progress[place]
+        left = (progress.range.end - progress.position) * progress.range.bytes_per_offset
+        wanted = min(self._fetch_bytes, int(left * OVER_FETCH) + OVER_FETCH_SLACK_BYTES)
+        return FetchPartition(place, -1, progress.position, wanted)
+
+    def _receive(
+        self, node_id: int, connection: Connection, waiting: dict[int, Connection]
+    ) -> tuple[FetchedPartition, ...] | None:
+        one = self._deadline.sooner(self._cluster.config.request_timeout_ms + self._max_wait_ms)
+        try:
+            frame = connection.receive(one, self._buffer)
+            del waiting[node_id]
+            response = parse_fetch_response(frame)
+        except WireError as error:
+            connection.close()
+            self._again(Retriable("PROTOCOL", f"unreadable Fetch answer: {error}"))
+            return None
+        except Retriable as error:
+            waiting.pop(node_id, None)
+            self._again(error)
+            return None
+        if response.throttle_time_ms:
+            time.sleep(min(response.throttle_time_ms, self._deadline.remaining_ms()) / 1000)
+        if response.error_code:
+            self._again(Retriable(error_name(response.error_code), "Fetch"))
+            return None
+        return response.partitions
+
+    def _advance(self, answered: Sequence[FetchedPartition]) -> FetchedResponse:
+        """Index every partition, move positions, remember the first failure for after the good batches."""
+        out: list[IndexedPartition] = []
+        error: Retriable | None = None
+        for fetched in answered:
+            progress = self._progress[fetched.topic_partition]
+            if fetched.error_code:
+                error = self._partition_error(fetched, progress) or error
+                continue
+            if fetched.diverging is not None:
+                self._failure = self._loss(progress, fetched.log_start_offset, "the source's log was truncated below this offset")
+                continue
+            indexed = self._index(fetched, progress)
+            if indexed is not None:
+                out.append(indexed)
+        if out:
+            self._tries = 0
+            self._order.rotate(-1)
+        elif error is not None:
+            self._again(error)
+        return tuple(out)
+
+    def _index(self, fetched: FetchedPartition, progress: _Progress) -> IndexedPartition | None:
+        index = index_batches(fetched.records)
+        fetch_offset = progress.position
+        if index.stop is not None:
+            self._failure = _stop_error(fetched.topic_partition, index, fetched.records)
+        if not len(index):
+            self._count_empty(fetched, progress)
+            return None
+        progress.empty_answers = 0
+        progress.position = max(progress.position, int(index.last_offset[-1]) + 1)
+        return IndexedPartition(
+            fetched.topic_partition,
+            index,
+            fetched.records,
+            fetched.aborted,
+            fetched.log_start_offset,
+            fetched.last_stable_offset,
+            fetched.high_watermark,
+            fetch_offset,
+        )
+
+    def _count_empty(self, fetched: FetchedPartition, progress: _Progress) -> None:
+        """Compaction may have removed the last batches of a range: then no batch will ever come.
+
+        A partition behind others in a full response is empty as well; so it counts only where no byte came at all.
+        """
+        is_committed = self._isolation is IsolationLevel.READ_COMMITTED
+        reached = fetched.last_stable_offset if is_committed else fetched.high_watermark
+        if len(fetched.records) or reached < progress.range.end or len(self._undone()) > 1 and self._order[0] != fetched.topic_partition:
+            self._order.rotate(-1)
+            return
+        progress.empty_answers += 1
+        if progress.empty_answers >= EMPTY_ANSWERS_AT_END:
+            progress.position = progress.range.end
+
+    def _partition_error(self, fetched: FetchedPartition, progress: _Progress) -> Retriable | None:
+        code = fetched.error_code
+        if code == _OFFSET_OUT_OF_RANGE:
+            self._failure = self._out_of_range(progress)
+            return None
+        if error_class(code) is ErrorClass.DEFINITE:
+            self._failure = CorruptBatch(
+                fetched.topic_partition, progress.position, 0, f"the source broker answered {error_name(code)} to Fetch"
+            )
+            return None
+        return Retriable(error_name(code), f"Fetch of {fetched.topic_partition}")
+
+    def _out_of_range(self, progress: _Progress) -> DataLoss:
+        place = progress.range.topic_partition
+        earliest = self._cluster.list_offsets({place: -2}, self._isolation, self._deadline)[place].offset
+        latest = self._cluster.list_offsets({place: -1}, self._isolation, self._deadline)[place].offset
+        if progress.position < earliest:
+            return self._loss(progress, earliest, "retention or DeleteRecords removed it before it was copied")
+        return self._loss(progress, earliest, f"the log ends at {latest}: it was truncated, or the topic was created again")
+
+    def _loss(self, progress: _Progress, log_start_offset: int, detail: str) -> DataLoss:
+        return DataLoss(progress.range.topic_partition, progress.position, log_start_offset, detail)
+
+
+def _stop_error(place: TopicPartition, index: BatchIndex, records: memoryview) -> MirrorError:
+    stop = index.stop
+    assert stop is not None
+    if stop.reason is StopReason.LEGACY_MAGIC:
+        return BatchRefused(
+            place,
+            stop.base_offset,
+            f"its record format ({stop.detail}) is older than Kafka 0.11",
+            "Old formats are not converted by this version: exclude the topic (topics.exclude), or start behind them (read.start)",
+        )
+    return CorruptBatch(place, stop.base_offset, stop.pos, f"{stop.reason.value}: {stop.detail}")

@@ -1,0 +1,71 @@
+"""Driver: topic administration through confluent-kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from shallow_mirror.broker.client_config import ClientConfig
+from shallow_mirror.errors import ConfigError, Retriable
+
+COPIED = (
+    "cleanup.policy",
+    "retention.ms",
+    "retention.bytes",
+    "max.message.bytes",
+    "delete.retention.ms",
+    "min.compaction.lag.ms",
+)
+"""Settings of the source topic that its target topic gets."""
+
+FORCED: Mapping[str, str] = {"compression.type": "producer", "message.timestamp.type": "CreateTime"}
+"""Settings without which batches would not stay as they are."""
+
+_OPEN_TIMESTAMPS = "9223372036854775807"
+_TIMESTAMP_LIMITS = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
+_TOPIC_ALREADY_EXISTS = 36
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """`replication_factor` None: the cluster's default."""
+
+    name: str
+    partitions: int
+    replication_factor: int | None
+    configs: Mapping[str, str]
+
+
+def copied_configs(source: Mapping[str, str]) -> dict[str, str]:
+    """Settings of a target topic, given those of its source topic."""
+    copied = {name: source[name] for name in COPIED if name in source}
+    return {**copied, **FORCED, **dict.fromkeys(_TIMESTAMP_LIMITS, _OPEN_TIMESTAMPS)}
+
+
+def ensure_topics(client: ClientConfig, specs: Sequence[TopicSpec], *, timeout_s: float) -> None:
+    """Create what does not exist. Raises ConfigError with every refusal, Retriable when the cluster does not answer."""
+    admin = AdminClient({**client.as_confluent(), "log_level": "0"})
+    futures = admin.create_topics(
+        [
+            NewTopic(one.name, num_partitions=one.partitions, replication_factor=one.replication_factor or -1, config=dict(one.configs))
+            for one in specs
+        ],
+        operation_timeout=timeout_s,
+        request_timeout=timeout_s,
+    )
+    problems = []
+    for name, future in futures.items():
+        try:
+            future.result(timeout_s + 1)
+        except KafkaException as error:
+            failure = error.args[0]
+            if failure.code() == _TOPIC_ALREADY_EXISTS:
+                continue
+            if failure.retriable() or failure.code() < 0:
+                raise Retriable(failure.name(), f"creating target topic {name}: {failure.str()}") from error
+            problems.append(f"target topic {name} cannot be created: {failure.str()}")
+    if problems:
+        raise ConfigError(problems)

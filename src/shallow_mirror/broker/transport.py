@@ -1,0 +1,67 @@
+"""Everywhere: a blocking byte stream to one broker. The only place with sockets, and the seam for TLS."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import Retriable
+
+_MAX_PARTS = 512
+"""Below IOV_MAX of every system."""
+
+Part = bytes | bytearray | memoryview
+
+
+class Transport:
+    """Raises Retriable("NETWORK_EXCEPTION"); whether an effect happened is for the caller to judge by what it had sent."""
+
+    def __init__(self, host: str, port: int, deadline: Deadline) -> None:
+        self.peer = f"{host}:{port}"
+        try:
+            self._socket = socket.create_connection((host, port), timeout=_timeout_s(deadline, self.peer))
+        except OSError as error:
+            raise _network(f"cannot connect to {self.peer}", error) from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send_parts(self, parts: Sequence[Part], deadline: Deadline) -> None:
+        """Everything, in order, without joining the parts."""
+        views = [memoryview(part) for part in parts if len(part)]
+        first = 0
+        try:
+            while first < len(views):
+                self._socket.settimeout(_timeout_s(deadline, self.peer))
+                sent = self._socket.sendmsg(views[first : first + _MAX_PARTS])
+                while first < len(views) and sent >= len(views[first]):
+                    sent -= len(views[first])
+                    first += 1
+                if sent:
+                    views[first] = views[first][sent:]
+        except OSError as error:
+            raise _network(f"sending to {self.peer}", error) from error
+
+    def recv_into(self, view: memoryview, deadline: Deadline) -> None:
+        """Fill `view` completely."""
+        got = 0
+        try:
+            while got < len(view):
+                self._socket.settimeout(_timeout_s(deadline, self.peer))
+                received = self._socket.recv_into(view[got:])
+                if not received:
+                    raise Retriable("NETWORK_EXCEPTION", f"{self.peer} closed the connection")
+                got += received
+        except OSError as error:
+            raise _network(f"receiving from {self.peer}", error) from error
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _timeout_s(deadline: Deadline, peer: str) -> float:
+    deadline.require(f"an answer of {peer}")
+    return max(deadline.remaining_ms() / 1000, 0.001)
+
+
+def _network(what: str, error: OSError) -> Retriable:
+    return Retriable("NETWORK_EXCEPTION", f"{what}: {error}")

@@ -1,0 +1,252 @@
+"""Everywhere: the transaction protocol of one transactional id (the versions before KIP-890 part 2), and its receipt.
+
+Each function repeats its request until a definite answer or the deadline. Repeating is safe: all of them are idempotent
+for one (transactional id, producer id, producer epoch).
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shallow_mirror.broker.cluster import Cluster, CoordinatorKind
+from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name
+from shallow_mirror.broker.messages import call, request_class
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError, OutcomeUnknown, ProducerEpochFenced, Retriable
+from shallow_mirror.types import SlotTxn, TopicPartition
+
+RECEIPT_VERSION = 1
+
+_AMBIGUOUS = frozenset({47, 48, 49, 90})
+_LOOK_FOR_COORDINATOR = frozenset({15, 16})
+_UNSTABLE_OFFSET_COMMIT = 88
+
+
+class EndTxnAnswer(enum.Enum):
+    ENDED = "ended"
+    AMBIGUOUS = "timed out, taken over, or committed and initialised again"
+
+
+class PendingReceipt(enum.Enum):
+    PENDING = "the markers of the group's partition are not written yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Committed by the transaction it names."""
+
+    producer_id: int
+    producer_epoch: int
+    decision: int
+    run_id: str
+
+
+def init_producer_id(cluster: Cluster, transactional_id: str, transaction_timeout_ms: int, deadline: Deadline) -> SlotTxn:
+    """A fresh producer epoch. Success means that the previous transaction of this id is wholly over.
+
+    Always with producer id and epoch -1: with the current ones, coordinators before KIP-890 fence the sender.
+    """
+    answer = _ask(
+        cluster,
+        CoordinatorKind.TXN,
+        transactional_id,
+        "InitProducerId",
+        lambda answer: answer.error_code,
+        deadline,
+        transactional_id=transactional_id,
+        transaction_timeout_ms=transaction_timeout_ms,
+        producer_id=-1,
+        producer_epoch=-1,
+    )
+    if answer.error_code == 50:
+        raise ConfigError(
+            f"write.transaction_timeout_ms: {transaction_timeout_ms} is above transaction.max.timeout.ms of the target's brokers"
+        )
+    _raise_for(answer.error_code, f"InitProducerId of {transactional_id}")
+    return SlotTxn(transactional_id, answer.producer_id, answer.producer_epoch)
+
+
+def add_partitions(cluster: Cluster, txn: SlotTxn, places: Sequence[TopicPartition], deadline: Deadline) -> None:
+    """Before the first Produce to a partition in each transaction. All or nothing."""
+    topic = request_class("AddPartitionsToTxn").AddPartitionsToTxnTopic
+    by_topic: dict[str, list[int]] = {}
+    for place in places:
+        by_topic.setdefault(place.topic, []).append(place.partition)
+    answer = _ask(
+        cluster,
+        CoordinatorKind.TXN,
+        txn.transactional_id,
+        "AddPartitionsToTxn",
+        _worst_of_partitions,
+        deadline,
+        v3_and_below_transactional_id=txn.transactional_id,
+        v3_and_below_producer_id=txn.producer_id,
+        v3_and_below_producer_epoch=txn.producer_epoch,
+        v3_and_below_topics=[topic(name=name, partitions=partitions) for name, partitions in by_topic.items()],
+    )
+    _raise_for(_worst_of_partitions(answer), f"AddPartitionsToTxn of {txn}")
+
+
+def add_offsets(cluster: Cluster, txn: SlotTxn, deadline: Deadline) -> None:
+    """Makes the receipt's group part of the transaction."""
+    answer = _ask(
+        cluster,
+        CoordinatorKind.TXN,
+        txn.transactional_id,
+        "AddOffsetsToTxn",
+        lambda answer: answer.error_code,
+        deadline,
+        transactional_id=txn.transactional_id,
+        producer_id=txn.producer_id,
+        producer_epoch=txn.producer_epoch,
+        group_id=txn.transactional_id,
+    )
+    _raise_for(answer.error_code, f"AddOffsetsToTxn of {txn}")
+
+
+def write_receipt(cluster: Cluster, txn: SlotTxn, place: TopicPartition, decision: int, run_id: str, deadline: Deadline) -> None:
+    """A group offset that exists only if the transaction commits. Group: the transactional id; offset: the decision."""
+    add_offsets(cluster, txn, deadline)
+    topic = request_class("TxnOffsetCommit").TxnOffsetCommitRequestTopic
+    metadata = {
+        "v": RECEIPT_VERSION,
+        "producer_id": txn.producer_id,
+        "producer_epoch": txn.producer_epoch,
+        "decision": decision,
+        "run": run_id,
+    }
+    partition = topic.TxnOffsetCommitRequestPartition(
+        partition_index=place.partition,
+        committed_offset=decision,
+        committed_leader_epoch=-1,
+        committed_metadata=json.dumps(metadata, separators=(",", ":")),
+    )
+    answer = _ask(
+        cluster,
+        CoordinatorKind.GROUP,
+        txn.transactional_id,
+        "TxnOffsetCommit",
+        lambda answer: answer.topics[0].partitions[0].error_code,
+        deadline,
+        transactional_id=txn.transactional_id,
+        group_id=txn.transactional_id,
+        producer_id=txn.producer_id,
+        producer_epoch=txn.producer_epoch,
+        generation_id=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=[topic(name=place.topic, partitions=[partition])],
+    )
+    _raise_for(answer.topics[0].partitions[0].error_code, f"receipt of {txn} on {place}")
+
+
+def read_receipt(
+    cluster: Cluster, transactional_id: str, place: TopicPartition, deadline: Deadline
+) -> Receipt | PendingReceipt | None:
+    """None: no receipt there (never written, or expired). Always asks for the stable offset and names the partition."""
+    topic = request_class("OffsetFetch").OffsetFetchRequestTopic
+    answer = _ask(
+        cluster,
+        CoordinatorKind.GROUP,
+        transactional_id,
+        "OffsetFetch",
+        lambda answer: answer.error_code,
+        deadline,
+        group_id=transactional_id,
+        topics=[topic(name=place.topic, partition_indexes=[place.partition])],
+        require_stable=True,
+    )
+    _raise_for(answer.error_code, f"reading the receipt of {transactional_id}")
+    found = answer.topics[0].partitions[0]
+    if found.error_code == _UNSTABLE_OFFSET_COMMIT:
+        return PendingReceipt.PENDING
+    _raise_for(found.error_code, f"reading the receipt of {transactional_id} on {place}")
+    if found.committed_offset < 0:
+        return None
+    return _parse_receipt(found.metadata or "", transactional_id)
+
+
+def _parse_receipt(metadata: str, transactional_id: str) -> Receipt:
+    try:
+        fields = json.loads(metadata)
+        if fields["v"] != RECEIPT_VERSION:
+            raise ValueError(f"version {fields['v']}")
+        return Receipt(int(fields["producer_id"]), int(fields["producer_epoch"]), int(fields["decision"]), str(fields["run"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"consumer group {transactional_id} on the target holds an offset that is not a receipt of this mirror ({error}): "
+            "another application uses this group id; give the mirror another name"
+        ) from error
+
+
+def end_txn(cluster: Cluster, txn: SlotTxn, commit: bool, deadline: Deadline) -> EndTxnAnswer:
+    """Raises OutcomeUnknown where no definite answer came before the deadline: the transaction may have ended."""
+    try:
+        answer = _ask(
+            cluster,
+            CoordinatorKind.TXN,
+            txn.transactional_id,
+            "EndTxn",
+            lambda answer: answer.error_code,
+            deadline,
+            transactional_id=txn.transactional_id,
+            producer_id=txn.producer_id,
+            producer_epoch=txn.producer_epoch,
+            committed=commit,
+        )
+    except Retriable as error:
+        raise OutcomeUnknown(f"EndTxn of {txn}: {error}") from error
+    if answer.error_code in _AMBIGUOUS:
+        return EndTxnAnswer.AMBIGUOUS
+    _raise_for(answer.error_code, f"EndTxn of {txn}")
+    return EndTxnAnswer.ENDED
+
+
+def _ask(
+    cluster: Cluster,
+    kind: CoordinatorKind,
+    key: str,
+    api: str,
+    code_of: Callable[[Any], int],
+    deadline: Deadline,
+    **fields: Any,
+) -> Any:
+    """Ask the coordinator until its answer is not retriable. The code is the caller's to judge."""
+    tries = 0
+    while True:
+        try:
+            one = deadline.sooner(cluster.config.request_timeout_ms)
+            answer = call(cluster.coordinator(kind, key, one), api, one, **fields)
+            code = code_of(answer)
+            if code in _LOOK_FOR_COORDINATOR:
+                cluster.forget_coordinator(kind, key)
+            if code == 0 or error_class(code) not in (ErrorClass.RETRIABLE, ErrorClass.UNKNOWN):
+                return answer
+            reason = Retriable(error_name(code), f"{api} of {key}")
+        except Retriable as error:
+            cluster.forget_coordinator(kind, key)
+            reason = error
+        cluster.pause(tries, deadline)
+        tries += 1
+        if deadline.is_over():
+            raise Retriable(reason.error_name, f"gave up {api} of {key}: {reason.detail}") from reason
+
+
+def _worst_of_partitions(answer: Any) -> int:
+    """55 only says that another partition of the request failed."""
+    codes = {one.partition_error_code for topic in answer.results_by_topic_v3_and_below for one in topic.results_by_partition}
+    return max(codes - {55}, key=abs, default=0)
+
+
+def _raise_for(code: int, what: str) -> None:
+    if code == 0:
+        return
+    if error_class(code) is ErrorClass.FENCED:
+        raise ProducerEpochFenced(error_name(code), what)
+    if error_class(code) is ErrorClass.DEFINITE:
+        raise ConfigError(f"{what}: the target answered {error_name(code)}")
+    raise Retriable(error_name(code), what)

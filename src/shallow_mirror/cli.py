@@ -1,0 +1,272 @@
+"""The command line. Answers on stdout, logs and progress on stderr; reading commands start no JVM.
+
+Exit codes: 0 done; 1 a difference, or stopped on an error; 2 wrong usage or configuration; 3 fenced by another run;
+4 the operator must run `recover`. 3 and 4 must not be restarted automatically.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shallow_mirror.errors import ConfigError, Fenced, MirrorError, RecoverNeeded
+
+if TYPE_CHECKING:
+    from shallow_mirror.config import MirrorConfig
+    from shallow_mirror.streaming.mirror import Mirror
+
+EXIT_ERROR, EXIT_CONFIG, EXIT_FENCED, EXIT_RECOVER = 1, 2, 3, 4
+
+app = typer.Typer(
+    name="shallow-mirror",
+    help="Copies Kafka topics between clusters by raw record batches, exactly once, and keeps an exact map of offsets.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+_Conf = Annotated[Path, typer.Argument(metavar="CONF", help="The mirror file (YAML).")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+
+
+@app.callback()
+def _logging(verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False) -> None:
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO if not verbose else logging.DEBUG,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        force=True,
+    )
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+@app.command()
+def run(
+    conf: _Conf,
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="Catch up to the offsets of the start, then end.")
+    ] = False,
+    for_seconds: Annotated[
+        float | None, typer.Option("--for", metavar="SECONDS", min=0.0, help="End after so many seconds.")
+    ] = None,
+) -> None:
+    """Run the mirror until Ctrl-C or SIGTERM, which end it at a micro-batch boundary (a second one ends it at once)."""
+    from shallow_mirror.streaming.mirror import Mirror
+
+    mirror = Mirror.from_file(conf)
+    _log_settings(mirror.config)
+    _stop_on_signals(mirror)
+    mirror.run(_submitted_session(), available_now=available_now, for_seconds=for_seconds)
+
+
+@app.command()
+def status(conf: _Conf, as_json: _Json = False) -> None:
+    """Positions, lag, and what the mirror waits for."""
+    from shallow_mirror.config import MirrorConfig
+
+    config = MirrorConfig.load(conf)
+    report = _status_report(config)
+    print(json.dumps(report) if as_json else _status_table(report))
+
+
+@app.command()
+def translate(
+    conf: _Conf,
+    topic: str,
+    partition: int,
+    offset: int,
+    reverse: Annotated[bool, typer.Option("--reverse", help="TOPIC, PARTITION and OFFSET are the target's.")] = False,
+    as_of: Annotated[
+        str | None, typer.Option("--as-of", metavar="TIME", help="Use the map as it was at this time (ISO 8601 with zone).")
+    ] = None,
+    topic_id: Annotated[
+        str | None, typer.Option("--topic-id", help="Which incarnation of a recreated topic; the newest by default.")
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Source offset to target offset, or back."""
+    from shallow_mirror.checkpoints.offset_map import OffsetMap
+    from shallow_mirror.config import MirrorConfig
+
+    at = _time_of(as_of)
+    offset_map = OffsetMap.open(MirrorConfig.load(conf).tables)
+    look_up = offset_map.reverse if reverse else offset_map.translate
+    found = look_up(topic, partition, offset, as_of=at, topic_id=topic_id)
+    answer = {
+        "topic": topic,
+        "partition": partition,
+        "offset": offset,
+        "kind": None if found.kind is None else str(found.kind),
+        "exact": found.exact,
+        "beyond": found.beyond,
+        "target_topic": found.target_topic,
+        "target_partition": found.target_partition,
+        "target_offset": found.target_offset,
+        "as_of": as_of,
+    }
+    print(json.dumps(answer) if as_json else _translation_sentence(answer, is_reverse=reverse))
+
+
+@app.command()
+def demo(keep: Annotated[bool, typer.Option("--keep", help="Leave the files of the demo where they are.")] = False) -> None:
+    """Two real clusters on this machine, messy traffic, a mirror that is killed and resumed, and the proof of the copy."""
+    from shallow_mirror.demo.run import run_demo
+
+    raise typer.Exit(run_demo(keep))
+
+
+@app.command("local-kafka")
+def local_kafka(
+    clusters: Annotated[int, typer.Option(min=1, max=9, help="How many single-node clusters.")] = 2,
+    version: Annotated[str, typer.Option(help="Kafka version.")] = "4.3.0",
+    folder: Annotated[Path | None, typer.Option(help="Where their data lives; a temporary folder by default.")] = None,
+) -> None:
+    """Real Kafka brokers in the foreground until Ctrl-C."""
+    from shallow_mirror.local_kafka.command import run_local_kafka
+
+    run_local_kafka(clusters, version, folder)
+
+
+def exit_code_of(error: MirrorError) -> int:
+    match error:
+        case ConfigError():
+            return EXIT_CONFIG
+        case Fenced():
+            return EXIT_FENCED
+        case RecoverNeeded():
+            return EXIT_RECOVER
+        case _:
+            return EXIT_ERROR
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Console entry point: always ends by SystemExit."""
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="shallow-mirror")
+    except MirrorError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(exit_code_of(error))
+
+
+def _log_settings(config: MirrorConfig) -> None:
+    logging.getLogger(__name__).info("mirror %s: tables %s, Spark checkpoint %s", config.mirror, config.tables, config.checkpoint)
+
+
+def _stop_on_signals(mirror: Mirror) -> None:
+    def stop(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        mirror.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+
+
+def _submitted_session() -> Any:
+    """The session of `spark-submit`; None when the mirror builds its own."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return None
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.getOrCreate()
+
+
+def _time_of(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(f"--as-of: {text!r} is not an ISO-8601 time") from error
+    if at.tzinfo is None:
+        raise ConfigError(f"--as-of: {text!r} has no time zone: write {text}Z for UTC")
+    return at.astimezone(UTC)
+
+
+def _translation_sentence(answer: dict[str, Any], *, is_reverse: bool) -> str:
+    asked = f"{answer['topic']}-{answer['partition']} offset {answer['offset']}"
+    if answer["target_offset"] is None:
+        return f"{asked}: the map knows no offset for it"
+    found = f"{answer['target_topic']}-{answer['target_partition']} offset {answer['target_offset']}"
+    how = (
+        "exact"
+        if answer["exact"]
+        else "end of the map"
+        if answer["beyond"]
+        else f"next record; in a segment of kind {answer['kind']}"
+    )
+    return f"{'target' if is_reverse else 'source'} {asked} -> {'source' if is_reverse else 'target'} {found} ({how})"
+
+
+def _status_report(config: MirrorConfig) -> dict[str, Any]:
+    from shallow_mirror.checkpoints.offset_map import OffsetMap
+    from shallow_mirror.streaming import notes
+
+    positions = OffsetMap.open(config.tables).positions()
+    note = notes.read_note(notes.note_path(config.checkpoint))
+    ends, problem = _log_ends(config)
+    partitions = []
+    for source, position in sorted(positions.items()):
+        end = ends.get(source)
+        partitions.append(
+            {
+                "topic": source.topic,
+                "topic_id": source.topic_id,
+                "partition": source.partition,
+                "position": position.offset,
+                "end": end,
+                "lag_offsets": None if end is None else max(0, end - position.offset),
+            }
+        )
+    return {
+        "mirror": config.mirror,
+        "source_problem": problem,
+        "waiting_for": None if note is None else note.waiting_for,
+        "waiting_since_ms": None if note is None else note.since_ms,
+        "planned_at_ms": None if note is None else note.at_ms,
+        "partitions": partitions,
+    }
+
+
+def _log_ends(config: MirrorConfig) -> tuple[dict[Any, int], str | None]:
+    """Ends by source partition, or why the source did not say: a status without lag is still a status."""
+    from shallow_mirror.broker.cluster import Cluster
+    from shallow_mirror.deadline import Deadline
+    from shallow_mirror.errors import Retriable
+    from shallow_mirror.streaming.planner import Planner
+
+    cluster = Cluster(config.source.client)
+    try:
+        deadline = Deadline.after_ms(config.source.client.request_timeout_ms, time.monotonic)
+        return dict(Planner(config, cluster).log_ends(deadline).ends), None
+    except Retriable as error:
+        return {}, str(error)
+    finally:
+        cluster.close()
+
+
+def _status_table(report: dict[str, Any]) -> str:
+    lines = [f"mirror {report['mirror']}", f"{'topic':<40} {'partition':>9} {'position':>15} {'log end':>15} {'lag_offsets':>15}"]
+    for one in report["partitions"]:
+        end, lag = ("?", "?") if one["end"] is None else (one["end"], one["lag_offsets"])
+        lines.append(f"{one['topic']:<40} {one['partition']:>9} {one['position']:>15} {end:>15} {lag:>15}")
+    if report["source_problem"]:
+        lines.append(f"the source does not answer: {report['source_problem']}")
+    if report["waiting_for"]:
+        since = datetime.fromtimestamp(report["waiting_since_ms"] / 1000, UTC).isoformat(timespec="seconds")
+        lines.append(f"the planner waits since {since} for: {report['waiting_for']}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

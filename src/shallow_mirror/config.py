@@ -1,0 +1,277 @@
+"""The mirror file: every setting of one mirror, checked as a whole. Runs on the driver, in the planner process and in the cli.
+
+A relative `tables` or `checkpoint` is relative to the folder of the mirror file. `${env:NAME}` and `${file:PATH}` in client
+properties stay as written here; whoever connects resolves them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from shallow_mirror.broker.client_config import ClientConfig
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.sinks import routing
+from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy
+
+NOT_BUILT: Mapping[tuple[str, str], str] = {
+    ("read.transfer", "through-spark"): "the task reads the source itself: use transfer: direct",
+    ("read.on_data_loss", "continue"): "the mirror stops when retention overtook it: use on_data_loss: stop",
+    ("write.on_refused", "quarantine"): "the mirror stops at a batch that cannot be copied: use on_refused: stop",
+    ("tables_writer", "spark"): "tables are written by deltalake: use tables_writer: auto or deltalake",
+    ("tables", "{schema: ...}"): "catalog tables are not written: give a folder or URI",
+}
+"""(setting, value) -> what can be done today: settings whose meaning is fixed but which this version cannot do."""
+
+EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = -2, -1
+"""ListOffsets timestamps."""
+
+_TRIGGER = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|ms|s)s?")
+_TRIGGER_UNITS_S = {"millisecond": 0.001, "ms": 0.001, "second": 1.0, "s": 1.0, "minute": 60.0}
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+T = TypeVar("T")
+
+
+def _checked(parse: Callable[[T], object]) -> AfterValidator:
+    """Keep the value as written; `parse` raises ValueError where it has no meaning."""
+
+    def check(value: T) -> T:
+        parse(value)
+        return value
+
+    return AfterValidator(check)
+
+
+def _regular_expression(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error
+
+
+def _target_name(template: str) -> None:
+    problem = routing.template_problem(template)
+    if problem is not None:
+        raise ValueError(problem)
+
+
+def _as_text(value: object) -> object:
+    """YAML reads an unquoted time as a datetime."""
+    return value.isoformat() if isinstance(value, (date, datetime)) else value
+
+
+def parse_start(start: str) -> int:
+    """ListOffsets timestamp: -2 earliest, -1 latest, or milliseconds since the epoch."""
+    if start in ("earliest", "latest"):
+        return EARLIEST_TIMESTAMP if start == "earliest" else LATEST_TIMESTAMP
+    try:
+        at = datetime.fromisoformat(start)
+    except ValueError as error:
+        raise ValueError(f"{start!r} is neither earliest, latest nor an ISO-8601 time") from error
+    if at.tzinfo is None:
+        raise ValueError(
+            f"{start!r} has no time zone: write {start}Z for UTC" if "T" in start else f"{start!r} has no time of day"
+        )
+    return int(at.timestamp() * 1000)
+
+
+def parse_trigger(trigger: str) -> float:
+    """Seconds of "2 seconds", "500 ms", "1 minute"."""
+    match = _TRIGGER.fullmatch(trigger.strip().lower())
+    if match is None:
+        raise ValueError(f"{trigger!r} is not a duration such as '2 seconds', '500 ms' or '1 minute'")
+    return float(match[1]) * _TRIGGER_UNITS_S[match[2]]
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
+
+
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=120)]
+_Pattern = Annotated[str, _checked(_regular_expression)]
+_IsolationLevel = Annotated[IsolationLevel, Field(strict=False)]
+_LogAppendTime = Annotated[LogAppendTimePolicy, Field(strict=False)]
+
+
+class ClusterSettings(_Group):
+    alias: _Name
+    properties: dict[str, str | int | float | bool] = Field(alias="client", repr=False)
+
+    @property
+    def client(self) -> ClientConfig:
+        """Raises ConfigError; never after `MirrorConfig.load`."""
+        return ClientConfig.from_properties(self.properties, where="client")
+
+
+class TopicSettings(_Group):
+    include: list[_Pattern] = Field(min_length=1)
+    exclude: list[_Pattern] = []
+    target_name: Annotated[str, _checked(_target_name)] = "{topic}"
+    create: bool = True
+    replication_factor: int | None = Field(default=None, ge=1, le=32767)
+
+    def is_included(self, topic: str) -> bool:
+        return routing.is_included(topic, self.include, self.exclude)
+
+
+class ReadSettings(_Group):
+    start: Annotated[str, BeforeValidator(_as_text), _checked(parse_start)] = "earliest"
+    isolation_level: _IsolationLevel = IsolationLevel.READ_COMMITTED
+    transfer: Literal["direct", "through-spark"] = "direct"
+    on_data_loss: Literal["stop", "continue"] = "stop"
+    log_append_time: _LogAppendTime = LogAppendTimePolicy.KEEP
+    micro_batch_bytes: int = Field(default=1 << 30, ge=1 << 20, le=1 << 40)
+    fetch_bytes: int = Field(default=16 << 20, ge=64 << 10, le=1 << 30)
+    max_segments: int = Field(default=200_000, ge=1, le=10_000_000)
+
+    @property
+    def start_timestamp_ms(self) -> int:
+        return parse_start(self.start)
+
+
+class WriteSettings(_Group):
+    slots: int = Field(default=8, ge=1, le=1000)
+    transaction_timeout_ms: int = Field(default=300_000, ge=10_000, le=900_000)
+    in_flight_requests: int = Field(default=5, ge=1, le=16)
+    in_flight_bytes: int = Field(default=4 << 20, ge=64 << 10, le=1 << 30)
+    on_refused: Literal["stop", "quarantine"] = "stop"
+
+
+class MirrorConfig(_Group):
+    """All of it, picklable. `tables` and `checkpoint` are absolute once loaded."""
+
+    mirror: _Name
+    source: ClusterSettings
+    target: ClusterSettings
+    topics: TopicSettings
+    read: ReadSettings = ReadSettings()
+    write: WriteSettings = WriteSettings()
+    tables: str = Field(min_length=1)
+    tables_writer: Literal["auto", "deltalake", "spark"] = "auto"
+    checkpoint: str = ""
+    trigger: Annotated[str, _checked(parse_trigger)] = "2 seconds"
+
+    @property
+    def trigger_s(self) -> float:
+        return parse_trigger(self.trigger)
+
+    @classmethod
+    def load(cls, path: str | Path) -> MirrorConfig:
+        """Raises ConfigError with every problem of the file."""
+        path = Path(path)
+        try:
+            document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read the mirror file {path}: {error}") from error
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{path} is not YAML: {error}") from error
+        return cls.from_document(document, folder=path.resolve().parent)
+
+    @classmethod
+    def from_document(cls, document: object, *, folder: Path) -> MirrorConfig:
+        """`folder` is what relative paths are relative to. Raises ConfigError with every problem."""
+        if not isinstance(document, dict):
+            raise ConfigError("the mirror file holds no settings: it must be a YAML mapping that begins with 'mirror: <name>'")
+        problems = _not_built_problems(document)
+        config: MirrorConfig | None = None
+        try:
+            config = cls.model_validate(_without_catalog(document))
+        except ValidationError as error:
+            problems += [_sentence(one) for one in error.errors(include_url=False, include_context=True)]
+        problems += _client_problems(document)
+        if config is not None and config.source.alias == config.target.alias:
+            problems.append(f"source.alias and target.alias are both {config.source.alias!r}: give the clusters two names")
+        if problems or config is None:
+            raise ConfigError(problems)
+        tables = _absolute(config.tables, folder)
+        checkpoint = _absolute(config.checkpoint, folder) if config.checkpoint else f"{tables.rstrip('/')}/_spark"
+        return config.model_copy(update={"tables": tables, "checkpoint": checkpoint})
+
+    def to_json(self) -> str:
+        """The settings as written, references unresolved; `from_json` reads it in another process."""
+        return self.model_dump_json(by_alias=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> MirrorConfig:
+        return cls.model_validate_json(text)
+
+
+def _absolute(location: str, folder: Path) -> str:
+    if location.startswith("file://"):
+        location = location.removeprefix("file://")
+    return location if _URI.match(location) else str((folder / Path(location).expanduser()).resolve())
+
+
+def _not_built_problems(document: Mapping[str, Any]) -> list[str]:
+    problems = []
+    for (setting, value), remedy in NOT_BUILT.items():
+        found: Any = document
+        for key in setting.split("."):
+            found = found.get(key) if isinstance(found, Mapping) else None
+        if found == value or (setting == "tables" and isinstance(found, Mapping)):
+            problems.append(f"{setting}: {value} is not built yet; {remedy}")
+    return problems
+
+
+def _without_catalog(document: Mapping[str, Any]) -> dict[str, Any]:
+    """`tables: {schema: ...}` has its own sentence already."""
+    return {**document, "tables": "-"} if isinstance(document.get("tables"), Mapping) else dict(document)
+
+
+def _client_problems(document: Mapping[str, Any]) -> list[str]:
+    problems: list[str] = []
+    for side in ("source", "target"):
+        group = document.get(side)
+        client = group.get("client") if isinstance(group, Mapping) else None
+        if isinstance(client, Mapping) and all(isinstance(key, str) for key in client):
+            try:
+                ClientConfig.from_properties(client, where=f"{side}.client")
+            except ConfigError as error:
+                problems += error.problems
+    return problems
+
+
+def _group_at(path: tuple[int | str, ...]) -> type[BaseModel] | None:
+    group: Any = MirrorConfig
+    for key in path:
+        field = group.model_fields.get(key)
+        group = None if field is None else field.annotation
+        if not (isinstance(group, type) and issubclass(group, BaseModel)):
+            return None
+    return group  # type: ignore[no-any-return]
+
+
+def _sentence(error: Any) -> str:
+    """One problem of pydantic's list, in the words of the mirror file."""
+    path = tuple(error["loc"])
+    where = ".".join(str(key) for key in path)
+    if error["type"] == "extra_forbidden":
+        group = _group_at(path[:-1])
+        known = [] if group is None else [field.alias or name for name, field in group.model_fields.items()]
+        near = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.5)
+        return f"{where}: unknown key; " + (f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}")
+    if error["type"] == "missing":
+        return f"{where}: is missing"
+    message = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input ")
+    if error["type"] == "value_error":
+        return f"{where}: {message}"
+    shown = "" if "client" in path else f", not {error['input']!r}"
+    return f"{where}: {message}{shown}"
+
+
+def json_schema() -> str:
+    """What `conf/mirror.schema.json` holds, for editors."""
+    return json.dumps(MirrorConfig.model_json_schema(by_alias=True), indent=2, sort_keys=True) + "\n"
+
+
+def write_json_schema(path: Path) -> None:
+    path.write_text(json_schema(), encoding="utf-8")

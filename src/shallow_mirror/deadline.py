@@ -1,0 +1,36 @@
+"""One deadline runs through a micro-batch. Clocks come in as arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shallow_mirror.errors import Retriable
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A point on `clock` (seconds, monotonic). Never pickled: remaining ms travel instead."""
+
+    at: float
+    clock: Callable[[], float]
+
+    @classmethod
+    def after_ms(cls, ms: float, clock: Callable[[], float]) -> Deadline:
+        return cls(clock() + ms / 1000.0, clock)
+
+    def remaining_ms(self) -> float:
+        """Milliseconds left, never negative."""
+        return max(0.0, (self.at - self.clock()) * 1000.0)
+
+    def is_over(self) -> bool:
+        return self.clock() >= self.at
+
+    def sooner(self, ms: float) -> Deadline:
+        """The earlier of this deadline and `ms` from now."""
+        return Deadline(min(self.at, self.clock() + ms / 1000.0), self.clock)
+
+    def require(self, waiting_for: str) -> None:
+        """Raise `Retriable("DEADLINE")` once it is over; `waiting_for` completes "gave up waiting for …"."""
+        if self.is_over():
+            raise Retriable("DEADLINE", f"gave up waiting for {waiting_for}")

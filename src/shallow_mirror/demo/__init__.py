@@ -1,0 +1,1 @@
+"""make demo: messy traffic, mirror, kill, resume, prove."""

@@ -1,0 +1,247 @@
+"""Driver: the demo: two clusters, messy traffic, the mirror killed in the middle of a transaction, and the proof of the copy."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import yaml
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from shallow_mirror.demo import checker, summary
+from shallow_mirror.demo.map_rows import RowTranslation, load_rows, totals
+from shallow_mirror.demo.mirror_process import MirrorProcess, recovery_decisions
+from shallow_mirror.demo.traffic import TOPICS, TrafficReport, write_traffic
+from shallow_mirror.errors import MirrorError
+from shallow_mirror.local_kafka.node import start_clusters, stop_clusters
+from shallow_mirror.types import IsolationLevel, TopicPartition
+
+SEED = 20_240_501
+MICRO_BATCH_BYTES = 2 << 20
+KILL_SHARE = 0.25
+"""The mirror is killed once this share of the records is visible on the target, so that recovery finds history."""
+
+INTERRUPTED = 130
+_POLL_S = 0.02
+_WATCH_TIMEOUT_S = 300.0
+
+
+class DemoFailed(MirrorError):
+    """A step of the demo did not do what the next one needs. The clusters and the mirror are stopped."""
+
+
+def run_demo(keep: bool, records: int = 200_000, folder: Path | None = None) -> int:
+    """0: nothing differs; 1: something does, or a step failed; 130: interrupted.
+
+    Everything lies in a new folder inside `folder` (None: the system's temporary folder), which is deleted at the end unless
+    `keep` or the exit code is 1. Nothing is left running.
+    """
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="shallow-mirror-demo-", dir=folder)).absolute()
+    progress_console = Console(stderr=True)
+    exit_code = 1
+    try:
+        with _sigterm_interrupts():
+            exit_code = _Demo(work, records, keep, progress_console).run()
+    except KeyboardInterrupt:
+        progress_console.print("interrupted: clusters and mirror are stopped")
+        exit_code = INTERRUPTED
+    except (MirrorError, KafkaException) as error:
+        progress_console.print(Text(f"the demo failed: {error}", style="red"), soft_wrap=True)
+    finally:
+        if keep or exit_code == 1:
+            progress_console.print(Text(f"kept: {work}"), soft_wrap=True)
+        else:
+            shutil.rmtree(work)
+    return exit_code
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """SIGTERM ends the demo as Ctrl-C does; only the main thread may say so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def mirror_file(source_bootstrap: str, target_bootstrap: str, tables: Path) -> str:
+    """Pure: the YAML of the demo's mirror, with micro-batches small enough that there are many."""
+    settings = {
+        "mirror": "shallow-mirror-demo",
+        "source": {"alias": "east", "client": {"bootstrap.servers": source_bootstrap}},
+        "target": {"alias": "west", "client": {"bootstrap.servers": target_bootstrap}},
+        "topics": {"include": ["orders\\..*"]},
+        "read": {"micro_batch_bytes": MICRO_BATCH_BYTES},
+        "tables": str(tables),
+        "checkpoint": str(tables / "_spark"),
+    }
+    return yaml.safe_dump(settings, sort_keys=False)
+
+
+class _Demo:
+    """The steps in their order; each announces itself."""
+
+    def __init__(self, work: Path, records: int, keep: bool, progress_console: Console) -> None:
+        self.work, self.records, self.keep = work, records, keep
+        self.conf, self.tables = work / "mirror.yaml", work / "tables"
+        self.started = time.monotonic()
+        self.progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=progress_console
+        )
+
+    def run(self) -> int:
+        with self.progress:
+            starting = self.progress.add_task("start two Kafka clusters", total=2)
+            nodes = start_clusters(self.work / "clusters", 2)
+            try:
+                self.progress.update(starting, completed=2)
+                result = self._mirror_and_compare(nodes[0].bootstrap, nodes[1].bootstrap)
+            finally:
+                stop_clusters(nodes)
+        is_kept = self.keep or not result.is_equal
+        summary.show(Console(), result, conf=self.conf, tables=self.tables, is_kept=is_kept)
+        return 0 if result.is_equal else 1
+
+    def _mirror_and_compare(self, source: str, target: str) -> summary.DemoResult:
+        traffic = self._write(source)
+        self.conf.write_text(mirror_file(source, target, self.tables), encoding="utf-8")
+        watch = _TargetWatch(target, traffic)
+        mirrored = self.progress.add_task("mirror, until it is killed", total=traffic.visible_records)
+        kill = self._run_and_kill(watch, mirrored)
+        recovery: tuple[tuple[str, str], ...] = (("", "not needed"),)
+        if kill is not None:
+            self.progress.update(mirrored, description="mirror, killed and started again")
+            recovery = self._run_again(watch, mirrored)
+        self.progress.update(mirrored, completed=traffic.visible_records)
+        return self._compare(source, target, traffic, kill, recovery)
+
+    def _write(self, source: str) -> TrafficReport:
+        writing = self.progress.add_task("write traffic to the source", total=self.records)
+        report = write_traffic(
+            source, records=self.records, seed=SEED, on_progress=lambda written: self.progress.update(writing, completed=written)
+        )
+        self.progress.update(writing, total=report.written_records, completed=report.written_records)
+        return report
+
+    def _run_and_kill(self, watch: _TargetWatch, task: TaskID) -> summary.Kill | None:
+        """None when the run ended by itself before a transaction was seen open."""
+        began = time.monotonic()
+        mirror = MirrorProcess(self.conf, self.work / "run-1.log")
+        try:
+            while mirror.exit_code is None:
+                visible, open_on = watch.look()
+                self.progress.update(task, completed=visible)
+                if open_on and visible >= KILL_SHARE * watch.expected_records:
+                    mirror.kill()
+                    return summary.Kill(after_s=time.monotonic() - began, visible_offsets=visible, open_on=open_on)
+                self._give_up_when_late(began, mirror)
+                time.sleep(_POLL_S)
+        finally:
+            mirror.kill()
+        _require_success(mirror)
+        return None
+
+    def _run_again(self, watch: _TargetWatch, task: TaskID) -> tuple[tuple[str, str], ...]:
+        began = time.monotonic()
+        mirror = MirrorProcess(self.conf, self.work / "run-2.log")
+        try:
+            while mirror.exit_code is None:
+                self.progress.update(task, completed=watch.look()[0])
+                self._give_up_when_late(began, mirror)
+                time.sleep(0.2)
+        finally:
+            mirror.stop()
+        _require_success(mirror)
+        return recovery_decisions(mirror.log_lines())
+
+    def _give_up_when_late(self, began: float, mirror: MirrorProcess) -> None:
+        if time.monotonic() - began > _WATCH_TIMEOUT_S:
+            raise DemoFailed(
+                f"the mirror did not get on within {_WATCH_TIMEOUT_S:.0f} s. The end of its log:\n{mirror.log_tail()}"
+            )
+
+    def _compare(
+        self,
+        source: str,
+        target: str,
+        traffic: TrafficReport,
+        kill: summary.Kill | None,
+        recovery: tuple[tuple[str, str], ...],
+    ) -> summary.DemoResult:
+        comparing = self.progress.add_task("compare record by record", total=2 * traffic.visible_records)
+        rows = load_rows(self.tables)
+        translation = RowTranslation(rows)
+        comparison = checker.compare(
+            source,
+            target,
+            {topic: topic for topic in TOPICS},
+            translation,
+            on_progress=lambda read: self.progress.advance(comparing, read),
+        )
+        self.progress.update(comparing, completed=2 * traffic.visible_records)
+        return summary.DemoResult(
+            traffic=traffic,
+            totals=totals(rows),
+            kill=kill,
+            recovery=recovery,
+            comparison=comparison,
+            surprises=(*_unexpected_sources(traffic, comparison), *translation.overlaps()),
+            seconds=time.monotonic() - self.started,
+        )
+
+
+def _unexpected_sources(traffic: TrafficReport, comparison: checker.Comparison) -> Iterator[str]:
+    """The producers know what must be visible: a comparison of two empty clusters would prove nothing."""
+    for topic in traffic.topics:
+        read = comparison.source_records[topic.topic]
+        if read != topic.visible_records:
+            yield f"{topic.topic}: producers committed {topic.visible_records} records, {read} were read from the source"
+
+
+def _require_success(mirror: MirrorProcess) -> None:
+    if mirror.exit_code != 0:
+        raise DemoFailed(f"the mirror ended with {mirror.exit_code}. The end of {mirror.log_file}:\n{mirror.log_tail()}")
+
+
+class _TargetWatch:
+    """How far the target is and where it has an open transaction. A broker's momentary refusal is no news."""
+
+    def __init__(self, bootstrap: str, traffic: TrafficReport) -> None:
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
+        self._expected_partitions = sum(topic.partitions for topic in traffic.topics)
+        self._places: Sequence[TopicPartition] = ()
+        self._visible = 0
+        self.expected_records = traffic.visible_records
+
+    def look(self) -> tuple[int, tuple[TopicPartition, ...]]:
+        """(offsets visible to read_committed consumers, at most those expected; partitions with an open transaction)."""
+        try:
+            if len(self._places) < self._expected_partitions:
+                self._places = checker.partitions_of(self._admin, TOPICS)
+            open_on = tuple(checker.open_partitions(self._admin, self._places))
+            stable = checker.end_offsets(self._admin, self._places, IsolationLevel.READ_COMMITTED)
+        except KafkaException:
+            return self._visible, ()
+        self._visible = min(sum(stable.values()), self.expected_records)
+        return self._visible, open_on

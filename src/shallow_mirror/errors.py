@@ -1,0 +1,102 @@
+"""Errors by who must act next, with the evidence as fields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shallow_mirror.types import TopicPartition
+
+
+class MirrorError(Exception):
+    """Base of all errors of this package. The message says what happened, where, and what to do."""
+
+
+class ConfigError(MirrorError):
+    """The operator must change a setting. `problems` lists every one that was found, not only the first."""
+
+    def __init__(self, problems: Sequence[str] | str) -> None:
+        self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[str, ...]]]:
+        return type(self), (self.problems,)
+
+
+class CorruptBatch(MirrorError):
+    """Bytes that are not what their producer sent, or cannot be a record batch."""
+
+    def __init__(self, topic_partition: TopicPartition, base_offset: int, pos: int, reason: str) -> None:
+        self.topic_partition, self.base_offset, self.pos, self.reason = topic_partition, base_offset, pos, reason
+        super().__init__(f"{topic_partition}: corrupt record batch at base offset {base_offset} (byte {pos}): {reason}")
+
+    def __reduce__(self) -> tuple[type[CorruptBatch], tuple[TopicPartition, int, int, str]]:
+        return type(self), (self.topic_partition, self.base_offset, self.pos, self.reason)
+
+
+class DataLoss(MirrorError):
+    """The source no longer holds (or never held) offsets that should be copied next."""
+
+    def __init__(self, topic_partition: TopicPartition, expected_offset: int, log_start_offset: int, detail: str) -> None:
+        self.topic_partition, self.expected_offset = topic_partition, expected_offset
+        self.log_start_offset, self.detail = log_start_offset, detail
+        super().__init__(
+            f"{topic_partition}: expected offset {expected_offset}, source log starts at {log_start_offset}: {detail}"
+        )
+
+    def __reduce__(self) -> tuple[type[DataLoss], tuple[TopicPartition, int, int, str]]:
+        return type(self), (self.topic_partition, self.expected_offset, self.log_start_offset, self.detail)
+
+
+class BatchRefused(MirrorError):
+    """A batch cannot be copied as things stand; nothing of its micro-batch was decided."""
+
+    def __init__(self, topic_partition: TopicPartition, base_offset: int, rule: str, remedy: str) -> None:
+        self.topic_partition, self.base_offset, self.rule, self.remedy = topic_partition, base_offset, rule, remedy
+        super().__init__(f"{topic_partition}: batch at base offset {base_offset} refused: {rule}. {remedy}")
+
+    def __reduce__(self) -> tuple[type[BatchRefused], tuple[TopicPartition, int, str, str]]:
+        return type(self), (self.topic_partition, self.base_offset, self.rule, self.remedy)
+
+
+class Fenced(MirrorError):
+    """Another run of the same mirror has taken over. `by` names it and when."""
+
+    def __init__(self, by: str) -> None:
+        self.by = by
+        super().__init__(f"another run of this mirror has taken over: {by}. This run stops; do not restart it beside the other.")
+
+    def __reduce__(self) -> tuple[type[Fenced], tuple[str]]:
+        return type(self), (self.by,)
+
+
+class Retriable(MirrorError):
+    """A cluster did not do what was asked, surely without effect, and may do it later; the supervisor tries again.
+
+    `error_name` is Kafka's name of the error, or one of ours for the network (`NETWORK_EXCEPTION`, `DEADLINE`).
+    """
+
+    def __init__(self, error_name: str, detail: str) -> None:
+        self.error_name, self.detail = error_name, detail
+        super().__init__(f"{error_name}: {detail}")
+
+    def __reduce__(self) -> tuple[type[Retriable], tuple[str, str]]:
+        return type(self), (self.error_name, self.detail)
+
+
+class ProducerEpochFenced(Retriable):
+    """A newer producer epoch owns the transactional id (47, 90), or the coordinator no longer knows ours (48, 49).
+
+    Ambiguous by nature: timed out, taken over, or committed and re-initialised. Nobody may conclude more from it.
+    """
+
+
+class OutcomeUnknown(MirrorError):
+    """The effect may or may not have happened: look at the map and the target before acting."""
+
+
+class RecoverNeeded(MirrorError):
+    """No evidence says whether a decided transaction was committed; only the operator can choose."""
+
+
+class OffsetMapConflict(MirrorError):
+    """Two writers, or a table that is not this mirror's."""

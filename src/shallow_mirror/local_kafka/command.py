@@ -1,0 +1,80 @@
+"""The command `local-kafka`: real brokers in the foreground until Ctrl-C. Runs on the driver."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+import typer
+
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.local_kafka.node import BrokerNotStarted, LocalKafka, start_clusters, stop_clusters
+
+_POLL_S = 0.5
+
+
+def run_local_kafka(clusters: int, version: str, folder: Path | None) -> None:
+    """Start the clusters, print their addresses on standard output, return after Ctrl-C or SIGTERM.
+
+    `folder` is kept and can be started again; `None` is a temporary folder which is deleted at the end.
+    Raises what LocalKafka raises, and BrokerNotStarted when a broker ends by itself.
+    """
+    if clusters < 1:
+        raise ConfigError(f"local-kafka needs at least one cluster, not {clusters}")
+    with _stop_on_signals() as asked_to_stop, _folder(folder) as chosen, contextlib.suppress(KeyboardInterrupt):
+        nodes = start_clusters(chosen, clusters, version)
+        try:
+            _announce(nodes, chosen, kept=folder is not None)
+            _wait(nodes, asked_to_stop)
+        finally:
+            typer.echo("stopping", err=True)
+            stop_clusters(nodes)
+
+
+@contextlib.contextmanager
+def _stop_on_signals() -> Iterator[threading.Event]:
+    """The first Ctrl-C or SIGTERM sets the event and interrupts what is under way; later ones do nothing."""
+    asked_to_stop = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if not asked_to_stop.is_set():
+            asked_to_stop.set()
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked_to_stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _folder(folder: Path | None) -> Iterator[Path]:
+    if folder is not None:
+        yield folder.absolute()
+        return
+    temporary = Path(tempfile.mkdtemp(prefix="shallow-mirror-kafka-"))
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary)
+
+
+def _announce(nodes: Sequence[LocalKafka], folder: Path, *, kept: bool) -> None:
+    for number, node in enumerate(nodes, start=1):
+        typer.echo(f"cluster {number}: {node.bootstrap}  (Kafka {node.version}, cluster id {node.cluster_id})")
+    typer.echo(f"data in {folder}, {'kept' if kept else 'deleted'} at the end; Ctrl-C stops", err=True)
+
+
+def _wait(nodes: Sequence[LocalKafka], asked_to_stop: threading.Event) -> None:
+    while not asked_to_stop.wait(_POLL_S):
+        for node in nodes:
+            if not node.is_running():
+                raise BrokerNotStarted(f"the broker at {node.bootstrap} ended by itself. The end of its log:\n{node.log_tail()}")

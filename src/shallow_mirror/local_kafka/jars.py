@@ -1,0 +1,227 @@
+"""Kafka and Delta jars, fetched once by the Ivy inside PySpark and kept in a cache folder. Runs on the driver."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import importlib.util
+import logging
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from shallow_mirror.errors import ConfigError, MirrorError
+
+KAFKA_VERSION = "4.3.0"
+OLD_KAFKA_VERSION = "3.9.2"
+OLDEST_JAVA = 17
+
+_OUTPUT_TAIL_LINES = 30
+_FETCH_TIMEOUT_S = 1200
+_log = logging.getLogger(__name__)
+
+
+class JarFetchFailed(MirrorError):
+    """Ivy did not bring the jars; the end of its output is in the message. The cache holds nothing half-done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """One artifact: organisation, name, version; `transitive` takes what it depends on as well."""
+
+    organisation: str
+    name: str
+    version: str
+    transitive: bool = True
+
+    @property
+    def jar_name(self) -> str:
+        return f"{self.name}-{self.version}.jar"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JarSet:
+    """The jars of one cache folder. `name` changes whenever `modules` do, for a folder is never fetched again."""
+
+    name: str
+    modules: tuple[Module, ...]
+
+
+def kafka_jar_set(version: str) -> JarSet:
+    """Broker, tools of the broker jar, and the logging binding, without which a broker fails silently."""
+    if not re.fullmatch(r"\d+\.\d+\.\d+", version):
+        raise ConfigError(f"Kafka version {version!r}: expected three numbers, such as {KAFKA_VERSION} or {OLD_KAFKA_VERSION}")
+    kafka = Module(organisation="org.apache.kafka", name="kafka_2.13", version=version)
+    if int(version.split(".")[0]) >= 4:
+        binding = (Module(organisation="org.apache.logging.log4j", name="log4j-slf4j-impl", version="2.25.4"),)
+    else:
+        binding = (Module(organisation="org.slf4j", name="slf4j-reload4j", version="1.7.36"),)
+    return JarSet(name=f"kafka-{version}", modules=(kafka, *binding))
+
+
+def _delta_modules(delta: str, unitycatalog: str) -> tuple[Module, ...]:
+    names = ("delta-spark_4.2_2.13", "delta-storage", "delta-kernel-api", "delta-kernel-defaults", "delta-kernel-unitycatalog")
+    own = [Module(organisation="io.delta", name=name, version=delta, transitive=False) for name in names]
+    catalog = [
+        Module(organisation="io.unitycatalog", name=name, version=unitycatalog, transitive=False)
+        for name in ("unitycatalog-client", "unitycatalog-hadoop")
+    ]
+    return (*own, *catalog)
+
+
+# What delta-spark lists and PySpark does not ship; the rest (Hadoop, Jackson, Parquet, Scala, ...) is Spark's own.
+DELTA_JAR_SET = JarSet(name="delta-4.4.0", modules=_delta_modules("4.4.0", "0.6.0"))
+
+
+def kafka_jars(version: str = KAFKA_VERSION) -> list[Path]:
+    """Jars of a broker; they are alone in their folder, so that `<folder>/*` is the class path."""
+    return jars_of(kafka_jar_set(version))
+
+
+def delta_jars() -> list[Path]:
+    """Jars for `spark.jars`, beyond those inside PySpark 4.2."""
+    return jars_of(DELTA_JAR_SET)
+
+
+def cache_folder() -> Path:
+    """`$SHALLOW_MIRROR_CACHE`, else `shallow-mirror` in the user's cache folder."""
+    chosen = os.environ.get("SHALLOW_MIRROR_CACHE")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base).expanduser().absolute() if base else Path.home() / ".cache") / "shallow-mirror"
+
+
+def jars_of(jar_set: JarSet, cache: Path | None = None) -> list[Path]:
+    """Jars of the set, sorted; fetched on first use under a lock between processes (minutes, needs the network).
+
+    Raises ConfigError (no Java, no PySpark) and JarFetchFailed; a folder in the cache is complete or absent.
+    """
+    cache = cache_folder() if cache is None else cache
+    folder = cache / jar_set.name
+    if not folder.is_dir():
+        with _locked(cache / "jars.lock"):
+            if not folder.is_dir():
+                _fetch(jar_set, cache, folder)
+    return sorted(folder.glob("*.jar"))
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _log.info("another process is fetching jars (%s is locked); waiting for it", path)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(jar_set: JarSet, cache: Path, folder: Path) -> None:
+    java, ivy = java_executable(), ivy_jar()
+    for leftover in cache.glob(f".{jar_set.name}-*"):
+        shutil.rmtree(leftover)
+    with tempfile.TemporaryDirectory(dir=cache, prefix=f".{jar_set.name}-", ignore_cleanup_errors=True) as work:
+        fetched = Path(work) / "jars"
+        fetched.mkdir()
+        _log.info("fetching the jars of %s into %s, once; this can take a minute or two", jar_set.name, folder)
+        _run_ivy(java, ivy, jar_set, cache / "ivy", Path(work), fetched)
+        missing = [module.jar_name for module in jar_set.modules if not (fetched / module.jar_name).is_file()]
+        if missing:
+            raise JarFetchFailed(f"Ivy ended without an error but did not bring {', '.join(missing)} for {jar_set.name}")
+        fetched.rename(folder)
+    _log.info("%s: %d jars", folder, len(list(folder.glob("*.jar"))))
+
+
+def _run_ivy(java: str, ivy: Path, jar_set: JarSet, ivy_cache: Path, work: Path, fetched: Path) -> None:
+    """One resolution for all modules, so that each artifact comes in one version. OSGi bundles are jars as well."""
+    descriptor = work / "ivy.xml"
+    descriptor.write_text(ivy_descriptor(jar_set), encoding="utf-8")
+    command = [java, "-jar", str(ivy), "-ivy", str(descriptor), "-confs", "default", "-types", "jar", "bundle"]
+    command += ["-cache", str(ivy_cache), "-retrieve", f"{fetched}/[artifact]-[revision](-[classifier]).[ext]"]
+    ended = _ended(command, jar_set.name)
+    if ended.returncode != 0:
+        raise JarFetchFailed(
+            f"fetching the jars of {jar_set.name} failed (Ivy's exit code {ended.returncode}). Check the network and try again.\n"
+            f"The end of Ivy's output:\n{_tail(ended.stdout)}"
+        )
+
+
+def _ended(command: Sequence[str], what: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_FETCH_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        output = error.stdout.decode("utf-8", "replace") if isinstance(error.stdout, bytes) else (error.stdout or "")
+        raise JarFetchFailed(
+            f"fetching the jars of {what} took longer than {_FETCH_TIMEOUT_S} s. The end of Ivy's output:\n{_tail(output)}"
+        ) from error
+
+
+def ivy_descriptor(jar_set: JarSet) -> str:
+    """An ivy.xml which asks for the set's modules."""
+    lines = [
+        f"<dependency org={quoteattr(module.organisation)} name={quoteattr(module.name)} rev={quoteattr(module.version)}"
+        f' conf="default-&gt;default" transitive="{str(module.transitive).lower()}"/>'
+        for module in jar_set.modules
+    ]
+    return (
+        '<ivy-module version="2.0"><info organisation="local" module="shallow-mirror-jars"/>'
+        '<configurations><conf name="default"/></configurations>'
+        f"<dependencies>{''.join(lines)}</dependencies></ivy-module>\n"
+    )
+
+
+def _tail(output: str) -> str:
+    lines = [line for line in output.splitlines() if line.strip(" .")]
+    return "\n".join(lines[-_OUTPUT_TAIL_LINES:])
+
+
+def ivy_jar() -> Path:
+    """The Ivy inside the installed PySpark, which is not imported for it."""
+    spec = importlib.util.find_spec("pyspark")
+    folder = None if spec is None or spec.origin is None else Path(spec.origin).parent / "jars"
+    found = [] if folder is None else sorted(folder.glob("ivy-*.jar"))
+    if not found:
+        raise ConfigError("local Kafka needs the jars inside PySpark: install shallow-mirror with its extra `local`")
+    return found[-1]
+
+
+def java_executable() -> str:
+    """`$JAVA_HOME/bin/java`, else `java` of the path. Raises ConfigError when it is missing or older than 17."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+    if java is None:
+        where = f"JAVA_HOME is {home}, but there is no bin/java in it" if home else "there is no `java` on the path"
+        raise ConfigError(f"Java {OLDEST_JAVA} or newer is needed: {where}. Install a JDK or set JAVA_HOME.")
+    major = java_major(java)
+    if major < OLDEST_JAVA:
+        raise ConfigError(f"Java {OLDEST_JAVA} or newer is needed: {java} is Java {major}. Install a newer JDK or set JAVA_HOME.")
+    return java
+
+
+@functools.cache
+def java_major(java: str) -> int:
+    """Feature number, such as 17; 8 for `1.8.0`. Raises ConfigError when the program is no working Java."""
+    ended = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace", timeout=60, check=False)
+    said = (ended.stderr + ended.stdout).strip()
+    match = re.search(r'version "(?:1\.)?(\d+)', said)
+    if ended.returncode != 0 or match is None:
+        raise ConfigError(f"Java {OLDEST_JAVA} or newer is needed: `{java} -version` did not name a version: {said[-300:]}")
+    return int(match.group(1))

@@ -1,0 +1,113 @@
+"""Pure: what a single-node KRaft broker of small memory is configured with."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+JVM_OPTIONS = (
+    "-Xms256m",
+    "-Xmx512m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+    "-Xshare:auto",
+    "-Djava.awt.headless=true",
+)
+
+_SMALL_NODE = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "default.replication.factor": "1",
+    "min.insync.replicas": "1",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "auto.create.topics.enable": "false",
+    "log.cleaner.dedupe.buffer.size": "2097152",
+    "num.network.threads": "2",
+    "num.io.threads": "2",
+    "background.threads": "2",
+    "num.recovery.threads.per.data.dir": "1",
+    "controlled.shutdown.enable": "false",
+    # A killed broker comes back only when the session of its former life has ended (default 9 s).
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+}
+_SINCE_4 = {
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+}
+
+
+def is_kafka_3(version: str) -> bool:
+    return int(version.split(".")[0]) < 4
+
+
+def node_properties(version: str, port: int, controller_port: int, log_dir: Path, changes: Mapping[str, str]) -> dict[str, str]:
+    """Server properties; `changes` win over every default."""
+    return {
+        **_SMALL_NODE,
+        **({} if is_kafka_3(version) else _SINCE_4),
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "log.dirs": str(log_dir),
+        **changes,
+    }
+
+
+def properties_text(properties: Mapping[str, str]) -> str:
+    """Lines of a Java properties file."""
+    return "".join(f"{_escaped(key, ' :=#!')}={_escaped(value, '')}\n" for key, value in properties.items())
+
+
+def _escaped(text: str, special: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    for character in special:
+        escaped = escaped.replace(character, "\\" + character)
+    leading = len(escaped) - len(escaped.lstrip(" "))
+    return "\\ " * leading + escaped[leading:]
+
+
+def logging_text(version: str) -> str:
+    """Logging configuration: warnings to standard output (log4j 1 for Kafka 3, log4j 2 since 4)."""
+    if is_kafka_3(version):
+        return (
+            "log4j.rootLogger=WARN, out\n"
+            "log4j.appender.out=org.apache.log4j.ConsoleAppender\n"
+            "log4j.appender.out.layout=org.apache.log4j.PatternLayout\n"
+            "log4j.appender.out.layout.ConversionPattern=[%d] %p %m (%c)%n\n"
+            "log4j.logger.kafka.server.KafkaRaftServer=INFO\n"
+        )
+    return (
+        "status=error\n"
+        "appender.out.type=Console\n"
+        "appender.out.name=out\n"
+        "appender.out.layout.type=PatternLayout\n"
+        "appender.out.layout.pattern=[%d] %p %m (%c)%n\n"
+        "rootLogger.level=WARN\n"
+        "rootLogger.appenderRef.out.ref=out\n"
+        "logger.start.name=kafka.server.KafkaRaftServer\n"
+        "logger.start.level=INFO\n"
+    )
+
+
+def logging_option(version: str, file: Path) -> str:
+    return f"-Dlog4j.configuration={file.as_uri()}" if is_kafka_3(version) else f"-Dlog4j2.configurationFile={file}"
+
+
+def new_cluster_id() -> str:
+    """22 characters of URL-safe base64; a leading `-` would look like an option to StorageTool."""
+    while (candidate := base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode()).startswith("-"):
+        pass
+    return candidate

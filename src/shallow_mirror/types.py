@@ -1,0 +1,137 @@
+"""Values that travel between the layers. Runs on driver and executors; imports nothing of this package."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SourcePartition:
+    """A source topic-partition in one incarnation: a recreated topic has another `topic_id` (Kafka's base64 form)."""
+
+    topic: str
+    topic_id: str
+    partition: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TargetPartition:
+    topic: str
+    topic_id: str
+    partition: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Half-open [start, end) of Kafka offsets."""
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if self.start < 0 or self.end < self.start:
+            raise ValueError(f"not an offset range: [{self.start}, {self.end})")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SlotTxn:
+    """Names one Kafka transaction of one slot: the triple every row of the slot carries."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.transactional_id} (producer id {self.producer_id}, epoch {self.producer_epoch})"
+
+
+class IsolationLevel(enum.Enum):
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+
+class LogAppendTimePolicy(enum.Enum):
+    """What becomes of batches stamped by the source broker: `read.log_append_time`."""
+
+    KEEP = "keep"
+    PRODUCER = "producer"
+
+
+class SegmentKind(enum.StrEnum):
+    DATA = "data"
+    COMMIT = "commit"
+    ABORT = "abort"
+    ABORTED = "aborted"
+    GAP = "gap"
+    EXPIRED = "expired"
+    QUARANTINED = "quarantined"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """One row of the offset map without the columns of its decision.
+
+    Source offsets [source_start, source_end). `target_start`/`target_end` are None unless `kind` is DATA, where
+    target - source is constant. `record_count` counts records of data, aborted and quarantined, else 0.
+    Producer and coordinator fields are those of the *source* and None except for markers and aborted data.
+    """
+
+    source: SourcePartition
+    source_start: int
+    source_end: int
+    kind: SegmentKind
+    target: TargetPartition
+    target_start: int | None = None
+    target_end: int | None = None
+    record_count: int = 0
+    batch_count: int = 0
+    rebuilt_batch_count: int = 0
+    size_bytes: int = 0
+    max_timestamp_ms: int | None = None
+    source_leader_epoch: int | None = None
+    source_producer_id: int | None = None
+    source_producer_epoch: int | None = None
+    coordinator_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRange:
+    """A row of a micro-batch's plan: how far slot `slot` goes in one source topic-partition.
+
+    The task reads [position, end), whatever `start` says. `bytes_per_offset` is an estimate that keeps the last fetch
+    of the range from reading far beyond `end`.
+    """
+
+    slot: int
+    source: SourcePartition
+    leader_epoch: int
+    start: int
+    end: int
+    bytes_per_offset: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """What decides admission besides the batch itself: the target topic's settings and the mirror's policies."""
+
+    max_message_bytes: int
+    isolation_level: IsolationLevel
+    log_append_time: LogAppendTimePolicy

@@ -1,0 +1,135 @@
+"""Pure: Fetch v12, sessionless (FetchRequest.json, FetchResponse.json; KIP-227, KIP-320, KIP-595)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shallow_mirror.types import IsolationLevel, TopicPartition
+from shallow_mirror.wire.primitives import NO_TAGS, Reader, compact_string, string, uvarint
+
+API_KEY, API_VERSION = 1, 12
+
+_HEAD = struct.Struct(">hhi")
+_FIXED = struct.Struct(">iiiibii")
+_PARTITION = struct.Struct(">iiqiqi")
+_PARTITION_ANSWER = struct.Struct(">ihqqq")
+_ABORTED = struct.Struct(">qq")
+_DIVERGING = struct.Struct(">iq")
+_NO_SESSION, _FINAL_EPOCH, _CONSUMER, _NO_LOG_START = 0, -1, -1, -1
+_DIVERGING_TAG = 0
+_ANSWER_HEAD = struct.Struct(">ihi")
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPartition:
+    """`leader_epoch` and `last_fetched_epoch` may be -1: not checked by the broker."""
+
+    topic_partition: TopicPartition
+    leader_epoch: int
+    offset: int
+    max_bytes: int
+    last_fetched_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPartition:
+    """`records` is a view of the frame: whole batches and perhaps a partial last one. `aborted`: (producer id, first offset)."""
+
+    topic_partition: TopicPartition
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: tuple[tuple[int, int], ...]
+    diverging: tuple[int, int] | None
+    records: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResponse:
+    correlation_id: int
+    throttle_time_ms: int
+    error_code: int
+    partitions: tuple[FetchedPartition, ...]
+
+
+def build_fetch_request(
+    correlation_id: int,
+    client_id: str,
+    partitions: Sequence[FetchPartition],
+    *,
+    isolation: IsolationLevel,
+    max_wait_ms: int,
+    min_bytes: int,
+    max_bytes: int,
+) -> bytes:
+    """A whole frame, length included. Partitions are read in the order given, grouped by topic."""
+    by_topic: dict[str, list[FetchPartition]] = {}
+    for one in partitions:
+        by_topic.setdefault(one.topic_partition.topic, []).append(one)
+    level = 1 if isolation is IsolationLevel.READ_COMMITTED else 0
+    body = bytearray(_HEAD.pack(API_KEY, API_VERSION, correlation_id) + string(client_id) + NO_TAGS)
+    body += _FIXED.pack(_CONSUMER, max_wait_ms, min_bytes, max_bytes, level, _NO_SESSION, _FINAL_EPOCH)
+    body += uvarint(len(by_topic) + 1)
+    for topic, members in by_topic.items():
+        body += compact_string(topic) + uvarint(len(members) + 1)
+        for one in members:
+            body += _PARTITION.pack(
+                one.topic_partition.partition,
+                one.leader_epoch,
+                one.offset,
+                one.last_fetched_epoch,
+                _NO_LOG_START,
+                one.max_bytes,
+            )
+            body += NO_TAGS
+        body += NO_TAGS
+    body += uvarint(1) + compact_string("") + NO_TAGS
+    return struct.pack(">i", len(body)) + bytes(body)
+
+
+def parse_fetch_response(frame: memoryview) -> FetchResponse:
+    """`frame` begins behind the four length bytes. Raises WireError on hostile bytes."""
+    reader = Reader(frame)
+    correlation_id = reader.int32()
+    reader.tags()
+    throttle_time_ms, error_code, _session = reader.unpack(_ANSWER_HEAD)
+    partitions: list[FetchedPartition] = []
+    for _ in range(reader.length(3)):
+        topic = reader.compact_string()
+        for _ in range(reader.length(_PARTITION_ANSWER.size)):
+            partitions.append(_parse_partition(reader, topic))
+        reader.tags()
+    reader.tags()
+    return FetchResponse(correlation_id, throttle_time_ms, error_code, tuple(partitions))
+
+
+def _parse_partition(reader: Reader, topic: str) -> FetchedPartition:
+    partition, error_code, high_watermark, last_stable_offset, log_start_offset = reader.unpack(_PARTITION_ANSWER)
+    aborted: list[tuple[int, int]] = []
+    for _ in range(reader.length(_ABORTED.size)):
+        producer_id, first_offset = reader.unpack(_ABORTED)
+        aborted.append((producer_id, first_offset))
+        reader.tags()
+    reader.int32()  # preferred read replica: only sent to clients that name a rack
+    records = reader.compact_bytes()
+    tags = reader.tags()
+    return FetchedPartition(
+        TopicPartition(topic, partition),
+        error_code,
+        high_watermark,
+        last_stable_offset,
+        log_start_offset,
+        tuple(aborted),
+        _parse_diverging(tags.get(_DIVERGING_TAG)),
+        records,
+    )
+
+
+def _parse_diverging(tag: memoryview | None) -> tuple[int, int] | None:
+    if tag is None:
+        return None
+    epoch, end_offset = Reader(tag).unpack(_DIVERGING)
+    return epoch, end_offset

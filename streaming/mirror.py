@@ -1,0 +1,298 @@
+"""Driver: the running mirror: start-up, the streaming query, the supervisor, the clean stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+
+from shallow_mirror import __version__
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.checkpoints.observations import MicroBatchObservation, Observations
+from shallow_mirror.checkpoints.offset_map import OffsetMapOwner, RunIdentity
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError, MirrorError, OutcomeUnknown, Retriable
+from shallow_mirror.sinks import routing
+from shallow_mirror.sinks.micro_batch import MicroBatchReport, MicroBatchSink, first_rows
+from shallow_mirror.sinks.recovery import TxnPerformer, recover
+from shallow_mirror.sinks.slot_task import Observer, SlotJob, observe_nothing
+from shallow_mirror.sinks.target_topics import TargetTopics
+from shallow_mirror.streaming import mirror_ranges, notes, planning, session
+from shallow_mirror.streaming.planner import Planner
+from shallow_mirror.types import SegmentKind, SourcePartition
+
+_log = logging.getLogger(__name__)
+
+BACK_OFF_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""Pauses between attempts of the supervisor; the last repeats without limit."""
+
+_POLL_S = 0.2
+
+
+class Mirror:
+    """One mirror in one process. `run` returns on a clean end and raises the error that ended it otherwise."""
+
+    def __init__(self, config: MirrorConfig, *, observer: Observer = observe_nothing) -> None:
+        self.config = config
+        self._observer = observer
+        self._stop = threading.Event()
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Mirror:
+        return cls(MirrorConfig.load(path))
+
+    def stop(self) -> None:
+        """Ask for an end at the next micro-batch boundary. Safe in a signal handler."""
+        self._stop.set()
+
+    def run(self, spark: Any = None, *, available_now: bool = False, for_seconds: float | None = None) -> None:
+        """Mirror until stopped, or until `for_seconds` are over, or, with `available_now`, until the offsets of the start
+        are reached.
+
+        Uses `spark` or builds a local session and stops it at the end. Raises Fenced, ConfigError, BatchRefused, DataLoss,
+        CorruptBatch, RecoverNeeded; survives clusters that are away.
+        """
+        own_session = spark is None
+        _Run(self.config, self._observer, self._stop, available_now, for_seconds).start_and_supervise(spark, own_session)
+
+
+def _planner_error(text: str) -> MirrorError:
+    """The planner process hands its errors to Spark, which hands on their text."""
+    for line in text.splitlines():
+        name, _, detail = line.strip().partition(": ")
+        if name.endswith("errors.Retriable"):
+            return Retriable("PLANNER", detail)
+    return MirrorError(f"the streaming query ended: {text}")
+
+
+class _Run:
+    """State of one `Mirror.run`: the take-over lasts as long as this object."""
+
+    def __init__(
+        self, config: MirrorConfig, observer: Observer, stop: threading.Event, available_now: bool, for_seconds: float | None
+    ) -> None:
+        self.config, self.observer, self.stop, self.available_now = config, observer, stop, available_now
+        self.ends_at = None if for_seconds is None else time.monotonic() + for_seconds
+        self.identity = RunIdentity(
+            run_id=str(uuid.uuid4()), host=socket.gethostname(), pid=os.getpid(), started_at_ms=int(time.time() * 1000)
+        )
+        self.source, self.target = Cluster(config.source.client), Cluster(config.target.client)
+        self.owner: OffsetMapOwner | None = None
+
+    def start_and_supervise(self, spark: Any, own_session: bool) -> None:
+        self._patiently("clusters", self._check_clusters)
+        if spark is None:
+            spark = session.local_session(
+                f"shallow-mirror {self.config.mirror}", log_file=Path(self.config.tables) / "_spark.log", cores=os.cpu_count() or 2
+            )
+        try:
+            session.check_session(spark)
+            self._supervise(spark)
+        finally:
+            self.source.close()
+            self.target.close()
+            if own_session:
+                spark.stop()
+
+    def _supervise(self, spark: Any) -> None:
+        outcome = "failed"
+        try:
+            owner = self._patiently("take-over", self._take_over)
+            self.observations = Observations(self.config.tables)
+            self.observations.run_started(owner.run_epoch, self.identity, __version__)
+            self._patiently("query", lambda: self._recover_and_query(owner, spark))
+            outcome = "stopped" if self._is_over() else "done"
+        except MirrorError as error:
+            outcome = type(error).__name__
+            raise
+        finally:
+            if self.owner is not None:
+                self.observations.run_ended(self.owner.run_epoch, self.identity, outcome)
+
+    def _patiently(self, what: str, attempt: Callable[[], Any]) -> Any:
+        """Level three of the retries: without limit, with a growing pause, visible in the log; not for definite errors."""
+        failures = 0
+        while True:
+            began = time.monotonic()
+            try:
+                return attempt()
+            except (Retriable, OutcomeUnknown) as error:
+                if time.monotonic() - began > BACK_OFF_S[-1] * 2:
+                    failures = 0
+                pause = BACK_OFF_S[min(failures, len(BACK_OFF_S) - 1)]
+                failures += 1
+                _log.warning("%s: %s; next attempt in %.0f s (%s)", what, error, pause, type(error).__name__)
+                if self._wait(pause):
+                    raise
+        raise AssertionError
+
+    def _wait(self, seconds: float) -> bool:
+        """True when the run should end instead of trying again."""
+        if self.ends_at is not None:
+            seconds = min(seconds, max(0.0, self.ends_at - time.monotonic()))
+        return self.stop.wait(seconds) or self._is_over()
+
+    def _is_over(self) -> bool:
+        return self.stop.is_set() or (self.ends_at is not None and time.monotonic() >= self.ends_at)
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after_ms(self.config.write.transaction_timeout_ms, time.monotonic)
+
+    def _check_clusters(self) -> None:
+        deadline = Deadline.after_ms(self.config.source.client.request_timeout_ms, time.monotonic)
+        self.source_cluster_id = self.source.cluster_id(deadline)
+        self.target_cluster_id = self.target.cluster_id(deadline)
+
+    def _take_over(self) -> OffsetMapOwner:
+        if self.owner is None:
+            self.owner = OffsetMapOwner.take_over(
+                self.config.tables,
+                mirror=self.config.mirror,
+                source_cluster_id=self.source_cluster_id,
+                target_cluster_id=self.target_cluster_id,
+                run=self.identity,
+                now_ms=lambda: int(time.time() * 1000),
+            )
+            _log.info("run epoch %d took over the offset map in %s", self.owner.run_epoch, self.config.tables)
+        return self.owner
+
+    def _recover_and_query(self, owner: OffsetMapOwner, spark: Any) -> None:
+        config = self.config
+        performer = TxnPerformer(
+            owner, self.target, transaction_timeout_ms=config.write.transaction_timeout_ms, observer=self.observer
+        )
+        owner.check_ownership()
+        recover(owner, performer, mirror=config.mirror, slots=config.write.slots, deadline=self._deadline())
+        targets = TargetTopics(
+            self.source,
+            self.target,
+            config.target.client,
+            route=lambda topic: routing.target_topic_name(config.topics.target_name, config.source.alias, topic),
+            create=config.topics.create,
+            replication_factor=config.topics.replication_factor,
+            isolation=config.read.isolation_level,
+            log_append_time=config.read.log_append_time,
+        )
+        self._register_partitions(owner, targets)
+        sink = MicroBatchSink(
+            job=self._job_template(),
+            owner=owner,
+            performer=performer,
+            targets=targets,
+            source=self.source,
+            report=self._report,
+            observer=self.observer,
+        )
+        self._run_query(spark, sink, {one: position.offset for one, position in owner.positions().items()})
+        owner.settle()
+
+    def _register_partitions(self, owner: OffsetMapOwner, targets: TargetTopics) -> None:
+        """Every partition that is known now gets a position before anything is planned, and every topic its target."""
+        deadline = self._deadline()
+        known = owner.positions()
+        planner = Planner(self.config, self.source)
+        starts = planner.start_offsets(known, deadline)
+        self._refuse_loops(starts)
+        listed = self.source.metadata(sorted({one.topic for one in (*starts, *known)}), deadline).topics
+        targets.prepare({name: len(topic.partitions) for name, topic in listed.items() if topic.error_code == 0}, deadline)
+        rows = first_rows(targets, self.source, starts, deadline)
+        if rows:
+            owner.next_decision()
+            owner.decide(rows, highest_slot=-1)
+            owner.settle()
+
+    def _refuse_loops(self, starts: Any) -> None:
+        problems = routing.problems(
+            sorted({one.topic for one in starts}),
+            template=self.config.topics.target_name,
+            source_alias=self.config.source.alias,
+            is_same_cluster=self.source_cluster_id == self.target_cluster_id,
+        )
+        if problems:
+            raise ConfigError(problems)
+
+    def _job_template(self) -> SlotJob:
+        config = self.config
+        return SlotJob(
+            mirror=config.mirror,
+            run_id=self.identity.run_id,
+            decision=0,
+            source=config.source.client,
+            target=config.target.client,
+            routes={},
+            positions={},
+            isolation=config.read.isolation_level,
+            fetch_bytes=config.read.fetch_bytes,
+            in_flight_requests=config.write.in_flight_requests,
+            in_flight_bytes=config.write.in_flight_bytes,
+            max_segments=config.read.max_segments,
+            transaction_timeout_ms=config.write.transaction_timeout_ms,
+            time_left_ms=0.0,
+            observer=self.observer,
+        )
+
+    def _run_query(self, spark: Any, sink: MicroBatchSink, positions: Mapping[SourcePartition, int]) -> None:
+        mirror_ranges.register(spark)
+        options = mirror_ranges.options_of(self.config, initial=positions)
+        stream = spark.readStream.format(mirror_ranges.NAME).options(**options).load()
+        writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", self.config.checkpoint)
+        trigger = {"availableNow": True} if self.available_now else {"processingTime": f"{self.config.trigger_s} seconds"}
+        query = writer.trigger(**trigger).start()
+        failure: StreamingQueryException | None = None
+        try:
+            while not query.awaitTermination(_POLL_S):
+                if self._is_over():
+                    sink.stop()
+                    break
+        except StreamingQueryException as error:
+            failure = error
+        finally:
+            query.stop()
+        if sink.failure is not None:
+            raise sink.failure
+        if failure is not None:
+            raise _planner_error(str(failure)) from failure
+
+    def _report(self, report: MicroBatchReport) -> None:
+        """One log line, one row of `micro_batches`, and what the planner learns from what was really read."""
+        assert self.owner is not None
+        segments = [row.segment for row in report.rows]
+        data = [one for one in segments if one.kind is SegmentKind.DATA]
+        dropped: dict[str, int] = {}
+        for one in segments:
+            if one.kind is not SegmentKind.DATA and one.batch_count:
+                dropped[one.kind.value] = dropped.get(one.kind.value, 0) + one.batch_count
+        observed = MicroBatchObservation(
+            run_epoch=self.owner.run_epoch,
+            micro_batch=report.micro_batch,
+            fetched_bytes=report.fetched_bytes,
+            size_bytes=sum(one.size_bytes for one in data),
+            batch_count=sum(one.batch_count for one in data),
+            rebuilt_batch_count=sum(one.rebuilt_batch_count for one in data),
+            record_count=sum(one.record_count for one in data),
+            dropped_batch_counts=dropped,
+            duration_ms=report.duration_ms,
+            lag_offsets=None,
+            settled_at_ms=int(time.time() * 1000),
+        )
+        self.observations.micro_batch(observed)
+        seconds = report.duration_ms["Total"] / 1000
+        notes.write_measured(notes.measured_path(self.config.checkpoint), planning.measure(segments, seconds))
+        _log.info(
+            "micro-batch %d: %d records, %d batches, %.1f MB in %.2f s; dropped %s",
+            report.micro_batch,
+            observed.record_count,
+            observed.batch_count,
+            observed.size_bytes / 1e6,
+            seconds,
+            ", ".join(f"{count} {kind}" for kind, count in sorted(dropped.items())) or "nothing",
+        )

@@ -1,0 +1,95 @@
+"""Small JSON files beside the Spark checkpoint: what the planner waits for, what the driver measured. Driver, planner, cli.
+
+They are hints: losing or damaging one loses no data, so a reader takes None for anything it cannot understand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shallow_mirror.streaming import planning
+from shallow_mirror.streaming.planning import Measured
+from shallow_mirror.types import SourcePartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannerNote:
+    """How the last plan went. Lags are of planned offsets; `waiting_for` is None when the source answered."""
+
+    at_ms: int
+    waiting_for: str | None
+    since_ms: int | None
+    lag_offsets: Mapping[SourcePartition, int]
+
+
+def folder_of(checkpoint: str) -> Path | None:
+    """Where the notes of a checkpoint lie; None when it is not on a local disk."""
+    return None if ":/" in checkpoint else Path(checkpoint).parent
+
+
+def note_path(checkpoint: str) -> Path | None:
+    folder = folder_of(checkpoint)
+    return None if folder is None else folder / "_planner.json"
+
+
+def measured_path(checkpoint: str) -> Path | None:
+    folder = folder_of(checkpoint)
+    return None if folder is None else folder / "_measured.json"
+
+
+def write_note(path: Path | None, note: PlannerNote) -> None:
+    lag = planning.build_stream_offset(note.lag_offsets)
+    _write(path, {"at_ms": note.at_ms, "waiting_for": note.waiting_for, "since_ms": note.since_ms, "lag_offsets": lag})
+
+
+def read_note(path: Path | None) -> PlannerNote | None:
+    document = _read(path)
+    try:
+        return PlannerNote(
+            at_ms=int(document["at_ms"]),
+            waiting_for=document["waiting_for"],
+            since_ms=document["since_ms"],
+            lag_offsets=planning.parse_stream_offset(document["lag_offsets"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def write_measured(path: Path | None, measured: Measured) -> None:
+    rows = [[one.topic, one.topic_id, one.partition, value] for one, value in sorted(measured.bytes_per_offset.items())]
+    _write(path, {"bytes_per_s": measured.bytes_per_s, "bytes_per_offset": rows})
+
+
+def read_measured(path: Path | None) -> Measured | None:
+    document = _read(path)
+    try:
+        rate = document["bytes_per_s"]
+        rows = {SourcePartition(str(row[0]), str(row[1]), int(row[2])): float(row[3]) for row in document["bytes_per_offset"]}
+        return Measured(
+            bytes_per_offset={one: value for one, value in rows.items() if value > 0},
+            bytes_per_s=None if rate is None else max(0.0, float(rate)),
+        )
+    except (KeyError, TypeError, ValueError, IndexError):
+        return None
+
+
+def _write(path: Path | None, document: Mapping[str, Any]) -> None:
+    """Whole or not at all; readers never see half a file. Raises OSError."""
+    if path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps(document), encoding="utf-8")
+    draft.replace(path)
+
+
+def _read(path: Path | None) -> Any:
+    try:
+        return None if path is None else json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,215 @@
+"""PURE: end offsets -> how far a micro-batch goes, which ranges that makes, and which slot takes which.
+
+Stream offsets are `{"version": 1, "topics": {name: {"id": ..., "partitions": {"0": 123}}}}`; here they are mappings from
+SourcePartition to the next offset to plan. Equal mappings build equal documents (names and partitions sorted), because
+Spark compares the text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shallow_mirror.errors import DataLoss
+from shallow_mirror.types import PlannedRange, Segment, SegmentKind, SourcePartition
+
+Offsets = Mapping[SourcePartition, int]
+
+STREAM_OFFSET_VERSION = 1
+FIRST_MICRO_BATCH_BYTES = 64 << 20
+LEAST_MICRO_BATCH_BYTES = 1 << 20
+SLOT_BYTES = 32 << 20
+"""A slot is worth its transaction from so many bytes on."""
+TIMEOUT_SHARE = 0.25
+UNKNOWN_BYTES_PER_OFFSET = 1024.0
+UNKNOWN_LEADER_EPOCH = -1
+_IMBALANCE = 1.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a micro-batch really read. `bytes_per_s` is None when it read too little to tell."""
+
+    bytes_per_offset: Mapping[SourcePartition, float]
+    bytes_per_s: float | None
+
+
+def parse_stream_offset(document: Any) -> dict[SourcePartition, int]:
+    """Raises ValueError on anything that `build_stream_offset` does not build, among it newer versions."""
+    if not isinstance(document, Mapping) or document.get("version") != STREAM_OFFSET_VERSION:
+        version = document.get("version") if isinstance(document, Mapping) else document
+        raise ValueError(f"not a stream offset of version {STREAM_OFFSET_VERSION}: {version!r}")
+    topics = document.get("topics")
+    if not isinstance(topics, Mapping):
+        raise ValueError("stream offset without topics")
+    offsets: dict[SourcePartition, int] = {}
+    for name, topic in topics.items():
+        if not isinstance(topic, Mapping) or not isinstance(topic.get("partitions"), Mapping):
+            raise ValueError(f"stream offset: topic {name!r} has no partitions")
+        topic_id = topic.get("id")
+        if not isinstance(topic_id, str):
+            raise ValueError(f"stream offset: topic {name!r} has no id")
+        for partition, offset in topic["partitions"].items():
+            if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0 or not str(partition).isdecimal():
+                raise ValueError(f"stream offset: {name}-{partition} stands at {offset!r}")
+            offsets[SourcePartition(name, topic_id, int(partition))] = offset
+    return offsets
+
+
+def build_stream_offset(offsets: Offsets) -> dict[str, Any]:
+    topics: dict[str, Any] = {}
+    for source, offset in sorted(offsets.items()):
+        topic = topics.setdefault(source.topic, {"id": source.topic_id, "partitions": {}})
+        if topic["id"] != source.topic_id:
+            raise ValueError(f"topic {source.topic} has two ids in one stream offset: {topic['id']} and {source.topic_id}")
+        topic["partitions"][str(source.partition)] = offset
+    return {"version": STREAM_OFFSET_VERSION, "topics": topics}
+
+
+def require_same_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> None:
+    """Raise DataLoss when a topic was deleted and created again: its offsets mean other records now."""
+    for source, offset in sorted(offsets.items()):
+        found = topic_ids.get(source.topic, source.topic_id)
+        if found != source.topic_id:
+            raise DataLoss(
+                source.topic_partition,
+                offset,
+                0,
+                f"the topic was deleted and created again (topic id {source.topic_id} became {found}). "
+                "Exclude it (topics.exclude), or mirror it with another mirror id, tables and checkpoint",
+            )
+
+
+def require_not_truncated(start: Offsets, ends: Offsets) -> None:
+    """Raise DataLoss when a log ends below what was planned already: truncated, or another cluster's."""
+    for source, offset in sorted(start.items()):
+        if ends.get(source, offset) < offset:
+            raise DataLoss(
+                source.topic_partition,
+                offset,
+                0,
+                f"the log ends at {ends[source]}, below the position: it was truncated (unclean leader election), or this is "
+                "another cluster. Compare the clusters before going on",
+            )
+
+
+def merge_new(offsets: Offsets, found: Offsets) -> dict[SourcePartition, int]:
+    """`offsets` with the partitions of `found` that it lacks. Nothing known moves."""
+    return {**found, **offsets}
+
+
+def budget_bytes(ceiling_bytes: int, bytes_per_s: float | None, transaction_timeout_ms: int) -> int:
+    """How much a micro-batch may read: the first is small, later ones need at most a quarter of the timeout."""
+    if bytes_per_s is None:
+        return min(ceiling_bytes, FIRST_MICRO_BATCH_BYTES)
+    in_time = int(bytes_per_s * transaction_timeout_ms / 1000 * TIMEOUT_SHARE)
+    return max(1, min(ceiling_bytes, max(in_time, LEAST_MICRO_BATCH_BYTES)))
+
+
+def plan_ends(
+    start: Offsets, ends: Offsets, bytes_per_offset: Mapping[SourcePartition, float], budget: int
+) -> dict[SourcePartition, int]:
+    """How far each partition of `start` goes within `budget` bytes, never beyond `ends`, never back.
+
+    Small backlogs are served whole, what is left is shared equally among the others; every backlog moves by one offset
+    at least. Partitions that `ends` does not know stay.
+    """
+    backlog = {
+        one: (ends[one] - at) * bytes_per_offset.get(one, UNKNOWN_BYTES_PER_OFFSET)
+        for one, at in start.items()
+        if ends.get(one, at) > at
+    }
+    level = _level(sorted(backlog.values()), float(budget))
+    planned = dict(start)
+    for one, size in backlog.items():
+        if size <= level:
+            planned[one] = ends[one]
+        else:
+            offsets = int(level / bytes_per_offset.get(one, UNKNOWN_BYTES_PER_OFFSET))
+            planned[one] = min(ends[one], start[one] + max(1, offsets))
+    return planned
+
+
+def _level(ascending: Sequence[float], budget: float) -> float:
+    """The height at which `budget` fills vessels of these sizes; infinite when all fit."""
+    for index, size in enumerate(ascending):
+        share = budget / (len(ascending) - index)
+        if size > share:
+            return share
+        budget -= size
+    return math.inf
+
+
+def slots_used(slots: int, parallelism: int, active: int, planned_bytes: float) -> int:
+    return max(1, min(slots, parallelism, active, math.ceil(planned_bytes / SLOT_BYTES)))
+
+
+def plan_slots(
+    planned_bytes: Mapping[SourcePartition, float], used: int, last: Mapping[SourcePartition, int]
+) -> dict[SourcePartition, int]:
+    """Give every active partition to exactly one of `used` slots, largest first.
+
+    Invariant B: a topic-partition is in one slot of a micro-batch and its range is not cut.
+    `last` is the slot each had before; it keeps it unless that would load the slot above 1.25 shares.
+    """
+    loads = [0.0] * used
+    share = sum(planned_bytes.values()) / used * _IMBALANCE
+    slots: dict[SourcePartition, int] = {}
+    for one, size in sorted(planned_bytes.items(), key=lambda item: (-item[1], item[0])):
+        slot = last.get(one, used)
+        if slot >= used or loads[slot] + size > share:
+            slot = min(range(used), key=lambda candidate: (loads[candidate], candidate))
+        loads[slot] += size
+        slots[one] = slot
+    return slots
+
+
+def plan_ranges(
+    start: Offsets,
+    end: Offsets,
+    *,
+    bytes_per_offset: Mapping[SourcePartition, float],
+    leader_epochs: Mapping[SourcePartition, int],
+    slots: int,
+    parallelism: int,
+    last: Mapping[SourcePartition, int],
+) -> tuple[PlannedRange, ...]:
+    """One range per partition that moves, ordered by slot. A partition that `start` lacks is only entering: no range yet."""
+    moving = {
+        one: (end[one] - at) * bytes_per_offset.get(one, UNKNOWN_BYTES_PER_OFFSET)
+        for one, at in start.items()
+        if end.get(one, at) > at
+    }
+    if not moving:
+        return ()
+    used = slots_used(slots, parallelism, len(moving), sum(moving.values()))
+    slot_of = plan_slots(moving, used, last)
+    return tuple(
+        PlannedRange(
+            slot=slot,
+            source=one,
+            leader_epoch=leader_epochs.get(one, UNKNOWN_LEADER_EPOCH),
+            start=start[one],
+            end=end[one],
+            bytes_per_offset=bytes_per_offset.get(one, UNKNOWN_BYTES_PER_OFFSET),
+        )
+        for one, slot in sorted(slot_of.items(), key=lambda item: (item[1], item[0]))
+    )
+
+
+def measure(segments: Sequence[Segment], seconds: float) -> Measured:
+    """What a micro-batch's segments say about the next: bytes by source offset, and bytes a second."""
+    sizes: dict[SourcePartition, int] = {}
+    offsets: dict[SourcePartition, int] = {}
+    for one in segments:
+        if one.kind is SegmentKind.EXPIRED:
+            continue
+        sizes[one.source] = sizes.get(one.source, 0) + one.size_bytes
+        offsets[one.source] = offsets.get(one.source, 0) + one.source_end - one.source_start
+    total = sum(sizes.values())
+    return Measured(
+        bytes_per_offset={one: size / offsets[one] for one, size in sizes.items() if size > 0 and offsets[one] > 0},
+        bytes_per_s=total / seconds if total >= LEAST_MICRO_BATCH_BYTES and seconds > 0 else None,
+    )

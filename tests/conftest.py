@@ -1,0 +1,92 @@
+"""Real clusters for the whole session, started when first asked for, and proof that nothing outlives it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+import pytest
+
+from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
+
+_topic_numbers = itertools.count(1)
+
+
+class TwoClusters(NamedTuple):
+    source: LocalKafka
+    target: LocalKafka
+
+
+def _stop_spark() -> None:
+    """Spark's JVM lives until this process ends; it is ended here, so that it does not hide other children."""
+    pyspark = sys.modules.get("pyspark")
+    if pyspark is None or pyspark.SparkContext._gateway is None:
+        return
+    gateway = pyspark.SparkContext._gateway
+    if pyspark.SparkContext._active_spark_context is not None:
+        pyspark.SparkContext._active_spark_context.stop()
+    gateway.shutdown()
+    pyspark.SparkContext._gateway = pyspark.SparkContext._jvm = None
+    if gateway.proc is not None:
+        if gateway.proc.stdin is not None:
+            gateway.proc.stdin.close()
+        gateway.proc.wait(30)
+
+
+def _is_of_python(process: psutil.Process) -> bool:
+    """The helper of `multiprocessing`, which ends with this process."""
+    try:
+        return any("multiprocessing.resource_tracker" in argument for argument in process.cmdline())
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_child_process_is_left() -> Iterator[None]:
+    """First set up, so last torn down: after the clusters were stopped."""
+    before = set(psutil.Process().children(recursive=True))
+    yield
+    _stop_spark()
+    children = [child for child in psutil.Process().children(recursive=True) if child not in before]
+    _, alive = psutil.wait_procs(children, timeout=10)
+    left = [child for child in alive if not _is_of_python(child)]
+    described = [" ".join(child.cmdline())[:300] for child in left if child.is_running()]
+    for child in left:
+        child.kill()
+    assert not described, f"child processes left at the end of the session: {described}"
+
+
+@pytest.fixture(scope="session")
+def two_clusters(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoClusters]:
+    nodes = start_clusters(tmp_path_factory.mktemp("kafka"), 2)
+    yield TwoClusters(source=nodes[0], target=nodes[1])
+    stop_clusters(nodes)
+
+
+@pytest.fixture(scope="session")
+def source_cluster(two_clusters: TwoClusters) -> LocalKafka:
+    return two_clusters.source
+
+
+@pytest.fixture(scope="session")
+def target_cluster(two_clusters: TwoClusters) -> LocalKafka:
+    return two_clusters.target
+
+
+@pytest.fixture
+def topic_name(request: pytest.FixtureRequest) -> str:
+    """A name of its own for every test, also between processes; the topic is not created."""
+    readable = re.sub(r"[^A-Za-z0-9._-]", "-", request.node.name)[:100]
+    return f"{readable}-{os.getpid()}-{next(_topic_numbers)}"
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The checkout's root folder."""
+    return Path(__file__).resolve().parent.parent

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from shallow_mirror.demo.checker import compare, end_offsets, open_partitions, partitions_of
+from shallow_mirror.demo.history import DifferenceKind
+from shallow_mirror.types import IsolationLevel, TopicPartition
+
+pytestmark = pytest.mark.brokers
+
+
+def create(bootstrap: str, topic: str) -> AdminClient:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for created in admin.create_topics([NewTopic(topic, 2, 1, config={"retention.ms": "-1"})]).values():
+        created.result(30)
+    return admin
+
+
+def write(
+    bootstrap: str, topic: str, values: Iterable[str], transactional_id: str | None = None, commit: bool | None = None
+) -> Any:
+    """`commit` None leaves the transaction open."""
+    producer = Producer({"bootstrap.servers": bootstrap, **({"transactional.id": transactional_id} if transactional_id else {})})
+    if transactional_id:
+        producer.init_transactions(30)
+        producer.begin_transaction()
+    for value in values:
+        producer.produce(topic, value, b"key", 0, timestamp=1_714_521_600_000, headers=[("h", b"1"), ("n", None)])
+    assert producer.flush(30) == 0
+    if transactional_id and commit is not None:
+        producer.commit_transaction(30) if commit else producer.abort_transaction(30)
+    return producer
+
+
+def test_faults_planted_on_real_clusters_are_found(two_clusters: Any, topic_name: str) -> None:
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    copy = f"{topic_name}-copy"
+    create(source, topic_name)
+    create(target, copy)
+    write(source, topic_name, "abc")
+    write(source, topic_name, "XY", f"{topic_name}-txn", commit=False)
+    write(source, topic_name, "def", f"{topic_name}-txn", commit=True)
+    write(target, copy, "abcXdZfff")
+    found = compare(source, target, {topic_name: copy}, lambda topic, partition, offset: ("data", True, offset))
+    assert found.source_records == {topic_name: 6}
+    assert found.target_records == {topic_name: 9}
+    assert found.counts == {
+        DifferenceKind.ABORTED_VISIBLE: 1,
+        DifferenceKind.CHANGED: 1,
+        DifferenceKind.DUPLICATED: 2,
+        DifferenceKind.MISTRANSLATED: 2,
+    }
+    assert found.translated_offsets == 5
+
+
+def test_a_topic_without_a_copy_is_all_lost(two_clusters: Any, topic_name: str) -> None:
+    source = two_clusters.source.bootstrap
+    create(source, topic_name)
+    write(source, topic_name, "abc")
+    found = compare(source, two_clusters.target.bootstrap, {topic_name: "nowhere"})
+    assert found.counts == {DifferenceKind.LOST: 3}
+
+
+def test_an_open_transaction_is_seen_and_is_a_difference(two_clusters: Any, topic_name: str) -> None:
+    source = two_clusters.source.bootstrap
+    admin = create(source, topic_name)
+    places = partitions_of(admin, [topic_name])
+    assert len(places) == 2
+    write(source, topic_name, "abc")
+    assert open_partitions(admin, places) == []
+    producer = write(source, topic_name, "de", f"{topic_name}-txn")
+    assert open_partitions(admin, places) == [TopicPartition(topic_name, 0)]
+    assert end_offsets(admin, places, IsolationLevel.READ_COMMITTED)[TopicPartition(topic_name, 0)] == 3
+    assert compare(source, source, {topic_name: topic_name}).counts == {DifferenceKind.OPEN_TXN: 1}
+    producer.abort_transaction(30)
+    assert compare(source, source, {topic_name: topic_name}).differences == ()

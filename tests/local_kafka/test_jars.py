@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.local_kafka import jars
+from shallow_mirror.local_kafka.jars import JarFetchFailed, JarSet, Module, cache_folder, ivy_descriptor, jars_of, kafka_jar_set
+
+ONE_JAR = JarSet(name="one-1.0", modules=(Module(organisation="org.example", name="one", version="1.0"),))
+
+
+def write_java(folder: Path, body: str, version: str = "17.0.1") -> None:
+    """A stand-in for `java`: says its version, and runs `body` when it is asked to run Ivy."""
+    (folder / "bin").mkdir(parents=True)
+    java = folder / "bin" / "java"
+    java.write_text(f"""#!/bin/sh
+if [ "$1" = "-version" ]; then echo 'openjdk version "{version}"' >&2; exit 0; fi
+for argument; do retrieve=$argument; done
+folder=$(dirname "$retrieve")
+{body}
+""")
+    java.chmod(java.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.fixture
+def java_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "a java home"
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    return home
+
+
+def test_the_cache_folder_is_the_chosen_one_or_lies_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SHALLOW_MIRROR_CACHE", str(tmp_path / "chosen"))
+    assert cache_folder() == tmp_path / "chosen"
+    monkeypatch.delenv("SHALLOW_MIRROR_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "shallow-mirror"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache_folder() == tmp_path / "home" / ".cache" / "shallow-mirror"
+
+
+def test_every_kafka_set_has_the_logging_binding_of_its_time() -> None:
+    assert [module.name for module in kafka_jar_set("4.3.0").modules] == ["kafka_2.13", "log4j-slf4j-impl"]
+    assert [module.name for module in kafka_jar_set("3.9.2").modules] == ["kafka_2.13", "slf4j-reload4j"]
+
+
+@pytest.mark.parametrize("version", ["", "4", "4.3", "latest", "../4.3.0", "4.3.0\n"])
+def test_a_kafka_version_is_three_numbers(version: str) -> None:
+    with pytest.raises(ConfigError, match="expected three numbers"):
+        kafka_jar_set(version)
+
+
+def test_the_descriptor_names_every_module_and_whether_its_dependencies_come_along() -> None:
+    text = ivy_descriptor(jars.DELTA_JAR_SET)
+    assert text.count("<dependency ") == 7
+    assert text.count('transitive="false"') == 7
+    assert '<dependency org="org.example" name="one" rev="1.0" conf="default-&gt;default" transitive="true"/>' in ivy_descriptor(
+        ONE_JAR
+    )
+
+
+def test_jars_are_fetched_once(tmp_path: Path, java_home: Path) -> None:
+    write_java(java_home, 'echo run >> "$folder/../../runs"; touch "$folder/one-1.0.jar" "$folder/another-2.jar"')
+    cache = tmp_path / "cache"
+    first, second = jars_of(ONE_JAR, cache), jars_of(ONE_JAR, cache)
+    assert first == second == [cache / "one-1.0" / "another-2.jar", cache / "one-1.0" / "one-1.0.jar"]
+    assert (cache / "runs").read_text() == "run\n"
+    assert sorted(entry.name for entry in cache.iterdir()) == ["jars.lock", "one-1.0", "runs"]
+
+
+def test_two_who_fetch_at_the_same_time_fetch_once(tmp_path: Path, java_home: Path) -> None:
+    write_java(java_home, 'echo run >> "$folder/../../runs"; sleep 0.3; touch "$folder/one-1.0.jar"')
+    cache = tmp_path / "cache"
+    threads = [threading.Thread(target=jars_of, args=(ONE_JAR, cache)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (cache / "runs").read_text() == "run\n"
+
+
+def test_a_failed_fetch_shows_the_end_of_ivys_output_and_leaves_nothing_half_done(tmp_path: Path, java_home: Path) -> None:
+    write_java(java_home, 'touch "$folder/one-1.0.jar"; echo "... (3kB)"; echo "UNRESOLVED DEPENDENCIES: one"; exit 1')
+    cache = tmp_path / "cache"
+    with pytest.raises(JarFetchFailed, match=r"(?s)one-1\.0 failed .*exit code 1.*UNRESOLVED DEPENDENCIES: one"):
+        jars_of(ONE_JAR, cache)
+    assert [entry.name for entry in cache.iterdir()] == ["jars.lock"]
+
+
+def test_a_fetch_which_does_not_bring_the_module_itself_has_failed(tmp_path: Path, java_home: Path) -> None:
+    write_java(java_home, 'touch "$folder/another-2.jar"')
+    with pytest.raises(JarFetchFailed, match=r"did not bring one-1\.0\.jar"):
+        jars_of(ONE_JAR, tmp_path / "cache")
+    assert not (tmp_path / "cache" / "one-1.0").exists()
+
+
+def test_what_a_killed_fetch_left_is_removed_by_the_next(tmp_path: Path, java_home: Path) -> None:
+    write_java(java_home, 'touch "$folder/one-1.0.jar"')
+    leftover = tmp_path / "cache" / ".one-1.0-killed" / "jars"
+    leftover.mkdir(parents=True)
+    jars_of(ONE_JAR, tmp_path / "cache")
+    assert not leftover.parent.exists()
+
+
+def test_without_java_the_error_says_where_it_was_looked_for(
+    tmp_path: Path, java_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=r"JAVA_HOME is .*a java home, but there is no bin/java"):
+        jars.java_executable()
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="there is no `java` on the path"):
+        jars.java_executable()
+
+
+@pytest.mark.parametrize(("version", "major"), [("1.8.0_402", 8), ("11.0.2", 11), ("16-ea", 16)])
+def test_a_java_that_is_too_old_is_named(java_home: Path, version: str, major: int) -> None:
+    write_java(java_home, "", version)
+    with pytest.raises(ConfigError, match=f"is Java {major}\\."):
+        jars.java_executable()
+
+
+def test_a_java_which_is_none_is_an_error_of_the_configuration(java_home: Path) -> None:
+    write_java(java_home, "")
+    (java_home / "bin" / "java").write_text("#!/bin/sh\necho 'Unable to locate a Java Runtime' >&2; exit 1\n")
+    with pytest.raises(ConfigError, match="Unable to locate a Java Runtime"):
+        jars.java_executable()
+
+
+def test_java_21_is_new_enough(java_home: Path) -> None:
+    write_java(java_home, "", "21")
+    assert jars.java_executable() == str(java_home / "bin" / "java")
+
+
+def test_ivy_is_found_inside_pyspark() -> None:
+    assert jars.ivy_jar().is_file()
+    assert "pyspark" in jars.ivy_jar().parts
+
+
+def test_no_registry_is_named_in_the_code() -> None:
+    assert "http" not in Path(os.path.realpath(jars.__file__)).read_text()
+
+
+@pytest.mark.spark
+def test_spark_writes_and_reads_a_delta_table_with_these_jars(tmp_path: Path) -> None:
+    """In a process of its own: `spark.jars` counts only when Spark's JVM starts."""
+    import subprocess
+    import sys
+
+    script = f"""
+from pyspark.sql import SparkSession
+from shallow_mirror.local_kafka.jars import delta_jars
+spark = (SparkSession.builder.master("local[1]").appName("delta").config("spark.ui.enabled", "false")
+    .config("spark.jars", ",".join(map(str, delta_jars())))
+    .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+    .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+    .config("spark.sql.shuffle.partitions", "1").config("spark.databricks.delta.snapshotPartitions", "1")
+    .config("spark.sql.warehouse.dir", {str(tmp_path / "warehouse")!r}).getOrCreate())
+table = {str(tmp_path / "table")!r}
+spark.range(5).coalesce(1).write.format("delta").save(table)
+for version in (1, 1, 2):
+    spark.range(5, 7).coalesce(1).write.format("delta").mode("append").option("txnAppId", "a").option(
+        "txnVersion", version).save(table)
+from delta.tables import DeltaTable
+DeltaTable.forPath(spark, table).delete("id = 0")
+DeltaTable.forPath(spark, table).optimize().executeCompaction()
+print("rows", sorted(row.id for row in spark.read.format("delta").load(table).collect()))
+"""
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    ended = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert "rows [1, 2, 3, 4, 5, 5, 6, 6]" in ended.stdout

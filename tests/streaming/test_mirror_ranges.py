@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame
+
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.streaming import mirror_ranges, session
+from shallow_mirror.streaming.planner import LogEnds, MicroBatchPlanner
+from shallow_mirror.types import PlannedRange, SourcePartition
+
+A, B = SourcePartition("orders", "idA", 0), SourcePartition("users", "idB", 0)
+MIB = 1 << 20
+
+
+class TablePlanner:
+    """A source of two topics; every batch holds one record of 16 MiB. `users` is new to a query that began without it."""
+
+    def log_ends(self, deadline: Any) -> LogEnds:
+        return LogEnds(ends={A: 10, B: 3}, leader_epochs={A: 4, B: 5}, topic_ids={"orders": "idA", "users": "idB"})
+
+    def start_offsets(self, known: Any, deadline: Any) -> dict[SourcePartition, int]:
+        return {A: 0}
+
+    def starts_of(self, sources: Any, listing: Any, deadline: Any, *, is_first_run: bool) -> dict[SourcePartition, int]:
+        return dict.fromkeys(sources, 1)
+
+    def sample(self, starts: Any, listing: Any, deadline: Any) -> dict[SourcePartition, float]:
+        return dict.fromkeys(starts, 16.0 * MIB)
+
+
+class TableReader(mirror_ranges.RangeStreamReader):
+    def make_planner(self, config: MirrorConfig, parallelism: int) -> MicroBatchPlanner:
+        return MicroBatchPlanner(config, TablePlanner(), parallelism=parallelism)  # type: ignore[arg-type]
+
+
+class TableSource(mirror_ranges.MirrorRanges):
+    def streamReader(self, schema: Any) -> TableReader:  # noqa: N802
+        return TableReader(dict(self.options))
+
+
+def _config(folder: Path) -> MirrorConfig:
+    client = {"bootstrap.servers": "127.0.0.1:1"}
+    document = {
+        "mirror": "m",
+        "source": {"alias": "east", "client": client},
+        "target": {"alias": "west", "client": client},
+        "topics": {"include": [".*"]},
+        "read": {"micro_batch_bytes": 64 * MIB},
+        "tables": "tables",
+    }
+    return MirrorConfig.from_document(document, folder=folder)
+
+
+def test_an_arrow_batch_has_the_declared_schema() -> None:
+    planned = PlannedRange(slot=1, source=A, leader_epoch=-1, start=2, end=2**62, bytes_per_offset=0.5)
+    arrow_batch = mirror_ranges.arrow_batch_of([planned])
+    assert arrow_batch.schema.names == mirror_ranges.SCHEMA.names
+    assert arrow_batch.to_pylist() == [
+        {
+            "slot": 1,
+            "topic": "orders",
+            "topic_id": "idA",
+            "partition": 0,
+            "leader_epoch": -1,
+            "range_start": 2,
+            "range_end": 2**62,
+            "bytes_per_offset": 0.5,
+        }
+    ]
+
+
+def test_options_are_text_and_the_reader_connects_to_nothing_when_made(tmp_path: Path) -> None:
+    options = mirror_ranges.options_of(_config(tmp_path), initial={A: 7}, parallelism=2)
+    assert all(isinstance(value, str) for value in options.values())
+    reader = mirror_ranges.RangeStreamReader(options)
+    assert reader._planner is None
+    assert reader.initialOffset() == {"version": 1, "topics": {"orders": {"id": "idA", "partitions": {"0": 7}}}}
+    assert reader._planner is None
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    made = session.local_session("ranges", cores=2, log_file=tmp_path_factory.mktemp("spark") / "spark.log")
+    session.check_session(made)
+    yield made
+    made.stop()
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+def _run_available_now(spark: Any, config: MirrorConfig) -> list[list[tuple[Any, ...]]]:
+    micro_batches: list[list[tuple[Any, ...]]] = []
+
+    def collect(frame: DataFrame, _spark_batch_id: int) -> None:
+        micro_batches.append(sorted(tuple(row) for row in frame.collect()))
+
+    stream = spark.readStream.format(mirror_ranges.NAME).options(**mirror_ranges.options_of(config)).load()
+    query = (
+        stream.writeStream.foreachBatch(collect)
+        .option("checkpointLocation", config.checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    return micro_batches
+
+
+@pytest.mark.spark
+def test_a_query_plans_bounded_micro_batches_takes_in_a_new_topic_and_ends(spark: Any, tmp_path: Path) -> None:
+    spark.dataSource.register(TableSource)
+    config = _config(tmp_path)
+    micro_batches = _run_available_now(spark, config)
+    rows = [row for micro_batch in micro_batches for row in micro_batch]
+    for source, first, last in ((A, 0, 10), (B, 1, 3)):
+        ranges = [(row[5], row[6]) for row in rows if row[1] == source.topic]
+        assert ranges[0][0] == first
+        assert ranges[-1][1] == last
+        assert all(before[1] == after[0] for before, after in pairwise(ranges))
+    assert {(row[2], row[4]) for row in rows} == {("idA", 4), ("idB", 5)}
+    assert all(sum((row[6] - row[5]) * row[7] for row in one) <= 64 * MIB for one in micro_batches)
+    assert all(
+        len({row[0] for row in one}) == min(2, len(one)) for one in micro_batches if sum(row[6] - row[5] for row in one) > 2
+    )
+    assert [row for one in _run_available_now(spark, config) for row in one] == []
+
+
+@pytest.mark.spark
+def test_client_properties_do_not_show_in_plans(spark: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    spark.dataSource.register(TableSource)
+    frame = spark.readStream.format(mirror_ranges.NAME).options(**mirror_ranges.options_of(_config(tmp_path))).load()
+    frame.explain(True)
+    printed = capfd.readouterr().out
+    assert "Physical Plan" in printed
+    assert "bootstrap.servers" not in printed

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import DataLoss, Retriable
+from shallow_mirror.streaming import notes, planning
+from shallow_mirror.streaming.planner import FirstBatch, LogEnds, MicroBatchPlanner, Planner
+from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
+
+A, B = SourcePartition("orders", "idA", 0), SourcePartition("orders", "idA", 1)
+MIB = 1 << 20
+
+
+@dataclass
+class FakeCluster:
+    """Answers from tables; `away` makes it answer nothing."""
+
+    topics: dict[str, Any]
+    offsets: dict[tuple[TopicPartition, int], int]
+    away: bool = False
+    asked: list[IsolationLevel] = field(default_factory=list)
+
+    def metadata(self, names: object, deadline: Deadline) -> Any:
+        if self.away:
+            raise Retriable("NETWORK_EXCEPTION", "127.0.0.1:1 refused the connection")
+        return SimpleNamespace(topics=self.topics)
+
+    def list_offsets(self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel, deadline: Deadline) -> Any:
+        self.asked.append(isolation)
+        return {name: SimpleNamespace(offset=self.offsets[name, timestamp]) for name, timestamp in wanted.items()}
+
+
+class UnsampledPlanner(Planner):
+    """Its first batches are given instead of fetched."""
+
+    batches: dict[SourcePartition, FirstBatch] = {}  # noqa: RUF012
+
+    def first_batches(self, starts: Mapping[SourcePartition, int], listing: LogEnds, deadline: Deadline) -> Any:
+        return iter([(one, batch) for one, batch in self.batches.items() if one in starts])
+
+
+def _topic(name: str, topic_id: str, leaders: list[int], *, is_internal: bool = False, error_code: int = 0) -> Any:
+    partitions = {n: SimpleNamespace(partition=n, leader=leader, leader_epoch=7) for n, leader in enumerate(leaders)}
+    return SimpleNamespace(name=name, topic_id=topic_id, is_internal=is_internal, error_code=error_code, partitions=partitions)
+
+
+def _config(folder: Path, **read: Any) -> MirrorConfig:
+    client = {"bootstrap.servers": "127.0.0.1:1"}
+    document = {
+        "mirror": "m",
+        "source": {"alias": "east", "client": client},
+        "target": {"alias": "west", "client": client},
+        "topics": {"include": ["orders", "__.*"]},
+        "read": read,
+        "tables": "tables",
+    }
+    return MirrorConfig.from_document(document, folder=folder)
+
+
+def _cluster(**offsets: int) -> FakeCluster:
+    listed = {(A.topic_partition, -2): 10, (B.topic_partition, -2): 0, (A.topic_partition, -1): 100, (B.topic_partition, -1): 50}
+    listed |= {(A.topic_partition, 1000): 40, (B.topic_partition, 1000): -1}
+    topics = {
+        "orders": _topic("orders", "idA", [1, 1]),
+        "other": _topic("other", "idO", [1]),
+        "__consumer_offsets": _topic("__consumer_offsets", "idC", [1], is_internal=True),
+    }
+    return FakeCluster(topics, listed)
+
+
+def _deadline() -> Deadline:
+    return Deadline.after_ms(1000, lambda: 0.0)
+
+
+def _planner(folder: Path, cluster: FakeCluster, **read: Any) -> UnsampledPlanner:
+    return UnsampledPlanner(_config(folder, **read), cluster)  # type: ignore[arg-type]
+
+
+def _micro_batches(folder: Path, cluster: FakeCluster, **read: Any) -> MicroBatchPlanner:
+    clock = iter(range(10**6))
+    return MicroBatchPlanner(
+        _config(folder, **read),
+        _planner(folder, cluster, **read),
+        parallelism=2,
+        clock=lambda: float(next(clock)),
+        sleep=lambda seconds: None,
+        now_ms=lambda: 5,
+    )
+
+
+def test_ends_are_of_included_topics_with_a_leader(tmp_path: Path) -> None:
+    cluster = _cluster()
+    cluster.topics["orders"] = _topic("orders", "idA", [1, -1])
+    assert _planner(tmp_path, cluster).log_ends(_deadline()).ends == {A: 100}
+    assert cluster.asked == [IsolationLevel.READ_COMMITTED]
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [("earliest", {A: 10, B: 0}), ("latest", {A: 100, B: 50}), ("1970-01-01T00:00:01Z", {A: 38, B: 50})],
+)
+def test_the_first_run_begins_where_the_file_says_moved_down_to_a_batch(
+    tmp_path: Path, start: str, expected: dict[Any, int]
+) -> None:
+    planner = _planner(tmp_path, _cluster(), start=start)
+    planner.batches = {A: FirstBatch(base_offset=38, next_offset=48, size_bytes=500)}
+    assert planner.start_offsets({}, _deadline()) == expected
+
+
+def test_later_partitions_begin_at_their_log_start(tmp_path: Path) -> None:
+    planner = _planner(tmp_path, _cluster(), start="latest")
+    assert planner.start_offsets({B: SimpleNamespace(offset=3)}, _deadline()) == {A: 10}
+
+
+def test_a_recreated_topic_stops_the_start(tmp_path: Path) -> None:
+    known = {SourcePartition("orders", "old", 0): SimpleNamespace(offset=3)}
+    with pytest.raises(DataLoss, match="created again"):
+        _planner(tmp_path, _cluster()).start_offsets(known, _deadline())
+
+
+def test_a_source_that_is_away_is_waited_for_and_noted(tmp_path: Path) -> None:
+    cluster = _cluster()
+    planner = _micro_batches(tmp_path, cluster)
+    cluster.away = True
+    assert planner.latest({A: 20}) == {A: 20}
+    path = notes.note_path(_config(tmp_path).checkpoint)
+    note = notes.read_note(path)
+    assert note is not None
+    assert note.waiting_for is not None
+    assert "refused the connection" in note.waiting_for
+    assert note.since_ms == 5
+    cluster.away = False
+    assert planner.latest({A: 20}) == {A: 100, B: 0}
+    note = notes.read_note(path)
+    assert note is not None
+    assert (note.waiting_for, note.since_ms, note.lag_offsets) == (None, None, {A: 0})
+
+
+def test_new_partitions_enter_first_and_move_next(tmp_path: Path) -> None:
+    planner = _micro_batches(tmp_path, _cluster())
+    entered = planner.latest({A: 100})
+    assert entered == {A: 100, B: 0}
+    assert planner.ranges({A: 100}, entered) == ()
+    moved = planner.latest(entered)
+    assert moved == {A: 100, B: 50}
+    (only,) = planner.ranges(entered, moved)
+    assert (only.source, only.start, only.end, only.leader_epoch) == (B, 0, 50, 7)
+
+
+def test_sampled_and_measured_sizes_bound_the_micro_batch(tmp_path: Path) -> None:
+    cluster = _cluster()
+    planner = _micro_batches(tmp_path, cluster)
+    planner._planner.batches = {A: FirstBatch(base_offset=0, next_offset=2, size_bytes=16 * MIB)}  # type: ignore[attr-defined]
+    assert planner.latest({A: 0})[A] == 8
+    measured = planning.Measured(bytes_per_offset={A: 4.0 * MIB}, bytes_per_s=MIB * 80 / 75)
+    notes.write_measured(notes.measured_path(_config(tmp_path).checkpoint), measured)
+    assert planner.latest({A: 0})[A] == 20
+
+
+def test_available_now_ends_at_the_ends_of_its_start(tmp_path: Path) -> None:
+    cluster = _cluster()
+    planner = _micro_batches(tmp_path, cluster)
+    planner.prepare_available_now()
+    cluster.offsets[A.topic_partition, -1] = 1000
+    first = planner.latest({A: 20, B: 0})
+    assert first == {A: 100, B: 50}
+    assert planner.latest(first) == first
+
+
+def test_available_now_finds_a_truncated_log_too(tmp_path: Path) -> None:
+    planner = _micro_batches(tmp_path, _cluster())
+    planner.prepare_available_now()
+    with pytest.raises(DataLoss, match="truncated"):
+        planner.latest({A: 101})
+
+
+def test_a_start_by_time_is_never_above_the_end(tmp_path: Path) -> None:
+    cluster = _cluster()
+    cluster.offsets[A.topic_partition, 1000] = 120
+    assert _planner(tmp_path, cluster, start="1970-01-01T00:00:01Z").start_offsets({}, _deadline())[A] == 100
+
+
+def test_available_now_without_a_source_is_an_error_not_an_end(tmp_path: Path) -> None:
+    cluster = _cluster()
+    cluster.away = True
+    with pytest.raises(Retriable):
+        _micro_batches(tmp_path, cluster).prepare_available_now()
+
+
+def test_a_truncated_log_is_data_loss_after_several_looks(tmp_path: Path) -> None:
+    with pytest.raises(DataLoss, match="truncated"):
+        _micro_batches(tmp_path, _cluster()).latest({A: 101})
+
+
+def test_ranges_of_a_plan_of_an_earlier_process_need_no_source(tmp_path: Path) -> None:
+    cluster = _cluster()
+    cluster.away = True
+    (only,) = _micro_batches(tmp_path, cluster).ranges({A: 5}, {A: 9})
+    assert (only.start, only.end, only.leader_epoch) == (5, 9, -1)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", "null", '{"at_ms": "x"}', '{"bytes_per_s": 1, "bytes_per_offset": [[1]]}', "\x00"]
+)
+def test_damaged_notes_are_no_notes(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "note.json"
+    path.write_text(content, encoding="utf-8")
+    assert notes.read_note(path) is None
+    assert notes.read_measured(path) is None
+    assert notes.read_note(None) is None
+
+
+def test_the_first_batch_of_each_partition_is_taken_from_header_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def part(source: SourcePartition, *bases: int) -> Any:
+        index = SimpleNamespace(
+            headers=np.array([(base,) for base in bases], dtype=[("base_offset", "i8")]),
+            last_offset=np.array([base + 9 for base in bases]),
+            size_bytes=np.array([500 for _ in bases]),
+        )
+        index_with_len = type("Index", (), {"__len__": lambda self: len(bases), **vars(index)})()
+        return SimpleNamespace(topic_partition=source.topic_partition, index=index_with_len)
+
+    asked: list[Any] = []
+
+    def reader(cluster: object, ranges: Any, **options: Any) -> Any:
+        asked.extend((one.topic_partition, one.position, one.end) for one in ranges)
+        yield (part(A), part(B, 3, 13))
+        yield (part(A, 38, 48),)
+        raise Retriable("DEADLINE", "too late")
+
+    monkeypatch.setattr("shallow_mirror.streaming.planner.RangeReader", reader)
+    planner = Planner(_config(tmp_path), _cluster())  # type: ignore[arg-type]
+    listing = planner.log_ends(_deadline())
+    assert planner.sample({A: 40, B: 5}, listing, _deadline()) == {A: 50.0, B: 50.0}
+    assert asked == [(A.topic_partition, 40, 41), (B.topic_partition, 5, 6)]
+    assert planner.sample({A: 100}, listing, _deadline()) == {}

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shallow_mirror import cli
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.errors import ConfigError, Fenced, MirrorError, OutcomeUnknown, RecoverNeeded, Retriable
+from shallow_mirror.streaming import notes
+from shallow_mirror.types import SourcePartition
+
+A = SourcePartition("orders", "idA", 0)
+
+_CONF = """
+mirror: m
+source: {alias: east, client: {bootstrap.servers: "127.0.0.1:1"}}
+target: {alias: west, client: {bootstrap.servers: "127.0.0.1:2"}}
+topics: {include: ["orders"]}
+tables: tables
+"""
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    path = tmp_path / "mirror.yaml"
+    path.write_text(_CONF, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _same_handlers_after() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def _exit_code(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    return 0 if caught.value.code is None else int(caught.value.code)
+
+
+def _put(monkeypatch: pytest.MonkeyPatch, name: str, **content: Any) -> None:
+    module = ModuleType(name)
+    vars(module).update(content)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+class FakeMirror:
+    """Ends with `error`, or runs until it is stopped by the signal it sends itself."""
+
+    error: BaseException | None = None
+    runs: list[dict[str, Any]] = []  # noqa: RUF012
+
+    def __init__(self, path: Path) -> None:
+        self.config, self.is_stopped = MirrorConfig.load(path), False
+
+    @classmethod
+    def from_file(cls, path: Path) -> FakeMirror:
+        return cls(path)
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+    def run(self, spark: Any, *, available_now: bool, for_seconds: float | None) -> None:
+        self.runs.append({"available_now": available_now, "for_seconds": for_seconds})
+        if self.error is not None:
+            raise self.error
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert self.is_stopped
+
+
+def _put_mirror(monkeypatch: pytest.MonkeyPatch, error: BaseException | None = None) -> type[FakeMirror]:
+    fake = type("Fake", (FakeMirror,), {"error": error, "runs": []})
+    _put(monkeypatch, "shallow_mirror.streaming.mirror", Mirror=fake)
+    return fake
+
+
+def _put_map(monkeypatch: pytest.MonkeyPatch, **methods: Any) -> None:
+    _put(
+        monkeypatch,
+        "shallow_mirror.checkpoints.offset_map",
+        OffsetMap=SimpleNamespace(open=lambda tables: SimpleNamespace(**methods)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("bad"), 2),
+        (Fenced("run 7"), 3),
+        (RecoverNeeded("choose"), 4),
+        (OutcomeUnknown("who knows"), 1),
+        (MirrorError("other"), 1),
+    ],
+)
+def test_exit_codes_say_who_must_act(
+    conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: MirrorError, code: int
+) -> None:
+    _put_mirror(monkeypatch, error)
+    assert _exit_code("run", str(conf)) == code
+    captured = capsys.readouterr()
+    assert str(error) in captured.err
+    assert captured.out == ""
+
+
+def test_sigterm_ends_a_run_with_0(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = _put_mirror(monkeypatch)
+    assert _exit_code("run", str(conf), "--available-now", "--for", "3") == 0
+    assert fake.runs == [{"available_now": True, "for_seconds": 3.0}]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["run"], ["nonsense"], ["run", "x", "--nonsense"], ["run", "/nowhere/mirror.yaml"], ["translate", "c", "t", "x", "1"]],
+)
+def test_wrong_usage_is_2(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    _put_mirror(monkeypatch)
+    assert _exit_code(*arguments) == 2
+
+
+def _translation(**changes: Any) -> Any:
+    found = {"kind": "data", "exact": True, "beyond": False, "target_topic": "orders", "target_partition": 0, "target_offset": 42}
+    return SimpleNamespace(**(found | changes))
+
+
+def test_translate_answers_in_json_with_exactly_the_documented_keys(
+    conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Any] = []
+    _put_map(monkeypatch, translate=lambda *args, **kwargs: asked.append((args, kwargs)) or _translation())
+    assert _exit_code("translate", str(conf), "orders", "0", "41", "--json", "--as-of", "2026-01-01T00:00:00Z") == 0
+    keys = [
+        "topic",
+        "partition",
+        "offset",
+        "kind",
+        "exact",
+        "beyond",
+        "target_topic",
+        "target_partition",
+        "target_offset",
+        "as_of",
+    ]
+    answer = json.loads(capsys.readouterr().out)
+    assert list(answer) == keys
+    assert answer["target_offset"] == 42
+    assert asked == [(("orders", 0, 41), {"as_of": datetime(2026, 1, 1, tzinfo=UTC), "topic_id": None})]
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (_translation(), "offset 42 (exact)"),
+        (_translation(exact=False, kind="commit"), "next record; in a segment of kind commit"),
+        (_translation(exact=False, beyond=True, kind=None), "end of the map"),
+        (_translation(target_offset=None, kind=None, exact=False), "knows no offset"),
+    ],
+)
+def test_translate_says_in_words_what_the_answer_is(
+    conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], found: Any, words: str
+) -> None:
+    _put_map(monkeypatch, reverse=lambda *args, **kwargs: found)
+    assert _exit_code("translate", str(conf), "orders", "0", "41", "--reverse") == 0
+    assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("time", ["yesterday", "2026-01-01T00:00:00"])
+def test_a_time_without_zone_is_wrong_usage(conf: Path, monkeypatch: pytest.MonkeyPatch, time: str) -> None:
+    _put_map(monkeypatch)
+    assert _exit_code("translate", str(conf), "orders", "0", "41", "--as-of", time) == 2
+
+
+def test_status_shows_positions_lag_and_what_is_waited_for(
+    conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _put_map(monkeypatch, positions=lambda: {A: SimpleNamespace(offset=90)})
+    monkeypatch.setattr(cli, "_log_ends", lambda config: ({A: 100}, None))
+    note = notes.PlannerNote(at_ms=1, waiting_for="brokers", since_ms=0, lag_offsets={})
+    notes.write_note(notes.note_path(MirrorConfig.load(conf).checkpoint), note)
+    assert _exit_code("status", str(conf), "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["partitions"] == [
+        {"topic": "orders", "topic_id": "idA", "partition": 0, "position": 90, "end": 100, "lag_offsets": 10}
+    ]
+    assert (report["waiting_for"], report["source_problem"]) == ("brokers", None)
+    assert _exit_code("status", str(conf)) == 0
+    table = capsys.readouterr().out
+    assert "waits since 1970-01-01T00:00:00+00:00 for: brokers" in table
+
+
+def test_status_without_the_source_still_shows_positions(
+    conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def away(config: MirrorConfig) -> Any:
+        return {}, str(Retriable("NETWORK_EXCEPTION", "refused"))
+
+    _put_map(monkeypatch, positions=lambda: {A: SimpleNamespace(offset=90)})
+    monkeypatch.setattr(cli, "_log_ends", away)
+    assert _exit_code("status", str(conf)) == 0
+    printed = capsys.readouterr().out
+    assert "90" in printed
+    assert "the source does not answer: NETWORK_EXCEPTION" in printed
+
+
+def test_demo_ends_with_the_code_of_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    _put(monkeypatch, "shallow_mirror.demo.run", run_demo=lambda keep: 1 if keep else 0)
+    assert (_exit_code("demo"), _exit_code("demo", "--keep")) == (0, 1)
+
+
+def test_local_kafka_passes_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[Any] = []
+    _put(monkeypatch, "shallow_mirror.local_kafka.command", run_local_kafka=lambda *args: asked.append(args))
+    assert _exit_code("local-kafka", "--clusters", "1", "--folder", str(tmp_path)) == 0
+    assert asked == [(1, "4.3.0", tmp_path)]
+
+
+def test_reading_commands_import_no_pyspark() -> None:
+    used = "shallow_mirror.cli, shallow_mirror.config, shallow_mirror.streaming.planner, shallow_mirror.streaming.notes"
+    code = f"import sys, {used}, shallow_mirror.checkpoints.offset_map; sys.exit('pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

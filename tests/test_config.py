@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from shallow_mirror import config as config_module
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy
+
+_CONF = Path(__file__).parent.parent / "conf"
+
+
+def _document(**changes: Any) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "mirror": "m",
+        "source": {"alias": "east", "client": {"bootstrap.servers": "127.0.0.1:1"}},
+        "target": {"alias": "west", "client": {"bootstrap.servers": "127.0.0.1:2"}},
+        "topics": {"include": ["orders.*"]},
+        "tables": "data/m",
+    }
+    return document | changes
+
+
+def _problems(**changes: Any) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        MirrorConfig.from_document(_document(**changes), folder=Path("/"))
+    return caught.value.problems
+
+
+def _loaded(**changes: Any) -> MirrorConfig:
+    return MirrorConfig.from_document(_document(**changes), folder=Path("/folder"))
+
+
+def test_the_example_is_valid_and_says_the_defaults() -> None:
+    example = MirrorConfig.load(_CONF / "example.yaml")
+    assert example.read == config_module.ReadSettings()
+    assert example.write == config_module.WriteSettings()
+    assert example.trigger_s == 2.0
+    assert example.tables == str(_CONF.parent.resolve() / "data/orders-east-west")
+
+
+def test_the_json_schema_is_current() -> None:
+    assert (_CONF / "mirror.schema.json").read_text(encoding="utf-8") == config_module.json_schema()
+
+
+def test_relative_paths_are_relative_to_the_mirror_file(tmp_path: Path) -> None:
+    path = tmp_path / "mirror.yaml"
+    path.write_text(yaml.safe_dump(_document()), encoding="utf-8")
+    loaded = MirrorConfig.load(path)
+    assert loaded.tables == str(tmp_path / "data/m")
+    assert loaded.checkpoint == str(tmp_path / "data/m/_spark")
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("/abs/x", "/abs/x"),
+        ("s3://b/x", "s3://b/x"),
+        ("file:///abs/x", "/abs/x"),
+        ("x/../y", "/folder/y"),
+        ("dbfs:/x", "dbfs:/x"),
+    ],
+)
+def test_uris_and_absolute_paths_stay(written: str, meant: str) -> None:
+    assert _loaded(tables=written).tables == meant
+
+
+@pytest.mark.parametrize(
+    ("changes", "where", "near"),
+    [
+        ({"topcis": {}}, "topcis", "topics"),
+        ({"read": {"fetch_byte": 1 << 20}}, "read.fetch_byte", "fetch_bytes"),
+        ({"source": {"alias": "a", "client": {"bootstrap.servers": "h:1"}, "clients": {}}}, "source.clients", "client"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest_known_one(changes: dict[str, Any], where: str, near: str) -> None:
+    assert _problems(**changes) == (f"{where}: unknown key; did you mean {near}?",)
+
+
+def test_an_unknown_key_like_nothing_lists_the_known_ones() -> None:
+    assert "known here: slots" in _problems(write={"zzz": 1})[0]
+
+
+def test_all_problems_come_at_once() -> None:
+    problems = _problems(
+        mirror="a b",
+        read={"start": "yesterday", "transfer": "through-spark", "micro_batch_bytes": "1GiB"},
+        write={"transaction_timeout_ms": 900_001, "in_flight_requests": 17},
+        source={"alias": "east", "client": {"bootstrap.serverz": "h:1"}},
+    )
+    text = "\n".join(problems)
+    for where in ("mirror:", "read.start:", "read.transfer:", "read.micro_batch_bytes:", "write.transaction_timeout_ms:"):
+        assert where in text
+    assert "write.in_flight_requests:" in text
+    assert "bootstrap.serverz" in text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"read": {"transfer": "through-spark"}},
+        {"read": {"on_data_loss": "continue"}},
+        {"write": {"on_refused": "quarantine"}},
+        {"tables_writer": "spark"},
+        {"tables": {"schema": "catalog.schema"}},
+    ],
+)
+def test_what_is_not_built_is_refused_by_name(changes: dict[str, Any]) -> None:
+    (problem,) = _problems(**changes)
+    assert "is not built yet" in problem
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"topics": {"include": []}},
+        {"topics": {"include": ["("]}},
+        {"topics": {"include": ["a"], "target_name": "fixed"}},
+        {"topics": {"include": ["a"], "replication_factor": 0}},
+        {"topics": {"include": "a"}},
+        {"write": {"slots": 0}},
+        {"write": {"slots": True}},
+        {"read": {"isolation_level": "serializable"}},
+        {"read": None},
+        {"trigger": "soon"},
+        {"trigger": 2},
+        {"tables": ""},
+        {"source": {"alias": "west", "client": {"bootstrap.servers": "h:1"}}},
+        {"source": "east"},
+    ],
+)
+def test_senseless_values_are_one_problem(changes: dict[str, Any]) -> None:
+    assert len(_problems(**changes)) == 1
+
+
+@pytest.mark.parametrize("document", [None, [], "text", 7])
+def test_a_file_without_settings_is_refused(document: object) -> None:
+    with pytest.raises(ConfigError, match="YAML mapping"):
+        MirrorConfig.from_document(document, folder=Path("/"))
+
+
+def test_files_that_cannot_be_read_are_config_errors(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("a: [", encoding="utf-8")
+    for path in (tmp_path / "none.yaml", broken):
+        with pytest.raises(ConfigError):
+            MirrorConfig.load(path)
+
+
+@pytest.mark.parametrize(
+    ("start", "timestamp_ms"),
+    [("earliest", -2), ("latest", -1), ("1970-01-01T00:00:01Z", 1000), ("1970-01-01T01:00:01+01:00", 1000)],
+)
+def test_starts_become_list_offsets_timestamps(start: str, timestamp_ms: int) -> None:
+    assert _loaded(read={"start": start}).read.start_timestamp_ms == timestamp_ms
+
+
+def test_a_start_that_yaml_reads_as_a_time_is_one() -> None:
+    document = yaml.safe_load("start: 1970-01-01T00:00:01Z")
+    assert _loaded(read=document).read.start_timestamp_ms == 1000
+
+
+@pytest.mark.parametrize("start", ["2026-01-01T00:00:00", "2026-01-01"])
+def test_a_start_without_time_zone_is_refused(start: str) -> None:
+    assert _problems(read={"start": start})[0].startswith("read.start: ")
+
+
+@pytest.mark.parametrize(
+    ("trigger", "seconds"), [("2 seconds", 2.0), ("1 second", 1.0), ("500 ms", 0.5), ("1.5s", 1.5), ("1 minute", 60.0)]
+)
+def test_triggers_are_seconds(trigger: str, seconds: float) -> None:
+    assert _loaded(trigger=trigger).trigger_s == seconds
+
+
+def test_a_config_travels_by_pickle_and_json_with_references_unresolved() -> None:
+    secret = {"bootstrap.servers": "127.0.0.1:1", "sasl.password": "${env:UNSET_SECRET}"}
+    loaded = _loaded(
+        source={"alias": "east", "client": secret}, read={"isolation_level": "read_uncommitted", "log_append_time": "producer"}
+    )
+    assert pickle.loads(pickle.dumps(loaded)) == loaded
+    assert MirrorConfig.from_json(loaded.to_json()) == loaded
+    assert "${env:UNSET_SECRET}" in loaded.to_json()
+    assert loaded.read.isolation_level is IsolationLevel.READ_UNCOMMITTED
+    assert loaded.read.log_append_time is LogAppendTimePolicy.PRODUCER
+
+
+def test_secrets_are_not_in_the_repr_nor_in_problems() -> None:
+    client = {"bootstrap.servers": "127.0.0.1:1", "sasl.password": "hunter2"}
+    assert "hunter2" not in repr(_loaded(source={"alias": "east", "client": client}))
+    assert "hunter2" not in "".join(_problems(source={"alias": "east", "client": client | {"client.id": ["hunter2"]}}))
+
+
+def test_values_are_frozen() -> None:
+    with pytest.raises(ValueError):
+        _loaded().write.slots = 3  # type: ignore[misc]

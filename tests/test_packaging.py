@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import grimp
+import pytest
+from mypy.main import process_options
+
+ROOT_PACKAGES = ("streaming", "sinks", "checkpoints")
+
+
+def modules_of(folder: Path, package: str) -> set[str]:
+    """Dotted names of all modules below a folder; symbolic links are not followed."""
+    found = set()
+    for file in folder.rglob("*.py"):
+        parts = [package, *file.relative_to(folder).with_suffix("").parts]
+        found.add(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    return found
+
+
+@pytest.fixture(scope="module")
+def modules(repository: Path) -> set[str]:
+    """What the folders hold, the root's three packages under their import names."""
+    links = [repository / "src" / "shallow_mirror" / name for name in ROOT_PACKAGES]
+    assert all(link.is_symlink() and link.is_dir() for link in links)
+    own = repository / "src" / "shallow_mirror"
+    found = {name for name in modules_of(own, "shallow_mirror") if name.split(".")[1:2] not in [[each] for each in ROOT_PACKAGES]}
+    for name in ROOT_PACKAGES:
+        found |= modules_of(repository / name, f"shallow_mirror.{name}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """File names in a wheel that was built without network, from a copy without the symbolic links."""
+    copy = tmp_path_factory.mktemp("build")
+    for name in ("src", *ROOT_PACKAGES):
+        shutil.copytree(repository / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
+        shutil.copy(repository / name, copy / name)
+    for name in ROOT_PACKAGES:
+        (copy / "src" / "shallow_mirror" / name).unlink()
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(copy / "dist"), str(copy)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "deprecated" not in (ended.stdout + ended.stderr).lower()
+    (built,) = (copy / "dist").glob("*.whl")
+    return set(zipfile.ZipFile(built).namelist())
+
+
+def test_the_wheel_holds_every_module_and_no_other(wheel: set[str], modules: set[str]) -> None:
+    in_wheel = {name.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for name in wheel if name.endswith(".py")}
+    assert in_wheel == modules
+
+
+def test_the_wheel_holds_the_root_folders_as_parts_of_the_package_and_nothing_beside_it(wheel: set[str]) -> None:
+    tops = {name.split("/")[0] for name in wheel}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"shallow_mirror"}
+    assert all(f"shallow_mirror/{name}/__init__.py" in wheel for name in ROOT_PACKAGES)
+
+
+def test_the_wheel_is_typed_and_carries_its_licence(wheel: set[str]) -> None:
+    assert "shallow_mirror/py.typed" in wheel
+    assert {Path(name).name for name in wheel if "/licenses/" in name} == {"LICENSE", "NOTICE"}
+
+
+def test_mypy_checks_every_module(repository: Path, modules: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(repository)
+    sources, options = process_options([])
+    assert {source.module for source in sources} == modules
+    assert options.disallow_untyped_defs
+
+
+def test_import_linter_checks_every_module(modules: set[str]) -> None:
+    graph = grimp.build_graph("shallow_mirror", cache_dir=None)
+    assert graph.modules == modules
+
+
+@pytest.mark.parametrize("name", ROOT_PACKAGES)
+def test_a_root_folder_cannot_be_imported_under_its_bare_name(repository: Path, name: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", f"import {name}"], cwd=repository, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 1
+    assert f"ImportError: import shallow_mirror.{name}, not {name}" in ended.stderr
+
+
+@pytest.mark.parametrize("name", ROOT_PACKAGES)
+def test_a_root_folder_is_imported_as_part_of_the_package_from_anywhere(tmp_path: Path, name: str) -> None:
+    subprocess.run([sys.executable, "-W", "error", "-c", f"import shallow_mirror.{name}"], cwd=tmp_path, timeout=60, check=True)
