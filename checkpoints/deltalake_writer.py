@@ -119,21 +119,21 @@ class DeltalakeWriter:
         except DeltaError as error:
             raise OffsetMapConflict(f"{self.uri} is not a readable Delta table: {error}") from error
 
-    def append(self, snapshot: DeltalakeSnapshot, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None:
+    def append(self, snapshot: Any, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None:
         with _commit_errors():
             write_deltalake(
                 snapshot.table, rows, mode="append", commit_properties=_commit(snapshot, version, metadata),
                 post_commithook_properties=_QUIET,
             )  # fmt: skip
 
-    def delete(self, snapshot: DeltalakeSnapshot, predicate: str, version: int, metadata: Mapping[str, str]) -> None:
+    def delete(self, snapshot: Any, predicate: str, version: int, metadata: Mapping[str, str]) -> None:
         """Commits nothing at all when no row matches."""
         with _commit_errors():
             snapshot.table.delete(
                 predicate, commit_properties=_commit(snapshot, version, metadata), post_commithook_properties=_QUIET
             )
 
-    def compact(self, snapshot: DeltalakeSnapshot, metadata: Mapping[str, str]) -> None:
+    def compact(self, snapshot: Any, metadata: Mapping[str, str]) -> None:
         """Rewrites small files; leaves the application version alone and repeats its metadata."""
         with _commit_errors():
             snapshot.table.optimize.compact(
@@ -143,6 +143,8 @@ class DeltalakeWriter:
     def clean_up(self) -> None:
         """Checkpoints the log and deletes what no version within the retention needs."""
         with _commit_errors():
+            table = DeltaTable(self.uri)
+            table.vacuum(dry_run=False, full=True)  # by the table's retention, a week
             table = DeltaTable(self.uri)
             table.create_checkpoint()
             table.cleanup_metadata()

@@ -291,7 +291,7 @@ class OffsetMapOwner:
         Raises Fenced (another run took over at the same time and won), OutcomeUnknown (call again with the same `run`:
         a take-over that was written is recognised), ConfigError and OffsetMapConflict (the table is not this mirror's).
         """
-        writer = writer or DeltalakeWriter(table_uri(tables))
+        writer = DeltalakeWriter(table_uri(tables)) if writer is None else writer
         expected = table_properties(mirror, source_cluster_id, target_cluster_id, writer.name)
         for _ in range(_ATTEMPTS):
             before = _snapshot(writer)
@@ -303,8 +303,9 @@ class OffsetMapOwner:
             if found is not None and found.run.run_id == run.run_id:
                 return cls(writer, found, now_ms)
             epoch = 0 if found is None else found.run_epoch
-            claim = replace(found or Recorded(version=0, run=run), version=version_of(epoch + 1, 0), run=run)
-            failure = _try(lambda: writer.append(before, OFFSET_MAP.empty_table(), claim.version, claim.metadata()))
+            failure = _claim(
+                writer, before, replace(found or Recorded(version=0, run=run), version=version_of(epoch + 1, 0), run=run)
+            )
             after = _read_back(writer, failure)
             latest = read_recorded(after)
             if latest is not None and latest.run.run_id == run.run_id:
@@ -413,7 +414,7 @@ class OffsetMapOwner:
         self._is_resolved = True
 
     def positions(self) -> dict[SourcePartition, Position]:
-        """Read from the map only while its recorded version is what this run wrote last; then kept. Raises as `check_ownership`."""
+        """Read from the map only while it records what this run wrote last; then kept. Raises as `check_ownership`."""
         self._require_resolved()
         if self._positions is None:
             self._positions = positions_of(self._own_snapshot().read())
@@ -430,7 +431,7 @@ class OffsetMapOwner:
         failure = None
         for _ in range(3):
             snapshot = self._own_snapshot()
-            failure = _try(lambda: self._writer.compact(snapshot, compacted.metadata()))  # noqa: B023 - called at once
+            failure = _try(functools.partial(self._writer.compact, snapshot, compacted.metadata()))
             if failure is None:
                 break
         failure = failure or _try(self._writer.clean_up)
@@ -448,7 +449,7 @@ class OffsetMapOwner:
         self._highest_version = record.version
         for _ in range(_ATTEMPTS):
             before = self._own_snapshot()
-            failure = _try(lambda: write(before))  # noqa: B023 - called at once
+            failure = _try(functools.partial(write, before))
             try:
                 after = _read_back(self._writer, failure)
             except OutcomeUnknown:
@@ -525,6 +526,10 @@ def _predicate(txn: SlotTxn) -> str:
         f"transactional_id = '{name}' AND target_producer_id = {txn.producer_id} "
         f"AND target_producer_epoch = {txn.producer_epoch}"
     )  # fmt: skip
+
+
+def _claim(writer: TableWriter, before: TableSnapshot, claim: Recorded) -> CommitFailed | None:
+    return _try(lambda: writer.append(before, OFFSET_MAP.empty_table(), claim.version, claim.metadata()))
 
 
 def _try(write: Callable[[], None]) -> CommitFailed | None:

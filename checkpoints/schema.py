@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -100,38 +100,7 @@ def _row(one: DecidedSegment, run_epoch: int, micro_batch: int, decided_at: date
     }
 
 
-def rows_from_arrow(rows: pa.Table) -> tuple[DecidedSegment, ...]:
-    """In source order, without the columns of their decisions."""
-    return tuple(sorted((_decided(row) for row in rows.to_pylist()), key=in_source_order))
-
-
-def in_source_order(one: DecidedSegment) -> tuple[SourcePartition, int, int]:
-    """Sort key: a zero-length row comes before the row that begins where it lies."""
-    return one.segment.source, one.segment.source_start, one.segment.source_end
-
-
-def table_properties(mirror: str, source_cluster_id: str, target_cluster_id: str, writer: str) -> dict[str, str]:
-    """What a map belongs to, fixed when it is created."""
-    return {
-        PROPERTY_SCHEMA_VERSION: str(SCHEMA_VERSION),
-        PROPERTY_MIRROR: mirror,
-        PROPERTY_SOURCE_CLUSTER_ID: source_cluster_id,
-        PROPERTY_TARGET_CLUSTER_ID: target_cluster_id,
-        PROPERTY_WRITER: writer,
-    }
-
-
-def problems_of_columns(columns: Sequence[tuple[str, str]]) -> list[str]:
-    """`columns`: (name, Arrow type). Later schema versions may only add columns."""
-    found = dict(columns)
-    return [
-        f"column {field.name} is missing" if field.name not in found else f"column {field.name} is {found[field.name]}, not {field.type}"
-        for field in OFFSET_MAP
-        if found.get(field.name) != str(field.type)
-    ]
-
-
-def _decided(row: Mapping[str, Any]) -> DecidedSegment:
+def row_to_segment(row: Mapping[str, Any]) -> DecidedSegment:
     txn = None
     if row["transactional_id"] is not None:
         txn = SlotTxn(row["transactional_id"], row["target_producer_id"], row["target_producer_epoch"])
@@ -154,3 +123,32 @@ def _decided(row: Mapping[str, Any]) -> DecidedSegment:
         coordinator_epoch=row["coordinator_epoch"],
     )
     return DecidedSegment(segment, txn)
+
+
+def rows_from_arrow(table: pa.Table) -> tuple[DecidedSegment, ...]:
+    """Ordered by source partition and offset, whatever the order of files."""
+    return tuple(sorted((row_to_segment(row) for row in table.to_pylist()), key=in_source_order))
+
+
+def in_source_order(row: DecidedSegment) -> tuple[SourcePartition, int, int]:
+    return row.segment.source, row.segment.source_start, row.segment.source_end
+
+
+def table_properties(mirror: str, source_cluster_id: str, target_cluster_id: str, writer: str) -> dict[str, str]:
+    return {
+        PROPERTY_SCHEMA_VERSION: str(SCHEMA_VERSION),
+        PROPERTY_MIRROR: mirror,
+        PROPERTY_SOURCE_CLUSTER_ID: source_cluster_id,
+        PROPERTY_TARGET_CLUSTER_ID: target_cluster_id,
+        PROPERTY_WRITER: writer,
+    }
+
+
+def problems_of_columns(found: Iterable[tuple[str, str]]) -> list[str]:
+    """What keeps a table from being an offset map. `found` are (name, Arrow type); further columns are welcome."""
+    types = dict(found)
+    return [
+        f"column {field.name}: {types.get(field.name, 'missing')}, expected {field.type}"
+        for field in OFFSET_MAP
+        if types.get(field.name) != str(field.type)
+    ]

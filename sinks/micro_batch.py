@@ -40,7 +40,7 @@ class MicroBatchReport:
     duration_ms: Mapping[str, float]
 
 
-class StoppedBeforeMicroBatch(Exception):  # noqa: N818 - it is not an error of the mirror
+class StoppedBeforeMicroBatch(Exception):
     """Raised into Spark so that a micro-batch that was only about to start does not begin."""
 
 
@@ -92,7 +92,7 @@ class MicroBatchSink:
             if outcome.not_committed:
                 raise Retriable(
                     "SLOT_NOT_COMMITTED",
-                    f"{len(outcome.not_committed)} slot transactions were not committed; their rows were removed and are read again",
+                    f"{len(outcome.not_committed)} slot transactions were not committed; their ranges are read again",
                 )
             unknown = [one for result in outcome.slots for one in result.unknown]
             if not unknown and not any(result.is_partial for result in outcome.slots):
@@ -135,9 +135,7 @@ class MicroBatchSink:
             case _:
                 return self._performer.perform(action, deadline)
 
-    def _run_slots(
-        self, planned: DataFrame, decision: int, first_rows: Sequence[DecidedSegment]
-    ) -> tuple[SlotResult, ...]:
+    def _run_slots(self, planned: DataFrame, decision: int, first_rows: Sequence[DecidedSegment]) -> tuple[SlotResult, ...]:
         positions = {source: position.offset for source, position in self._owner.positions().items()}
         positions.update({row.segment.source: row.segment.source_end for row in first_rows})
         job = replace(

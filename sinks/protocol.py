@@ -153,7 +153,9 @@ def run_micro_batch(first_rows: Sequence[DecidedSegment]) -> Generator[Action, A
     return MicroBatchOutcome(rows, removed, results)
 
 
-def start_up(unsettled: Sequence[DecidedSegment], transactional_ids: Sequence[str]) -> Generator[Action, Any, tuple[SlotTxn, ...]]:
+def start_up(
+    unsettled: Sequence[DecidedSegment], transactional_ids: Sequence[str]
+) -> Generator[Action, Any, tuple[SlotTxn, ...]]:
     """After the take-over: resolve the last decision, fence every slot, settle. Returns what was removed."""
     removed = yield from end_all(decided_txns(unsettled), report=True)
     for transactional_id in transactional_ids:  # invariant C: after resolution

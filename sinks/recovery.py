@@ -78,7 +78,11 @@ class TxnPerformer:
             case protocol.Settle():
                 return self._owner.settle()
             case protocol.ReportFate(txn, fate):
-                _log.warning("recovery: slot txn %s: %s", txn, "removed, will be read again" if fate is TxnFate.NOT_COMMITTED else fate.value)
+                _log.warning(
+                    "recovery: slot txn %s: %s",
+                    txn,
+                    "removed, will be read again" if fate is TxnFate.NOT_COMMITTED else fate.value,
+                )
                 return None
         raise AssertionError(f"not an action of this performer: {action}")
 

@@ -27,7 +27,15 @@ from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefused, CorruptBatch, MirrorError
 from shallow_mirror.sinks.protocol import SlotResult
-from shallow_mirror.types import BatchLimits, IsolationLevel, PlannedRange, SlotTxn, SourcePartition, TargetPartition, TopicPartition
+from shallow_mirror.types import (
+    BatchLimits,
+    IsolationLevel,
+    PlannedRange,
+    SlotTxn,
+    SourcePartition,
+    TargetPartition,
+    TopicPartition,
+)
 from shallow_mirror.wire.admission import Admission, Verdict, admit, first_unsupported
 from shallow_mirror.wire.crc import verify_crc
 from shallow_mirror.wire.restamp import restamp
@@ -133,7 +141,10 @@ def run_slot(job: SlotJob, ranges: Sequence[PlannedRange]) -> SlotResult:
     }
     reader = RangeReader(
         source,
-        [ReadRange(place, one.leader_epoch, position, one.end, one.bytes_per_offset) for place, (one, position) in pending.items()],
+        [
+            ReadRange(place, one.leader_epoch, position, one.end, one.bytes_per_offset)
+            for place, (one, position) in pending.items()
+        ],
         isolation=job.isolation,
         fetch_bytes=job.fetch_bytes,
         deadline=deadline,
@@ -275,7 +286,10 @@ class _OpenSlot:
                 fetched.topic_partition,
                 base_offset,
                 f"the target answered {refused.error_name} for {refused.topic_partition}: {refused.message}",
-                _REMEDIES.get(refused.error_name, "Look at the settings of the target topic; nothing was decided, start again after the change."),
+                _REMEDIES.get(
+                    refused.error_name,
+                    "Look at the settings of the target topic; nothing was decided, start again after the change.",
+                ),
             )
         return refused
 
@@ -283,8 +297,10 @@ class _OpenSlot:
 _REMEDIES = {
     "MESSAGE_TOO_LARGE": "Raise max.message.bytes of the target topic and start again; nothing of this micro-batch was decided.",
     "RECORD_LIST_TOO_LARGE": "Raise segment.bytes of the target topic and start again.",
-    "INVALID_TIMESTAMP": "Set message.timestamp.before.max.ms and message.timestamp.after.max.ms of the target topic to 9223372036854775807 and start again.",
-    "INVALID_RECORD": "The target topic may be compacted while the source holds records without a key: give it the source's cleanup.policy and start again.",
+    "INVALID_TIMESTAMP": "Set message.timestamp.before.max.ms and message.timestamp.after.max.ms of the target topic to "
+    "9223372036854775807 and start again.",
+    "INVALID_RECORD": "The target topic may be compacted while the source holds records without a key: give it the source's "
+    "cleanup.policy and start again.",
 }
 
 _clusters: dict[tuple[int, ClientConfig], Cluster] = {}

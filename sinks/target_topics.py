@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
+from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster, TopicMetadata
 from shallow_mirror.broker.topics import TopicSpec, copied_configs, ensure_topics
-from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks.slot_task import RoutedTopic
@@ -85,9 +85,11 @@ class TargetTopics:
     def _create_missing(self, missing: Mapping[str, str], partitions: Mapping[str, int], deadline: Deadline) -> None:
         if not self._create:
             raise ConfigError(
-                [f"target topic {target} (for source topic {source}) does not exist and topics.create is false: "
-                 f"create it with at least {partitions[source]} partitions, or set topics.create: true"
-                 for source, target in sorted(missing.items())]
+                [
+                    f"target topic {target} (for source topic {source}) does not exist and topics.create is false: "
+                    f"create it with at least {partitions[source]} partitions, or set topics.create: true"
+                    for source, target in sorted(missing.items())
+                ]
             )
         settings = self._source.topic_configs(sorted(missing), deadline)
         specs = [

@@ -92,7 +92,9 @@ class _Run:
         self._patiently("clusters", self._check_clusters)
         if spark is None:
             spark = session.local_session(
-                f"shallow-mirror {self.config.mirror}", log_file=Path(self.config.tables) / "_spark.log", cores=os.cpu_count() or 2
+                f"shallow-mirror {self.config.mirror}",
+                log_file=Path(self.config.tables) / "_spark.log",
+                cores=os.cpu_count() or 2,
             )
         try:
             session.check_session(spark)

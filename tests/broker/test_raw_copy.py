@@ -182,6 +182,22 @@ def test_a_position_beyond_the_log_end_is_data_loss_with_both_offsets(two_cluste
     source = cluster_of(two_clusters.source)
     ranges = [ReadRange(TopicPartition(topic_name, 0), -1, 7, 9, 1.0)]
     reader = RangeReader(source, ranges, isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=1 << 16, deadline=deadline())
-    with pytest.raises(DataLoss, match="expected offset 7.*ends at 0"):
+    with pytest.raises(DataLoss, match=r"expected offset 7.*ends at 0"):
         list(reader)
+    source.close()
+
+
+def test_a_range_ends_at_its_end_also_when_later_batches_were_fetched_along(two_clusters: Any, topic_name: str) -> None:
+    create(two_clusters.source, topic_name)
+    producer = Producer({"bootstrap.servers": two_clusters.source.bootstrap})
+    for _ in range(4):
+        producer.produce(topic_name, b"x", partition=0)
+        producer.flush()
+    source = cluster_of(two_clusters.source)
+    place = TopicPartition(topic_name, 0)
+    ranges = [ReadRange(place, -1, 0, 2, 1.0)]
+    reader = RangeReader(source, ranges, isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=1 << 16, deadline=deadline())
+    fetched = [len(part.index) for response in reader for part in response]
+    assert sum(fetched) == 4
+    assert reader.positions() == {place: 2}
     source.close()

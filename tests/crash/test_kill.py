@@ -54,6 +54,7 @@ def write_records(bootstrap: str, topic: str, round_number: int) -> None:
             key = f"{round_number}-{transaction}-{number}".encode()
             value = os.urandom(2_000) + key
             producer.produce(topic, value, key, partition=number % PARTITIONS, headers=[("round", str(round_number))])
+        producer.flush()
         (producer.commit_transaction if is_committed else producer.abort_transaction)()
     plain = Producer({"bootstrap.servers": bootstrap, "compression.type": "zstd"})
     for number in range(300):

@@ -23,7 +23,9 @@ _DEFAULTS: Mapping[str, str] = {
 }
 _ALIASES = {"socket.timeout.ms": "request.timeout.ms", "metadata.broker.list": _BOOTSTRAP}
 _NUMBERS = {name: (1, 2_000_000_000) for name in _DEFAULTS if name.endswith(("ms", "bytes"))}
-_RECORD_LEVEL = re.compile(r"(key|value)\.(de)?serializer|compression\.|linger\.ms|batch\.(size|num\.messages)|queue\.buffering\.|partitioner|acks$|enable\.idempotence|transactional\.id|group\.id|isolation\.level|auto\.offset\.reset")
+_RECORD_LEVEL = re.compile(
+    r"(key|value)\.(de)?serializer|compression\.|linger\.ms|batch\.(size|num\.messages)|queue\.buffering\.|partitioner|acks$|enable\.idempotence|transactional\.id|group\.id|isolation\.level|auto\.offset\.reset"
+)
 _SECURITY = re.compile(r"(sasl|ssl|enable\.ssl|enable\.sasl)\.")
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]*)\}")
 _PROTOCOLS = {"plaintext", "ssl", "sasl_plaintext", "sasl_ssl"}

@@ -350,7 +350,10 @@ def _topic_metadata(topic: Any) -> TopicMetadata:
         _topic_id(topic.topic_id),
         bool(topic.is_internal),
         topic.error_code,
-        {one.partition_index: PartitionMetadata(one.partition_index, one.leader_id, one.leader_epoch) for one in topic.partitions},
+        {
+            one.partition_index: PartitionMetadata(one.partition_index, one.leader_id, one.leader_epoch)
+            for one in topic.partitions
+        },
     )
 
 

@@ -61,12 +61,16 @@ class Connection:
             size = int.from_bytes(head, "big", signed=True)
             limit = self._max_frame_bytes if buffer is None else buffer.max_bytes
             if not _MIN_FRAME_BYTES <= size <= limit:
-                raise Retriable("PROTOCOL", f"{self.transport.peer} announced an answer of {size} bytes; at most {limit} are accepted")
+                raise Retriable(
+                    "PROTOCOL", f"{self.transport.peer} announced an answer of {size} bytes; at most {limit} are accepted"
+                )
             frame = memoryview(bytearray(size)) if buffer is None else buffer.view(size)
             self.transport.recv_into(frame, deadline)
             correlation_id = int.from_bytes(frame[:4], "big", signed=True)
             if not self._outstanding or correlation_id != self._outstanding.popleft():
-                raise Retriable("PROTOCOL", f"{self.transport.peer} answered request {correlation_id}, which was not the next one")
+                raise Retriable(
+                    "PROTOCOL", f"{self.transport.peer} answered request {correlation_id}, which was not the next one"
+                )
             return frame
         except BaseException:
             self.close()

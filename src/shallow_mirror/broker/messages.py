@@ -8,7 +8,12 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from kafka.protocol.admin import DescribeConfigsRequest, DescribeConfigsResponse, DescribeProducersRequest, DescribeProducersResponse
+from kafka.protocol.admin import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+)
 from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse, OffsetFetchRequest, OffsetFetchResponse
 from kafka.protocol.metadata import (
     ApiVersionsRequest,
@@ -84,17 +89,19 @@ def _tag_section_bytes(body: memoryview) -> int:
 
 def check_versions(connection: Connection, deadline: Deadline) -> None:
     """Refuses a broker that does not speak the fixed versions, naming the first few that differ."""
-    answer = call(
-        connection, "ApiVersions", deadline, client_software_name="shallow-mirror", client_software_version="0.1.0"
-    )
+    answer = call(connection, "ApiVersions", deadline, client_software_name="shallow-mirror", client_software_version="0.1.0")
     if answer.error_code:
-        raise ConfigError(f"broker {connection.transport.peer} is too old: it does not answer ApiVersions v3 (Kafka 2.8 or later is needed)")
+        raise ConfigError(
+            f"broker {connection.transport.peer} is too old: it does not answer ApiVersions v3 (Kafka 2.8 or later is needed)"
+        )
     offered = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
     wanted = {request.API_KEY: (api, version) for api, (request, _, version) in _USED.items() if api not in _MAY_BE_MISSING}
     problems = []
     for key, (api, version) in {**wanted, **_HOT_PATH}.items():
         low, high = offered.get(key, (0, -1))
         if not low <= version <= high:
-            problems.append(f"broker {connection.transport.peer} offers {api} {low} to {high}; version {version} is needed (Kafka 2.8 to 4.x)")
+            problems.append(
+                f"broker {connection.transport.peer} offers {api} {low} to {high}; version {version} is needed (Kafka 2.8 to 4.x)"
+            )
     if problems:
         raise ConfigError(problems)

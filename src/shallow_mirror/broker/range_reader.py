@@ -97,6 +97,7 @@ class RangeReader:
         self._progress = {one.topic_partition: _Progress(one, one.position) for one in ranges}
         self._buffer = ReceiveBuffer(fetch_bytes + _FRAME_SLACK_BYTES, MAX_BATCH_BYTES)
         self._order = deque(self._progress)
+        self._first_of_request: dict[int, TopicPartition] = {}
         self._failure: MirrorError | None = None
         self._tries = 0
 
@@ -118,7 +119,7 @@ class RangeReader:
                 answered = self._receive(node_id, connection, waiting)
                 if answered is None:
                     continue
-                response = self._advance(answered)
+                response = self._advance(answered, self._first_of_request.get(node_id))
                 if self._failure is None:
                     self._send_where_idle(waiting)
                 if response:
@@ -168,6 +169,7 @@ class RangeReader:
             min_bytes=1,
             max_bytes=self._fetch_bytes,
         )
+        self._first_of_request[node_id] = places[0]
         connection.send(correlation_id, [request], self._deadline)
         return connection
 
@@ -194,14 +196,15 @@ class RangeReader:
             waiting.pop(node_id, None)
             self._again(error)
             return None
-        if response.throttle_time_ms:
+        if response.throttle_time_ms:  # a throttled answer is empty whatever the log holds
+            self._first_of_request.pop(node_id)
             time.sleep(min(response.throttle_time_ms, self._deadline.remaining_ms()) / 1000)
         if response.error_code:
             self._again(Retriable(error_name(response.error_code), "Fetch"))
             return None
         return response.partitions
 
-    def _advance(self, answered: Sequence[FetchedPartition]) -> FetchedResponse:
+    def _advance(self, answered: Sequence[FetchedPartition], first: TopicPartition | None) -> FetchedResponse:
         """Index every partition, move positions, remember the first failure for after the good batches."""
         out: list[IndexedPartition] = []
         error: Retriable | None = None
@@ -213,26 +216,27 @@ class RangeReader:
             if fetched.diverging is not None:
                 self._failure = self._loss(progress, fetched.log_start_offset, "the source's log was truncated below this offset")
                 continue
-            indexed = self._index(fetched, progress)
+            indexed = self._index(fetched, progress, is_first=fetched.topic_partition == first)
             if indexed is not None:
                 out.append(indexed)
+        self._order.rotate(-1)
         if out:
             self._tries = 0
-            self._order.rotate(-1)
         elif error is not None:
             self._again(error)
         return tuple(out)
 
-    def _index(self, fetched: FetchedPartition, progress: _Progress) -> IndexedPartition | None:
+    def _index(self, fetched: FetchedPartition, progress: _Progress, *, is_first: bool) -> IndexedPartition | None:
         index = index_batches(fetched.records)
         fetch_offset = progress.position
         if index.stop is not None:
             self._failure = _stop_error(fetched.topic_partition, index, fetched.records)
         if not len(index):
-            self._count_empty(fetched, progress)
+            if is_first:
+                self._count_empty(fetched, progress)
             return None
         progress.empty_answers = 0
-        progress.position = max(progress.position, int(index.last_offset[-1]) + 1)
+        progress.position = max(progress.position, _reached(index, progress.range.end))
         return IndexedPartition(
             fetched.topic_partition,
             index,
@@ -247,12 +251,11 @@ class RangeReader:
     def _count_empty(self, fetched: FetchedPartition, progress: _Progress) -> None:
         """Compaction may have removed the last batches of a range: then no batch will ever come.
 
-        A partition behind others in a full response is empty as well; so it counts only where no byte came at all.
+        Only the first partition of a request is sure to get a batch if there is one: limits are ignored for it.
         """
         is_committed = self._isolation is IsolationLevel.READ_COMMITTED
         reached = fetched.last_stable_offset if is_committed else fetched.high_watermark
-        if len(fetched.records) or reached < progress.range.end or len(self._undone()) > 1 and self._order[0] != fetched.topic_partition:
-            self._order.rotate(-1)
+        if len(fetched.records) or reached < progress.range.end:
             return
         progress.empty_answers += 1
         if progress.empty_answers >= EMPTY_ANSWERS_AT_END:
@@ -282,6 +285,14 @@ class RangeReader:
         return DataLoss(progress.range.topic_partition, progress.position, log_start_offset, detail)
 
 
+def _reached(index: BatchIndex, range_end: int) -> int:
+    """Behind the last batch of the range; its end, where batches of the next range were fetched along with it."""
+    base_offsets = index.headers["base_offset"]
+    ours = index.last_offset[base_offsets < range_end]
+    reached = int(ours[-1]) + 1 if len(ours) else 0
+    return max(reached, range_end) if len(ours) < len(base_offsets) else reached
+
+
 def _stop_error(place: TopicPartition, index: BatchIndex, records: memoryview) -> MirrorError:
     stop = index.stop
     assert stop is not None
@@ -290,6 +301,6 @@ def _stop_error(place: TopicPartition, index: BatchIndex, records: memoryview) -
             place,
             stop.base_offset,
             f"its record format ({stop.detail}) is older than Kafka 0.11",
-            "Old formats are not converted by this version: exclude the topic (topics.exclude), or start behind them (read.start)",
+            "Old formats are not converted by this version: exclude the topic (topics.exclude) or set read.start behind them",
         )
     return CorruptBatch(place, stop.base_offset, stop.pos, f"{stop.reason.value}: {stop.detail}")

@@ -50,7 +50,9 @@ def ensure_topics(client: ClientConfig, specs: Sequence[TopicSpec], *, timeout_s
     admin = AdminClient({**client.as_confluent(), "log_level": "0"})
     futures = admin.create_topics(
         [
-            NewTopic(one.name, num_partitions=one.partitions, replication_factor=one.replication_factor or -1, config=dict(one.configs))
+            NewTopic(
+                one.name, num_partitions=one.partitions, replication_factor=one.replication_factor or -1, config=dict(one.configs)
+            )
             for one in specs
         ],
         operation_timeout=timeout_s,

@@ -90,7 +90,7 @@ def admit(
              f"{_NOT_BUILT}: set read.log_append_time: producer to copy the producers' times")  # fmt: skip
     mark(index.size_bytes > limits.max_message_bytes, Verdict.REBUILD,
          f"larger than max.message.bytes={limits.max_message_bytes} of the target topic",
-         f"Raise max.message.bytes of the target topic to {int(index.size_bytes.max(initial=0))} or more and start again")  # fmt: skip
+         f"Set its max.message.bytes to {int(index.size_bytes.max(initial=0))} or more and start again")  # fmt: skip
     mark(headers["records_count"] != headers["last_offset_delta"].astype(np.int64) + 1, Verdict.REBUILD,
          "records are missing inside the batch (compaction)",
          f"{_NOT_BUILT}: exclude the compacted topic (topics.exclude)")  # fmt: skip
@@ -99,7 +99,7 @@ def admit(
          f"{_NOT_BUILT}: delete records up to a batch boundary, or exclude the topic")  # fmt: skip
     mark((attributes & CODEC_MASK) > max(Codec), Verdict.REFUSE, "unknown compression codec",
          "No broker accepts this batch; the source is damaged or newer than this version")  # fmt: skip
-    mark((headers["last_offset_delta"] < 0) | (headers["records_count"] < 0), Verdict.REFUSE, "impossible record count or offsets",
+    mark((headers["last_offset_delta"] < 0) | (headers["records_count"] < 0), Verdict.REFUSE, "impossible count or offsets",
          "The source is damaged at this offset")  # fmt: skip
     mark((headers["records_count"] == 0) & (headers["last_offset_delta"] >= 0), Verdict.DROP_EMPTY)
     is_control = (attributes & CONTROL_BIT) != 0
@@ -109,7 +109,7 @@ def admit(
     mark(is_control & (headers["records_count"] > 0), Verdict.DROP_CONTROL)
     for i, reason in bad_markers.items():
         mark(np.arange(count) == i, Verdict.REFUSE, f"unreadable control batch: {reason}", "The source is damaged at this offset")
-    mark(last < position, Verdict.DROP_BELOW)
+    mark((last < position) & (headers["last_offset_delta"] >= 0), Verdict.DROP_BELOW)
     mark(base >= range_end, Verdict.BEYOND)
 
     ours = base < range_end

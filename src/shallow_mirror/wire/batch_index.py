@@ -48,7 +48,7 @@ class BatchIndex:
 
     @property
     def last_offset(self) -> npt.NDArray[np.int64]:
-        return self.headers["base_offset"] + self.headers["last_offset_delta"]
+        return np.asarray(self.headers["base_offset"] + self.headers["last_offset_delta"], np.int64)
 
 
 def index_batches(records: memoryview) -> BatchIndex:

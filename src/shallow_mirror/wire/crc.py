@@ -58,12 +58,9 @@ def _advance(crc: npt.NDArray[np.uint32], zero_bytes: npt.NDArray[np.int64]) -> 
 
 
 def _apply(tables: npt.NDArray[np.uint32], crc: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    return (
-        tables[0][crc & 0xFF]
-        ^ tables[1][(crc >> np.uint32(8)) & 0xFF]
-        ^ tables[2][(crc >> np.uint32(16)) & 0xFF]
-        ^ tables[3][crc >> np.uint32(24)]
-    )
+    places = [(crc >> np.uint32(8 * place)) & 0xFF for place in range(4)]
+    product: npt.NDArray[np.uint32] = tables[0][places[0]] ^ tables[1][places[1]] ^ tables[2][places[2]] ^ tables[3][places[3]]
+    return product
 
 
 def _byte_table() -> npt.NDArray[np.uint32]:

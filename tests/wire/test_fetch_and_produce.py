@@ -1,0 +1,183 @@
+"""Requests equal kafka-python's encoding byte for byte; its decoder's answers are ours; hostile frames are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.protocol.consumer import FetchRequest, FetchResponse
+from kafka.protocol.producer import ProduceRequest, ProduceResponse
+from tests.record_batches import batch
+
+from shallow_mirror.types import IsolationLevel, TopicPartition
+from shallow_mirror.wire.fetch import FetchPartition, build_fetch_request, parse_fetch_response
+from shallow_mirror.wire.primitives import WireError
+from shallow_mirror.wire.produce import build_produce_request, parse_produce_response
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("long.topic-name", 0)
+
+
+def fetch_answer() -> bytes:
+    topic = FetchResponse.FetchableTopicResponse
+    partition = topic.PartitionData
+    answer = FetchResponse[12](
+        throttle_time_ms=0,
+        error_code=0,
+        session_id=0,
+        responses=[
+            topic(
+                topic="a",
+                partitions=[
+                    partition(
+                        partition_index=0,
+                        error_code=0,
+                        high_watermark=9,
+                        last_stable_offset=8,
+                        log_start_offset=1,
+                        aborted_transactions=[partition.AbortedTransaction(producer_id=4, first_offset=2)],
+                        preferred_read_replica=-1,
+                        records=batch(2, 3),
+                    )
+                ],
+            )
+        ],
+    )
+    return (7).to_bytes(4, "big") + b"\x00" + bytes(answer.encode())
+
+
+def produce_answer() -> bytes:
+    topic = ProduceResponse.TopicProduceResponse
+    partition = topic.PartitionProduceResponse
+    answer = ProduceResponse[9](
+        responses=[
+            topic(
+                name="a",
+                partition_responses=[
+                    partition(
+                        index=1,
+                        error_code=87,
+                        base_offset=-1,
+                        log_append_time_ms=-1,
+                        log_start_offset=0,
+                        record_errors=[partition.BatchIndexAndErrorMessage(batch_index=3, batch_index_error_message="null key")],
+                        error_message="bad",
+                    )
+                ],
+            )
+        ],
+        throttle_time_ms=5,
+    )
+    return (7).to_bytes(4, "big") + b"\x00" + bytes(answer.encode())
+
+
+def test_a_fetch_request_is_what_kafka_python_encodes() -> None:
+    topic = FetchRequest.FetchTopic
+    partition = topic.FetchPartition
+
+    def expected(place: TopicPartition, epoch: int, offset: int, size: int, last: int) -> Any:
+        return partition(
+            partition=place.partition,
+            current_leader_epoch=epoch,
+            fetch_offset=offset,
+            last_fetched_epoch=last,
+            log_start_offset=-1,
+            partition_max_bytes=size,
+        )
+
+    request = FetchRequest[12](
+        replica_id=-1,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=1 << 24,
+        isolation_level=1,
+        session_id=0,
+        session_epoch=-1,
+        topics=[
+            topic(topic="a", partitions=[expected(A0, 3, 10, 100, -1), expected(A1, -1, 0, 200, 2)]),
+            topic(topic=B0.topic, partitions=[expected(B0, 4, 2**40, 300, -1)]),
+        ],
+        forgotten_topics_data=[],
+        rack_id="",
+    )
+    request.with_header(7, "me")
+    built = build_fetch_request(
+        7,
+        "me",
+        [FetchPartition(A0, 3, 10, 100), FetchPartition(A1, -1, 0, 200, 2), FetchPartition(B0, 4, 2**40, 300)],
+        isolation=IsolationLevel.READ_COMMITTED,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=1 << 24,
+    )
+    assert built == bytes(request.encode(framed=True, header=True))
+
+
+@pytest.mark.parametrize("transactional_id", [None, "mirror-0"])
+@pytest.mark.parametrize("size", [61, 16_000, 3_000_000])
+def test_a_produce_request_is_what_kafka_python_encodes_and_payloads_stay_views(transactional_id: str | None, size: int) -> None:
+    topic = ProduceRequest.TopicProduceData
+    partition = topic.PartitionProduceData
+    payload = memoryview(bytearray(size))
+    request = ProduceRequest[9](
+        transactional_id=transactional_id,
+        acks=-1,
+        timeout_ms=3000,
+        topic_data=[
+            topic(name="a", partition_data=[partition(index=0, records=bytes(payload)), partition(index=1, records=bytes(70))]),
+            topic(name=B0.topic, partition_data=[partition(index=0, records=bytes(61))]),
+        ],
+    )
+    request.with_header(7, "me")
+    small = [(A1, memoryview(bytes(70))), (B0, memoryview(bytes(61)))]
+    parts = build_produce_request(7, "me", transactional_id, -1, 3000, [(A0, payload), *small])
+    assert b"".join(parts) == bytes(request.encode(framed=True, header=True))
+    assert any(part is payload for part in parts)
+
+
+def test_a_partition_twice_in_a_produce_request_is_refused() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        build_produce_request(1, "me", None, -1, 1, [(A0, memoryview(b"x")), (A0, memoryview(b"y"))])
+
+
+def test_a_fetch_answer_is_read_without_copying_records() -> None:
+    frame = memoryview(bytearray(fetch_answer()))
+    response = parse_fetch_response(frame)
+    (part,) = response.partitions
+    assert (response.correlation_id, response.error_code) == (7, 0)
+    assert (part.topic_partition, part.high_watermark, part.last_stable_offset, part.log_start_offset) == (A0, 9, 8, 1)
+    assert part.aborted == ((4, 2),)
+    assert bytes(part.records) == batch(2, 3)
+    part.records[0] = 0xEE
+    assert 0xEE in frame
+
+
+def test_a_produce_answer_is_read_with_its_record_errors() -> None:
+    response = parse_produce_response(memoryview(produce_answer()))
+    (part,) = response.partitions
+    assert (part.topic_partition, part.error_code, part.base_offset, part.error_message) == (A1, 87, -1, "bad")
+    assert part.record_errors == ((3, "null key"),)
+    assert response.throttle_time_ms == 5
+
+
+@pytest.mark.parametrize("answer", [fetch_answer(), produce_answer()])
+def test_every_cut_frame_is_refused(answer: bytes) -> None:
+    parse = parse_fetch_response if answer == fetch_answer() else parse_produce_response
+    for size in range(len(answer)):
+        with pytest.raises(WireError):
+            parse(memoryview(answer[:size]))
+
+
+@given(data=st.data())
+def test_a_changed_frame_is_read_or_refused_but_never_crashes(data: st.DataObject) -> None:
+    answer, parse = data.draw(
+        st.sampled_from([(fetch_answer(), parse_fetch_response), (produce_answer(), parse_produce_response)])
+    )
+    hostile = bytearray(answer)
+    for at in data.draw(st.lists(st.integers(0, len(hostile) - 1), max_size=6)):
+        hostile[at] = data.draw(st.integers(0, 255))
+    try:
+        parse(memoryview(hostile))
+    except WireError:
+        return
