@@ -120,9 +120,10 @@ class DeltalakeWriter:
             raise OffsetMapConflict(f"{self.uri} is not a readable Delta table: {error}") from error
 
     def append(self, snapshot: Any, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None:
+        """Columns of a later schema version that the rows lack become null."""
         with _commit_errors():
             write_deltalake(
-                snapshot.table, rows, mode="append", commit_properties=_commit(snapshot, version, metadata),
+                snapshot.table, rows, mode="append", schema_mode="merge", commit_properties=_commit(snapshot, version, metadata),
                 post_commithook_properties=_QUIET,
             )  # fmt: skip
 

@@ -1,0 +1,68 @@
+"""Observations are appended for people; that they cannot be written stops nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from shallow_mirror.checkpoints.observations import MicroBatchObservation, Observations
+from shallow_mirror.checkpoints.offset_map import RunIdentity
+
+RUN = RunIdentity(run_id="r", host="h", pid=7, started_at_ms=1000)
+OBSERVED = MicroBatchObservation(
+    run_epoch=1,
+    micro_batch=4,
+    fetched_bytes=1000,
+    size_bytes=900,
+    batch_count=10,
+    rebuilt_batch_count=2,
+    record_count=50,
+    dropped_batch_counts={"aborted": 3},
+    duration_ms={"RunSlots": 12.34, "Total": 20.0},
+    lag_offsets=None,
+    settled_at_ms=5000,
+)
+
+
+def test_a_micro_batch_is_one_row(tmp_path: Path) -> None:
+    observations = Observations(str(tmp_path))
+    observations.micro_batch(OBSERVED)
+    observations.micro_batch(OBSERVED)
+    found = DeltaTable(str(tmp_path / "micro_batches")).to_pyarrow_dataset().to_table().to_pylist()
+    assert len(found) == 2
+    row = found[0]
+    assert (row["raw_batch_count"], row["rebuilt_batch_count"], row["record_count"], row["lag_offsets"]) == (8, 2, 50, None)
+    assert (json.loads(row["dropped_batch_counts"]), json.loads(row["duration_ms"])["RunSlots"]) == ({"aborted": 3}, 12.3)
+    assert row["settled_at"].timestamp() == 5
+
+
+def test_a_run_has_a_row_for_its_start_and_one_for_its_end(tmp_path: Path) -> None:
+    observations = Observations(str(tmp_path), now_ms=lambda: 9000)
+    observations.run_started(3, RUN, "0.1")
+    observations.run_ended(3, RUN, "done")
+    found = DeltaTable(str(tmp_path / "runs")).to_pyarrow_dataset().to_table().sort_by("outcome").to_pylist()
+    assert [(row["run_epoch"], row["run_id"], row["version"], row["outcome"]) for row in found] == [
+        (3, "r", None, "done"),
+        (3, "r", "0.1", None),
+    ]
+    assert found[0]["ended_at"].timestamp() == 9
+
+
+def test_an_observation_that_cannot_be_written_is_logged_and_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "micro_batches").write_text("a file where the table should be")
+    Observations(str(tmp_path)).micro_batch(OBSERVED)
+    assert "could not write an observation to micro_batches" in caplog.text
+
+
+def test_a_table_of_other_columns_is_logged_and_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    write_deltalake(str(tmp_path / "runs"), pa.table({"a": [1]}))
+    Observations(str(tmp_path)).run_started(1, RUN, "0.1")
+    assert "could not write an observation to runs" in caplog.text

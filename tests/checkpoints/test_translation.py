@@ -1,0 +1,125 @@
+"""Translation is monotonic, exact on data, and its own inverse there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shallow_mirror.checkpoints.schema import DecidedSegment, rows_to_arrow
+from shallow_mirror.checkpoints.translation import Translation, Translator
+from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
+
+SOURCE = SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", 2)
+TARGET = TargetPartition("east.orders", "tgttgttgttgttgttgttgtA", 2)
+
+
+@dataclass(frozen=True)
+class Line:
+    """Segments that cover [start, end) of the source, and the offsets of its records on both sides."""
+
+    rows: tuple[DecidedSegment, ...]
+    start: int
+    end: int
+    pairs: tuple[tuple[int, int], ...]
+
+    @property
+    def forward(self) -> Translator:
+        return Translator.of_source(rows_to_arrow(self.rows[::-1], 1, 1, 0))
+
+    @property
+    def backward(self) -> Translator:
+        return Translator.of_target(rows_to_arrow(self.rows[::-1], 1, 1, 0))
+
+
+def segment(kind: SegmentKind, start: int, end: int, target_start: int | None = None) -> DecidedSegment:
+    target_end = None if target_start is None else target_start + end - start
+    return DecidedSegment(
+        Segment(
+            source=SOURCE,
+            source_start=start,
+            source_end=end,
+            kind=kind,
+            target=TARGET,
+            target_start=target_start,
+            target_end=target_end,
+        ),
+        None,
+    )
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> Line:
+    """As a mirror makes them: target offsets rise, with jumps for markers and for records of other writers."""
+    start = position = draw(st.integers(0, 50))
+    target = draw(st.integers(0, 50))
+    rows = [segment(SegmentKind.GAP, start, start)]
+    pairs: list[tuple[int, int]] = []
+    for kind in draw(st.lists(st.sampled_from(SegmentKind), max_size=12)):
+        size = draw(st.integers(1, 6))
+        if kind is SegmentKind.DATA:
+            target += draw(st.integers(0, 3))
+            rows.append(segment(kind, position, position + size, target))
+            pairs += [(position + at, target + at) for at in range(size)]
+            target += size
+        else:
+            rows.append(segment(kind, position, position + size))
+        position += size
+    return Line(tuple(rows), start, position, tuple(pairs))
+
+
+@given(lines())
+def test_an_offset_of_a_record_translates_exactly_there_and_back(line: Line) -> None:
+    for source_offset, target_offset in line.pairs:
+        there, back = line.forward.find(source_offset), line.backward.find(target_offset)
+        assert (there.exact, there.beyond, there.kind) == (back.exact, back.beyond, back.kind) == (True, False, SegmentKind.DATA)
+        assert (there.target_topic, there.target_partition, there.target_offset) == (TARGET.topic, 2, target_offset)
+        assert (back.target_topic, back.target_partition, back.target_offset) == (SOURCE.topic, 2, source_offset)
+
+
+@given(lines())
+def test_translation_is_monotonic_both_ways(line: Line) -> None:
+    for translator in (line.forward, line.backward):
+        found = [translator.find(offset).target_offset for offset in range(line.end + 200)]
+        known = [offset for offset in found if offset is not None]
+        assert known == sorted(known)
+        assert len(known) in (0, len(found))
+
+
+@given(lines())
+def test_an_offset_without_a_record_leads_to_the_next_record_or_the_end(line: Line) -> None:
+    forward, sources = line.forward, dict(line.pairs)
+    for offset in range(line.end + 5):
+        found = forward.find(offset)
+        later = [target for source, target in line.pairs if source >= offset]
+        assert found.exact == (offset in sources)
+        assert found.beyond == (not later)
+        assert found.target_offset == (later[0] if later else line.pairs[-1][1] + 1 if line.pairs else None)
+
+
+@given(lines())
+def test_the_kind_is_that_of_the_segment_that_holds_the_offset(line: Line) -> None:
+    kinds = {at: row.segment.kind for row in line.rows for at in range(row.segment.source_start, row.segment.source_end)}
+    forward = line.forward
+    assert [forward.find(at).kind for at in range(line.end + 3)] == [kinds.get(at) for at in range(line.end + 3)]
+
+
+def test_a_partition_without_data_leads_nowhere() -> None:
+    rows = rows_to_arrow([segment(SegmentKind.GAP, 3, 3), segment(SegmentKind.ABORTED, 3, 9)], 1, 1, 0)
+    nowhere = {"exact": False, "beyond": True, "target_topic": None, "target_partition": None, "target_offset": None}
+    assert Translator.of_source(rows).find(5) == Translation(kind=SegmentKind.ABORTED, **nowhere)
+    assert Translator.of_target(rows).find(5) == Translation(kind=None, **nowhere)
+
+
+@pytest.mark.parametrize(("offset", "expected"), [(0, 1000), (1, 1001), (4, 1004), (5, 1005), (6, 1006), (7, 1007)])
+def test_a_marker_on_the_source_is_passed_over(offset: int, expected: int) -> None:
+    rows = [
+        segment(SegmentKind.DATA, 0, 5, 1000),
+        segment(SegmentKind.COMMIT, 5, 6),
+        segment(SegmentKind.DATA, 6, 7, 1006),
+    ]
+    found = Translator.of_source(rows_to_arrow(rows, 1, 1, 0)).find(offset)
+    assert found.target_offset == (1006 if offset == 5 else expected)
+    assert (found.exact, found.beyond) == (offset not in (5, 7), offset == 7)
