@@ -105,7 +105,15 @@ class DeltalakeWriter:
         """Only one of several that create at once wins; the others find its table."""
         configuration = {**properties, "delta.logRetentionDuration": LOG_RETENTION}
         try:
-            DeltaTable.create(self.uri, OFFSET_MAP, mode="error", configuration=configuration, raise_if_key_not_exists=False)
+            DeltaTable.create(
+                self.uri,
+                OFFSET_MAP,
+                mode="error",
+                configuration=configuration,
+                raise_if_key_not_exists=False,
+                # With retries the loser of a race would commit its own properties on top of the winner's.
+                commit_properties=CommitProperties(max_commit_retries=0),
+            )
         except DeltaError:
             if self.snapshot() is None:
                 raise
