@@ -287,6 +287,7 @@ class _Run:
             settled_at_ms=int(time.time() * 1000),
         )
         self.observations.micro_batch(observed)
+        self.owner.compact_if_due()
         seconds = report.duration_ms["Total"] / 1000
         notes.write_measured(notes.measured_path(self.config.checkpoint), planning.measure(segments, seconds))
         _log.info(
