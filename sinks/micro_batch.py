@@ -65,17 +65,31 @@ class MicroBatchSink:
         self._job, self._owner, self._performer, self._targets = job, owner, performer, targets
         self._source, self._report, self._observer, self._clock = source, report, observer, clock
         self.failure: BaseException | None = None
-        self.idle = threading.Lock()
+        self._running = threading.Lock()
+        self._ended_at = clock()
         self._is_stopping = False
 
     def stop(self) -> None:
         """Let no further micro-batch begin, and wait for the one that runs."""
         self._is_stopping = True
-        with self.idle:
+        with self._running:
             pass
 
+    def settle_if_idle(self, quiet_s: float) -> None:
+        """From another thread than Spark's: record that all rows hold once no micro-batch ran for `quiet_s` seconds.
+
+        Without it readers would not see the last micro-batch of a mirror that has nothing to do. Raises as `settle`.
+        """
+        if not self._running.acquire(blocking=False):
+            return
+        try:
+            if self.failure is None and self._clock() - self._ended_at >= quiet_s:
+                self._owner.settle()
+        finally:
+            self._running.release()
+
     def __call__(self, planned: DataFrame, spark_batch_id: int) -> None:
-        with self.idle:
+        with self._running:
             if self._is_stopping:
                 raise StoppedBeforeMicroBatch(f"stopped before Spark batch {spark_batch_id}")
             try:
@@ -83,6 +97,8 @@ class MicroBatchSink:
             except BaseException as error:
                 self.failure = error
                 raise
+            finally:
+                self._ended_at = self._clock()
 
     def _copy(self, planned: DataFrame) -> None:
         """Rounds until every planned range is done; one, but for new partitions and slots that stopped early."""

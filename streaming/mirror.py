@@ -36,6 +36,8 @@ BACK_OFF_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses between attempts of the supervisor; the last repeats without limit."""
 
 _POLL_S = 0.2
+_QUIET_S = 1.0
+"""A mirror is idle when nothing came for this long beyond its trigger interval."""
 
 
 class Mirror:
@@ -255,6 +257,7 @@ class _Run:
                 if self._is_over():
                     sink.stop()
                     break
+                sink.settle_if_idle(self.config.trigger_s + _QUIET_S)
         except StreamingQueryException as error:
             failure = error
         finally:
