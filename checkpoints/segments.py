@@ -6,11 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
-from shallow_mirror.wire.admission import Admission, Verdict
+from shallow_mirror.wire.admission import Admission, Verdict, kind_of
 from shallow_mirror.wire.batch_index import BatchIndex
-from shallow_mirror.wire.markers import MarkerType
 
-_KIND_OF_MARKER = {MarkerType.COMMIT: SegmentKind.COMMIT, MarkerType.ABORT: SegmentKind.ABORT, MarkerType.OTHER: SegmentKind.GAP}
 _PASSED_OVER = (Verdict.DROP_BELOW, Verdict.BEYOND)
 
 
@@ -76,7 +74,7 @@ class SegmentBuilder:
                 row.source_producer_id, row.source_producer_epoch = producer_id, producer_epoch
             elif verdict == Verdict.DROP_CONTROL:
                 marker = admission.markers[i]
-                kind = _KIND_OF_MARKER[marker.type]
+                kind = kind_of(admission, i)
                 row = _Row((kind, base), kind, base, last + 1)
                 row.source_producer_id, row.source_producer_epoch = producer_id, producer_epoch
                 row.coordinator_epoch = marker.coordinator_epoch

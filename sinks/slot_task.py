@@ -8,8 +8,7 @@ Errors of this package go back to the driver as values, so that their type and f
 
 from __future__ import annotations
 
-import gc
-import os
+import itertools
 import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,16 +16,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from pyspark import TaskContext
 
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.produce_window import ProduceRefused, ProduceWindow
-from shallow_mirror.broker.range_reader import IndexedPartition, RangeReader, ReadRange
 from shallow_mirror.broker.txn import add_partitions, init_producer_id, write_receipt
+from shallow_mirror.broker.worker import cluster_of_worker, freeze_imports_once
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefused, CorruptBatch, MirrorError
 from shallow_mirror.sinks.protocol import SlotResult
+from shallow_mirror.sinks.slot_reading import DirectReading, ReadingLimits, ReadPart, RowReading, SlotReading, known_only
 from shallow_mirror.types import (
     BatchLimits,
     IsolationLevel,
@@ -40,9 +41,9 @@ from shallow_mirror.wire.admission import Admission, Verdict, admit, first_unsup
 from shallow_mirror.wire.crc import verify_crc
 from shallow_mirror.wire.restamp import restamp
 
-RESULT_SCHEMA = "slot int, body binary"
+RESULT_SCHEMA = "body binary"
 
-_ARROW_RESULT_SCHEMA = pa.schema([("slot", pa.int32()), ("body", pa.binary())])
+_ARROW_RESULT_SCHEMA = pa.schema([("body", pa.binary())])
 
 Observer = Callable[[str], None]
 """Called with the name of each point a task passes; tests use it to kill processes at that point."""
@@ -90,17 +91,21 @@ class SlotJob:
     observer: Observer = observe_nothing
 
     def __call__(self, arrow_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The function of `mapInArrow`: planned ranges of one slot in, one pickled result or `MirrorError` out."""
-        ranges = [one for batch in arrow_batches for one in ranges_of(batch)]
-        if not ranges:
+        """The function of `mapInArrow`: rows of one slot in, one pickled result or `MirrorError` out.
+
+        The rows are planned ranges, or record batches of `kafka-batches`; an input partition is a slot.
+        """
+        first = next(arrow_batches, None)
+        if first is None:
             return
-        _freeze_imports_once()
+        freeze_imports_once()
+        rows = itertools.chain([first], arrow_batches)
         body: SlotResult | MirrorError
         try:
-            body = run_slot(self, ranges)
+            body = run_slot(self, rows, is_planned_ranges="range_end" in first.schema.names)
         except MirrorError as error:
             body = error
-        columns = [pa.array([ranges[0].slot], pa.int32()), pa.array([pickle.dumps(body)], pa.binary())]
+        columns = [pa.array([pickle.dumps(body)], pa.binary())]
         yield pa.RecordBatch.from_arrays(columns, schema=_ARROW_RESULT_SCHEMA)
 
 
@@ -123,68 +128,72 @@ def transactional_id(mirror: str, slot: int) -> str:
     return f"{mirror}-{slot}"
 
 
-def run_slot(job: SlotJob, ranges: Sequence[PlannedRange]) -> SlotResult:
+def run_slot(job: SlotJob, rows: Iterator[pa.RecordBatch], *, is_planned_ranges: bool) -> SlotResult:
     """Steps 3-5 for one slot. Raises `MirrorError`s; whatever it wrote then stays in an open transaction that nobody
     will commit, and the next InitProducerId aborts it."""
     deadline = Deadline.after_ms(job.time_left_ms, time.monotonic)
-    source, target = _cluster(job.source), _cluster(job.target)
-    slot = _OpenSlot(job, ranges[0].slot, target, deadline)
-    unknown = tuple(one for one in ranges if one.source not in job.positions or one.source.topic not in job.routes)
-    pending = {
-        one.source.topic_partition: (one, job.positions[one.source])
-        for one in ranges
-        if one not in unknown and job.positions[one.source] < one.end
-    }
-    builders = {
-        place: SegmentBuilder(one.source, job.routes[one.source.topic].target_of(one.source), position)
-        for place, (one, position) in pending.items()
-    }
-    reader = RangeReader(
-        source,
-        [
-            ReadRange(place, one.leader_epoch, position, one.end, one.bytes_per_offset)
-            for place, (one, position) in pending.items()
-        ],
-        isolation=job.isolation,
-        fetch_bytes=job.fetch_bytes,
-        deadline=deadline,
-    )
-    positions = {place: position for place, (_, position) in pending.items()}
+    limits = ReadingLimits(isolation=job.isolation, fetch_bytes=job.fetch_bytes, deadline=deadline)
+    positions = known_only(job.positions, job.routes.keys())
+    source = cluster_of_worker(job.source)
+    reading: SlotReading
+    if is_planned_ranges:
+        ranges = [one for arrow_batch in rows for one in ranges_of(arrow_batch)]
+        number = ranges[0].slot
+        reading = DirectReading(source, ranges, positions, limits)
+    else:
+        number = _input_partition()
+        reading = RowReading(source, rows, number, positions, limits)
+    return _copy(job, reading, positions, _OpenSlot(job, number, cluster_of_worker(job.target), deadline))
+
+
+def _input_partition() -> int:
+    context = TaskContext.get()
+    assert context is not None
+    return int(context.partitionId())
+
+
+def _copy(job: SlotJob, reading: SlotReading, positions: Mapping[SourcePartition, int], slot: _OpenSlot) -> SlotResult:
+    builders: dict[SourcePartition, SegmentBuilder] = {}
+    moved = dict(positions)
+
+    def builder_of(source: SourcePartition) -> SegmentBuilder:
+        if source not in builders:
+            builders[source] = SegmentBuilder(source, job.routes[source.topic].target_of(source), positions[source])
+        return builders[source]
+
     is_partial = False
-    for response in reader:
-        admitted: list[tuple[IndexedPartition, Admission]] = []
-        for fetched in response:
-            place = fetched.topic_partition
-            planned = pending[place][0]
-            admission = _admit(job, planned, fetched, positions[place])
-            positions[place] = admission.next_position
-            admitted.append((fetched, admission))
-        slot.copy(admitted, builders)
+    for parts in reading:
+        admitted: list[tuple[ReadPart, Admission]] = []
+        for part in parts:
+            admission = _admit(job, part, moved[part.source])
+            moved[part.source] = admission.next_position
+            admitted.append((part, admission))
+        slot.copy(admitted, builder_of)
         if sum(builder.segment_count for builder in builders.values()) > job.max_segments:
             is_partial = True
             break
     if not is_partial:
-        for place, reached in reader.positions().items():
-            builders[place].close_at(reached)
+        for source, reached in reading.reached().items():
+            builder_of(source).close_at(reached)
     segments = tuple(segment for builder in builders.values() for segment in builder.build())
     slot.write_receipt()
-    return SlotResult(slot.number, slot.txn, segments, slot.fetched_bytes, unknown, is_partial)
+    return SlotResult(slot.number, slot.txn, segments, slot.fetched_bytes, reading.unknown, is_partial)
 
 
-def _admit(job: SlotJob, planned: PlannedRange, fetched: IndexedPartition, position: int) -> Admission:
+def _admit(job: SlotJob, part: ReadPart, position: int) -> Admission:
     """Admission of one partition's part of a response. Raises BatchRefused for what cannot be copied as it is."""
     admission = admit(
-        fetched.index,
-        fetched.records,
-        topic_partition=fetched.topic_partition,
+        part.index,
+        part.records,
+        topic_partition=part.source.topic_partition,
         position=position,
-        range_end=planned.end,
-        aborted=fetched.aborted,
-        limits=job.routes[planned.source.topic].limits,
+        range_end=part.range_end,
+        aborted=part.aborted,
+        limits=job.routes[part.source.topic].limits,
     )
     refusal = first_unsupported(admission)
     if refusal is not None:
-        raise BatchRefused(fetched.topic_partition, refusal.base_offset, refusal.rule, refusal.remedy)
+        raise BatchRefused(part.source.topic_partition, refusal.base_offset, refusal.rule, refusal.remedy)
     return admission
 
 
@@ -201,39 +210,37 @@ class _OpenSlot:
 
     def copy(
         self,
-        admitted: Sequence[tuple[IndexedPartition, Admission]],
-        builders: Mapping[TopicPartition, SegmentBuilder],
+        admitted: Sequence[tuple[ReadPart, Admission]],
+        builder_of: Callable[[SourcePartition], SegmentBuilder],
     ) -> None:
         """Restamp and produce the raw batches of one response, and hand every batch's fate to the segments."""
         raw = [np.flatnonzero(admission.verdicts == Verdict.RAW) for _, admission in admitted]
         placed: dict[TopicPartition, list[int]] = {}
         if any(len(chosen) for chosen in raw):
-            placed = self._produce([(fetched, chosen) for (fetched, _), chosen in zip(admitted, raw, strict=True) if len(chosen)])
-        for fetched, admission in admitted:
-            self.fetched_bytes += int(fetched.index.size_bytes[: len(fetched.index)].sum())
-            target = self._target_of(fetched.topic_partition)
-            builders[fetched.topic_partition].add(fetched.index, admission, placed.get(target, []))
+            placed = self._produce([(part, chosen) for (part, _), chosen in zip(admitted, raw, strict=True) if len(chosen)])
+        for part, admission in admitted:
+            self.fetched_bytes += int(part.index.size_bytes.sum())
+            builder_of(part.source).add(part.index, admission, placed.get(self._target_of(part.source), []))
 
-    def _produce(self, chosen_of: Sequence[tuple[IndexedPartition, np.ndarray]]) -> dict[TopicPartition, list[int]]:
+    def _produce(self, chosen_of: Sequence[tuple[ReadPart, np.ndarray]]) -> dict[TopicPartition, list[int]]:
         txn, window = self._open()
-        targets = {fetched.topic_partition: self._target_of(fetched.topic_partition) for fetched, _ in chosen_of}
-        added = [place for place in targets.values() if place not in self._sequences]
+        added = [place for part, _ in chosen_of if (place := self._target_of(part.source)) not in self._sequences]
         if added:
             add_partitions(self._target, txn, added, self._deadline)
             self._sequences.update(dict.fromkeys(added, 0))
         queues: dict[TopicPartition, list[memoryview]] = {}
-        for fetched, chosen in chosen_of:
-            place = targets[fetched.topic_partition]
+        for part, chosen in chosen_of:
+            place = self._target_of(part.source)
             self._sequences[place] = restamp(
-                fetched.records,
-                fetched.index,
+                part.records,
+                part.index,
                 chosen,
                 producer_id=txn.producer_id,
                 producer_epoch=txn.producer_epoch,
                 first_sequence=self._sequences[place],
             )
-            starts, sizes = fetched.index.pos[chosen].tolist(), fetched.index.size_bytes[chosen].tolist()
-            queues[place] = [fetched.records[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+            starts, sizes = part.index.pos[chosen].tolist(), part.index.size_bytes[chosen].tolist()
+            queues[place] = [part.records[start : start + size] for start, size in zip(starts, sizes, strict=True)]
         try:
             placed = window.produce_all(queues)
         except ProduceRefused as refused:
@@ -262,28 +269,27 @@ class _OpenSlot:
         write_receipt(self._target, self.txn, min(self._sequences), self._job.decision, self._job.run_id, self._deadline)
         self._job.observer("task.receipt")
 
-    def _target_of(self, place: TopicPartition) -> TopicPartition:
-        return TopicPartition(self._job.routes[place.topic].target_topic, place.partition)
+    def _target_of(self, source: SourcePartition) -> TopicPartition:
+        return TopicPartition(self._job.routes[source.topic].target_topic, source.partition)
 
     def _explained(
         self,
         refused: ProduceRefused,
-        chosen_of: Sequence[tuple[IndexedPartition, np.ndarray]],
+        chosen_of: Sequence[tuple[ReadPart, np.ndarray]],
         queues: Mapping[TopicPartition, Sequence[memoryview]],
     ) -> MirrorError:
         """The target's answer in the source's terms: which batch, and whether it was damaged before the target saw it."""
-        for fetched, chosen in chosen_of:
-            if self._target_of(fetched.topic_partition) != refused.topic_partition:
+        for part, chosen in chosen_of:
+            if self._target_of(part.source) != refused.topic_partition:
                 continue
+            place = part.source.topic_partition
             batch = int(chosen[refused.index_in_queue])
-            base_offset = int(fetched.index.headers["base_offset"][batch])
+            base_offset = int(part.index.headers["base_offset"][batch])
             # The patched CRC still covers the payload: bytes that fail it now were damaged at or behind the source.
             if not verify_crc(queues[refused.topic_partition][refused.index_in_queue]):
-                return CorruptBatch(
-                    fetched.topic_partition, base_offset, int(fetched.index.pos[batch]), "its CRC does not match its payload"
-                )
+                return CorruptBatch(place, base_offset, int(part.index.pos[batch]), "its CRC does not match its payload")
             return BatchRefused(
-                fetched.topic_partition,
+                place,
                 base_offset,
                 f"the target answered {refused.error_name} for {refused.topic_partition}: {refused.message}",
                 _REMEDIES.get(
@@ -302,23 +308,3 @@ _REMEDIES = {
     "INVALID_RECORD": "The target topic may be compacted while the source holds records without a key: give it the source's "
     "cleanup.policy and start again.",
 }
-
-_clusters: dict[tuple[int, ClientConfig], Cluster] = {}
-_frozen_pid: int | None = None
-
-
-def _cluster(config: ClientConfig) -> Cluster:
-    """One `Cluster` per process and client: Spark reuses its workers, and connections live between micro-batches."""
-    key = (os.getpid(), config)
-    if key not in _clusters:
-        _clusters[key] = Cluster(config)
-    return _clusters[key]
-
-
-def _freeze_imports_once() -> None:
-    """PySpark's daemon collects garbage after every task; what the imports made need not be walked each time."""
-    global _frozen_pid
-    if _frozen_pid != os.getpid():
-        gc.collect()
-        gc.freeze()
-        _frozen_pid = os.getpid()

@@ -26,7 +26,8 @@ from shallow_mirror.sinks.micro_batch import MicroBatchReport, MicroBatchSink, f
 from shallow_mirror.sinks.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.slot_task import Observer, SlotJob, observe_nothing
 from shallow_mirror.sinks.target_topics import TargetTopics
-from shallow_mirror.streaming import mirror_ranges, notes, planning, session
+from shallow_mirror.streaming import kafka_batches, mirror_ranges, notes, planned_stream, planning, session
+from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import Planner
 from shallow_mirror.types import SegmentKind, SourcePartition
 
@@ -203,7 +204,7 @@ class _Run:
         """Every partition that is known now gets a position before anything is planned, and every topic its target."""
         deadline = self._deadline()
         known = owner.positions()
-        planner = Planner(self.config, self.source)
+        planner = Planner(PlanSettings.of_mirror(self.config), self.source)
         starts = planner.start_offsets(known, deadline)
         self._refuse_loops(starts)
         listed = self.source.metadata(sorted({one.topic for one in (*starts, *known)}), deadline).topics
@@ -245,9 +246,13 @@ class _Run:
         )
 
     def _run_query(self, spark: Any, sink: MicroBatchSink, positions: Mapping[SourcePartition, int]) -> None:
-        mirror_ranges.register(spark)
-        options = mirror_ranges.options_of(self.config, initial=positions)
-        stream = spark.readStream.format(mirror_ranges.NAME).options(**options).load()
+        is_direct = self.config.read.transfer == "direct"
+        data_source = mirror_ranges if is_direct else kafka_batches
+        data_source.register(spark)
+        if not is_direct:
+            session.bound_arrow_batches(spark, self.config.read.fetch_bytes)
+        options = planned_stream.options_of_mirror(self.config, initial=positions)
+        stream = spark.readStream.format(data_source.NAME).options(**options).load()
         writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", self.config.checkpoint)
         trigger = {"availableNow": True} if self.available_now else {"processingTime": f"{self.config.trigger_s} seconds"}
         query = writer.trigger(**trigger).start()

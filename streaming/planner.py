@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from shallow_mirror.broker.cluster import Cluster, TopicMetadata
 from shallow_mirror.broker.range_reader import RangeReader, ReadRange
-from shallow_mirror.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MirrorConfig
+from shallow_mirror.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import Retriable
+from shallow_mirror.errors import ConfigError, Retriable
 from shallow_mirror.sinks import routing
 from shallow_mirror.streaming import notes, planning
+from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planning import Offsets
 from shallow_mirror.types import IsolationLevel, PlannedRange, SourcePartition, TopicPartition
 
@@ -55,9 +56,8 @@ class FirstBatch:
 class Planner:
     """Questions to the source cluster. Raises Retriable when it does not answer until the deadline."""
 
-    def __init__(self, config: MirrorConfig, cluster: Cluster) -> None:
-        self._config, self._cluster = config, cluster
-        self._isolation = config.read.isolation_level
+    def __init__(self, settings: PlanSettings, cluster: Cluster) -> None:
+        self._settings, self._cluster = settings, cluster
 
     def log_ends(self, deadline: Deadline) -> LogEnds:
         topics = self._topics(deadline)
@@ -71,8 +71,8 @@ class Planner:
         return LogEnds(ends=ends, leader_epochs=epochs, topic_ids={name: topic.topic_id for name, topic in topics.items()})
 
     def start_offsets(self, known: Mapping[SourcePartition, Positioned], deadline: Deadline) -> dict[SourcePartition, int]:
-        """Where partitions that `known` lacks begin: `read.start`, moved down to a batch's base offset, while nothing is
-        known yet; the log start otherwise. Raises DataLoss when a known topic was created again."""
+        """Where partitions that `known` lacks begin: the configured start, moved down to a batch's base offset, while
+        nothing is known yet; the log start otherwise. Raises DataLoss when a known topic was created again."""
         listing = self.log_ends(deadline)
         planning.require_same_topics({one: position.offset for one, position in known.items()}, listing.topic_ids)
         return self.starts_of([one for one in listing.ends if one not in known], listing, deadline, is_first_run=not known)
@@ -80,14 +80,36 @@ class Planner:
     def starts_of(
         self, sources: Iterable[SourcePartition], listing: LogEnds, deadline: Deadline, *, is_first_run: bool
     ) -> dict[SourcePartition, int]:
-        timestamp = self._config.read.start_timestamp_ms if is_first_run else EARLIEST_TIMESTAMP
         chosen = list(sources)
+        if not is_first_run:
+            return self._list(chosen, EARLIEST_TIMESTAMP, deadline)
+        if self._settings.start_offsets:
+            return self._given_starts(chosen, listing, deadline)
+        timestamp = self._settings.start_timestamp_ms
         if timestamp == LATEST_TIMESTAMP:
             return {one: listing.ends[one] for one in chosen}
         listed = self._list(chosen, timestamp, deadline)
         if timestamp == EARLIEST_TIMESTAMP:
             return listed
         starts = {one: min(offset, listing.ends[one]) if offset >= 0 else listing.ends[one] for one, offset in listed.items()}
+        return self._moved_down(starts, listing, deadline)
+
+    def _given_starts(
+        self, sources: Sequence[SourcePartition], listing: LogEnds, deadline: Deadline
+    ) -> dict[SourcePartition, int]:
+        """Raises ConfigError: as with Spark's Kafka source, every partition needs its start, and none may be invented."""
+        given = self._settings.start_offsets
+        missing = sorted({str(one.topic_partition) for one in sources} - {str(one) for one in given})
+        unknown = sorted({str(one) for one in given} - {str(one.topic_partition) for one in sources})
+        problems = [f"starting offsets: {one} has none" for one in missing]
+        problems += [f"starting offsets: there is no partition {one} to read, or it has no leader" for one in unknown]
+        if problems:
+            raise ConfigError(problems)
+        listed = self._list(sources, EARLIEST_TIMESTAMP, deadline)
+        starts = {}
+        for one in sources:
+            offset = given[one.topic_partition]
+            starts[one] = listed[one] if offset == EARLIEST_TIMESTAMP else listing.ends[one] if offset < 0 else offset
         return self._moved_down(starts, listing, deadline)
 
     def first_batches(
@@ -108,7 +130,9 @@ class Planner:
             )
             for name, one in sorted(by_name.items())
         ]
-        reader = RangeReader(self._cluster, ranges, isolation=self._isolation, fetch_bytes=_SAMPLE_FETCH_BYTES, deadline=deadline)
+        reader = RangeReader(
+            self._cluster, ranges, isolation=self._settings.isolation, fetch_bytes=_SAMPLE_FETCH_BYTES, deadline=deadline
+        )
         for response in reader:
             for part in response:
                 source = by_name[part.topic_partition]
@@ -145,7 +169,7 @@ class Planner:
 
     def _topics(self, deadline: Deadline) -> dict[str, TopicMetadata]:
         listed = self._cluster.metadata(None, deadline).topics
-        rules = self._config.topics
+        rules = self._settings
         return {
             name: topic
             for name, topic in listed.items()
@@ -156,7 +180,7 @@ class Planner:
         by_name: dict[TopicPartition, SourcePartition] = {one.topic_partition: one for one in sources}
         if not by_name:
             return {}
-        isolation = self._isolation if timestamp == LATEST_TIMESTAMP else IsolationLevel.READ_UNCOMMITTED
+        isolation = self._settings.isolation if timestamp == LATEST_TIMESTAMP else IsolationLevel.READ_UNCOMMITTED
         listed = self._cluster.list_offsets(dict.fromkeys(by_name, timestamp), isolation, deadline)
         return {by_name[name]: one.offset for name, one in listed.items()}
 
@@ -166,7 +190,7 @@ class MicroBatchPlanner:
 
     def __init__(
         self,
-        config: MirrorConfig,
+        settings: PlanSettings,
         planner: Planner,
         *,
         parallelism: int,
@@ -174,7 +198,7 @@ class MicroBatchPlanner:
         sleep: Callable[[float], None] = time.sleep,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
-        self._config, self._planner, self._parallelism = config, planner, parallelism
+        self._settings, self._planner, self._parallelism = settings, planner, parallelism
         self._clock, self._sleep, self._now_ms = clock, sleep, now_ms
         self._bytes_per_offset: dict[SourcePartition, float] = {}
         self._slots: dict[SourcePartition, int] = {}
@@ -207,8 +231,10 @@ class MicroBatchPlanner:
             return dict(start)
         self._leader_epochs = listing.leader_epochs
         rate = self._learn(start, listing)
-        budget = planning.budget_bytes(self._config.read.micro_batch_bytes, rate, self._config.write.transaction_timeout_ms)
+        budget = planning.budget_bytes(self._settings.micro_batch_bytes, rate, self._settings.transaction_timeout_ms)
         planned = planning.plan_ends(start, listing.ends, self._bytes_per_offset, budget)
+        if self._settings.micro_batch_offsets is not None:
+            planned = planning.plan_ends(start, planned, dict.fromkeys(start, 1.0), self._settings.micro_batch_offsets)
         self._planned = (self._clock(), self._bytes_between(start, planned))
         self._note(planned, listing.ends, waiting_for=None)
         return planning.merge_new(planned, found)
@@ -227,7 +253,8 @@ class MicroBatchPlanner:
             end,
             bytes_per_offset=self._bytes_per_offset,
             leader_epochs=self._leader_epochs,
-            slots=self._config.write.slots,
+            slots=self._settings.slots,
+            slot_bytes=self._settings.slot_bytes,
             parallelism=self._parallelism,
             last=self._slots,
         )
@@ -260,7 +287,7 @@ class MicroBatchPlanner:
 
     def _learn(self, start: Offsets, listing: LogEnds) -> float | None:
         """Take over what the driver measured, sample what nobody read yet; bytes per second, None at first."""
-        measured = notes.read_measured(notes.measured_path(self._config.checkpoint))
+        measured = notes.read_measured(self._settings.measured_path)
         if measured is not None:
             self._bytes_per_offset.update(measured.bytes_per_offset)
         unknown = {one: at for one, at in start.items() if one not in self._bytes_per_offset and listing.ends.get(one, at) > at}
@@ -283,7 +310,7 @@ class MicroBatchPlanner:
         )
 
     def _deadline(self) -> Deadline:
-        return Deadline.after_ms(self._config.source.client.request_timeout_ms, self._clock)
+        return Deadline.after_ms(self._settings.request_timeout_ms, self._clock)
 
     def _note(self, planned: Offsets, ends: Offsets, *, waiting_for: str | None) -> None:
         now_ms = self._now_ms()
@@ -291,6 +318,6 @@ class MicroBatchPlanner:
         lag = {one: max(0, ends[one] - at) for one, at in planned.items() if one in ends}
         note = notes.PlannerNote(at_ms=now_ms, waiting_for=waiting_for, since_ms=self._since_ms, lag_offsets=lag)
         try:
-            notes.write_note(notes.note_path(self._config.checkpoint), note)
+            notes.write_note(self._settings.note_path, note)
         except OSError as error:
             _log.warning("the planner's note was not written: %s", error)

@@ -20,8 +20,6 @@ Offsets = Mapping[SourcePartition, int]
 STREAM_OFFSET_VERSION = 1
 FIRST_MICRO_BATCH_BYTES = 64 << 20
 LEAST_MICRO_BATCH_BYTES = 1 << 20
-SLOT_BYTES = 32 << 20
-"""A slot is worth its transaction from so many bytes on."""
 TIMEOUT_SHARE = 0.25
 UNKNOWN_BYTES_PER_OFFSET = 1024.0
 UNKNOWN_LEADER_EPOCH = -1
@@ -100,8 +98,13 @@ def merge_new(offsets: Offsets, found: Offsets) -> dict[SourcePartition, int]:
     return {**found, **offsets}
 
 
-def budget_bytes(ceiling_bytes: int, bytes_per_s: float | None, transaction_timeout_ms: int) -> int:
-    """How much a micro-batch may read: the first is small, later ones need at most a quarter of the timeout."""
+def budget_bytes(ceiling_bytes: int, bytes_per_s: float | None, transaction_timeout_ms: int | None) -> int:
+    """How much a micro-batch may read: the first is small, later ones need at most a quarter of the timeout.
+
+    Without a timeout only the ceiling counts.
+    """
+    if transaction_timeout_ms is None:
+        return ceiling_bytes
     if bytes_per_s is None:
         return min(ceiling_bytes, FIRST_MICRO_BATCH_BYTES)
     in_time = int(bytes_per_s * transaction_timeout_ms / 1000 * TIMEOUT_SHARE)
@@ -142,8 +145,9 @@ def _level(ascending: Sequence[float], budget: float) -> float:
     return math.inf
 
 
-def slots_used(slots: int, parallelism: int, active: int, planned_bytes: float) -> int:
-    return max(1, min(slots, parallelism, active, math.ceil(planned_bytes / SLOT_BYTES)))
+def slots_used(slots: int, parallelism: int, active: int, planned_bytes: float, slot_bytes: int) -> int:
+    """A slot is worth its transaction from `slot_bytes` on."""
+    return max(1, min(slots, parallelism, active, math.ceil(planned_bytes / slot_bytes)))
 
 
 def plan_slots(
@@ -173,6 +177,7 @@ def plan_ranges(
     bytes_per_offset: Mapping[SourcePartition, float],
     leader_epochs: Mapping[SourcePartition, int],
     slots: int,
+    slot_bytes: int,
     parallelism: int,
     last: Mapping[SourcePartition, int],
 ) -> tuple[PlannedRange, ...]:
@@ -184,7 +189,7 @@ def plan_ranges(
     }
     if not moving:
         return ()
-    used = slots_used(slots, parallelism, len(moving), sum(moving.values()))
+    used = slots_used(slots, parallelism, len(moving), sum(moving.values()), slot_bytes)
     slot_of = plan_slots(moving, used, last)
     return tuple(
         PlannedRange(

@@ -28,6 +28,8 @@ RECOMMENDED: Mapping[str, tuple[str, str]] = {
 }
 """Setting -> (value, what another costs)."""
 
+ARROW_BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -108,6 +110,13 @@ def check_session(spark: Any) -> None:
         found = spark.sparkContext.getConf().get(name, value)
         if found.lower() != value:
             _log.warning("%s is %s, better %s: %s", name, found, value, cost)
+
+
+def bound_arrow_batches(spark: Any, max_bytes: int) -> None:
+    """Where payloads travel as rows: what Spark gathers before it hands it to a task. Only ever lowers the setting."""
+    found = int(spark.conf.get(ARROW_BATCH_BYTES, str(max_bytes)).removesuffix("b"))
+    if found > max_bytes:
+        spark.conf.set(ARROW_BATCH_BYTES, str(max_bytes))
 
 
 def _is_connect(spark: Any) -> bool:

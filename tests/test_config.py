@@ -89,7 +89,7 @@ def test_an_unknown_key_like_nothing_lists_the_known_ones() -> None:
 def test_all_problems_come_at_once() -> None:
     problems = _problems(
         mirror="a b",
-        read={"start": "yesterday", "transfer": "through-spark", "micro_batch_bytes": "1GiB"},
+        read={"start": "yesterday", "transfer": "by-train", "micro_batch_bytes": "1GiB"},
         write={"transaction_timeout_ms": 900_001, "in_flight_requests": 17},
         source={"alias": "east", "client": {"bootstrap.serverz": "h:1"}},
     )
@@ -103,7 +103,6 @@ def test_all_problems_come_at_once() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"read": {"transfer": "through-spark"}},
         {"read": {"on_data_loss": "continue"}},
         {"write": {"on_refused": "quarantine"}},
         {"tables_writer": "spark"},

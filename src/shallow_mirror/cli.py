@@ -243,12 +243,13 @@ def _log_ends(config: MirrorConfig) -> tuple[dict[Any, int], str | None]:
     from shallow_mirror.broker.cluster import Cluster
     from shallow_mirror.deadline import Deadline
     from shallow_mirror.errors import Retriable
+    from shallow_mirror.streaming.plan_settings import PlanSettings
     from shallow_mirror.streaming.planner import Planner
 
     cluster = Cluster(config.source.client)
     try:
         deadline = Deadline.after_ms(config.source.client.request_timeout_ms, time.monotonic)
-        return dict(Planner(config, cluster).log_ends(deadline).ends), None
+        return dict(Planner(PlanSettings.of_mirror(config), cluster).log_ends(deadline).ends), None
     except Retriable as error:
         return {}, str(error)
     finally:

@@ -23,13 +23,14 @@ from shallow_mirror.sinks import routing
 from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy
 
 NOT_BUILT: Mapping[tuple[str, str], str] = {
-    ("read.transfer", "through-spark"): "the task reads the source itself: use transfer: direct",
     ("read.on_data_loss", "continue"): "the mirror stops when retention overtook it: use on_data_loss: stop",
     ("write.on_refused", "quarantine"): "the mirror stops at a batch that cannot be copied: use on_refused: stop",
     ("tables_writer", "spark"): "tables are written by deltalake: use tables_writer: auto or deltalake",
     ("tables", "{schema: ...}"): "catalog tables are not written: give a folder or URI",
 }
 """(setting, value) -> what can be done today: settings whose meaning is fixed but which this version cannot do."""
+
+DEFAULT_SLOT_BYTES = 32 << 20
 
 EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = -2, -1
 """ListOffsets timestamps."""
@@ -140,6 +141,7 @@ class ReadSettings(_Group):
 
 class WriteSettings(_Group):
     slots: int = Field(default=8, ge=1, le=1000)
+    slot_bytes: int = Field(default=DEFAULT_SLOT_BYTES, ge=1 << 10, le=1 << 40)
     transaction_timeout_ms: int = Field(default=300_000, ge=10_000, le=900_000)
     in_flight_requests: int = Field(default=5, ge=1, le=16)
     in_flight_bytes: int = Field(default=4 << 20, ge=64 << 10, le=1 << 30)

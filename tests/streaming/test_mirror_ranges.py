@@ -11,7 +11,8 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.streaming import mirror_ranges, session
+from shallow_mirror.streaming import mirror_ranges, planned_stream, session
+from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import LogEnds, MicroBatchPlanner
 from shallow_mirror.types import PlannedRange, SourcePartition
 
@@ -36,8 +37,10 @@ class TablePlanner:
 
 
 class TableReader(mirror_ranges.RangeStreamReader):
-    def make_planner(self, config: MirrorConfig, parallelism: int) -> MicroBatchPlanner:
-        return MicroBatchPlanner(config, TablePlanner(), parallelism=parallelism)  # type: ignore[arg-type]
+    def make_planner(self) -> MicroBatchPlanner:
+        config = planned_stream.mirror_of(self.options)
+        assert config is not None
+        return MicroBatchPlanner(PlanSettings.of_mirror(config), TablePlanner(), parallelism=self.parallelism)  # type: ignore[arg-type]
 
 
 class TableSource(mirror_ranges.MirrorRanges):
@@ -77,7 +80,7 @@ def test_an_arrow_batch_has_the_declared_schema() -> None:
 
 
 def test_options_are_text_and_the_reader_connects_to_nothing_when_made(tmp_path: Path) -> None:
-    options = mirror_ranges.options_of(_config(tmp_path), initial={A: 7}, parallelism=2)
+    options = planned_stream.options_of_mirror(_config(tmp_path), initial={A: 7}, parallelism=2)
     assert all(isinstance(value, str) for value in options.values())
     reader = mirror_ranges.RangeStreamReader(options)
     assert reader._planner is None
@@ -101,7 +104,7 @@ def _run_available_now(spark: Any, config: MirrorConfig) -> list[list[tuple[Any,
     def collect(frame: DataFrame, _spark_batch_id: int) -> None:
         micro_batches.append(sorted(tuple(row) for row in frame.collect()))
 
-    stream = spark.readStream.format(mirror_ranges.NAME).options(**mirror_ranges.options_of(config)).load()
+    stream = spark.readStream.format(mirror_ranges.NAME).options(**planned_stream.options_of_mirror(config)).load()
     query = (
         stream.writeStream.foreachBatch(collect)
         .option("checkpointLocation", config.checkpoint)
@@ -134,7 +137,7 @@ def test_a_query_plans_bounded_micro_batches_takes_in_a_new_topic_and_ends(spark
 @pytest.mark.spark
 def test_client_properties_do_not_show_in_plans(spark: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     spark.dataSource.register(TableSource)
-    frame = spark.readStream.format(mirror_ranges.NAME).options(**mirror_ranges.options_of(_config(tmp_path))).load()
+    frame = spark.readStream.format(mirror_ranges.NAME).options(**planned_stream.options_of_mirror(_config(tmp_path))).load()
     frame.explain(True)
     printed = capfd.readouterr().out
     assert "Physical Plan" in printed

@@ -13,6 +13,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLoss, Retriable
 from shallow_mirror.streaming import notes, planning
+from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import FirstBatch, LogEnds, MicroBatchPlanner, Planner
 from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
 
@@ -82,13 +83,13 @@ def _deadline() -> Deadline:
 
 
 def _planner(folder: Path, cluster: FakeCluster, **read: Any) -> UnsampledPlanner:
-    return UnsampledPlanner(_config(folder, **read), cluster)  # type: ignore[arg-type]
+    return UnsampledPlanner(PlanSettings.of_mirror(_config(folder, **read)), cluster)  # type: ignore[arg-type]
 
 
 def _micro_batches(folder: Path, cluster: FakeCluster, **read: Any) -> MicroBatchPlanner:
     clock = iter(range(10**6))
     return MicroBatchPlanner(
-        _config(folder, **read),
+        PlanSettings.of_mirror(_config(folder, **read)),
         _planner(folder, cluster, **read),
         parallelism=2,
         clock=lambda: float(next(clock)),
@@ -238,7 +239,7 @@ def test_the_first_batch_of_each_partition_is_taken_from_header_arrays(tmp_path:
         raise Retriable("DEADLINE", "too late")
 
     monkeypatch.setattr("shallow_mirror.streaming.planner.RangeReader", reader)
-    planner = Planner(_config(tmp_path), _cluster())  # type: ignore[arg-type]
+    planner = Planner(PlanSettings.of_mirror(_config(tmp_path)), _cluster())  # type: ignore[arg-type]
     listing = planner.log_ends(_deadline())
     assert planner.sample({A: 40, B: 5}, listing, _deadline()) == {A: 50.0, B: 50.0}
     assert asked == [(A.topic_partition, 40, 41), (B.topic_partition, 5, 6)]

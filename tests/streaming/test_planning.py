@@ -125,7 +125,7 @@ def test_partitions_keep_their_slot_unless_that_unbalances_the_bytes() -> None:
     [((8, 4, 10, 1e12), 4), ((8, 16, 10, 33.0 * MIB), 2), ((8, 16, 3, 1e12), 3), ((2, 16, 3, 1e12), 2), ((8, 8, 8, 0.5), 1)],
 )
 def test_slots_used_is_the_least_of_its_four_limits(limits: tuple[int, int, int, float], used: int) -> None:
-    assert planning.slots_used(*limits) == used
+    assert planning.slots_used(*limits, 32 << 20) == used
 
 
 def test_ranges_hold_what_moves_and_entering_partitions_have_none() -> None:
@@ -135,6 +135,7 @@ def test_ranges_hold_what_moves_and_entering_partitions_have_none() -> None:
         bytes_per_offset={A: 2.0},
         leader_epochs={A: 7},
         slots=8,
+        slot_bytes=32 << 20,
         parallelism=2,
         last={},
     )

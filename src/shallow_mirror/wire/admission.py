@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, TopicPartition
+from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SegmentKind, TopicPartition
 from shallow_mirror.wire.batch_index import BatchIndex
 from shallow_mirror.wire.header import CODEC_MASK, CONTROL_BIT, LOG_APPEND_TIME_BIT, NO_PRODUCER_ID, TRANSACTIONAL_BIT, Codec
 from shallow_mirror.wire.markers import Marker, MarkerType, parse_marker
@@ -26,6 +26,10 @@ class Verdict(enum.IntEnum):
     REFUSE = 6
     BEYOND = 7
     """Base offset at or above the range's end: the next range holds it."""
+
+
+_KIND_OF_MARKER = {MarkerType.COMMIT: SegmentKind.COMMIT, MarkerType.ABORT: SegmentKind.ABORT, MarkerType.OTHER: SegmentKind.GAP}
+_KIND_OF_VERDICT = {Verdict.DROP_ABORTED: SegmentKind.ABORTED, Verdict.DROP_EMPTY: SegmentKind.GAP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,14 @@ def admit(
         tuple(refusals[i] for i in sorted(refusals)),
         tuple(rebuilds[i] for i in sorted(rebuilds)),
     )
+
+
+def kind_of(admission: Admission, i: int) -> SegmentKind:
+    """What batch `i`, which must be ours, is in the offset map: data unless it is dropped."""
+    verdict = Verdict(int(admission.verdicts[i]))
+    if verdict is Verdict.DROP_CONTROL:
+        return _KIND_OF_MARKER[admission.markers[i].type]
+    return _KIND_OF_VERDICT.get(verdict, SegmentKind.DATA)
 
 
 def first_unsupported(admission: Admission) -> Refusal | None:

@@ -1,0 +1,194 @@
+"""Executor: where the batches of a slot come from: read from the source by the task itself, or handed over by Spark.
+
+Both give the same: whole batches of [position, end of the range) by source partition. Admission, restamping, produce and
+segments do not know which it was.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import pyarrow as pa
+
+from shallow_mirror.broker import batch_rows
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.range_reader import RangeReader, ReadRange
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import CorruptBatch, MirrorError
+from shallow_mirror.types import IsolationLevel, PlannedRange, SourcePartition
+from shallow_mirror.wire.batch_index import BatchIndex, index_batches
+
+_UNKNOWN_BYTES_PER_OFFSET = 1024.0
+_NO_END = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPart:
+    """Whole batches of one source partition. `records` is writable and valid until the reading is resumed."""
+
+    source: SourcePartition
+    range_end: int
+    index: BatchIndex
+    records: memoryview
+    aborted: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingLimits:
+    """How a task reads the source. `fetch_bytes` is the size of its receive buffer."""
+
+    isolation: IsolationLevel
+    fetch_bytes: int
+    deadline: Deadline
+
+
+class SlotReading(Protocol):
+    """Iterate once. Raises DataLoss, CorruptBatch, BatchRefused, Retriable.
+
+    A part names a source partition once. `unknown` are ranges of partitions without a position, left alone; `reached`
+    says up to where each other partition was read, when the iteration is over.
+    """
+
+    @property
+    def unknown(self) -> tuple[PlannedRange, ...]: ...
+
+    def __iter__(self) -> Iterator[tuple[ReadPart, ...]]: ...
+
+    def reached(self) -> Mapping[SourcePartition, int]: ...
+
+
+class DirectReading:
+    """The task's own Fetch requests, from the position on, whatever the plan's start says."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        ranges: Sequence[PlannedRange],
+        positions: Mapping[SourcePartition, int],
+        limits: ReadingLimits,
+    ) -> None:
+        self.unknown = tuple(one for one in ranges if one.source not in positions)
+        pending = [one for one in ranges if one.source in positions and positions[one.source] < one.end]
+        self._planned = {one.source.topic_partition: one for one in pending}
+        self._reader = RangeReader(
+            cluster,
+            [
+                ReadRange(one.source.topic_partition, one.leader_epoch, positions[one.source], one.end, one.bytes_per_offset)
+                for one in pending
+            ],
+            isolation=limits.isolation,
+            fetch_bytes=limits.fetch_bytes,
+            deadline=limits.deadline,
+        )
+
+    def __iter__(self) -> Iterator[tuple[ReadPart, ...]]:
+        for response in self._reader:
+            yield tuple(
+                ReadPart(planned.source, planned.end, fetched.index, fetched.records, fetched.aborted)
+                for fetched in response
+                for planned in (self._planned[fetched.topic_partition],)
+            )
+
+    def reached(self) -> Mapping[SourcePartition, int]:
+        return {self._planned[place].source: position for place, position in self._reader.positions().items()}
+
+
+class RowReading:
+    """Rows of `kafka-batches` that Spark hands over; what lies between the position and the first of them is read directly.
+
+    Bytes are copied once more, because Arrow's are not ours to rewrite: a buffer of the size of one arrow batch, which
+    the session's `spark.sql.execution.arrow.maxBytesPerBatch` bounds.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        arrow_batches: Iterable[pa.RecordBatch],
+        slot: int,
+        positions: Mapping[SourcePartition, int],
+        limits: ReadingLimits,
+    ) -> None:
+        self._cluster, self._arrow_batches, self._slot = cluster, arrow_batches, slot
+        self._positions, self._limits = positions, limits
+        self._unknown: dict[SourcePartition, PlannedRange] = {}
+        self._reached: dict[SourcePartition, int] = {}
+
+    @property
+    def unknown(self) -> tuple[PlannedRange, ...]:
+        return tuple(self._unknown.values())
+
+    def reached(self) -> Mapping[SourcePartition, int]:
+        return self._reached
+
+    def __iter__(self) -> Iterator[tuple[ReadPart, ...]]:
+        for arrow_batch in self._arrow_batches:
+            failure = batch_rows.first_failure(arrow_batch)
+            if failure is not None:
+                error = pickle.loads(failure)
+                assert isinstance(error, MirrorError)
+                raise error
+            yield from self._parts_of(batch_rows.parse_rows(arrow_batch))
+
+    def _parts_of(self, runs: Iterable[batch_rows.RowRun]) -> Iterator[tuple[ReadPart, ...]]:
+        together: dict[SourcePartition, ReadPart] = {}
+        for run in runs:
+            if run.source not in self._positions:
+                self._leave(run)
+                continue
+            if run.source in together or self._is_behind(run):
+                yield tuple(together.values())
+                together = {}
+                yield from self._catch_up(run)
+            self._reached[run.source] = max(run.end, self._positions[run.source])
+            if len(run.records):
+                together[run.source] = _part_of(run)
+        yield tuple(together.values())
+
+    def _is_behind(self, run: batch_rows.RowRun) -> bool:
+        return self._reached.get(run.source, self._positions[run.source]) < run.start
+
+    def _catch_up(self, run: batch_rows.RowRun) -> Iterator[tuple[ReadPart, ...]]:
+        """The map fell back behind what Spark planned, for instance because its checkpoint is older or newer."""
+        if not self._is_behind(run):
+            return
+        position = self._reached.get(run.source, self._positions[run.source])
+        missing = PlannedRange(
+            slot=self._slot,
+            source=run.source,
+            leader_epoch=-1,
+            start=position,
+            end=run.start,
+            bytes_per_offset=_UNKNOWN_BYTES_PER_OFFSET,
+        )
+        direct = DirectReading(self._cluster, [missing], {run.source: position}, self._limits)
+        yield from direct
+
+    def _leave(self, run: batch_rows.RowRun) -> None:
+        known = self._unknown.get(run.source)
+        if known is not None:
+            self._unknown[run.source] = replace(known, end=run.end)
+            return
+        self._unknown[run.source] = PlannedRange(
+            slot=self._slot,
+            source=run.source,
+            leader_epoch=-1,
+            start=run.start,
+            end=run.end,
+            bytes_per_offset=_UNKNOWN_BYTES_PER_OFFSET,
+        )
+
+
+def _part_of(run: batch_rows.RowRun) -> ReadPart:
+    records = memoryview(bytearray(run.records))
+    index = index_batches(records)
+    if index.stop is not None or index.consumed_bytes != len(records):
+        raise CorruptBatch(run.source.topic_partition, run.start, index.consumed_bytes, "Spark handed over half a batch")
+    return ReadPart(run.source, _NO_END, index, records, run.aborted)
+
+
+def known_only(positions: Mapping[SourcePartition, int], topics: Set[str]) -> dict[SourcePartition, int]:
+    """Positions of partitions whose topic has a route."""
+    return {source: position for source, position in positions.items() if source.topic in topics}

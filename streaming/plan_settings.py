@@ -1,0 +1,51 @@
+"""What planning needs to know, whether it comes from a mirror file or from the options of `kafka-batches`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shallow_mirror.config import DEFAULT_SLOT_BYTES, EARLIEST_TIMESTAMP, MirrorConfig
+from shallow_mirror.streaming import notes
+from shallow_mirror.types import IsolationLevel, TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSettings:
+    """`include` and `exclude` are regular expressions on whole topic names.
+
+    `start_timestamp_ms` is a ListOffsets timestamp (-2 earliest, -1 latest), for partitions known at the first run;
+    `start_offsets` wins over it and may hold -1 and -2 as well. `transaction_timeout_ms` bounds a micro-batch in time,
+    `micro_batch_offsets` in offsets; None: no such bound. Without the paths of the notes nothing is noted or learned.
+    """
+
+    include: tuple[str, ...]
+    exclude: tuple[str, ...] = ()
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    start_timestamp_ms: int = EARLIEST_TIMESTAMP
+    start_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    micro_batch_bytes: int
+    micro_batch_offsets: int | None = None
+    transaction_timeout_ms: int | None = None
+    slots: int
+    slot_bytes: int = DEFAULT_SLOT_BYTES
+    request_timeout_ms: int
+    note_path: Path | None = None
+    measured_path: Path | None = None
+
+    @classmethod
+    def of_mirror(cls, config: MirrorConfig) -> PlanSettings:
+        return cls(
+            include=tuple(config.topics.include),
+            exclude=tuple(config.topics.exclude),
+            isolation=config.read.isolation_level,
+            start_timestamp_ms=config.read.start_timestamp_ms,
+            micro_batch_bytes=config.read.micro_batch_bytes,
+            transaction_timeout_ms=config.write.transaction_timeout_ms,
+            slots=config.write.slots,
+            slot_bytes=config.write.slot_bytes,
+            request_timeout_ms=config.source.client.request_timeout_ms,
+            note_path=notes.note_path(config.checkpoint),
+            measured_path=notes.measured_path(config.checkpoint),
+        )

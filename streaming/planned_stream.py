@@ -1,0 +1,112 @@
+"""Planner process: what the two data sources share: stream offsets, planning, input partitions of one slot each.
+
+The planner's connections are made at the first question, never in `__init__`: Spark pickles another instance of the
+reader for the executors, and only input partitions carry anything to them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+
+from shallow_mirror.broker.client_config import ClientConfig
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.streaming import planning
+from shallow_mirror.streaming.plan_settings import PlanSettings
+from shallow_mirror.streaming.planner import MicroBatchPlanner, Planner
+from shallow_mirror.streaming.planning import Offsets
+from shallow_mirror.types import PlannedRange
+
+_CONFIG = "mirrorsecret"
+"""Spark hides options whose name holds "secret" in plans and logs; a client property may be one."""
+_PARALLELISM = "parallelism"
+_INITIAL = "initial"
+
+
+@dataclass(frozen=True)
+class SlotPartition(InputPartition):  # type: ignore[misc]
+    """Spark's input partition: everything one slot does in a micro-batch."""
+
+    ranges: tuple[PlannedRange, ...]
+
+
+def options_of_mirror(config: MirrorConfig, *, initial: Offsets | None = None, parallelism: int | None = None) -> dict[str, str]:
+    """Options of a mirror's stream. `initial` is where a new Spark checkpoint begins: the map's positions, or `read.start`
+    if None."""
+    options = {_CONFIG: config.to_json(), _PARALLELISM: str(parallelism or _session_parallelism())}
+    if initial is not None:
+        options[_INITIAL] = json.dumps(planning.build_stream_offset(initial))
+    return options
+
+
+def mirror_of(options: Mapping[str, str]) -> MirrorConfig | None:
+    """The mirror these options were made for; None for options that a user wrote."""
+    return MirrorConfig.from_json(options[_CONFIG]) if _CONFIG in options else None
+
+
+def _session_parallelism() -> int:
+    spark = SparkSession.getActiveSession()
+    return int(spark.sparkContext.defaultParallelism) if spark is not None else os.cpu_count() or 1
+
+
+def make_micro_batch_planner(settings: PlanSettings, client: ClientConfig, parallelism: int) -> MicroBatchPlanner:
+    from shallow_mirror.broker.cluster import Cluster  # planner process only
+
+    return MicroBatchPlanner(settings, Planner(settings, Cluster(client)), parallelism=parallelism)
+
+
+def slot_partitions(ranges: Sequence[PlannedRange]) -> list[SlotPartition]:
+    by_slot: dict[int, list[PlannedRange]] = {}
+    for one in ranges:
+        by_slot.setdefault(one.slot, []).append(one)
+    return [SlotPartition(tuple(slot)) for _, slot in sorted(by_slot.items())]
+
+
+class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """A subclass says what a row is (`read`) and, where options may be a user's, how they are understood (`make_planner`)."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.options = dict(options)
+        self._planner: MicroBatchPlanner | None = None
+
+    def make_planner(self) -> MicroBatchPlanner:
+        config = mirror_of(self.options)
+        assert config is not None
+        return make_micro_batch_planner(PlanSettings.of_mirror(config), config.source.client, self.parallelism)
+
+    @property
+    def parallelism(self) -> int:
+        return int(self.options[_PARALLELISM])
+
+    def _planning(self) -> MicroBatchPlanner:
+        if self._planner is None:
+            self._planner = self.make_planner()
+        return self._planner
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as those below
+        if _INITIAL in self.options:
+            return planning.build_stream_offset(planning.parse_stream_offset(json.loads(self.options[_INITIAL])))
+        return planning.build_stream_offset(self._planning().initial())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """The limit is ours (bytes or offsets a micro-batch), whatever Spark passes. Raises DataLoss."""
+        return planning.build_stream_offset(self._planning().latest(planning.parse_stream_offset(start)))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._planning().prepare_available_now()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return slot_partitions(self._planning().ranges(planning.parse_stream_offset(start), planning.parse_stream_offset(end)))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark's commits mean nothing to the source: nobody's group offsets are kept."""
