@@ -60,6 +60,13 @@ def read_note(path: Path | None) -> PlannerNote | None:
         return None
 
 
+def planned_lag(note: PlannerNote | None, since_ms: int) -> int | None:
+    """Lag of all planned partitions together; None when the note is older than `since_ms` or is no plan."""
+    if note is None or note.waiting_for is not None or note.at_ms < since_ms:
+        return None
+    return sum(note.lag_offsets.values())
+
+
 def write_measured(path: Path | None, measured: Measured) -> None:
     rows = [[one.topic, one.topic_id, one.partition, value] for one, value in sorted(measured.bytes_per_offset.items())]
     _write(path, {"bytes_per_s": measured.bytes_per_s, "bytes_per_offset": rows})
