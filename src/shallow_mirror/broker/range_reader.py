@@ -14,16 +14,13 @@ from dataclasses import dataclass
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.connection import Connection, ReceiveBuffer
-from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name
+from shallow_mirror.broker.error_codes import error_name
+from shallow_mirror.broker.fetch_exchange import MAX_BATCH_BYTES, partition_error, receive_fetch, send_fetch, stop_error
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BatchRefused, CorruptBatch, DataLoss, MirrorError, Retriable
+from shallow_mirror.errors import MirrorError, Retriable
 from shallow_mirror.types import IsolationLevel, TopicPartition
-from shallow_mirror.wire.batch_index import BatchIndex, StopReason, index_batches
-from shallow_mirror.wire.fetch import FetchedPartition, FetchPartition, build_fetch_request, parse_fetch_response
-from shallow_mirror.wire.primitives import WireError
-
-MAX_BATCH_BYTES = 104_857_600
-"""Largest answer accepted: socket.request.max.bytes of brokers bounds what anybody could have produced."""
+from shallow_mirror.wire.batch_index import BatchIndex, index_batches
+from shallow_mirror.wire.fetch import FetchedPartition, FetchPartition
 
 OVER_FETCH = 1.1
 OVER_FETCH_SLACK_BYTES = 65_536
@@ -32,7 +29,6 @@ OVER_FETCH_SLACK_BYTES = 65_536
 EMPTY_ANSWERS_AT_END = 2
 """Empty answers in a row, with the log known to reach beyond the range, that mean: no batch is left in it."""
 
-_OFFSET_OUT_OF_RANGE = 1
 _FRAME_SLACK_BYTES = 65_536
 
 
@@ -159,18 +155,15 @@ class RangeReader:
 
     def _send(self, node_id: int, places: Sequence[TopicPartition]) -> Connection:
         connection = self._cluster.connection(node_id, "fetch", self._deadline)
-        correlation_id = connection.next_correlation_id()
-        request = build_fetch_request(
-            correlation_id,
-            connection.client_id,
+        self._first_of_request[node_id] = places[0]
+        send_fetch(
+            connection,
             [self._fetch_of(place) for place in places],
             isolation=self._isolation,
             max_wait_ms=self._max_wait_ms,
-            min_bytes=1,
             max_bytes=self._fetch_bytes,
+            deadline=self._deadline,
         )
-        self._first_of_request[node_id] = places[0]
-        connection.send(correlation_id, [request], self._deadline)
         return connection
 
     def _fetch_of(self, place: TopicPartition) -> FetchPartition:
@@ -185,17 +178,12 @@ class RangeReader:
     ) -> tuple[FetchedPartition, ...] | None:
         one = self._deadline.sooner(self._cluster.config.request_timeout_ms + self._max_wait_ms)
         try:
-            frame = connection.receive(one, self._buffer)
-            del waiting[node_id]
-            response = parse_fetch_response(frame)
-        except WireError as error:
-            connection.close()
-            self._again(Retriable("PROTOCOL", f"unreadable Fetch answer: {error}"))
-            return None
+            response = receive_fetch(connection, self._buffer, one)
         except Retriable as error:
-            waiting.pop(node_id, None)
             self._again(error)
             return None
+        finally:
+            del waiting[node_id]
         if response.throttle_time_ms:  # a throttled answer is empty whatever the log holds
             self._first_of_request.pop(node_id)
             time.sleep(min(response.throttle_time_ms, self._deadline.remaining_ms()) / 1000)
@@ -210,11 +198,12 @@ class RangeReader:
         error: Retriable | None = None
         for fetched in answered:
             progress = self._progress[fetched.topic_partition]
-            if fetched.error_code:
-                error = self._partition_error(fetched, progress) or error
+            wrong = partition_error(self._cluster, fetched, progress.position, self._isolation, self._deadline)
+            if isinstance(wrong, Retriable):
+                error = wrong
                 continue
-            if fetched.diverging is not None:
-                self._failure = self._loss(progress, fetched.log_start_offset, "the source's log was truncated below this offset")
+            if wrong is not None:
+                self._failure = wrong
                 continue
             indexed = self._index(fetched, progress, is_first=fetched.topic_partition == first)
             if indexed is not None:
@@ -230,7 +219,7 @@ class RangeReader:
         index = index_batches(fetched.records)
         fetch_offset = progress.position
         if index.stop is not None:
-            self._failure = _stop_error(fetched.topic_partition, index, fetched.records)
+            self._failure = stop_error(fetched.topic_partition, index.stop)
         if not len(index):
             if is_first:
                 self._count_empty(fetched, progress)
@@ -261,29 +250,6 @@ class RangeReader:
         if progress.empty_answers >= EMPTY_ANSWERS_AT_END:
             progress.position = progress.range.end
 
-    def _partition_error(self, fetched: FetchedPartition, progress: _Progress) -> Retriable | None:
-        code = fetched.error_code
-        if code == _OFFSET_OUT_OF_RANGE:
-            self._failure = self._out_of_range(progress)
-            return None
-        if error_class(code) is ErrorClass.DEFINITE:
-            self._failure = CorruptBatch(
-                fetched.topic_partition, progress.position, 0, f"the source broker answered {error_name(code)} to Fetch"
-            )
-            return None
-        return Retriable(error_name(code), f"Fetch of {fetched.topic_partition}")
-
-    def _out_of_range(self, progress: _Progress) -> DataLoss:
-        place = progress.range.topic_partition
-        earliest = self._cluster.list_offsets({place: -2}, self._isolation, self._deadline)[place].offset
-        latest = self._cluster.list_offsets({place: -1}, self._isolation, self._deadline)[place].offset
-        if progress.position < earliest:
-            return self._loss(progress, earliest, "retention or DeleteRecords removed it before it was copied")
-        return self._loss(progress, earliest, f"the log ends at {latest}: it was truncated, or the topic was created again")
-
-    def _loss(self, progress: _Progress, log_start_offset: int, detail: str) -> DataLoss:
-        return DataLoss(progress.range.topic_partition, progress.position, log_start_offset, detail)
-
 
 def _reached(index: BatchIndex, range_end: int) -> int:
     """Behind the last batch of the range; its end, where batches of the next range were fetched along with it."""
@@ -291,16 +257,3 @@ def _reached(index: BatchIndex, range_end: int) -> int:
     ours = index.last_offset[base_offsets < range_end]
     reached = int(ours[-1]) + 1 if len(ours) else 0
     return max(reached, range_end) if len(ours) < len(base_offsets) else reached
-
-
-def _stop_error(place: TopicPartition, index: BatchIndex, records: memoryview) -> MirrorError:
-    stop = index.stop
-    assert stop is not None
-    if stop.reason is StopReason.LEGACY_MAGIC:
-        return BatchRefused(
-            place,
-            stop.base_offset,
-            f"its record format ({stop.detail}) is older than Kafka 0.11",
-            "Old formats are not converted by this version: exclude the topic (topics.exclude) or set read.start behind them",
-        )
-    return CorruptBatch(place, stop.base_offset, stop.pos, f"{stop.reason.value}: {stop.detail}")

@@ -1,0 +1,95 @@
+"""Everywhere: one Fetch to a leader, its answer, and what the errors of an answer mean to whoever reads raw batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.connection import Connection, ReceiveBuffer
+from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import BatchRefused, CorruptBatch, DataLoss, MirrorError, Retriable
+from shallow_mirror.types import IsolationLevel, TopicPartition
+from shallow_mirror.wire.batch_index import IndexStop, StopReason
+from shallow_mirror.wire.fetch import FetchedPartition, FetchPartition, FetchResponse, build_fetch_request, parse_fetch_response
+from shallow_mirror.wire.primitives import WireError
+
+MAX_BATCH_BYTES = 104_857_600
+"""Largest answer accepted: socket.request.max.bytes of brokers bounds what anybody could have produced."""
+
+_OFFSET_OUT_OF_RANGE = 1
+
+
+def send_fetch(
+    connection: Connection,
+    partitions: Sequence[FetchPartition],
+    *,
+    isolation: IsolationLevel,
+    max_wait_ms: int,
+    max_bytes: int,
+    deadline: Deadline,
+) -> None:
+    """Raises Retriable; the connection is then closed."""
+    correlation_id = connection.next_correlation_id()
+    request = build_fetch_request(
+        correlation_id,
+        connection.client_id,
+        partitions,
+        isolation=isolation,
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        max_bytes=max_bytes,
+    )
+    connection.send(correlation_id, [request], deadline)
+
+
+def receive_fetch(connection: Connection, buffer: ReceiveBuffer, deadline: Deadline) -> FetchResponse:
+    """The answer to the oldest Fetch on the wire; its records are views of `buffer`. Raises Retriable and closes."""
+    frame = connection.receive(deadline, buffer)
+    try:
+        return parse_fetch_response(frame)
+    except WireError as error:
+        connection.close()
+        raise Retriable("PROTOCOL", f"unreadable Fetch answer: {error}") from error
+
+
+def partition_error(
+    cluster: Cluster, fetched: FetchedPartition, position: int, isolation: IsolationLevel, deadline: Deadline
+) -> MirrorError | None:
+    """What is wrong with one partition of an answer: DataLoss, CorruptBatch or Retriable; None for a good one.
+
+    Asks the cluster for the log's ends where the position is outside of them, and then may itself raise Retriable.
+    """
+    place, code = fetched.topic_partition, fetched.error_code
+    if code == _OFFSET_OUT_OF_RANGE:
+        return _out_of_range(cluster, place, position, isolation, deadline)
+    if code and error_class(code) is ErrorClass.DEFINITE:
+        return CorruptBatch(place, position, 0, f"the source broker answered {error_name(code)} to Fetch")
+    if code:
+        return Retriable(error_name(code), f"Fetch of {place}")
+    if fetched.diverging is not None:
+        return DataLoss(place, position, fetched.log_start_offset, "the source's log was truncated below this offset")
+    return None
+
+
+def _out_of_range(
+    cluster: Cluster, place: TopicPartition, position: int, isolation: IsolationLevel, deadline: Deadline
+) -> DataLoss:
+    earliest = cluster.list_offsets({place: -2}, isolation, deadline)[place].offset
+    latest = cluster.list_offsets({place: -1}, isolation, deadline)[place].offset
+    if position < earliest:
+        return DataLoss(place, position, earliest, "retention or DeleteRecords removed it before it was copied")
+    detail = f"the log ends at {latest}: it was truncated, or the topic was created again"
+    return DataLoss(place, position, earliest, detail)
+
+
+def stop_error(place: TopicPartition, stop: IndexStop) -> MirrorError:
+    """What follows the whole batches of an answer is no batch of magic 2: BatchRefused for older formats, else CorruptBatch."""
+    if stop.reason is StopReason.LEGACY_MAGIC:
+        return BatchRefused(
+            place,
+            stop.base_offset,
+            f"its record format ({stop.detail}) is older than Kafka 0.11",
+            "Old formats are not converted by this version: exclude the topic (topics.exclude) or set read.start behind them",
+        )
+    return CorruptBatch(place, stop.base_offset, stop.pos, f"{stop.reason.value}: {stop.detail}")
