@@ -48,8 +48,11 @@ Ends = int | Mapping[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
+    """`topics` are those of `subscribe`; with `subscribePattern` there are none by name."""
+
     client: ClientConfig
     plan: PlanSettings
+    topics: tuple[str, ...]
     ends: Ends
     keep: Keep
     is_data_loss_fatal: bool
@@ -70,7 +73,8 @@ class _Parser:
     def parse(self) -> BatchOptions:
         self._check_names()
         client = self._client()
-        include = self._topics()
+        topics = self._topics()
+        include = tuple(re.escape(one) for one in topics) or self._pattern()
         starts = self._offsets("startingOffsets", "latest" if self._is_streaming else "earliest")
         ends = self._offsets("endingOffsets", "latest")
         if ends == EARLIEST_TIMESTAMP:
@@ -94,7 +98,9 @@ class _Parser:
             slots=slots,
             request_timeout_ms=client.request_timeout_ms,
         )
-        return BatchOptions(client=client, plan=plan, ends=ends, keep=keep, is_data_loss_fatal=is_fatal, fetch_bytes=fetch_bytes)
+        return BatchOptions(
+            client=client, plan=plan, topics=topics, ends=ends, keep=keep, is_data_loss_fatal=is_fatal, fetch_bytes=fetch_bytes
+        )
 
     def _check_names(self) -> None:
         known = {name.lower(): name for name in _NAMES}
@@ -120,20 +126,23 @@ class _Parser:
             return None
 
     def _topics(self) -> tuple[str, ...]:
-        names, pattern = self._given.get("subscribe"), self._given.get("subscribepattern")
-        if (names is None) == (pattern is None):
+        names = self._given.get("subscribe")
+        if (names is None) == ("subscribepattern" not in self._given):
             self.problems.append("give one of subscribe (topic names with commas in between) and subscribePattern")
+        if names is None:
             return ()
-        if names is not None:
-            topics = tuple(re.escape(one.strip()) for one in names.split(",") if one.strip())
-            if not topics:
-                self.problems.append("subscribe: names no topic")
-            return topics
+        topics = tuple(one.strip() for one in names.split(",") if one.strip())
+        if not topics:
+            self.problems.append("subscribe: names no topic")
+        return topics
+
+    def _pattern(self) -> tuple[str, ...]:
+        pattern = self._given.get("subscribepattern", "")
         try:
-            re.compile(str(pattern))
+            re.compile(pattern)
         except re.error as error:
             self.problems.append(f"subscribePattern: {pattern!r} is not a regular expression: {error}")
-        return (str(pattern),)
+        return (pattern,)
 
     def _offsets(self, name: str, default: str) -> Ends:
         text = self._given.get(name.lower(), default)

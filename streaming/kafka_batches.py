@@ -210,14 +210,18 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         finally:
             cluster.close()
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, SlotPartition)
-        yield from _row_reader(self._given, is_streaming=False).read(partition.ranges)
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """Spark hands over None where there are no input partitions."""
+        if isinstance(partition, SlotPartition):
+            yield from _row_reader(self._given, is_streaming=False).read(partition.ranges)
 
 
 def _plan_once(options: BatchOptions, planner: Planner) -> tuple[PlannedRange, ...]:
     deadline = Deadline.after_ms(options.client.request_timeout_ms, time.monotonic)
     listing = planner.log_ends(deadline)
+    missing = sorted(set(options.topics) - listing.topic_ids.keys())
+    if missing:
+        raise ConfigError([f"subscribe: there is no topic {name}" for name in missing])
     starts = planner.starts_of(listing.ends, listing, deadline, is_first_run=True)
     return planning.plan_ranges(
         starts,

@@ -12,7 +12,7 @@ from shallow_mirror.broker.cluster import Cluster, TopicMetadata
 from shallow_mirror.broker.range_reader import RangeReader, ReadRange
 from shallow_mirror.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, Retriable
+from shallow_mirror.errors import ConfigError, MirrorError, Retriable
 from shallow_mirror.sinks import routing
 from shallow_mirror.streaming import notes, planning
 from shallow_mirror.streaming.plan_settings import PlanSettings
@@ -110,7 +110,8 @@ class Planner:
         for one in sources:
             offset = given[one.topic_partition]
             starts[one] = listed[one] if offset == EARLIEST_TIMESTAMP else listing.ends[one] if offset < 0 else offset
-        return self._moved_down(starts, listing, deadline)
+        held = {one: start for one, start in starts.items() if start > listed[one]}  # who reads finds what was deleted
+        return starts | self._moved_down(held, listing, deadline)
 
     def first_batches(
         self, starts: Offsets, listing: LogEnds, deadline: Deadline
@@ -148,12 +149,13 @@ class Planner:
                     )
 
     def sample(self, starts: Offsets, listing: LogEnds, deadline: Deadline) -> dict[SourcePartition, float]:
-        """Bytes per offset by the first batch, of the partitions that answer soon."""
+        """Bytes per offset by the first batch, of the partitions that answer soon. An estimate: whoever reads the range
+        meets what is wrong with it, and says so."""
         sampled: dict[SourcePartition, float] = {}
         try:
             for one, batch in self.first_batches(starts, listing, deadline.sooner(_SAMPLE_MS)):
                 sampled[one] = batch.bytes_per_offset
-        except Retriable as error:
+        except MirrorError as error:
             _log.info("sampled the batches of %d of %d partitions: %s", len(sampled), len(starts), error)
         return sampled
 
