@@ -86,13 +86,14 @@ def _sigterm_interrupts() -> Iterator[None]:
 
 
 def mirror_file(source_bootstrap: str, target_bootstrap: str, tables: Path) -> str:
-    """Pure: the YAML of the demo's mirror, with micro-batches small enough that there are many."""
+    """Pure: the YAML of the demo's mirror, with micro-batches small enough that there are many, of several slots."""
     settings = {
         "mirror": "shallow-mirror-demo",
         "source": {"alias": "east", "client": {"bootstrap.servers": source_bootstrap}},
         "target": {"alias": "west", "client": {"bootstrap.servers": target_bootstrap}},
         "topics": {"include": ["orders\\..*"]},
         "read": {"micro_batch_bytes": MICRO_BATCH_BYTES},
+        "write": {"slot_bytes": MICRO_BATCH_BYTES // 4},
         "tables": str(tables),
         "checkpoint": str(tables / "_spark"),
     }
