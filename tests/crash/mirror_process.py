@@ -1,6 +1,6 @@
 """A mirror in its own process that kills its whole process group when it passes a given point for the n-th time.
 
-Usage: python mirror_process.py CONF POINT NTH
+Usage: python mirror_process.py CONF POINT NTH, where a POINT of the form A>B counts B only once A was passed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ class KillAt:
     """The observer. In a task `nth` counts within one Python worker."""
 
     def __init__(self, point: str, nth: int) -> None:
-        self.point, self.left, self.group = point, nth, os.getpgid(0)
+        self.awaited, _, self.point = point.rpartition(">")
+        self.left, self.group = nth, os.getpgid(0)
 
     def __call__(self, point: str) -> None:
-        if point == self.point:
+        if point == self.awaited:
+            self.awaited = ""
+        elif point == self.point and not self.awaited:
             self.left -= 1
             if self.left == 0:
                 os.killpg(self.group, signal.SIGKILL)

@@ -13,10 +13,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+
 PROCESS = Path(__file__).with_name("mirror_process.py")
 PARTITIONS = 3
 
-# step of the contract -> (point, n-th time it is passed). Recovery passes InitProducerId and Settle as well.
+# step of the contract -> (point, n-th time it is passed). Recovery ends, settles and initialises as well: A>B is B after A.
 STEPS = {
     "2 after the ownership check": ("TakeDecision", 1),
     "3 after InitProducerId": ("task.initialised", 1),
@@ -24,18 +26,23 @@ STEPS = {
     "4 after the receipt": ("task.receipt", 1),
     "5 after every slot answered": ("RunSlots", 1),
     "6 after the decision": ("Decide", 1),
-    "7 after the first EndTxn": ("EndTxn", 2),  # the first is recovery's, of the decision above
-    "7 after settling the first slot": ("AwaitVisible", 1),
+    "7 after the first of two EndTxn": ("RunSlots>EndTxn", 1),
+    "7 after settling the first slot": ("RunSlots>AwaitVisible", 1),
     "8 after Spark's commit, in the next micro-batch": ("TakeDecision", 2),
 }
+OF_EVERY_TRANSFER = (
+    "4 after the first produce",
+    "7 after the first of two EndTxn",
+    "8 after Spark's commit, in the next micro-batch",
+)
 
 CONF = """
 mirror: killed
 source: {{alias: east, client: {{bootstrap.servers: "{source}"}}}}
 target: {{alias: west, client: {{bootstrap.servers: "{target}"}}}}
 topics: {{include: ["{topic}"]}}
-read: {{micro_batch_bytes: 1048576}}
-write: {{slots: 2, transaction_timeout_ms: 60000}}
+read: {{transfer: {transfer}, micro_batch_bytes: 1048576}}
+write: {{slots: 2, slot_bytes: 262144, transaction_timeout_ms: 60000}}
 tables: tables
 checkpoint: spark_checkpoint
 trigger: 0 seconds
@@ -92,15 +99,18 @@ def run_mirror(folder: Path, *crash: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_kill_at_every_step_loses_and_repeats_nothing(two_clusters: Any, topic_name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("transfer", "steps"), [("direct", tuple(STEPS)), ("through-spark", OF_EVERY_TRANSFER)])
+def test_a_kill_at_every_step_loses_and_repeats_nothing(
+    transfer: str, steps: tuple[str, ...], two_clusters: Any, topic_name: str, tmp_path: Path
+) -> None:
     source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
     admin = AdminClient({"bootstrap.servers": source})
     for future in admin.create_topics([NewTopic(topic_name, PARTITIONS, 1)]).values():
         future.result()
-    (tmp_path / "mirror.yaml").write_text(CONF.format(source=source, target=target, topic=topic_name))
-    for round_number, (step, (point, nth)) in enumerate(STEPS.items()):
+    (tmp_path / "mirror.yaml").write_text(CONF.format(source=source, target=target, topic=topic_name, transfer=transfer))
+    for round_number, step in enumerate(steps):
         write_records(source, topic_name, round_number)
-        killed = run_mirror(tmp_path, point, str(nth))
+        killed = run_mirror(tmp_path, STEPS[step][0], str(STEPS[step][1]))
         assert killed.returncode == -9, f"{step}: {killed.stderr[-4000:]}"
     finished = run_mirror(tmp_path)
     assert finished.returncode == 0, finished.stderr[-4000:]
@@ -109,3 +119,5 @@ def test_a_kill_at_every_step_loses_and_repeats_nothing(two_clusters: Any, topic
         partition: len(records) for partition, records in expected.items()
     }
     assert copied == expected
+    slots = {row["transactional_id"] for row in OffsetMap.open(str(tmp_path / "tables")).settled_rows().to_pylist()}
+    assert {"killed-0", "killed-1"} <= slots
