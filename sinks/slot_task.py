@@ -9,6 +9,7 @@ Errors of this package go back to the driver as values, so that their type and f
 from __future__ import annotations
 
 import itertools
+import logging
 import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from shallow_mirror.broker.txn import add_partitions, init_producer_id, write_re
 from shallow_mirror.broker.worker import cluster_of_worker, freeze_imports_once
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BatchRefused, CorruptBatch, MirrorError
+from shallow_mirror.errors import BatchRefused, CorruptBatch, MirrorError, Retriable
 from shallow_mirror.sinks.protocol import SlotResult
 from shallow_mirror.sinks.slot_reading import DirectReading, ReadingLimits, ReadPart, RowReading, SlotReading, known_only
 from shallow_mirror.types import (
@@ -40,6 +41,11 @@ from shallow_mirror.types import (
 from shallow_mirror.wire.admission import Admission, Verdict, admit, first_unsupported
 from shallow_mirror.wire.crc import verify_crc
 from shallow_mirror.wire.restamp import restamp
+
+_log = logging.getLogger(__name__)
+
+SLOT_PATIENCE_MS = 10_000.0
+"""A slot starts again by itself so long after its start; later failures go to the driver, whose supervisor shows them."""
 
 RESULT_SCHEMA = "body binary"
 
@@ -134,16 +140,22 @@ def run_slot(job: SlotJob, rows: Iterator[pa.RecordBatch], *, is_planned_ranges:
     deadline = Deadline.after_ms(job.time_left_ms, time.monotonic)
     limits = ReadingLimits(isolation=job.isolation, fetch_bytes=job.fetch_bytes, deadline=deadline)
     positions = known_only(job.positions, job.routes.keys())
-    source = cluster_of_worker(job.source)
-    reading: SlotReading
-    if is_planned_ranges:
-        ranges = [one for arrow_batch in rows for one in ranges_of(arrow_batch)]
-        number = ranges[0].slot
-        reading = DirectReading(source, ranges, positions, limits)
-    else:
-        number = _input_partition()
-        reading = RowReading(source, rows, number, positions, limits)
-    return _copy(job, reading, positions, _OpenSlot(job, number, cluster_of_worker(job.target), deadline))
+    source, target = cluster_of_worker(job.source), cluster_of_worker(job.target)
+    if not is_planned_ranges:
+        slot = _OpenSlot(job, _input_partition(), target, deadline)
+        return _copy(job, RowReading(source, rows, slot.number, positions, limits), positions, slot)
+    ranges = [one for arrow_batch in rows for one in ranges_of(arrow_batch)]
+    patience, tries = deadline.sooner(SLOT_PATIENCE_MS), 0
+    while True:
+        slot = _OpenSlot(job, ranges[0].slot, target, deadline)
+        try:
+            return _copy(job, DirectReading(source, ranges, positions, limits), positions, slot)
+        except Retriable as error:
+            if type(error) is not Retriable or patience.is_over():
+                raise  # a fenced epoch may mean that another run took over: only the driver can tell
+            _log.warning("slot %d starts again from its positions: %s", slot.number, error)
+            target.pause(tries, patience)
+            tries += 1
 
 
 def _input_partition() -> int:
