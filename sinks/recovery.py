@@ -147,6 +147,9 @@ class TxnPerformer:
         metadata = self._target.metadata([place.topic], deadline).topics.get(place.topic)
         if metadata is None or place.partition not in metadata.partitions:
             return LogEvidence.NOTHING
+        ends = self._target.list_offsets({place: -1}, IsolationLevel.READ_UNCOMMITTED, deadline)
+        if ends[place].offset <= written.start:  # nothing will ever come: a Fetch would only wait
+            return LogEvidence.NOTHING
         reader = RangeReader(
             self._target,
             [ReadRange(place, metadata.partitions[place.partition].leader_epoch, written.start, written.start + 1, 1.0)],

@@ -43,6 +43,29 @@ def target_topic_name(template: str, source_alias: str, topic: str) -> str:
     return template.format(topic=topic, source=source_alias)
 
 
+def same_cluster_problem(template: str, source_alias: str) -> str | None:
+    """Why one cluster cannot be source and target with this template, as the rest of a sentence; None when it can."""
+    if target_topic_name(template, source_alias, "t") != "t":
+        return None
+    return (
+        f"and topics.target_name {template!r} would mirror each topic onto itself: change it, for example to {{source}}.{{topic}}"
+    )
+
+
+def own_targets_pattern(template: str, source_alias: str) -> str:
+    """Regular expression of the names that `template` gives, whatever the topic: within one cluster they must not be
+    sources, or the mirror would feed itself."""
+    pattern, is_first = "", True
+    for text, field, _, _ in string.Formatter().parse(template):
+        pattern += re.escape(text)
+        if field == "source":
+            pattern += re.escape(source_alias)
+        elif field == "topic":
+            pattern += "(?P<topic>.+)" if is_first else "(?P=topic)"
+            is_first = False
+    return pattern
+
+
 def problems(topics: Iterable[str], *, template: str, source_alias: str, is_same_cluster: bool) -> list[str]:
     """Every reason not to mirror `topics` this way: loops, two topics to one, names that brokers refuse."""
     found: list[str] = []

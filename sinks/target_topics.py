@@ -7,17 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster, TopicMetadata
-from shallow_mirror.broker.topics import TopicSpec, copied_configs, ensure_topics
+from shallow_mirror.broker.topics import TopicSpec, add_partitions, copied_configs, ensure_topics
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks.slot_task import RoutedTopic
-from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy
+from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SourcePartition, TargetPartition
 
 _log = logging.getLogger(__name__)
 
 
 class TargetTopics:
-    """Routes, by source topic name. Settings are read again with `refresh_settings`, topics when they are first needed."""
+    """Routes, by source topic name, found when they are first needed; settings of a target topic are read then.
+
+    `mirrored` says where the map has the records of a source topic: there the rest has to go, and such a target topic
+    gets the partitions that the source topic gained since.
+    """
 
     def __init__(
         self,
@@ -25,6 +29,7 @@ class TargetTopics:
         target: Cluster,
         target_client: ClientConfig,
         *,
+        mirrored: Mapping[str, TargetPartition],
         route: Callable[[str], str],
         create: bool,
         replication_factor: int | None,
@@ -32,6 +37,7 @@ class TargetTopics:
         log_append_time: LogAppendTimePolicy,
     ) -> None:
         self._source, self._target, self._target_client = source, target, target_client
+        self._mirrored = dict(mirrored)
         self._route, self._create, self._replication_factor = route, create, replication_factor
         self._isolation, self._log_append_time = isolation, log_append_time
         self._routes: dict[str, RoutedTopic] = {}
@@ -51,17 +57,31 @@ class TargetTopics:
     def _look_up(self, topics: Mapping[str, int], deadline: Deadline) -> None:
         names = {source: self._route(source) for source in topics}
         found = self._existing(list(names.values()), deadline)
+        self._require_same_targets(names, found)
         missing = {source: target for source, target in names.items() if target not in found}
         if missing:
             self._create_missing(missing, topics, deadline)
-            found = self._existing(list(names.values()), deadline)
+        grown = {target: topics[source] for source, target in names.items() if self._has_grown(source, topics, found.get(target))}
+        if grown:
+            _log.info("adding partitions to target topics: %s", ", ".join(f"{name} (now {n})" for name, n in grown.items()))
+            add_partitions(self._target_client, grown, timeout_s=deadline.remaining_ms() / 1000)
+        if missing or grown:
+            wanted = {names[source]: topics[source] for source in missing} | grown
+            found = self._await_listed(list(names.values()), wanted, deadline)
+        self._take_in(topics, names, found, deadline)
+
+    def _take_in(
+        self, topics: Mapping[str, int], names: Mapping[str, str], found: Mapping[str, TopicMetadata], deadline: Deadline
+    ) -> None:
         settings = self._target.topic_configs(sorted(found), deadline)
-        problems: list[str] = []
+        problems = [
+            problem
+            for source, target in names.items()
+            for problem in _problems_of(source, topics[source], found[target], settings[target])
+        ]
+        if problems:
+            raise ConfigError(problems)
         for source, target in names.items():
-            if target not in found:
-                problems.append(f"target topic {target} (for {source}) was created but the target's brokers do not list it yet")
-                continue
-            problems.extend(_problems_of(source, topics[source], found[target], settings[target]))
             self._routes[source] = RoutedTopic(
                 target_topic=target,
                 target_topic_id=found[target].topic_id,
@@ -72,10 +92,48 @@ class TargetTopics:
                 ),
             )
             self._partitions[source] = len(found[target].partitions)
+            self._mirrored[source] = self._routes[source].target_of(SourcePartition(source, "", 0))
+
+    def _has_grown(self, source: str, topics: Mapping[str, int], target: TopicMetadata | None) -> bool:
+        """More partitions at the source than at a target topic that this mirror fills already."""
+        return self._create and source in self._mirrored and target is not None and len(target.partitions) < topics[source]
+
+    def _require_same_targets(self, names: Mapping[str, str], found: Mapping[str, TopicMetadata]) -> None:
+        """Raises ConfigError where what was copied before is not in the topic that would get the rest."""
+        problems = []
+        for source, target in names.items():
+            before = self._mirrored.get(source)
+            if before is None:
+                continue
+            remedy = (
+                f"Mirror {source} from its start with another mirror id, tables and checkpoint, or exclude it (topics.exclude)"
+            )
+            if before.topic != target:
+                problems.append(
+                    f"source topic {source} was mirrored to {before.topic} until now, topics.target_name makes it {target}: "
+                    f"set topics.target_name back. {remedy}"
+                )
+            elif target not in found:
+                problems.append(f"target topic {target} (for {source}) was deleted, with what was copied to it. {remedy}")
+            elif found[target].topic_id != before.topic_id:
+                problems.append(
+                    f"target topic {target} (for {source}) was deleted and created again (topic id {before.topic_id} became "
+                    f"{found[target].topic_id}), without what was copied to it before. {remedy}"
+                )
         if problems:
-            for source in names:
-                self._partitions.pop(source, None)
             raise ConfigError(problems)
+
+    def _await_listed(self, names: Sequence[str], wanted: Mapping[str, int], deadline: Deadline) -> dict[str, TopicMetadata]:
+        """A broker learns of new topics and partitions a moment after the controller has made them."""
+        tries = 0
+        while True:
+            found = self._existing(names, deadline)
+            late = [name for name, count in wanted.items() if name not in found or len(found[name].partitions) < count]
+            if not late:
+                return found
+            deadline.require(f"the target's brokers to list the new partitions of {late[0]}")
+            self._target.pause(tries, deadline)
+            tries += 1
 
     def _existing(self, names: Sequence[str], deadline: Deadline) -> dict[str, TopicMetadata]:
         self._target.forget_metadata()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import threading
@@ -29,12 +30,17 @@ from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.streaming import kafka_batches, mirror_ranges, notes, planned_stream, planning, session
 from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import Planner
+from shallow_mirror.streaming.told_errors import told_error
 from shallow_mirror.types import SegmentKind, SourcePartition
 
 _log = logging.getLogger(__name__)
 
 BACK_OFF_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses between attempts of the supervisor; the last repeats without limit."""
+
+REACH_ATTEMPT_MS = 10_000
+START_ATTEMPT_MS = 60_000
+"""How long one attempt to reach a cluster, to resolve and to prepare topics may take before the log says what is waited for."""
 
 _POLL_S = 0.2
 _QUIET_S = 1.0
@@ -65,16 +71,23 @@ class Mirror:
         CorruptBatch, RecoverNeeded; survives clusters that are away.
         """
         own_session = spark is None
-        _Run(self.config, self._observer, self._stop, available_now, for_seconds).start_and_supervise(spark, own_session)
+        try:
+            _Run(self.config, self._observer, self._stop, available_now, for_seconds).start_and_supervise(spark, own_session)
+        except _Stopped as stopped:
+            _log.warning("stopped while waiting: %s", stopped)
 
 
 def _planner_error(text: str) -> MirrorError:
     """The planner process hands its errors to Spark, which hands on their text."""
-    for line in text.splitlines():
-        name, _, detail = line.strip().partition(": ")
-        if name.endswith("errors.Retriable"):
-            return Retriable("PLANNER", detail)
-    return MirrorError(f"the streaming query ended: {text}")
+    told = told_error(text)
+    if told is not None:
+        return told
+    _log.error("the streaming query ended: %s", text)
+    return MirrorError(f"the streaming query ended: {text.splitlines()[0] if text else 'Spark does not say why'}")
+
+
+class _Stopped(Exception):
+    """A stop was asked for while the run waited for something; what it left undone the next start does."""
 
 
 class _Run:
@@ -92,7 +105,9 @@ class _Run:
         self.owner: OffsetMapOwner | None = None
 
     def start_and_supervise(self, spark: Any, own_session: bool) -> None:
-        self._patiently("clusters", self._check_clusters)
+        self.source_cluster_id = self._patiently(f"source cluster {self.config.source.alias}", lambda: self._id_of(self.source))
+        self.target_cluster_id = self._patiently(f"target cluster {self.config.target.alias}", lambda: self._id_of(self.target))
+        self.config = self._without_loops()
         if spark is None:
             spark = session.local_session(
                 f"shallow-mirror {self.config.mirror}",
@@ -125,20 +140,31 @@ class _Run:
 
     def _patiently(self, what: str, attempt: Callable[[], Any]) -> Any:
         """Level three of the retries: without limit, with a growing pause, visible in the log; not for definite errors."""
-        failures = 0
+        failures, since_ms = 0, int(time.time() * 1000)
         while True:
             began = time.monotonic()
             try:
                 return attempt()
             except (Retriable, OutcomeUnknown) as error:
                 if time.monotonic() - began > BACK_OFF_S[-1] * 2:
-                    failures = 0
+                    failures, since_ms = 0, int(time.time() * 1000)
+                self._note_waiting(f"{what}: {error}", since_ms)
                 pause = BACK_OFF_S[min(failures, len(BACK_OFF_S) - 1)]
                 failures += 1
                 _log.warning("%s: %s; next attempt in %.0f s (%s)", what, error, pause, type(error).__name__)
                 if self._wait(pause):
+                    if self.stop.is_set():
+                        raise _Stopped(f"{what}: {error}") from error
                     raise
         raise AssertionError
+
+    def _note_waiting(self, waiting_for: str, since_ms: int) -> None:
+        """For `status`, until the planner writes its next note: it has none to write while no query runs."""
+        note = notes.PlannerNote(at_ms=int(time.time() * 1000), waiting_for=waiting_for, since_ms=since_ms, lag_offsets={})
+        try:
+            notes.write_note(notes.note_path(self.config.checkpoint), note)
+        except OSError as error:
+            _log.warning("the note for status was not written: %s", error)
 
     def _wait(self, seconds: float) -> bool:
         """True when the run should end instead of trying again."""
@@ -149,13 +175,24 @@ class _Run:
     def _is_over(self) -> bool:
         return self.stop.is_set() or (self.ends_at is not None and time.monotonic() >= self.ends_at)
 
-    def _deadline(self) -> Deadline:
-        return Deadline.after_ms(self.config.write.transaction_timeout_ms, time.monotonic)
+    def _deadline(self, most_ms: float = START_ATTEMPT_MS) -> Deadline:
+        """Of one attempt of something that is tried again; over at once when a stop is asked for."""
+        return Deadline.after_ms(most_ms, lambda: math.inf if self.stop.is_set() else time.monotonic())
 
-    def _check_clusters(self) -> None:
-        deadline = Deadline.after_ms(self.config.source.client.request_timeout_ms, time.monotonic)
-        self.source_cluster_id = self.source.cluster_id(deadline)
-        self.target_cluster_id = self.target.cluster_id(deadline)
+    def _id_of(self, cluster: Cluster) -> str:
+        return cluster.cluster_id(self._deadline(REACH_ATTEMPT_MS))
+
+    def _without_loops(self) -> MirrorConfig:
+        """Within one cluster the mirror leaves its own target topics out. Raises ConfigError before anything is written."""
+        if self.source_cluster_id != self.target_cluster_id:
+            return self.config
+        topics, alias = self.config.topics, self.config.source.alias
+        problem = routing.same_cluster_problem(topics.target_name, alias)
+        if problem is not None:
+            raise ConfigError(f"source {alias} and target {self.config.target.alias} are one cluster, {problem}")
+        own = routing.own_targets_pattern(topics.target_name, alias)
+        _log.info("source and target are one cluster: topics that match %s are this mirror's targets and are left out", own)
+        return self.config.model_copy(update={"topics": topics.model_copy(update={"exclude": [*topics.exclude, own]})})
 
     def _take_over(self) -> OffsetMapOwner:
         if self.owner is None:
@@ -181,6 +218,7 @@ class _Run:
             self.source,
             self.target,
             config.target.client,
+            mirrored={one.topic: position.target for one, position in owner.positions().items()},
             route=lambda topic: routing.target_topic_name(config.topics.target_name, config.source.alias, topic),
             create=config.topics.create,
             replication_factor=config.topics.replication_factor,
@@ -207,7 +245,8 @@ class _Run:
         planner = Planner(PlanSettings.of_mirror(self.config), self.source)
         starts = planner.start_offsets(known, deadline)
         self._refuse_loops(starts)
-        listed = self.source.metadata(sorted({one.topic for one in (*starts, *known)}), deadline).topics
+        topics = sorted({one.topic for one in (*starts, *known) if self.config.topics.is_included(one.topic)})
+        listed = self.source.metadata(topics, deadline).topics
         targets.prepare({name: len(topic.partitions) for name, topic in listed.items() if topic.error_code == 0}, deadline)
         rows = first_rows(targets, self.source, starts, deadline)
         if rows:

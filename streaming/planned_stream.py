@@ -22,6 +22,7 @@ from shallow_mirror.streaming import planning
 from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import MicroBatchPlanner, Planner
 from shallow_mirror.streaming.planning import Offsets
+from shallow_mirror.streaming.told_errors import told_to_the_driver
 from shallow_mirror.types import PlannedRange
 
 _CONFIG = "mirrorsecret"
@@ -93,17 +94,20 @@ class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as those below
         if _INITIAL in self.options:
             return planning.build_stream_offset(planning.parse_stream_offset(json.loads(self.options[_INITIAL])))
-        return planning.build_stream_offset(self._planning().initial())
+        with told_to_the_driver():
+            return planning.build_stream_offset(self._planning().initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The limit is ours (bytes or offsets a micro-batch), whatever Spark passes. Raises DataLoss."""
-        return planning.build_stream_offset(self._planning().latest(planning.parse_stream_offset(start)))
+        with told_to_the_driver():
+            return planning.build_stream_offset(self._planning().latest(planning.parse_stream_offset(start)))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._planning().prepare_available_now()
+        with told_to_the_driver():
+            self._planning().prepare_available_now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return slot_partitions(self._planning().ranges(planning.parse_stream_offset(start), planning.parse_stream_offset(end)))

@@ -242,7 +242,10 @@ class MicroBatchPlanner:
         return planning.merge_new(planned, found)
 
     def ranges(self, start: Offsets, end: Offsets) -> tuple[PlannedRange, ...]:
-        """Ranges of a micro-batch, also of one that an earlier process planned: then leaders and sizes are looked up."""
+        """Ranges of a micro-batch, also of one that an earlier process planned: then leaders and sizes are looked up, and
+        topics that were excluded since are left out."""
+        rules = self._settings
+        start = {one: at for one, at in start.items() if routing.is_included(one.topic, rules.include, rules.exclude)}
         if not self._leader_epochs:
             try:
                 listing = self._planner.log_ends(self._deadline())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.errors import ConfigError, Retriable
@@ -27,6 +28,7 @@ FORCED: Mapping[str, str] = {"compression.type": "producer", "message.timestamp.
 _OPEN_TIMESTAMPS = "9223372036854775807"
 _TIMESTAMP_LIMITS = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
 _TOPIC_ALREADY_EXISTS = 36
+_INVALID_PARTITIONS = 37
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +60,31 @@ def ensure_topics(client: ClientConfig, specs: Sequence[TopicSpec], *, timeout_s
         operation_timeout=timeout_s,
         request_timeout=timeout_s,
     )
+    _require_done(futures, "created", {_TOPIC_ALREADY_EXISTS}, timeout_s)
+
+
+def add_partitions(client: ClientConfig, partitions: Mapping[str, int], *, timeout_s: float) -> None:
+    """Give each topic so many partitions. Fewer than it has are left alone. Raises as `ensure_topics`."""
+    admin = AdminClient({**client.as_confluent(), "log_level": "0"})
+    futures = admin.create_partitions(
+        [NewPartitions(name, count) for name, count in partitions.items()],
+        operation_timeout=timeout_s,
+        request_timeout=timeout_s,
+    )
+    _require_done(futures, "given more partitions", {_INVALID_PARTITIONS}, timeout_s)
+
+
+def _require_done(futures: Mapping[str, Future[None]], what: str, passing: Set[int], timeout_s: float) -> None:
     problems = []
     for name, future in futures.items():
         try:
             future.result(timeout_s + 1)
         except KafkaException as error:
             failure = error.args[0]
-            if failure.code() == _TOPIC_ALREADY_EXISTS:
+            if failure.code() in passing:
                 continue
             if failure.retriable() or failure.code() < 0:
-                raise Retriable(failure.name(), f"creating target topic {name}: {failure.str()}") from error
-            problems.append(f"target topic {name} cannot be created: {failure.str()}")
+                raise Retriable(failure.name(), f"target topic {name} was not {what}: {failure.str()}") from error
+            problems.append(f"target topic {name} cannot be {what}: {failure.str()}")
     if problems:
         raise ConfigError(problems)

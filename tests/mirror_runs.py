@@ -1,0 +1,190 @@
+"""Mirrors that run inside the test process, on one Spark session, and what tests write to and read from their clusters."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.sinks.slot_task import Observer, observe_nothing
+from shallow_mirror.streaming.mirror import Mirror
+
+PATIENCE_S = 120.0
+"""Bound of every wait; nothing is asserted about how long it took."""
+
+
+def document(source: str, target: str, include: Sequence[str], **groups: Any) -> dict[str, Any]:
+    """A mirror file. `groups` are merged into it, one level deep."""
+    made: dict[str, Any] = {
+        "mirror": "m",
+        "source": {"alias": "east", "client": {"bootstrap.servers": source}},
+        "target": {"alias": "west", "client": {"bootstrap.servers": target}},
+        "topics": {"include": list(include)},
+        "write": {"transaction_timeout_ms": 60_000},
+        "tables": "tables",
+        "trigger": "0 seconds",
+    }
+    for name, value in groups.items():
+        made[name] = made.get(name, {}) | value if isinstance(value, dict) else value
+    return made
+
+
+def config(folder: Path, source: str, target: str, include: Sequence[str], **groups: Any) -> MirrorConfig:
+    return MirrorConfig.from_document(document(source, target, include, **groups), folder=folder)
+
+
+def conf_file(folder: Path, source: str, target: str, include: Sequence[str], **groups: Any) -> Path:
+    path = folder / "mirror.yaml"
+    path.write_text(yaml.safe_dump(document(source, target, include, **groups)), encoding="utf-8")
+    return path
+
+
+def catch_up(settings: MirrorConfig, spark: Any, observer: Observer = observe_nothing) -> None:
+    Mirror(settings, observer=observer).run(spark, available_now=True)
+
+
+class Running:
+    """A mirror that runs on until the block ends, in a thread; its error is raised there."""
+
+    def __init__(self, settings: MirrorConfig, spark: Any) -> None:
+        self._mirror, self._spark = Mirror(settings), spark
+        self._thread = threading.Thread(target=self._run, name="mirror")
+        self.error: BaseException | None = None
+
+    def _run(self) -> None:
+        try:
+            self._mirror.run(self._spark)
+        except BaseException as error:  # noqa: BLE001 - raised again by the test's own thread
+            self.error = error
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._mirror.stop()
+        self.join()
+        if self.error is not None and error is None:
+            raise self.error
+
+    def join(self) -> None:
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "the mirror did not end"
+
+    def wait_for(self, what: str, condition: Callable[[], Any]) -> None:
+        def is_so() -> bool:
+            if self.error is not None:
+                raise self.error
+            assert self._thread.is_alive(), f"the mirror ended before {what}"
+            return bool(condition())
+
+        wait_for(what, is_so)
+
+
+def wait_for(what: str, condition: Callable[[], Any]) -> None:
+    give_up_at = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up_at, f"never came: {what}"
+        time.sleep(0.1)
+
+
+def admin(bootstrap: str) -> AdminClient:
+    """To be kept in a variable until its futures are done: they end with it."""
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+
+
+def create_topic(bootstrap: str, topic: str, partitions: int = 1, settings: Mapping[str, str] | None = None) -> None:
+    client = admin(bootstrap)
+    client.create_topics([NewTopic(topic, partitions, 1, config=dict(settings or {}))])[topic].result(30)
+    wait_for(f"topic {topic}", lambda: topic in topics_of(bootstrap))
+
+
+def delete_topic(bootstrap: str, topic: str) -> None:
+    client = admin(bootstrap)
+    client.delete_topics([topic])[topic].result(30)
+    wait_for(f"the end of topic {topic}", lambda: topic not in topics_of(bootstrap))
+
+
+def add_partitions(bootstrap: str, topic: str, partitions: int) -> None:
+    client = admin(bootstrap)
+    client.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+
+
+def delete_records(bootstrap: str, topic: str, before: int, partition: int = 0) -> None:
+    client, place = admin(bootstrap), TopicPartition(topic, partition, before)
+    client.delete_records([place])[place].result(30)
+
+
+def topics_of(bootstrap: str) -> dict[str, int]:
+    listed = admin(bootstrap).list_topics(timeout=20)
+    return {name: len(one.partitions) for name, one in listed.topics.items()}
+
+
+def write(bootstrap: str, topic: str, values: Sequence[str], partition: int = 0, at_ms: int = 0) -> None:
+    """One record batch, at least while it is small. Keyed by nothing; `at_ms` 0 is now."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 100, "log_level": 0, "message.max.bytes": 10_000_000})
+    for value in values:
+        producer.produce(topic, value, partition=partition, timestamp=at_ms)
+    assert producer.flush(60) == 0
+
+
+@contextmanager
+def open_transaction(bootstrap: str, topic: str, values: Sequence[str]) -> Iterator[None]:
+    """Records of a transaction that is committed at the end of the block."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"writer-of-{topic}", "log_level": 0})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(60) == 0
+    yield
+    producer.commit_transaction(30)
+
+
+def read_values(bootstrap: str, topic: str, partition: int = 0) -> list[str]:
+    """Everything a read_committed consumer sees, in order."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        values = []
+        while True:
+            message = consumer.poll(30)
+            assert message is not None, f"no answer about {topic}-{partition}"
+            if message.error():
+                assert message.error().name() == "_PARTITION_EOF", message.error()
+                return values
+            values.append(message.value().decode())
+    finally:
+        consumer.close()
+
+
+def is_settled(settings: MirrorConfig) -> bool:
+    recorded = OffsetMap.open(settings.tables).recorded()
+    return recorded is not None and recorded.version % 2 == 1
+
+
+def positions(settings: MirrorConfig) -> dict[tuple[str, int], int]:
+    """Settled ones; none before the first run has made the map."""
+    if not Path(settings.tables, "offset_map", "_delta_log", "00000000000000000000.json").exists():
+        return {}
+    found = OffsetMap.open(settings.tables).positions()
+    return {(source.topic, source.partition): position.offset for source, position in found.items()}
