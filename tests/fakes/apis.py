@@ -1,0 +1,483 @@
+"""From a decoded request to an answer: one function an API. The caller holds the cluster's lock."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from tests.fakes.changes import Change
+from tests.fakes.cluster_state import GROUP, TXN, ClusterState
+from tests.fakes.coordinators import OFFSETS_PLACE, Committed, Place
+from tests.fakes.kafka_codec import API_KEYS, VERSIONS, Request, UnreadableRequest, answer_type
+from tests.fakes.partition_log import Appended, Read
+from tests.fakes.record_rules import HEADER_BYTES, Header, Refused, header_of, one_batch
+
+_TOPIC_RESOURCE = 2
+_T = TypeVar("_T")
+
+
+def answer(state: ClusterState, node_id: int, request: Request, change: Change) -> Any:
+    return _HANDLERS[request.api](state, node_id, request.body, change)
+
+
+def _attempt(change: Change, perform: Callable[[], _T], place: Place | None = None) -> tuple[int, _T | None, Refused | None]:
+    """(error code, what was done, why not)."""
+    forced = change.code_of(place)
+    if forced and not change.is_performed:
+        return forced, None, Refused(forced, "by the test")
+    try:
+        return forced, perform(), None
+    except Refused as refused:
+        return forced or refused.code, None, refused
+
+
+def _places(topics: Iterable[Any], name: str = "name", partitions: str = "partitions") -> list[Place]:
+    return [(getattr(topic, name), partition) for topic in topics for partition in getattr(topic, partitions)]
+
+
+def api_versions(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    entry = answer_type("ApiVersions").ApiVersion
+    ranges = [entry(api_key=key, min_version=0, max_version=VERSIONS[api]) for api, key in sorted(API_KEYS.items())]
+    return answer_type("ApiVersions")(
+        error_code=change.code_of(None), api_keys=ranges, throttle_time_ms=0, supported_features=[], finalized_features_epoch=-1
+    )
+
+
+def _metadata(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    response = answer_type("Metadata")
+    names = sorted(state.topic_ids) if body.topics is None else [topic.name for topic in body.topics]
+    for name in names:
+        if name not in state.topic_ids and body.allow_auto_topic_creation:
+            state.create_topic(name)
+            state.auto_created.append(name)
+    return response(
+        throttle_time_ms=change.throttle_ms,
+        brokers=[
+            response.MetadataResponseBroker(node_id=node, host=host, port=port, rack=None)
+            for node, (host, port) in sorted(state.nodes.items())
+        ],
+        cluster_id=state.cluster_id,
+        controller_id=min(state.nodes),
+        topics=[_topic_metadata(state, name, change) for name in names],
+    )
+
+
+def _topic_metadata(state: ClusterState, name: str, change: Change) -> Any:
+    topic = answer_type("Metadata").MetadataResponseTopic
+    forced = change.code_of((name, -1)) or change.code_of(None)
+    code = forced or (0 if name in state.topic_ids else 3)
+    partitions = []
+    for (owner, partition), log in sorted(state.logs.items()):
+        if owner != name or code:
+            continue
+        is_up = log.leader in state.nodes
+        partitions.append(
+            topic.MetadataResponsePartition(
+                error_code=0 if is_up else 5,
+                partition_index=partition,
+                leader_id=log.leader if is_up else -1,
+                leader_epoch=log.leader_epoch,
+                replica_nodes=[log.leader],
+                isr_nodes=[log.leader],
+                offline_replicas=[],
+            )
+        )
+    topic_id = state.topic_ids.get(name, uuid.UUID(int=0)) if not code else uuid.UUID(int=0)
+    return topic(error_code=code, name=name, topic_id=topic_id, is_internal=False, partitions=partitions)
+
+
+def _list_offsets(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    response = answer_type("ListOffsets")
+    topic, partition = response.ListOffsetsTopicResponse, response.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
+    asked = [(one.name, part.partition_index) for one in body.topics for part in one.partitions]
+
+    def listed(place: Place, part: Any) -> tuple[int, int, int]:
+        if asked.count(place) > 1:
+            raise Refused(42)
+        log = state.log_of(place)
+        log.check_leader(node_id, part.current_leader_epoch)
+        return *log.offset_at(part.timestamp, body.isolation_level), log.leader_epoch
+
+    def answered(name: str, part: Any) -> Any:
+        place = (name, part.partition_index)
+        code, found, _ = _attempt(change, lambda: listed(place, part), place)
+        offset, timestamp, epoch = (-1, -1, -1) if found is None or code else found
+        return partition(
+            partition_index=part.partition_index, error_code=code, timestamp=timestamp, offset=offset, leader_epoch=epoch
+        )
+
+    topics = [topic(name=one.name, partitions=[answered(one.name, part) for part in one.partitions]) for one in body.topics]
+    return response(throttle_time_ms=change.throttle_ms, topics=topics)
+
+
+def _fetch(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    """Waits, as a broker does, until there is enough or the time is over."""
+    response = answer_type("Fetch")
+    if (body.session_id, body.session_epoch) != (0, -1):
+        return response(throttle_time_ms=0, error_code=70, session_id=0, responses=[])
+    if change.throttle_ms or (change.error_code and change.only is None):
+        return response(throttle_time_ms=change.throttle_ms, error_code=change.error_code, session_id=0, responses=[])
+    found: list[tuple[Place, int, Read | None]] = []
+
+    def is_enough() -> bool:
+        found[:] = _read_all(state, node_id, body, change)
+        size = sum(len(read.records) for _, _, read in found if read is not None)
+        is_over = state.is_stopping or node_id not in state.nodes
+        return is_over or size >= body.min_bytes or any(code or (read and read.diverging) for _, code, read in found)
+
+    state.lock.wait_for(is_enough, timeout=max(body.max_wait_ms, 0) / 1000)
+    topics: dict[str, list[Any]] = {}
+    for (name, index), code, read in found:
+        topics.setdefault(name, []).append(_fetched(state, (name, index), code, read, body.isolation_level))
+    return response(
+        throttle_time_ms=0,
+        error_code=0,
+        session_id=0,
+        responses=[response.FetchableTopicResponse(topic=name, partitions=members) for name, members in topics.items()],
+    )
+
+
+def _read_all(state: ClusterState, node_id: int, body: Any, change: Change) -> list[tuple[Place, int, Read | None]]:
+    found: list[tuple[Place, int, Read | None]] = []
+    left = body.max_bytes
+
+    def read(place: Place, part: Any) -> Read:
+        log = state.log_of(place)
+        log.check_leader(node_id, part.current_leader_epoch)
+        return log.read(
+            part.fetch_offset,
+            body.isolation_level,
+            min(part.partition_max_bytes, max(left, 0)),
+            is_first=left == body.max_bytes,
+            last_fetched_epoch=part.last_fetched_epoch,
+        )
+
+    for topic in body.topics:
+        for part in topic.partitions:
+            place = (topic.topic, part.partition)
+            code, done, _ = _attempt(change, lambda place=place, part=part: read(place, part), place)
+            left -= 0 if done is None else len(done.records)
+            found.append((place, code, done))
+    return found
+
+
+def _fetched(state: ClusterState, place: Place, code: int, read: Read | None, isolation_level: int) -> Any:
+    part = answer_type("Fetch").FetchableTopicResponse.PartitionData
+    if code or read is None:
+        return part(
+            partition_index=place[1],
+            error_code=code,
+            high_watermark=-1,
+            last_stable_offset=-1,
+            log_start_offset=-1,
+            aborted_transactions=None,
+            preferred_read_replica=-1,
+            records=b"",
+        )
+    log = state.logs[place]
+    aborted = [part.AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset) for one in read.aborted]
+    tagged = {}
+    if read.diverging is not None:
+        tagged["diverging_epoch"] = part.EpochEndOffset(epoch=read.diverging[0], end_offset=read.diverging[1])
+    return part(
+        partition_index=place[1],
+        error_code=0,
+        high_watermark=log.high_watermark,
+        last_stable_offset=log.last_stable_offset,
+        log_start_offset=log.log_start_offset,
+        aborted_transactions=aborted if isolation_level else None,
+        preferred_read_replica=-1,
+        records=read.records,
+        **tagged,
+    )
+
+
+def _produce(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    """A partition that is named twice is answered once, for the later of its batches."""
+    batches = {(topic.name, part.index): part.records for topic in body.topic_data for part in topic.partition_data}
+    if None in batches.values():
+        raise UnreadableRequest("Produce without records: real brokers never answer it")
+    whole = _whole_request_code(body, batches)
+
+    def appended(place: Place) -> Appended:
+        if whole:
+            raise Refused(whole)
+        log = state.log_of(place)
+        batch = one_batch(batches[place])
+        if body.acks not in (-1, 0, 1):
+            raise Refused(21)
+        if len(batch) < HEADER_BYTES:
+            raise Refused(2, "shorter than a header")
+        header = header_of(batch)
+        if body.transactional_id is not None and header.is_transactional:
+            state.verify_partition(body.transactional_id, header.producer_id, header.producer_epoch, place)
+        log.check_leader(node_id, -1)
+        return log.append(batch, state.now_ms())
+
+    topics: dict[str, list[Any]] = {}
+    for place in batches:
+        code, done, refused = _attempt(change, lambda place=place: appended(place), place)
+        topics.setdefault(place[0], []).append(_produced(place[1], code, done, refused))
+    state.lock.notify_all()
+    response = answer_type("Produce")
+    return response(
+        responses=[response.TopicProduceResponse(name=name, partition_responses=members) for name, members in topics.items()],
+        throttle_time_ms=change.throttle_ms,
+    )
+
+
+def _whole_request_code(body: Any, batches: dict[Place, Any]) -> int:
+    headers = [header for records in batches.values() if (header := _header_of_first(records)) is not None]
+    transactional = {(header.producer_id, header.producer_epoch) for header in headers if header.is_transactional}
+    if transactional and body.transactional_id is None:
+        return 53
+    return 49 if len(transactional) > 1 else 0
+
+
+def _header_of_first(records: bytes | None) -> Header | None:
+    try:
+        batch = one_batch(records)
+    except Refused:
+        return None
+    return header_of(batch) if len(batch) >= HEADER_BYTES else None
+
+
+def _produced(index: int, code: int, done: Appended | None, refused: Refused | None) -> Any:
+    part = answer_type("Produce").TopicProduceResponse.PartitionProduceResponse
+    blamed = [] if refused is None else refused.record_errors
+    offsets = done if done is not None and not code else Appended(-1, -1, -1)
+    return part(
+        index=index,
+        error_code=code,
+        base_offset=offsets.base_offset,
+        log_append_time_ms=offsets.log_append_time_ms,
+        log_start_offset=offsets.log_start_offset,
+        record_errors=[
+            part.BatchIndexAndErrorMessage(batch_index=i, batch_index_error_message=refused.message if refused else None)
+            for i in blamed
+        ],
+        error_message=None if refused is None or not refused.message else refused.message,
+    )
+
+
+def _find_coordinator(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    def found() -> int:
+        if not state.coordinators_exist:
+            state.coordinators_exist = True
+            raise Refused(15)
+        node = state.coordinator_nodes[body.key_type]
+        if node not in state.nodes:
+            raise Refused(15)
+        return node
+
+    code, node, _ = _attempt(change, found)
+    host, port = state.nodes[node] if node is not None else ("", -1)
+    return answer_type("FindCoordinator")(
+        throttle_time_ms=change.throttle_ms,
+        error_code=code,
+        error_message=None,
+        node_id=-1 if node is None else node,
+        host=host,
+        port=port,
+    )
+
+
+def _init_producer_id(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    def initialised() -> tuple[int, int]:
+        if body.transactional_id is not None:
+            state.require_coordinator(TXN, node_id)
+        return state.transactions.init_producer_id(
+            body.transactional_id, body.transaction_timeout_ms, body.producer_id, body.producer_epoch
+        )
+
+    code, pair, _ = _attempt(change, initialised)
+    producer_id, producer_epoch = pair if pair is not None and not code else (-1, -1)
+    return answer_type("InitProducerId")(
+        throttle_time_ms=change.throttle_ms, error_code=code, producer_id=producer_id, producer_epoch=producer_epoch
+    )
+
+
+def _add_partitions(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    response = answer_type("AddPartitionsToTxn")
+    topic = response.AddPartitionsToTxnTopicResult
+    places = _places(body.v3_and_below_topics)
+    missing = {place: 3 for place in places if place not in state.logs}
+    forced = {place: change.error_code for place in places if change.only == place}
+    refused = {**missing, **forced}
+
+    def added() -> None:
+        state.require_coordinator(TXN, node_id)
+        state.transactions.add(
+            body.v3_and_below_transactional_id, body.v3_and_below_producer_id, body.v3_and_below_producer_epoch, places
+        )
+
+    if refused:
+        codes = {place: refused.get(place, 55) for place in places}
+    else:
+        code, _, _ = _attempt(change, added)
+        codes = dict.fromkeys(places, code)
+    results: dict[str, list[Any]] = {}
+    for (name, index), code in codes.items():
+        result = topic.AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
+        results.setdefault(name, []).append(result)
+    return response(
+        throttle_time_ms=change.throttle_ms,
+        results_by_topic_v3_and_below=[topic(name=name, results_by_partition=members) for name, members in results.items()],
+    )
+
+
+def _add_offsets(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    def added() -> None:
+        state.require_coordinator(TXN, node_id)
+        state.transactions.add(body.transactional_id, body.producer_id, body.producer_epoch, [OFFSETS_PLACE])
+
+    code, _, _ = _attempt(change, added)
+    return answer_type("AddOffsetsToTxn")(throttle_time_ms=change.throttle_ms, error_code=code)
+
+
+def _txn_offset_commit(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    response = answer_type("TxnOffsetCommit")
+    topic = response.TxnOffsetCommitResponseTopic
+
+    def committed(place: Place, part: Any) -> None:
+        state.log_of(place)
+        state.require_coordinator(GROUP, node_id)
+        state.verify_offsets_txn(body.transactional_id, body.producer_id, body.producer_epoch)
+        value = Committed(part.committed_offset, part.committed_metadata)
+        state.groups.commit(body.group_id, place, value, body.producer_id, body.producer_epoch)
+
+    def answered(name: str, part: Any) -> Any:
+        place = (name, part.partition_index)
+        code, _, _ = _attempt(change, lambda: committed(place, part), place)
+        return topic.TxnOffsetCommitResponsePartition(partition_index=part.partition_index, error_code=code)
+
+    topics = [topic(name=one.name, partitions=[answered(one.name, part) for part in one.partitions]) for one in body.topics]
+    return response(throttle_time_ms=change.throttle_ms, topics=topics)
+
+
+def _end_txn(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    def ended() -> None:
+        state.require_coordinator(TXN, node_id)
+        state.transactions.end(body.transactional_id, body.producer_id, body.producer_epoch, is_commit=body.committed)
+        state.lock.notify_all()
+
+    code, _, _ = _attempt(change, ended)
+    return answer_type("EndTxn")(throttle_time_ms=change.throttle_ms, error_code=code)
+
+
+def _offset_fetch(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    response = answer_type("OffsetFetch")
+    topic = response.OffsetFetchResponseTopic
+    none = Committed(-1, "")
+
+    def offset_of(place: Place) -> Committed:
+        if body.require_stable and state.groups.is_unstable(body.group_id, place):
+            raise Refused(88)
+        return state.groups.offsets.get((body.group_id, place), none)
+
+    def answered(place: Place) -> Any:
+        forced = change if change.only is not None else Change()
+        code, found, _ = _attempt(forced, lambda: offset_of(place), place)
+        found = none if found is None or code else found
+        return topic.OffsetFetchResponsePartition(
+            partition_index=place[1],
+            committed_offset=found.offset,
+            committed_leader_epoch=-1,
+            metadata=found.metadata,
+            error_code=code,
+        )
+
+    code, _, _ = _attempt(change, lambda: state.require_coordinator(GROUP, node_id))
+    asked = [] if code else body.topics
+    return response(
+        throttle_time_ms=change.throttle_ms,
+        topics=[
+            topic(name=one.name, partitions=[answered((one.name, index)) for index in one.partition_indexes]) for one in asked
+        ],
+        error_code=code,
+    )
+
+
+def _describe_configs(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    response = answer_type("DescribeConfigs")
+    result = response.DescribeConfigsResult
+
+    def settings(resource: Any) -> dict[str, str]:
+        if resource.resource_type != _TOPIC_RESOURCE:
+            raise Refused(42)
+        configs = state.log_of((resource.resource_name, 0)).configs
+        keys = resource.configuration_keys
+        return {name: value for name, value in configs.items() if keys is None or name in keys}
+
+    def answered(resource: Any) -> Any:
+        code, found, _ = _attempt(change, lambda: settings(resource), (resource.resource_name, -1))
+        configs = [
+            result.DescribeConfigsResourceResult(
+                name=name,
+                value=value,
+                read_only=False,
+                config_source=5,
+                is_sensitive=False,
+                synonyms=[],
+                config_type=2,
+                documentation=None,
+            )
+            for name, value in sorted((found or {}).items() if not code else ())
+        ]
+        return result(
+            error_code=code,
+            error_message=None,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            configs=configs,
+        )
+
+    return response(throttle_time_ms=change.throttle_ms, results=[answered(resource) for resource in body.resources])
+
+
+def _describe_producers(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    response = answer_type("DescribeProducers")
+    topic, part = response.TopicResponse, response.TopicResponse.PartitionResponse
+
+    def described(place: Place) -> list[Any]:
+        log = state.log_of(place)
+        log.check_leader(node_id, -1)
+        return [
+            part.ProducerState(
+                producer_id=producer_id,
+                producer_epoch=entry.epoch,
+                last_sequence=entry.seen[-1].last_sequence if entry.seen else -1,
+                last_timestamp=entry.last_timestamp,
+                coordinator_epoch=entry.coordinator_epoch,
+                current_txn_start_offset=-1 if entry.txn_start is None else entry.txn_start,
+            )
+            for producer_id, entry in log.producers.items()
+        ]
+
+    def answered(place: Place) -> Any:
+        code, found, _ = _attempt(change, lambda: described(place), place)
+        return part(partition_index=place[1], error_code=code, error_message=None, active_producers=found or [])
+
+    topics = [
+        topic(name=one.name, partitions=[answered((one.name, index)) for index in one.partition_indexes]) for one in body.topics
+    ]
+    return response(throttle_time_ms=change.throttle_ms, topics=topics)
+
+
+_HANDLERS: dict[str, Callable[[ClusterState, int, Any, Change], Any]] = {
+    "ApiVersions": api_versions,
+    "Metadata": _metadata,
+    "ListOffsets": _list_offsets,
+    "Fetch": _fetch,
+    "Produce": _produce,
+    "FindCoordinator": _find_coordinator,
+    "InitProducerId": _init_producer_id,
+    "AddPartitionsToTxn": _add_partitions,
+    "AddOffsetsToTxn": _add_offsets,
+    "TxnOffsetCommit": _txn_offset_commit,
+    "EndTxn": _end_txn,
+    "OffsetFetch": _offset_fetch,
+    "DescribeConfigs": _describe_configs,
+    "DescribeProducers": _describe_producers,
+}

@@ -1,0 +1,103 @@
+"""What the brokers of one fake cluster know together: topics, leaders, coordinators. Each method takes the cluster's lock."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+
+from tests.fakes.coordinators import OFFSETS_PLACE, Groups, Place, Transactions
+from tests.fakes.partition_log import PartitionLog
+from tests.fakes.record_rules import Refused
+
+GROUP, TXN = 0, 1
+Address = tuple[str, int]
+
+
+class ClusterState:
+    def __init__(self, cluster_id: str, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
+        self.cluster_id, self.now_ms = cluster_id, now_ms
+        self.lock = threading.Condition(threading.RLock())
+        self.nodes: dict[int, Address] = {}
+        self.topic_ids: dict[str, uuid.UUID] = {}
+        self.logs: dict[Place, PartitionLog] = {}
+        self.groups = Groups()
+        self.transactions = Transactions(self.logs, self.groups, now_ms)
+        self.coordinator_nodes = {GROUP: 1, TXN: 1}
+        self.coordinators_exist = True
+        self.auto_created: list[str] = []
+        self.is_stopping = False
+
+    def create_topic(self, name: str, partitions: int = 1, **configs: str) -> None:
+        """Leaders go round the nodes."""
+        with self.lock:
+            assert name not in self.topic_ids
+            self.topic_ids[name] = uuid.uuid4()
+            nodes = sorted(self.nodes)
+            for partition in range(partitions):
+                self.logs[name, partition] = PartitionLog(nodes[partition % len(nodes)], configs)
+
+    def delete_topic(self, name: str) -> None:
+        with self.lock:
+            del self.topic_ids[name]
+            for place in [place for place in self.logs if place[0] == name]:
+                del self.logs[place]
+
+    def log(self, topic: str, partition: int = 0) -> PartitionLog:
+        return self.logs[topic, partition]
+
+    def seed(self, place: Place, *batches: bytes) -> None:
+        with self.lock:
+            self.logs[place].seed(*batches)
+            self.lock.notify_all()
+
+    def move_leader(self, place: Place, node_id: int) -> None:
+        with self.lock:
+            self.logs[place].move(node_id)
+
+    def move_coordinator(self, kind: int, node_id: int) -> None:
+        with self.lock:
+            self.coordinator_nodes[kind] = node_id
+            self.transactions.coordinator_epoch += kind == TXN
+
+    def hold_markers(self) -> None:
+        with self.lock:
+            self.transactions.markers_held = True
+
+    def write_markers(self) -> None:
+        with self.lock:
+            self.transactions.write_markers()
+            self.lock.notify_all()
+
+    def time_out(self, transactional_id: str) -> None:
+        """The coordinator aborts an open transaction that lasted too long."""
+        with self.lock:
+            self.transactions.time_out(transactional_id)
+
+    # --- for the handlers, which hold the lock ---
+
+    def require_coordinator(self, kind: int, node_id: int) -> None:
+        if not self.coordinators_exist or self.coordinator_nodes[kind] != node_id:
+            raise Refused(16)
+
+    def log_of(self, place: Place) -> PartitionLog:
+        if place not in self.logs:
+            raise Refused(3)
+        return self.logs[place]
+
+    def verify_offsets_txn(self, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
+        if not self.groups.has_open_txn(producer_id, producer_epoch):
+            self._verify(transactional_id, producer_id, producer_epoch, OFFSETS_PLACE)
+
+    def verify_partition(self, transactional_id: str, producer_id: int, producer_epoch: int, place: Place) -> None:
+        """The leader asks the coordinator before the first batch of a transaction."""
+        if not self.logs[place].has_open_txn(producer_id, producer_epoch):
+            self._verify(transactional_id, producer_id, producer_epoch, place)
+
+    def _verify(self, transactional_id: str, producer_id: int, producer_epoch: int, place: Place) -> None:
+        """As leaders tell producers before KIP-890 part 2."""
+        try:
+            self.transactions.verify(transactional_id, producer_id, producer_epoch, place)
+        except Refused as refused:
+            raise Refused({120: 48, 90: 47, 51: 19}.get(refused.code, refused.code)) from refused

@@ -1,0 +1,97 @@
+"""Requests and answers by kafka-python's protocol classes, in the versions that the package under test uses. No own wire code."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.protocol import admin, consumer, metadata, producer
+
+_MODULES = {
+    "Produce": (producer, 9),
+    "Fetch": (consumer, 12),
+    "ListOffsets": (consumer, 6),
+    "Metadata": (metadata, 10),
+    "OffsetFetch": (consumer, 7),
+    "FindCoordinator": (metadata, 3),
+    "ApiVersions": (metadata, 3),
+    "InitProducerId": (producer, 4),
+    "AddPartitionsToTxn": (producer, 3),
+    "AddOffsetsToTxn": (producer, 3),
+    "EndTxn": (producer, 3),
+    "TxnOffsetCommit": (producer, 3),
+    "DescribeConfigs": (admin, 4),
+    "DescribeProducers": (admin, 0),
+}
+VERSIONS = {api: version for api, (_, version) in _MODULES.items()}
+_HEAD = struct.Struct(">hhi")
+_NO_TAGS = b"\x00"
+
+
+def request_type(api: str) -> Any:
+    """The class of the one version: nested types hang on it."""
+    module, version = _MODULES[api]
+    return getattr(module, f"{api}Request")[version]
+
+
+def answer_type(api: str) -> Any:
+    module, version = _MODULES[api]
+    return getattr(module, f"{api}Response")[version]
+
+
+API_KEYS = {api: request_type(api).API_KEY for api in _MODULES}
+_APIS = {key: api for api, key in API_KEYS.items()}
+
+
+class UnreadableRequest(Exception):
+    """Bytes that a broker would answer by closing the connection."""
+
+
+class OtherVersion(UnreadableRequest):
+    """A version that the fake does not speak."""
+
+    def __init__(self, api: str, version: int, correlation_id: int) -> None:
+        self.api, self.version, self.correlation_id = api, version, correlation_id
+        super().__init__(f"{api} version {version}")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    api: str
+    correlation_id: int
+    client_id: str | None
+    body: Any
+    size_bytes: int
+
+
+def read_request(frame: bytes) -> Request:
+    """`frame` begins behind the four length bytes. Whatever does not encode back to the same bytes is refused."""
+    if len(frame) < _HEAD.size:
+        raise UnreadableRequest(f"frame of {len(frame)} bytes")
+    key, version, correlation_id = _HEAD.unpack_from(frame)
+    if key not in _APIS:
+        raise UnreadableRequest(f"api key {key}")
+    api = _APIS[key]
+    if version != VERSIONS[api]:
+        raise OtherVersion(api, version, correlation_id)
+    try:
+        body = request_type(api).decode(frame, header=True)
+        client_id = body.header.client_id
+        body.with_header(correlation_id, client_id)
+        again = bytes(body.encode(header=True))
+    except (IndexError, ValueError, TypeError, struct.error) as error:
+        raise UnreadableRequest(f"{api}: {error}") from error
+    if again != frame:
+        raise UnreadableRequest(f"{api} is not the schema's encoding of what it says")
+    return Request(api, correlation_id, client_id, body, len(frame))
+
+
+def answer_frame(request: Request, answer: Any) -> bytes:
+    """A whole frame, length included."""
+    header = request.correlation_id.to_bytes(4, "big") + (b"" if request.api == "ApiVersions" else _NO_TAGS)
+    return framed(header + bytes(answer.encode()))
+
+
+def framed(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body

@@ -1,0 +1,286 @@
+"""One partition on its leader: stored batches, producer state, open and aborted transactions, and what a Fetch may see."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tests.fakes.record_rules import DEFAULT_CONFIGS, Header, Refused, check_batch, header_of, marker_batch, records_of, stored
+
+REMEMBERED_BATCHES = 5
+LAST_SEQUENCE = (1 << 31) - 1
+
+
+class Stored(NamedTuple):
+    """`segment` counts the log segments: one Fetch answer never goes beyond one."""
+
+    header: Header
+    data: bytes
+    segment: int
+
+
+class Appended(NamedTuple):
+    base_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+
+
+class Seen(NamedTuple):
+    """A batch that this producer wrote, as the leader remembers it."""
+
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    max_timestamp: int
+
+
+class Aborted(NamedTuple):
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(slots=True)
+class ProducerEntry:
+    epoch: int
+    seen: deque[Seen] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
+    txn_start: int | None = None
+    coordinator_epoch: int = -1
+    last_timestamp: int = -1
+
+
+class Read(NamedTuple):
+    records: bytes
+    aborted: list[Aborted]
+    diverging: tuple[int, int] | None = None
+
+
+class PartitionLog:
+    """Not locked: the cluster's lock is."""
+
+    def __init__(self, leader: int, configs: Mapping[str, str]) -> None:
+        self.leader, self.leader_epoch = leader, 0
+        self.configs = {**DEFAULT_CONFIGS, **configs}
+        self.batches: list[Stored] = []
+        self._segment = 0
+        self._segment_time: int | None = None
+        self.log_start_offset = self.end_offset = 0
+        self.high_watermark_limit: int | None = None
+        self.producers: dict[int, ProducerEntry] = {}
+        self.aborted: list[Aborted] = []
+        self._epoch_starts: list[tuple[int, int]] = [(0, 0)]
+
+    @property
+    def high_watermark(self) -> int:
+        limit = self.high_watermark_limit
+        return self.end_offset if limit is None else min(limit, self.end_offset)
+
+    @property
+    def last_stable_offset(self) -> int:
+        open_txns = [entry.txn_start for entry in self.producers.values() if entry.txn_start is not None]
+        return min([self.high_watermark, *open_txns])
+
+    def visible_end(self, isolation_level: int) -> int:
+        return self.last_stable_offset if isolation_level else self.high_watermark
+
+    def data(self) -> list[bytes]:
+        """Every stored batch that is not a control batch."""
+        return [one.data for one in self.batches if not one.header.is_control]
+
+    # --- writing ---
+
+    def has_open_txn(self, producer_id: int, producer_epoch: int) -> bool:
+        entry = self.producers.get(producer_id)
+        return entry is not None and entry.txn_start is not None and entry.epoch == producer_epoch
+
+    def append(self, batch: bytes, now_ms: int) -> Appended:
+        """A verified batch of a client. Raises Refused, without effect."""
+        records = check_batch(batch, self.configs, now_ms)
+        header = header_of(batch)
+        if header.producer_id >= 0:
+            duplicate = self._duplicate(header)
+            if duplicate is not None:
+                return Appended(duplicate.first_offset, duplicate.max_timestamp, self.log_start_offset)
+            self._check_producer(header)
+        is_append_time = self.configs["message.timestamp.type"] == "LogAppendTime"
+        self._take_in(
+            stored(
+                batch,
+                base_offset=self.end_offset,
+                leader_epoch=self.leader_epoch,
+                records=records,
+                configs=self.configs,
+                now_ms=now_ms,
+            )
+        )
+        return Appended(self.end_offset - header.records_count, now_ms if is_append_time else -1, self.log_start_offset)
+
+    def append_marker(
+        self, producer_id: int, producer_epoch: int, *, is_commit: bool, coordinator_epoch: int, now_ms: int
+    ) -> None:
+        self._take_in(
+            marker_batch(
+                self.end_offset,
+                is_commit=is_commit,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                coordinator_epoch=coordinator_epoch,
+                leader_epoch=self.leader_epoch,
+                now_ms=now_ms,
+            )
+        )
+
+    def seed(self, *batches: bytes) -> None:
+        """Store batches as they are, base offsets included: what another broker wrote and a cleaner cleaned."""
+        for batch in batches:
+            self._take_in(batch)
+
+    def _duplicate(self, header: Header) -> Seen | None:
+        entry = self.producers.get(header.producer_id)
+        if entry is None or entry.epoch != header.producer_epoch:
+            return None
+        wanted = (header.base_sequence, header.last_sequence)
+        return next((seen for seen in entry.seen if (seen.first_sequence, seen.last_sequence) == wanted), None)
+
+    def _check_producer(self, header: Header) -> None:
+        entry = self.producers.get(header.producer_id)
+        if entry is None:
+            return
+        if header.producer_epoch < entry.epoch:
+            raise Refused(47, f"epoch {header.producer_epoch} is below {entry.epoch}")
+        if header.producer_epoch > entry.epoch:
+            if header.base_sequence != 0:
+                raise Refused(45, "a new epoch begins with sequence 0")
+        elif header.base_sequence != self._next_sequence(entry):
+            raise Refused(45, f"sequence {header.base_sequence}, expected {self._next_sequence(entry)}")
+        if entry.txn_start is not None and not header.is_transactional:
+            raise Refused(48, "a plain batch inside an open transaction")
+
+    @staticmethod
+    def _next_sequence(entry: ProducerEntry) -> int:
+        last = entry.seen[-1].last_sequence if entry.seen else -1
+        return 0 if last == LAST_SEQUENCE else last + 1
+
+    def _take_in(self, data: bytes) -> None:
+        header = header_of(data)
+        if self._segment_time is None or header.max_timestamp - self._segment_time > int(self.configs["segment.ms"]):
+            self._segment, self._segment_time = self._segment + 1, header.max_timestamp
+        self.batches.append(Stored(header, data, self._segment))
+        self.end_offset = header.last_offset + 1
+        if header.producer_id < 0:
+            return
+        entry = self.producers.setdefault(header.producer_id, ProducerEntry(header.producer_epoch))
+        if header.producer_epoch != entry.epoch:
+            entry.epoch = header.producer_epoch
+            entry.seen.clear()
+        if header.is_control:
+            self._close_txn(entry, header, data)
+            return
+        entry.last_timestamp = header.max_timestamp
+        entry.seen.append(Seen(header.base_sequence, header.last_sequence, header.base_offset, header.max_timestamp))
+        if header.is_transactional and entry.txn_start is None:
+            entry.txn_start = header.base_offset
+
+    def _close_txn(self, entry: ProducerEntry, header: Header, data: bytes) -> None:
+        is_commit = data[-10:-8] == b"\x00\x01"
+        if entry.txn_start is not None and not is_commit:
+            self.aborted.append(Aborted(header.producer_id, entry.txn_start, header.base_offset))
+        entry.txn_start = None
+        entry.last_timestamp = header.max_timestamp
+        entry.coordinator_epoch = int.from_bytes(data[-5:-1], "big", signed=True)
+
+    # --- what befalls a log ---
+
+    def roll(self) -> None:
+        self._segment_time = None
+
+    def compact_away(self, start: int, end: int) -> None:
+        """The cleaner removes the batches whose base offsets lie in [start, end)."""
+        self.batches = [one for one in self.batches if not start <= one.header.base_offset < end]
+
+    def delete_records_before(self, offset: int) -> None:
+        self.log_start_offset = offset
+        self.batches = [one for one in self.batches if one.header.last_offset >= offset]
+
+    def truncate(self, offset: int) -> None:
+        """An unclean election: the new leader's log ends here."""
+        self.batches = [one for one in self.batches if one.header.last_offset < offset]
+        self.end_offset = min(self.end_offset, offset)
+        self.move(self.leader)
+
+    def move(self, leader: int) -> None:
+        self.leader, self.leader_epoch = leader, self.leader_epoch + 1
+        self._epoch_starts = [one for one in self._epoch_starts if one[1] < self.end_offset]
+        self._epoch_starts.append((self.leader_epoch, self.end_offset))
+
+    # --- reading ---
+
+    def check_leader(self, node_id: int, asked_epoch: int) -> None:
+        if node_id != self.leader:
+            raise Refused(6)
+        if 0 <= asked_epoch < self.leader_epoch:
+            raise Refused(74)
+        if asked_epoch > self.leader_epoch:
+            raise Refused(75)
+
+    def read(self, offset: int, isolation_level: int, max_bytes: int, *, is_first: bool, last_fetched_epoch: int = -1) -> Read:
+        """Within one log segment, cut by bytes. `is_first`: nothing was read for this request yet, so one batch comes whatever its size."""
+        if last_fetched_epoch >= 0:
+            epoch, end_offset = self._end_of_epoch(last_fetched_epoch)
+            if epoch < 0:
+                raise Refused(1, "unknown last fetched epoch")
+            if epoch < last_fetched_epoch or end_offset < offset:
+                return Read(b"", [], (epoch, end_offset))
+        if not self.log_start_offset <= offset <= self.end_offset:
+            raise Refused(1)
+        end = self.visible_end(isolation_level)
+        found = [one for one in self.batches if one.header.last_offset >= offset and one.header.last_offset < end]
+        if not found:
+            return Read(b"", [])
+        found = [one for one in found if one.segment == found[0].segment]
+        size = max_bytes
+        if len(found[0].data) > max_bytes:
+            size = len(found[0].data) if is_first else 0
+        records = b"".join(one.data for one in found)[:size]
+        upper = self._upper_bound(found, len(records))
+        return Read(records, [one for one in self.aborted if one.last_offset >= offset and one.first_offset < upper])
+
+    @staticmethod
+    def _upper_bound(found: list[Stored], size: int) -> int:
+        upper = found[0].header.base_offset
+        for one in found:
+            if size <= 0:
+                break
+            upper, size = one.header.last_offset + 1, size - len(one.data)
+        return upper
+
+    def _end_of_epoch(self, asked: int) -> tuple[int, int]:
+        """(epoch, end offset), -1/-1 for an epoch that never was."""
+        if asked > self.leader_epoch:
+            return -1, -1
+        if asked == self.leader_epoch:
+            return asked, self.end_offset
+        if asked < self._epoch_starts[0][0]:
+            return asked, self._epoch_starts[0][1]
+        floor = max(epoch for epoch, _ in self._epoch_starts if epoch <= asked)
+        return floor, min(start for epoch, start in self._epoch_starts if epoch > asked)
+
+    def offset_at(self, timestamp: int, isolation_level: int) -> tuple[int, int]:
+        """(offset, timestamp) for ListOffsets: -1 latest, -2 earliest, else the first record at or after it."""
+        if timestamp == -1:
+            return self.visible_end(isolation_level), -1
+        if timestamp == -2:
+            return self.log_start_offset, -1
+        if timestamp < 0:
+            raise Refused(35)
+        end = self.visible_end(isolation_level)
+        for header, data, _ in self.batches:
+            if header.is_control or header.max_timestamp < timestamp:
+                continue
+            for record in records_of(header, data):
+                offset = header.base_offset + record.offset_delta
+                if record.timestamp >= timestamp and self.log_start_offset <= offset < end:
+                    return offset, record.timestamp
+        return -1, -1

@@ -1,0 +1,475 @@
+"""The same requests to the fake and to a real broker: both must answer what the table says, code by code."""
+
+from __future__ import annotations
+
+import struct
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import crc32c
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.fakes.kafka_codec import request_type
+from tests.fakes.raw_client import RawClient
+from tests.fakes.record_rules import split_batches
+from tests.fakes.strict_broker import StrictCluster
+from tests.record_batches import batch, record, varint
+
+NOW_MS = int(time.time() * 1000)
+HOUR_MS = 3_600_000
+
+
+class Peer:
+    """A broker, a client of it, and a topic of its own for the case at hand."""
+
+    def __init__(self, client: RawClient, topic: str, create: Callable[..., None]) -> None:
+        self.client, self.topic, self._create = client, topic, create
+
+    def create(self, partitions: int = 1, **configs: str) -> None:
+        self._create(self.topic, partitions, configs)
+        for partition in range(partitions):
+            while self.client.list_offsets(self.topic, -1, partition=partition).error_code:
+                time.sleep(0.02)
+
+    @property
+    def txn(self) -> str:
+        return f"txn-{self.topic}"
+
+    def produce(self, records: bytes | None, **more: Any) -> int:
+        return int(self.client.produce(self.topic, records, **more).error_code)
+
+    def begun(self) -> tuple[int, int]:
+        """A transaction with this topic in it."""
+        producer_id, epoch = self.client.initialised(self.txn)
+        assert self.client.added(self.txn, producer_id, epoch, self.topic) == 0
+        return producer_id, epoch
+
+
+@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.brokers)])
+def peer(request: pytest.FixtureRequest, topic_name: str) -> Iterator[Peer]:
+    topic = topic_name.replace("[", "-").replace("]", "-")[-90:]
+    if request.param == "fake":
+        with StrictCluster() as cluster, RawClient(cluster.bootstrap) as client:
+            yield Peer(client, topic, lambda name, count, configs: cluster.create_topic(name, count, **configs))
+        return
+    bootstrap = request.getfixturevalue("target_cluster").bootstrap
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+
+    def create(name: str, count: int, configs: dict[str, str]) -> None:
+        for future in admin.create_topics([NewTopic(name, count, 1, config=configs)]).values():
+            future.result()
+
+    with RawClient(bootstrap) as client:
+        yield Peer(client, topic, create)
+
+
+def idempotent(first: int, count: int = 1, *, producer_id: int = 4_000_000, epoch: int = 0) -> bytes:
+    return batch(0, count, producer_id=producer_id, producer_epoch=epoch, base_sequence=first)
+
+
+def transactional(first: int, txn: tuple[int, int], count: int = 1, *, time_ms: int = NOW_MS) -> bytes:
+    return batch(0, count, attributes=0x10, producer_id=txn[0], producer_epoch=txn[1], base_sequence=first, timestamp=time_ms)
+
+
+def damaged(made: bytes) -> bytes:
+    return made[:-1] + bytes([made[-1] ^ 1])
+
+
+def recounted(made: bytes, count: int) -> bytes:
+    """Another recordsCount, with a right CRC."""
+    out = bytearray(made)
+    struct.pack_into(">i", out, 57, count)
+    struct.pack_into(">I", out, 17, crc32c.crc32c(bytes(out[21:])))
+    return bytes(out)
+
+
+def gzipped(deltas: tuple[int, ...], *, claimed: int | None = None) -> bytes:
+    payload = zlib.compress(b"".join(record(delta) for delta in deltas), wbits=31)
+    count = len(deltas) if claimed is None else claimed
+    return batch(0, count, attributes=1, payload=payload)
+
+
+SENT: list[tuple[str, dict[str, str], Any, int]] = [
+    ("a plain batch", {}, batch(0, 3), 0),
+    ("base offset 1", {}, batch(1, 3), 87),
+    ("two batches", {}, batch(0, 1) + batch(0, 1), 87),
+    ("no bytes", {}, b"", 87),
+    ("a batch cut short", {}, batch(0, 3)[:-1], 87),
+    ("five bytes behind the batch", {}, batch(0, 3) + bytes(5), 0),
+    ("magic 1", {}, batch(0, 1, magic=1), 87),
+    ("magic 3", {}, batch(0, 1, magic=3), 2),
+    ("an impossible length", {}, batch(0, 1)[:8] + (5).to_bytes(4, "big") + batch(0, 1)[12:], 2),
+    ("a wrong CRC", {}, damaged(batch(0, 3)), 2),
+    ("a header cut to 60 bytes", {}, bytes(8) + (48).to_bytes(4, "big") + batch(0, 1)[12:60], 2),
+    ("a compressed batch with a wrong CRC", {}, damaged(gzipped((0, 1))), 2),
+    ("count 0", {}, batch(0, deltas=[], last_offset_delta=0), 87),
+    ("negative last offset delta", {}, batch(0, 1, last_offset_delta=-1), 87),
+    ("a hole", {}, batch(0, deltas=[0, 2]), 87),
+    ("count one too high", {}, recounted(batch(0, 3), 4), 87),
+    ("count one too low", {}, recounted(batch(0, 3), 2), 87),
+    ("fewer records than both say", {}, batch(0, 3, payload=record(0) + record(1)), 87),
+    ("bytes behind the last record", {}, batch(0, 1, payload=record(0) + b"x"), 87),
+    ("a record that claims too much", {}, batch(0, 1, payload=varint(500) + record(0)[1:]), 87),
+    ("negative number of record headers", {}, batch(0, 1, payload=b"\x0c\x00\x00\x00\x01\x01\x01"), 87),
+    ("control bit", {}, batch(0, 1, attributes=0x20), 87),
+    ("delete horizon bit", {}, batch(0, 1, attributes=0x40), 0),
+    ("an unused bit", {}, batch(0, 1, attributes=0x80), 0),
+    ("codec 5", {}, batch(0, 1, attributes=5), -1),
+    ("gzip", {}, gzipped((0, 1, 2)), 0),
+    ("gzip that is none", {}, batch(0, 1, attributes=1), -1),
+    ("snappy that is none", {}, batch(0, 1, attributes=2), -1),
+    ("lz4 that is none", {}, batch(0, 1, attributes=3), -1),
+    ("zstd that is none", {}, batch(0, 1, attributes=4), -1),
+    ("gzip with fewer records than it says", {}, gzipped((0, 1), claimed=3), 87),
+    ("gzip with more records than it says", {}, gzipped((0, 1, 2), claimed=2), 87),
+    ("a hole mended by the header, plain", {}, batch(0, 3, payload=b"".join(map(record, (0, 5, 9)))), 0),
+    ("a hole mended by the header, gzip", {}, gzipped((0, 5, 9)), -1),
+    ("max.message.bytes exactly", {"max.message.bytes": str(len(batch(0, 3)))}, batch(0, 3), 0),
+    ("max.message.bytes and one", {"max.message.bytes": str(len(batch(0, 3)) - 1)}, batch(0, 3), 10),
+    ("no key, compacted", {"cleanup.policy": "compact"}, batch(0, 1, payload=record(0)), 87),
+    ("a key, compacted", {"cleanup.policy": "compact"}, batch(0, 1, payload=record(0, b"k")), 0),
+    ("half an hour ahead", {}, batch(0, 1, timestamp=NOW_MS + HOUR_MS // 2), 0),
+    ("two hours ahead", {}, batch(0, 1, timestamp=NOW_MS + 2 * HOUR_MS), 32),
+    (
+        "two hours ahead, limit open",
+        {"message.timestamp.after.max.ms": str(2**63 - 1)},
+        batch(0, 1, timestamp=NOW_MS + 2 * HOUR_MS),
+        0,
+    ),
+    ("time -1", {}, batch(0, 1, timestamp=-1), 0),
+    ("append time bit, CreateTime topic", {}, batch(0, 1, attributes=8), 0),
+    ("append time bit, LogAppendTime topic", {"message.timestamp.type": "LogAppendTime"}, batch(0, 1, attributes=8), 32),
+    ("producer id without a sequence", {}, idempotent(-1), 87),
+    ("producer id with a sequence", {}, idempotent(0), 0),
+    ("transactional bit, no transactional id", {}, transactional(0, (4_000_000, 0)), 53),
+]
+
+
+@pytest.mark.parametrize(("configs", "sent", "code"), [one[1:] for one in SENT], ids=[one[0] for one in SENT])
+def test_every_kind_of_batch_is_taken_or_refused(peer: Peer, configs: dict[str, str], sent: Any, code: int) -> None:
+    peer.create(**configs)
+    assert peer.produce(sent) == code
+    assert (peer.client.list_offsets(peer.topic, -1).offset > 0) == (code == 0)
+
+
+def test_record_errors_name_the_records_to_blame(peer: Peer) -> None:
+    peer.create(**{"cleanup.policy": "compact"})
+    answer = peer.client.produce(peer.topic, batch(0, 3, payload=record(0, b"k") + record(1) + record(2)))
+    assert (answer.error_code, [one.batch_index for one in answer.record_errors]) == (87, [1, 2])
+
+
+def test_acks_2_and_unknown_topics_are_refused(peer: Peer) -> None:
+    peer.create()
+    assert peer.produce(batch(0, 1), acks=2) == 21
+    assert peer.produce(batch(0, 1), partition=1) == 3
+    assert peer.client.produce(f"{peer.topic}-missing", batch(0, 1)).error_code == 3
+    assert peer.client.metadata(f"{peer.topic}-missing").topics[0].error_code == 3
+
+
+def test_a_partition_twice_in_a_request_is_answered_once_and_appended_once(peer: Peer) -> None:
+    peer.create()
+    assert peer.produce(batch(0, 2), twice=True) == 0
+    assert peer.client.list_offsets(peer.topic, -1).offset == 2
+
+
+def test_the_leader_changes_only_what_the_crc_does_not_cover(peer: Peer) -> None:
+    peer.create()
+    sent = batch(0, 3, leader_epoch=-1)
+    peer.produce(sent)
+    peer.produce(sent)
+    first, second = split_batches(bytes(peer.client.fetch(peer.topic, 0).records))
+    assert first[16:] == second[16:] == sent[16:]
+    assert [int.from_bytes(one[:8], "big") for one in (first, second)] == [0, 3]
+    assert first[12:16] == bytes(4)
+
+
+def test_a_wrong_max_timestamp_and_append_times_are_put_right_with_the_crc(peer: Peer) -> None:
+    peer.create()
+    wrong = bytearray(batch(0, 1, attributes=8))
+    struct.pack_into(">q", wrong, 35, 77_777)
+    struct.pack_into(">I", wrong, 17, crc32c.crc32c(bytes(wrong[21:])))
+    assert peer.produce(bytes(wrong)) == 0
+    (stored,) = split_batches(bytes(peer.client.fetch(peer.topic, 0).records))
+    assert stored[21:23] == bytes(2)
+    assert crc32c.crc32c(stored[21:]) == int.from_bytes(stored[17:21], "big")
+
+
+def test_sequences_have_their_rules(peer: Peer) -> None:
+    peer.create()
+    for first in range(6):
+        assert peer.produce(idempotent(first)) == 0
+    again = peer.client.produce(peer.topic, idempotent(1))
+    assert (again.error_code, again.base_offset, again.log_append_time_ms) == (0, 1, 1_000)
+    assert peer.client.list_offsets(peer.topic, -1).offset == 6
+    assert peer.produce(idempotent(0)) == 45
+    assert peer.produce(idempotent(7)) == 45
+    assert peer.produce(idempotent(5, 2)) == 45
+    assert peer.produce(idempotent(1, epoch=1)) == 45
+    assert peer.produce(idempotent(0, epoch=1)) == 0
+    assert peer.produce(idempotent(6)) == 47
+    assert peer.produce(idempotent(500, producer_id=4_000_001)) == 0
+    assert peer.produce(idempotent(2**31 - 2, 2, producer_id=4_000_002)) == 0
+    assert peer.produce(idempotent(0, producer_id=4_000_002)) == 0
+
+
+def test_a_sequence_may_wrap_inside_a_batch(peer: Peer) -> None:
+    peer.create()
+    assert peer.produce(idempotent(2**31 - 2, 4)) == 0
+    assert peer.produce(idempotent(1)) == 45
+    assert peer.produce(idempotent(2)) == 0
+
+
+def test_a_produce_needs_its_partition_in_the_transaction(peer: Peer) -> None:
+    peer.create(partitions=2)
+    txn = peer.client.initialised(peer.txn)
+    sent = transactional(0, txn)
+    assert peer.produce(sent, txn=peer.txn) == 48
+    assert peer.client.added(peer.txn, *txn, peer.topic) == 0
+    assert peer.produce(sent, txn=peer.txn) == 0
+    assert peer.produce(sent, txn=peer.txn, partition=1) == 48
+    assert peer.produce(sent, txn=peer.txn) == 0
+    assert peer.produce(sent, txn=f"{peer.txn}-unknown") == 0
+    assert peer.produce(transactional(1, (txn[0], txn[1] + 1)), txn=peer.txn) == 47
+    assert peer.produce(transactional(1, (txn[0] + 999, 0)), txn=peer.txn) == 49
+    assert peer.produce(idempotent(1, producer_id=txn[0], epoch=txn[1])) == 48
+    assert peer.client.end(peer.txn, *txn, commit=True) == 0
+    assert peer.client.end(peer.txn, *txn, commit=True) == 0
+    assert peer.produce(sent, txn=peer.txn) == 48
+
+
+def test_two_epochs_in_one_request_are_refused_as_a_whole(peer: Peer) -> None:
+    peer.create(partitions=2)
+    txn = peer.begun()
+    members = [(peer.topic, 0, transactional(0, txn)), (peer.topic, 1, transactional(0, (txn[0], txn[1] + 1)))]
+    answers = peer.client.produce_many(members, txn=peer.txn)
+    assert {one.error_code for one in answers.values()} == {49}
+
+
+def test_add_partitions_is_all_or_nothing_and_idempotent(peer: Peer) -> None:
+    peer.create()
+    txn = peer.client.initialised(peer.txn)
+    assert peer.client.add(peer.txn, *txn, (peer.topic, 0), (f"{peer.topic}-missing", 0)) == [55, 3]
+    assert peer.produce(transactional(0, txn), txn=peer.txn) == 48
+    assert peer.client.added(peer.txn, *txn, peer.topic) == 0
+    assert peer.client.added(peer.txn, *txn, peer.topic) == 0
+    assert peer.client.added(peer.txn, txn[0], txn[1] + 1, peer.topic) == 90
+    assert peer.client.added(peer.txn, txn[0] + 999, txn[1], peer.topic) == 49
+    assert peer.client.added(f"{peer.txn}-unknown", *txn, peer.topic) == 49
+    assert peer.client.added("", *txn, peer.topic) == 42
+
+
+def test_end_txn_has_its_rules(peer: Peer) -> None:
+    peer.create()
+    txn = peer.client.initialised(peer.txn)
+    assert peer.client.end(peer.txn, *txn, commit=True) == 48
+    assert peer.client.end(peer.txn, *txn, commit=False) == 48
+    assert peer.client.added(peer.txn, *txn, peer.topic) == 0
+    assert peer.produce(transactional(0, txn), txn=peer.txn) == 0
+    assert peer.client.end(peer.txn, txn[0] + 999, txn[1], commit=True) == 49
+    assert peer.client.end(f"{peer.txn}-unknown", *txn, commit=True) == 49
+    assert peer.client.end(peer.txn, txn[0], txn[1] + 1, commit=True) == 90
+    assert peer.client.end(peer.txn, *txn, commit=True) == 0
+    assert peer.client.end(peer.txn, *txn, commit=True) == 0
+    assert peer.client.end(peer.txn, *txn, commit=False) == 48
+    assert peer.client.added(peer.txn, *txn, peer.topic) == 0
+    assert peer.client.end(peer.txn, *txn, commit=False) == 0
+    assert peer.client.end(peer.txn, *txn, commit=False) == 0
+    assert peer.client.end(peer.txn, *txn, commit=True) == 48
+    assert peer.client.end("", *txn, commit=True) == 42
+
+
+def test_initialising_again_aborts_with_a_marker_of_a_higher_epoch(peer: Peer) -> None:
+    peer.create()
+    txn = peer.begun()
+    assert peer.produce(transactional(0, txn), txn=peer.txn) == 0
+    assert peer.client.init(peer.txn).error_code == 51
+    assert peer.client.initialised(peer.txn) == (txn[0], txn[1] + 2)
+    assert peer.produce(transactional(1, txn), txn=peer.txn) == 47
+    assert peer.client.end(peer.txn, *txn, commit=True) == 90
+    assert peer.client.added(peer.txn, *txn, peer.topic) == 90
+    _, marker = split_batches(bytes(peer.client.fetch(peer.topic, 0).records))
+    assert len(marker) == 78
+    assert marker[22] == 0x30
+    assert struct.unpack_from(">qhi", marker, 43) == (txn[0], txn[1] + 1, -1)
+    assert marker[-10:-8] == b"\x00\x00"
+    part = peer.client.fetch(peer.topic, 0, isolation=1)
+    assert [(one.producer_id, one.first_offset) for one in part.aborted_transactions] == [(txn[0], 0)]
+
+
+@pytest.mark.parametrize(
+    ("transactional_id", "settings", "code"),
+    [
+        ("", {}, 42),
+        ("x", {"timeout_ms": 0}, 50),
+        ("x", {"timeout_ms": 900_001}, 50),
+        ("x", {"producer_id": 7}, 42),
+        ("x", {"epoch": 7}, 42),
+        (None, {}, 0),
+    ],
+)
+def test_initialising_has_its_rules(peer: Peer, transactional_id: str | None, settings: dict[str, int], code: int) -> None:
+    peer.create()
+    peer.client.initialised(peer.txn)
+    name = transactional_id and peer.txn
+    assert peer.client.init(name, **settings).error_code == code
+
+
+def test_an_idle_transactional_id_gets_the_next_epoch_and_knows_its_owner(peer: Peer) -> None:
+    peer.create()
+    txn = peer.client.initialised(peer.txn)
+    assert peer.client.initialised(peer.txn) == (txn[0], txn[1] + 1)
+    assert peer.client.init(peer.txn, producer_id=txn[0], epoch=txn[1]).error_code == 90
+    for _ in range(2):
+        assert peer.client.init(peer.txn, producer_id=txn[0], epoch=txn[1] + 1).producer_epoch == txn[1] + 2
+    assert peer.client.init(peer.txn, producer_id=txn[0], epoch=txn[1]).error_code == 90
+    assert peer.client.init(peer.txn, producer_id=txn[0] + 999, epoch=0).error_code == 90
+
+
+def test_group_offsets_of_a_transaction_wait_for_its_end(peer: Peer) -> None:
+    peer.create()
+    txn = peer.client.initialised(peer.txn)
+    assert peer.client.group_offset(peer.txn, peer.topic) == (0, -1)
+    assert peer.client.commit_offset(peer.txn, *txn, peer.topic, 5) == 48
+    assert peer.client.add_offsets(peer.txn, *txn) == 0
+    assert peer.client.commit_offset(peer.txn, *txn, peer.topic, 5) == 0
+    assert peer.client.group_offset(peer.txn, peer.topic) == (88, -1)
+    assert peer.client.commit_offset(peer.txn, *txn, peer.topic, 6, "x" * 4096) == 0
+    assert peer.client.commit_offset(peer.txn, *txn, peer.topic, 6, "x" * 4097) == 12
+    assert peer.client.commit_offset(peer.txn, *txn, f"{peer.topic}-missing", 6) == 3
+    assert peer.client.end(peer.txn, *txn, commit=True) == 0
+    assert peer.client.initialised(peer.txn) == (txn[0], txn[1] + 1)
+    assert peer.client.group_offset(peer.txn, peer.topic) == (0, 6)
+    assert peer.client.commit_offset(peer.txn, *txn, peer.topic, 9) in (47, 90)
+    assert peer.client.commit_offset(peer.txn, txn[0] + 999, 0, peer.topic, 9) == 49
+    assert peer.client.add_offsets(peer.txn, *txn) == 90
+    assert peer.client.add_offsets(peer.txn, txn[0] + 999, 0) == 49
+
+
+def test_group_offsets_of_an_aborted_transaction_never_were(peer: Peer) -> None:
+    peer.create()
+    txn = peer.client.initialised(peer.txn)
+    assert peer.client.add_offsets(peer.txn, *txn) == 0
+    assert peer.client.commit_offset(peer.txn, *txn, peer.topic, 5) == 0
+    peer.client.initialised(peer.txn)
+    assert peer.client.group_offset(peer.txn, peer.topic) == (0, -1)
+
+
+def test_a_committed_reader_sees_up_to_the_last_stable_offset_and_who_aborted(peer: Peer) -> None:
+    peer.create()
+    peer.produce(batch(0, 2, timestamp=NOW_MS))
+    txn = peer.begun()
+    peer.produce(transactional(0, txn, 3), txn=peer.txn)
+    peer.produce(batch(0, 1, timestamp=NOW_MS))
+
+    def seen(offset: int, isolation: int) -> tuple[list[int], Any, int, int]:
+        part = peer.client.fetch(peer.topic, offset, isolation=isolation)
+        aborted = part.aborted_transactions
+        named = None if aborted is None else [(one.producer_id, one.first_offset) for one in aborted]
+        bases = [int.from_bytes(one[:8], "big") for one in split_batches(bytes(part.records or b""))]
+        return bases, named, part.last_stable_offset, part.high_watermark
+
+    assert seen(0, 0) == ([0, 2, 5], None, 2, 6)
+    assert seen(0, 1) == ([0], [], 2, 6)
+    assert seen(3, 1) == ([], [], 2, 6)
+    assert [peer.client.list_offsets(peer.topic, -1, isolation=one).offset for one in (0, 1)] == [6, 2]
+    assert peer.client.end(peer.txn, *txn, commit=False) == 0
+    peer.client.initialised(peer.txn)
+    assert seen(0, 1) == ([0, 2, 5, 6], [(txn[0], 2)], 7, 7)
+    assert seen(3, 1) == ([2, 5, 6], [(txn[0], 2)], 7, 7)
+    assert seen(7, 1) == ([], [], 7, 7)
+
+
+def test_a_fetch_ends_with_its_log_segment_and_old_data_rolls_one(peer: Peer) -> None:
+    peer.create()
+    txn = peer.begun()
+    peer.produce(transactional(0, txn, time_ms=1_000), txn=peer.txn)
+    assert peer.client.end(peer.txn, *txn, commit=True) == 0
+    peer.client.initialised(peer.txn)
+    lengths = [len(split_batches(bytes(peer.client.fetch(peer.topic, offset, isolation=1).records))) for offset in (0, 1)]
+    assert lengths == [1, 1]
+    assert peer.client.fetch(peer.topic, 0, isolation=1).last_stable_offset == 2
+
+
+def test_fetches_are_whole_batches_first_and_cut_by_bytes_then(peer: Peer) -> None:
+    peer.create(partitions=2)
+    one = batch(0, 3)
+    for _ in range(3):
+        peer.produce(one)
+        peer.produce(one, partition=1)
+    size = len(one)
+
+    def sizes(**settings: Any) -> Any:
+        found = peer.client.fetch(peer.topic, 4, **settings)
+        return [len(part.records or b"") for part in (found if isinstance(found, list) else [found])]
+
+    assert sizes() == [2 * size]
+    assert sizes(partition_bytes=size + 10) == [size + 10]
+    assert sizes(partition_bytes=10) == [size]
+    assert sizes(max_bytes=10) == [size]
+    assert sizes(partitions=(0, 1), partition_bytes=10) == [size, 0]
+    assert sizes(partitions=(0, 1), max_bytes=size + 10) == [size + 10, 0]
+    assert sizes(partitions=(0, 1), max_bytes=3 * size + 10) == [2 * size, size + 10]
+
+
+def test_fetch_and_list_offsets_have_their_errors(peer: Peer) -> None:
+    peer.create()
+    peer.produce(batch(0, 3))
+    client, topic = peer.client, peer.topic
+    assert [client.fetch(topic, offset).error_code for offset in (3, 4, -1)] == [0, 1, 1]
+    assert client.fetch(topic, 0, epoch=9).error_code == 75
+    assert client.fetch(topic, 0, epoch=0).error_code == 0
+    assert client.fetch(topic, 0, last_fetched_epoch=7).error_code == 1
+    assert client.fetch(topic, 0, last_fetched_epoch=0).error_code == 0
+    assert client.fetch(topic, 0, partitions=(5,)).error_code == 3
+    assert client.fetch(f"{topic}-missing", 0).error_code == 3
+    assert client.list_offsets(f"{topic}-missing", -1).error_code == 3
+    assert client.list_offsets(topic, -1, times=2).error_code == 42
+    assert client.list_offsets(topic, -3).error_code == 35
+    assert client.list_offsets(topic, -1, epoch=9).error_code == 75
+    assert [client.list_offsets(topic, when).offset for when in (-2, -1, 0, 1_000, 1_001)] == [0, 3, 0, 0, -1]
+
+
+def test_a_log_that_ends_in_front_of_the_position_is_shown_as_diverging(peer: Peer) -> None:
+    peer.create()
+    part = peer.client.fetch(peer.topic, 5, last_fetched_epoch=0)
+    assert part.error_code == 0
+    assert (part.diverging_epoch.epoch, part.diverging_epoch.end_offset) == (0, 0)
+
+
+def test_what_the_leader_remembers_of_a_producer(peer: Peer) -> None:
+    peer.create()
+    txn = peer.begun()
+    peer.produce(batch(0, 2))
+    peer.produce(transactional(0, txn, 3), txn=peer.txn)
+    kind = request_type("DescribeProducers").TopicRequest
+
+    def described() -> list[tuple[int, ...]]:
+        answer = peer.client.ask("DescribeProducers", topics=[kind(name=peer.topic, partition_indexes=[0])])
+        (part,) = answer.topics[0].partitions
+        return [
+            (one.producer_id, one.producer_epoch, one.last_sequence, one.current_txn_start_offset)
+            for one in part.active_producers
+        ]
+
+    assert described() == [(*txn, 2, 2)]
+    assert peer.client.end(peer.txn, *txn, commit=True) == 0
+    peer.client.initialised(peer.txn)
+    assert described() == [(*txn, 2, -1)]
+    answer = peer.client.ask("DescribeProducers", topics=[kind(name=f"{peer.topic}-missing", partition_indexes=[0])])
+    assert answer.topics[0].partitions[0].error_code == 3
+
+
+def test_settings_of_a_topic_and_of_none(peer: Peer) -> None:
+    peer.create(**{"max.message.bytes": "1234"})
+    kind = request_type("DescribeConfigs").DescribeConfigsResource
+    names = [peer.topic, f"{peer.topic}-missing"]
+    asked = [kind(resource_type=2, resource_name=name, configuration_keys=None) for name in names]
+    known, missing = peer.client.ask(
+        "DescribeConfigs", resources=asked, include_synonyms=False, include_documentation=False
+    ).results
+    settings = {one.name: one.value for one in known.configs}
+    assert (known.error_code, settings["max.message.bytes"], settings["compression.type"]) == (0, "1234", "producer")
+    assert missing.error_code == 3
