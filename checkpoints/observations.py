@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from deltalake import write_deltalake
-from deltalake.exceptions import DeltaError
+import pyarrow.compute as pc
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from shallow_mirror.checkpoints.offset_map import RunIdentity, table_uri
 from shallow_mirror.checkpoints.schema import TIMESTAMP
@@ -101,6 +102,20 @@ class Observations:
             write_deltalake(table_uri(self._tables, table), rows, mode="append")
         except (DeltaError, OSError, ValueError, RuntimeError) as error:
             _log.warning("could not write an observation to %s: %s: %s", table, type(error).__name__, error)
+
+
+def read_rows(tables: str, table: str, condition: pc.Expression) -> list[dict[str, Any]]:
+    """In no order; none when the table is not there or cannot be read. `condition` goes down to the files."""
+    try:
+        rows: list[dict[str, Any]] = (
+            DeltaTable(table_uri(tables, table)).to_pyarrow_dataset().to_table(filter=condition).to_pylist()
+        )
+    except TableNotFoundError:
+        return []
+    except (DeltaError, OSError, ValueError) as error:
+        _log.warning("could not read the observations in %s: %s: %s", table, type(error).__name__, error)
+        return []
+    return rows
 
 
 def _run(run_epoch: int, run: RunIdentity) -> dict[str, Any]:

@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 
 from shallow_mirror import cli
+from shallow_mirror.checkpoints.offset_map import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import ConfigError, Fenced, MirrorError, OutcomeUnknown, RecoverNeeded, Retriable
-from shallow_mirror.streaming import notes
-from shallow_mirror.types import SourcePartition
+from shallow_mirror.errors import ConfigError, Fenced, MirrorError, OutcomeUnknown, RecoverNeeded
+from shallow_mirror.streaming import status
+from shallow_mirror.streaming.status import PartitionStatus, StatusReport
+from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 A = SourcePartition("orders", "idA", 0)
 
@@ -182,36 +185,104 @@ def test_a_time_without_zone_is_wrong_usage(conf: Path, monkeypatch: pytest.Monk
     assert _exit_code("translate", str(conf), "orders", "0", "41", "--as-of", time) == 2
 
 
-def test_status_shows_positions_lag_and_what_is_waited_for(
+def _report(**changes: Any) -> StatusReport:
+    partition = PartitionStatus(source=A, position=90, end=100, lag_offsets=10, lag_ms=700)
+    known: dict[str, Any] = {"mirror": "m", "at_ms": 1, "run": None, "source_problem": None, "waiting_for": "brokers"}
+    known |= {"waiting_since_ms": 0, "planned_at_ms": 1, "micro_batches": (), "partitions": (partition,)}
+    return StatusReport(**(known | changes))
+
+
+def test_status_is_one_json_document_or_tables(
     conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _put_map(monkeypatch, positions=lambda: {A: SimpleNamespace(offset=90)})
-    monkeypatch.setattr(cli, "_log_ends", lambda config: ({A: 100}, None))
-    note = notes.PlannerNote(at_ms=1, waiting_for="brokers", since_ms=0, lag_offsets={})
-    notes.write_note(notes.note_path(MirrorConfig.load(conf).checkpoint), note)
+    monkeypatch.setattr(status, "gather_status", lambda config: _report(mirror=config.mirror))
     assert _exit_code("status", str(conf), "--json") == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["partitions"] == [
-        {"topic": "orders", "topic_id": "idA", "partition": 0, "position": 90, "end": 100, "lag_offsets": 10}
+    document = json.loads(capsys.readouterr().out)
+    assert document["partitions"] == [
+        {"topic": "orders", "topic_id": "idA", "partition": 0, "position": 90, "end": 100, "lag_offsets": 10, "lag_ms": 700}
     ]
-    assert (report["waiting_for"], report["source_problem"]) == ("brokers", None)
+    assert (document["mirror"], document["waiting_for"], document["micro_batches"], document["run"]) == ("m", "brokers", [], None)
     assert _exit_code("status", str(conf)) == 0
     table = capsys.readouterr().out
-    assert "waits since 1970-01-01T00:00:00+00:00 for: brokers" in table
+    assert "lag_ms" in table
+    assert "the planner waits since 1970-01-01T00:00:00+00:00 for: brokers" in table
 
 
-def test_status_without_the_source_still_shows_positions(
-    conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", [["status"], ["status", "--watch"], ["translate", "orders", "0", "1"]])
+def test_reading_before_the_mirror_ever_ran_is_2_and_says_what_to_do(
+    conf: Path, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
-    def away(config: MirrorConfig) -> Any:
-        return {}, str(Retriable("NETWORK_EXCEPTION", "refused"))
+    assert _exit_code(command[0], str(conf), *command[1:]) == 2
+    captured = capsys.readouterr()
+    assert "there is no offset map" in captured.err
+    assert "run the mirror once" in captured.err
+    assert captured.out == ""
 
-    _put_map(monkeypatch, positions=lambda: {A: SimpleNamespace(offset=90)})
-    monkeypatch.setattr(cli, "_log_ends", away)
-    assert _exit_code("status", str(conf)) == 0
-    printed = capsys.readouterr().out
-    assert "90" in printed
-    assert "the source does not answer: NETWORK_EXCEPTION" in printed
+
+def _make_map(conf: Path) -> None:
+    """One of which a reading command finds 90 records of orders-0, shifted by 10."""
+    run = RunIdentity(run_id="r", host="elsewhere", pid=7, started_at_ms=1_000)
+    owner = OffsetMapOwner.take_over(
+        MirrorConfig.load(conf).tables, mirror="m", source_cluster_id="S", target_cluster_id="T", run=run, now_ms=lambda: 1_000
+    )
+    owner.settle()
+    owner.next_decision()
+    data = Segment(
+        source=A, source_start=0, source_end=90, kind=SegmentKind.DATA, target=TargetPartition("orders", "idT", 0),
+        target_start=10, target_end=100, record_count=90, batch_count=1, max_timestamp_ms=5,
+    )  # fmt: skip
+    owner.decide([DecidedSegment(data, SlotTxn("m-0", 1, 1))], highest_slot=0)
+    owner.settle()
+
+
+@pytest.mark.parametrize(("options", "a_report"), [((), "mirror m, "), (("--json",), '{"mirror": "m", ')])
+def test_status_watch_reports_again_and_again_and_ends_with_0_on_ctrl_c(
+    conf: Path, options: tuple[str, ...], a_report: str
+) -> None:
+    conf.write_text(conf.read_text().replace('"127.0.0.1:1"', '"127.0.0.1:1", request.timeout.ms: 50'))
+    _make_map(conf)
+    command = [sys.executable, "-m", "shallow_mirror.cli", "status", str(conf), "--watch", "--interval", "0.1", *options]
+    watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert watching.stdout is not None
+        reports = 0
+        for line in watching.stdout:
+            reports += line.startswith(a_report)
+            if reports == 3:
+                break
+        watching.send_signal(signal.SIGINT)
+        _, said = watching.communicate(timeout=60)
+    finally:
+        watching.kill()
+        watching.wait()
+    assert (reports, watching.returncode, said) == (3, 0, "")
+
+
+def _reading_process(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The console entry point in a process of its own, and `code` at its end."""
+    wrapped = f"import atexit, sys\nfrom shallow_mirror.cli import main\natexit.register(lambda: {code})\nmain()"
+    command = [sys.executable, "-c", wrapped, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["translate", "CONF", "orders", "0", "41", "--as-of", "2026-01-01T00:00:00Z"], "offset 51 (exact)"),
+        (["translate", "CONF", "orders", "0", "51", "--reverse"], "offset 41 (exact)"),
+        (["status", "CONF"], "mirror m, "),
+    ],
+)
+def test_reading_commands_import_neither_pyspark_nor_pandas(conf: Path, arguments: list[str], answer: str) -> None:
+    conf.write_text(conf.read_text().replace('"127.0.0.1:1"', '"127.0.0.1:1", request.timeout.ms: 50'))
+    _make_map(conf)
+    ended = _reading_process(
+        "print([name for name in ('pandas', 'pyspark', 'confluent_kafka') if name in sys.modules])",
+        *(str(conf) if one == "CONF" else one for one in arguments),
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert answer in ended.stdout
+    assert ended.stdout.splitlines()[-1] == "[]"
 
 
 def test_demo_ends_with_the_code_of_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,9 +295,3 @@ def test_local_kafka_passes_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_
     _put(monkeypatch, "shallow_mirror.local_kafka.command", run_local_kafka=lambda *args: asked.append(args))
     assert _exit_code("local-kafka", "--clusters", "1", "--folder", str(tmp_path)) == 0
     assert asked == [(1, "4.3.0", tmp_path)]
-
-
-def test_reading_commands_import_no_pyspark() -> None:
-    used = "shallow_mirror.cli, shallow_mirror.config, shallow_mirror.streaming.planner, shallow_mirror.streaming.notes"
-    code = f"import sys, {used}, shallow_mirror.checkpoints.offset_map; sys.exit('pyspark' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,12 +35,28 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+_READING_COMMANDS = ("status", "translate")
+_OWN_PROCESS = object()
+
+
+class _NoPandas:
+    """Hides pandas from pyarrow, which imports it only to ask whether a value is one of its arrays: half of the start."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("pandas is left out of commands that only read", name=name)
+
+
 _Conf = Annotated[Path, typer.Argument(metavar="CONF", help="The mirror file (YAML).")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 
 @app.callback()
-def _logging(verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False) -> None:
+def _prepare(
+    context: typer.Context, verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False
+) -> None:
+    if context.obj is _OWN_PROCESS and context.invoked_subcommand in _READING_COMMANDS:
+        sys.meta_path.insert(0, _NoPandas())
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO if not verbose else logging.DEBUG,
@@ -71,13 +86,24 @@ def run(
 
 
 @app.command()
-def status(conf: _Conf, as_json: _Json = False) -> None:
-    """Positions, lag, and what the mirror waits for."""
+def status(
+    conf: _Conf,
+    is_watching: Annotated[bool, typer.Option("--watch", help="Show it again and again until Ctrl-C.")] = False,
+    interval_s: Annotated[
+        float, typer.Option("--interval", metavar="SECONDS", min=0.1, help="Pause between two reports of --watch.")
+    ] = 5.0,
+    as_json: _Json = False,
+) -> None:
+    """Positions, lag in offsets and ms, the last micro-batches, the run, and what the mirror waits for."""
     from shallow_mirror.config import MirrorConfig
+    from shallow_mirror.streaming import status_view
+    from shallow_mirror.streaming.status import gather_status
 
-    config = MirrorConfig.load(conf)
-    report = _status_report(config)
-    print(json.dumps(report) if as_json else _status_table(report))
+    config, console = MirrorConfig.load(conf), status_view.stdout_console()
+    if is_watching:
+        status_view.watch(lambda: gather_status(config), console, interval_s=interval_s, as_json=as_json)
+    else:
+        status_view.show(gather_status(config), console, as_json=as_json)
 
 
 @app.command()
@@ -151,9 +177,12 @@ def exit_code_of(error: MirrorError) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Console entry point: always ends by SystemExit."""
+    """Console entry point: always ends by SystemExit. Without `arguments` the process is taken to be ours alone."""
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="shallow-mirror")
+        if arguments is None:
+            app(prog_name="shallow-mirror", obj=_OWN_PROCESS)
+        else:
+            app(args=list(arguments), prog_name="shallow-mirror")
     except MirrorError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         sys.exit(exit_code_of(error))
@@ -206,67 +235,6 @@ def _translation_sentence(answer: dict[str, Any], *, is_reverse: bool) -> str:
         else f"next record; in a segment of kind {answer['kind']}"
     )
     return f"{'target' if is_reverse else 'source'} {asked} -> {'source' if is_reverse else 'target'} {found} ({how})"
-
-
-def _status_report(config: MirrorConfig) -> dict[str, Any]:
-    from shallow_mirror.checkpoints.offset_map import OffsetMap
-    from shallow_mirror.streaming import notes
-
-    positions = OffsetMap.open(config.tables).positions()
-    note = notes.read_note(notes.note_path(config.checkpoint))
-    ends, problem = _log_ends(config)
-    partitions = []
-    for source, position in sorted(positions.items()):
-        end = ends.get(source)
-        partitions.append(
-            {
-                "topic": source.topic,
-                "topic_id": source.topic_id,
-                "partition": source.partition,
-                "position": position.offset,
-                "end": end,
-                "lag_offsets": None if end is None else max(0, end - position.offset),
-            }
-        )
-    return {
-        "mirror": config.mirror,
-        "source_problem": problem,
-        "waiting_for": None if note is None else note.waiting_for,
-        "waiting_since_ms": None if note is None else note.since_ms,
-        "planned_at_ms": None if note is None else note.at_ms,
-        "partitions": partitions,
-    }
-
-
-def _log_ends(config: MirrorConfig) -> tuple[dict[Any, int], str | None]:
-    """Ends by source partition, or why the source did not say: a status without lag is still a status."""
-    from shallow_mirror.broker.cluster import Cluster
-    from shallow_mirror.deadline import Deadline
-    from shallow_mirror.errors import Retriable
-    from shallow_mirror.streaming.plan_settings import PlanSettings
-    from shallow_mirror.streaming.planner import Planner
-
-    cluster = Cluster(config.source.client)
-    try:
-        deadline = Deadline.after_ms(config.source.client.request_timeout_ms, time.monotonic)
-        return dict(Planner(PlanSettings.of_mirror(config), cluster).log_ends(deadline).ends), None
-    except Retriable as error:
-        return {}, str(error)
-    finally:
-        cluster.close()
-
-
-def _status_table(report: dict[str, Any]) -> str:
-    lines = [f"mirror {report['mirror']}", f"{'topic':<40} {'partition':>9} {'position':>15} {'log end':>15} {'lag_offsets':>15}"]
-    for one in report["partitions"]:
-        end, lag = ("?", "?") if one["end"] is None else (one["end"], one["lag_offsets"])
-        lines.append(f"{one['topic']:<40} {one['partition']:>9} {one['position']:>15} {end:>15} {lag:>15}")
-    if report["source_problem"]:
-        lines.append(f"the source does not answer: {report['source_problem']}")
-    if report["waiting_for"]:
-        since = datetime.fromtimestamp(report["waiting_since_ms"] / 1000, UTC).isoformat(timespec="seconds")
-        lines.append(f"the planner waits since {since} for: {report['waiting_for']}")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

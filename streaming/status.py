@@ -1,0 +1,265 @@
+"""Driver, for the cli: how far a mirror is, how far behind, what it did last and what it waits for. Starts no JVM.
+
+What the map and the observations say is read first, the source is asked after that: a mirror that runs meanwhile can only
+seem to be further behind than it is, never ahead of its source.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shallow_mirror.broker.cluster import Cluster, ListedOffset
+from shallow_mirror.checkpoints import observations
+from shallow_mirror.checkpoints.offset_map import OffsetMap, Recorded, positions_of
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import Retriable
+from shallow_mirror.streaming import notes
+from shallow_mirror.streaming.plan_settings import PlanSettings
+from shallow_mirror.streaming.planner import Planner
+from shallow_mirror.types import SourcePartition
+
+SOURCE_PATIENCE_MS = 5_000
+"""A status without lag is still a status: it does not wait longer for the source."""
+
+MICRO_BATCHES_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStatus:
+    """`position`: everything below it is accounted for. `end` is the source's LSO under read_committed, else its high watermark.
+
+    `lag_ms`: how old the first record that is not copied yet is, by its own timestamp; 0 when there is no lag. Where the
+    source cannot name that record (timestamps that do not rise), the age of the last copied batch, which is no younger.
+    `end` and both lags are None when the source does not say, or does not know the topic (any more).
+    """
+
+    source: SourcePartition
+    position: int
+    end: int | None
+    lag_offsets: int | None
+    lag_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatchStatus:
+    """A row of `micro_batches`; `dropped_batch_counts` by segment kind."""
+
+    micro_batch: int
+    run_epoch: int
+    settled_at_ms: int
+    record_count: int
+    size_bytes: int
+    seconds: float
+    raw_batch_count: int
+    rebuilt_batch_count: int
+    dropped_batch_counts: Mapping[str, int]
+    lag_offsets: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """The run that owns the map. `outcome` and `ended_at_ms` are None until it ended, and for ever when it was killed.
+
+    `is_alive` is None when it cannot be known from here: the run is on another host.
+    """
+
+    run_epoch: int
+    run_id: str
+    host: str
+    pid: int
+    version: str | None
+    started_at_ms: int
+    ended_at_ms: int | None
+    outcome: str | None
+    is_alive: bool | None
+
+    @property
+    def is_over(self) -> bool:
+        return self.outcome is not None or self.is_alive is False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusReport:
+    """`micro_batches`: the last few, newest last. `waiting_for` is None as well when no run is there to wait.
+
+    `source_problem`: why log ends and lags are missing. `planned_at_ms`: when the planner was last heard of.
+    """
+
+    mirror: str
+    at_ms: int
+    run: RunStatus | None
+    source_problem: str | None
+    waiting_for: str | None
+    waiting_since_ms: int | None
+    planned_at_ms: int | None
+    micro_batches: tuple[MicroBatchStatus, ...]
+    partitions: tuple[PartitionStatus, ...]
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        partitions = [{**asdict(one.source), **asdict(one)} for one in self.partitions]
+        for one in partitions:
+            del one["source"]
+        return {**asdict(self), "partitions": partitions}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceView:
+    """What the source says of the partitions it has. `later`: the first record newer than what was copied, offset -1 for none."""
+
+    ends: Mapping[SourcePartition, int] = field(default_factory=dict)
+    later: Mapping[SourcePartition, ListedOffset] = field(default_factory=dict)
+    problem: str | None = None
+
+
+def gather_status(config: MirrorConfig, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> StatusReport:
+    """Raises ConfigError when the mirror never ran, OffsetMapConflict when its map is damaged."""
+    offset_map = OffsetMap.open(config.tables)
+    rows = offset_map.settled_rows()
+    positions = {source: position.offset for source, position in positions_of(rows).items()}
+    copied_until_ms = last_timestamps(rows)
+    recorded = offset_map.recorded()
+    run = None if recorded is None else _read_run(config.tables, recorded)
+    done = () if recorded is None else _read_micro_batches(config.tables, recorded.micro_batch)
+    note = notes.read_note(notes.note_path(config.checkpoint))
+    view = ask_source(config, positions, copied_until_ms)
+    at_ms = now_ms()
+    is_waiting = note is not None and not (run is not None and run.is_over)
+    return StatusReport(
+        mirror=config.mirror,
+        at_ms=at_ms,
+        run=run,
+        source_problem=view.problem,
+        waiting_for=note.waiting_for if note is not None and is_waiting else None,
+        waiting_since_ms=note.since_ms if note is not None and is_waiting else None,
+        planned_at_ms=None if note is None else note.at_ms,
+        micro_batches=done,
+        partitions=partition_statuses(positions, copied_until_ms, view, at_ms),
+    )
+
+
+def partition_statuses(
+    positions: Mapping[SourcePartition, int], copied_until_ms: Mapping[SourcePartition, int], view: SourceView, at_ms: int
+) -> tuple[PartitionStatus, ...]:
+    """Pure."""
+    statuses = []
+    for source, position in sorted(positions.items()):
+        end = view.ends.get(source)
+        lag = None if end is None else max(0, end - position)
+        lag_ms = 0 if lag == 0 else None
+        if lag:
+            since_ms = first_missing_ms(position, copied_until_ms.get(source), view.later.get(source))
+            lag_ms = None if since_ms is None else max(0, at_ms - since_ms)
+        statuses.append(PartitionStatus(source=source, position=position, end=end, lag_offsets=lag, lag_ms=lag_ms))
+    return tuple(statuses)
+
+
+def first_missing_ms(position: int, copied_until_ms: int | None, later: ListedOffset | None) -> int | None:
+    """Pure: timestamp of the first record at or above `position`, or of the last copied batch; None when nobody knows.
+
+    `later` answers "the first record with a timestamp above `copied_until_ms`"; one below `position` was copied already.
+    """
+    if later is None:
+        return None
+    return later.timestamp_ms if later.offset >= position else copied_until_ms
+
+
+def last_timestamps(rows: pa.Table) -> dict[SourcePartition, int]:
+    """The newest timestamp in the last batch of each source partition; without those that had none."""
+    keys = ["source_topic", "source_topic_id", "source_partition"]
+    known = rows.select([*keys, "source_end", "max_timestamp_ms"]).filter(pc.field("max_timestamp_ms") >= 0)
+    grouped = known.sort_by("source_end").group_by(keys, use_threads=False).aggregate([("max_timestamp_ms", "last")])
+    return {SourcePartition(*(one[key] for key in keys)): one["max_timestamp_ms_last"] for one in grouped.to_pylist()}
+
+
+def ask_source(
+    config: MirrorConfig, positions: Mapping[SourcePartition, int], copied_until_ms: Mapping[SourcePartition, int]
+) -> SourceView:
+    """One listing of log ends, and one of the first records that are newer than what was copied, where there is lag."""
+    ends: Mapping[SourcePartition, int] = {}
+    with closing(Cluster(config.source.client)) as cluster:
+        deadline = Deadline.after_ms(min(SOURCE_PATIENCE_MS, config.source.client.request_timeout_ms), time.monotonic)
+        try:
+            ends = Planner(PlanSettings.of_mirror(config), cluster).log_ends(deadline).ends
+            behind = {one.topic_partition: one for one, position in positions.items() if ends.get(one, position) > position}
+            asked = {name: copied_until_ms.get(one, -1) + 1 for name, one in behind.items()}
+            found = cluster.list_offsets(asked, config.read.isolation_level, deadline) if asked else {}
+        except Retriable as error:
+            return SourceView(ends=ends, problem=str(error))
+    return SourceView(ends=ends, later={behind[name]: listed for name, listed in found.items()})
+
+
+def _read_run(tables: str, recorded: Recorded) -> RunStatus:
+    """As the map records it; `runs` adds how it ended, where it was written."""
+    rows = observations.read_rows(tables, observations.RUNS_TABLE, pc.field("run_epoch") == recorded.run_epoch)
+    known = {name: value for row in rows for name, value in row.items() if value is not None}
+    outcome, run = known.get("outcome"), recorded.run
+    return RunStatus(
+        run_epoch=recorded.run_epoch,
+        run_id=run.run_id,
+        host=run.host,
+        pid=run.pid,
+        version=known.get("version"),
+        started_at_ms=run.started_at_ms,
+        ended_at_ms=_ms(known.get("ended_at")),
+        outcome=outcome,
+        is_alive=False if outcome is not None else _is_alive(run.host, run.pid),
+    )
+
+
+def _is_alive(host: str, pid: int) -> bool | None:
+    if host != socket.gethostname():
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _read_micro_batches(tables: str, newest: int) -> tuple[MicroBatchStatus, ...]:
+    recent = pc.field("micro_batch") > newest - 20 * MICRO_BATCHES_SHOWN
+    rows = observations.read_rows(tables, observations.MICRO_BATCHES_TABLE, recent)
+    ordered = sorted(rows, key=lambda row: (row["micro_batch"], row["settled_at"]))
+    return tuple(_micro_batch(row) for row in ordered[-MICRO_BATCHES_SHOWN:])
+
+
+def _micro_batch(row: Mapping[str, Any]) -> MicroBatchStatus:
+    settled_at_ms = _ms(row["settled_at"])
+    assert settled_at_ms is not None
+    return MicroBatchStatus(
+        micro_batch=row["micro_batch"],
+        run_epoch=row["run_epoch"],
+        settled_at_ms=settled_at_ms,
+        record_count=row["record_count"],
+        size_bytes=row["size_bytes"],
+        seconds=json.loads(row["duration_ms"]).get("Total", 0.0) / 1000,
+        raw_batch_count=row["raw_batch_count"],
+        rebuilt_batch_count=row["rebuilt_batch_count"],
+        dropped_batch_counts=json.loads(row["dropped_batch_counts"]),
+        lag_offsets=row["lag_offsets"],
+    )
+
+
+def _ms(at: datetime | None) -> int | None:
+    return None if at is None else round(at.timestamp() * 1000)
+
+
+def total(values: Sequence[int | None]) -> int | None:
+    """None when one of them is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None

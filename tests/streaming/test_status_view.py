@@ -1,0 +1,131 @@
+"""A report as people and programs read it."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from shallow_mirror.streaming import status_view
+from shallow_mirror.streaming.status import MicroBatchStatus, PartitionStatus, RunStatus, StatusReport
+from shallow_mirror.types import SourcePartition
+
+LONG_TOPIC = "orders." + "x" * 200
+RUN = RunStatus(
+    run_epoch=2,
+    run_id="r",
+    host="h",
+    pid=7,
+    version="0.1.0",
+    started_at_ms=1_000,
+    ended_at_ms=None,
+    outcome=None,
+    is_alive=True,
+)
+MICRO_BATCH = MicroBatchStatus(
+    micro_batch=41,
+    run_epoch=2,
+    settled_at_ms=61_000,
+    record_count=12_345,
+    size_bytes=2_340_000,
+    seconds=0.456,
+    raw_batch_count=98,
+    rebuilt_batch_count=7,
+    dropped_batch_counts={"commit": 4, "aborted": 3},
+    lag_offsets=5,
+)
+
+
+def partition(number: int, lag_offsets: int | None, lag_ms: int | None) -> PartitionStatus:
+    end = None if lag_offsets is None else 1_000 + lag_offsets
+    return PartitionStatus(
+        source=SourcePartition(LONG_TOPIC, "id", number), position=1_000, end=end, lag_offsets=lag_offsets, lag_ms=lag_ms
+    )
+
+
+def report(**changes: Any) -> StatusReport:
+    known: dict[str, Any] = {"mirror": "m", "at_ms": 62_000, "run": RUN, "source_problem": None, "waiting_for": None}
+    known |= {"waiting_since_ms": None, "planned_at_ms": None, "micro_batches": (MICRO_BATCH,)}
+    known |= {"partitions": (partition(0, 0, 0), partition(1, 20, 700))}
+    return StatusReport(**(known | changes))
+
+
+def shown(one: StatusReport, **options: Any) -> str:
+    console = Console(file=io.StringIO(), width=10_000)
+    status_view.show(one, console, **options)
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+def rows(text: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("│\n").split("│")] for line in text.splitlines() if line.startswith("│")]
+
+
+def test_a_report_shows_run_lag_micro_batches_and_partitions() -> None:
+    text = shown(report())
+    assert text.splitlines()[:3] == [
+        "mirror m, 1970-01-01T00:01:02+00:00",
+        "run 2 on h (pid 7), since 1970-01-01T00:00:01+00:00: running",
+        "2 partitions, lag 20 offsets, 700 ms",
+    ]
+    assert rows(text) == [
+        ["41", "1970-01-01T00:01:01+00:00", "12,345", "2.3", "0.46", "98", "7", "3 aborted, 4 commit", "5"],
+        [LONG_TOPIC, "0", "1,000", "1,000", "0", "0"],
+        [LONG_TOPIC, "1", "1,000", "1,020", "20", "700"],
+    ]
+
+
+def test_what_is_not_known_is_a_question_mark() -> None:
+    text = shown(report(source_problem="NETWORK_EXCEPTION: refused", partitions=(partition(0, 0, 0), partition(1, None, None))))
+    assert "2 partitions, lag ? offsets, ? ms" in text
+    assert "the source does not answer: NETWORK_EXCEPTION: refused" in text
+    assert rows(text)[-1] == [LONG_TOPIC, "1", "1,000", "?", "?", "?"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"outcome": "Fenced", "ended_at_ms": 5_000, "is_alive": False}, "ended 1970-01-01T00:00:05+00:00: Fenced"),
+        ({"is_alive": False}, "gone without a word"),
+        ({"is_alive": None}, "on another host"),
+    ],
+)
+def test_a_run_that_is_not_here_says_why(changes: dict[str, Any], words: str) -> None:
+    known = {name: getattr(RUN, name) for name in RUN.__dataclass_fields__}
+    assert words in shown(report(run=RunStatus(**(known | changes))))
+
+
+def test_a_mirror_without_run_and_rows_is_told_in_words() -> None:
+    assert shown(report(run=None, micro_batches=(), partitions=())).splitlines()[1:] == [
+        "no run yet",
+        "0 partitions, lag 0 offsets, 0 ms",
+    ]
+
+
+def test_json_is_one_line_that_holds_everything() -> None:
+    text = shown(report(mirror=":x:[red]"), as_json=True)
+    assert text.count("\n") == 1
+    document = json.loads(text)
+    assert document["mirror"] == ":x:[red]"
+    assert document["micro_batches"][0]["dropped_batch_counts"] == {"commit": 4, "aborted": 3}
+    assert document["run"]["outcome"] is None
+    assert document["partitions"][1]["lag_ms"] == 700
+
+
+def test_watching_on_a_terminal_draws_in_place_until_ctrl_c() -> None:
+    console = Console(file=io.StringIO(), width=400, force_terminal=True)
+    numbers, pauses = iter(range(1, 100)), []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise KeyboardInterrupt
+
+    status_view.watch(lambda: report(mirror=f"m{next(numbers)}"), console, interval_s=7.0, sleep=sleep)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert [f"mirror m{number}," in text for number in (1, 2, 3, 4)] == [True, True, True, False]
+    assert pauses == [7.0, 7.0, 7.0]
+    assert "\x1b[1A" in text
+    assert text.endswith("\x1b[?25h")
