@@ -24,6 +24,9 @@ from shallow_mirror.types import IsolationLevel, TopicPartition
 BACK_OFF_MS = (5, 10, 20, 50, 100, 200, 500, 1000)
 """Pauses between tries, jittered by half; the last one repeats until the deadline."""
 
+NEW_TOPIC_PATIENCE_MS = 1000
+"""How long a topic may be unknown before it does not exist: brokers hear of a new one a moment after its creator."""
+
 _TOPIC_RESOURCE = 2
 _CONTROL = "control"
 
@@ -139,8 +142,9 @@ class Cluster:
         self._connections[key, purpose] = connection
         return connection
 
-    def _any_broker(self, deadline: Deadline) -> Connection:
+    def any_broker(self, deadline: Deadline) -> Connection:
         """A known broker or a bootstrap one. Raises the last error when none can be reached."""
+        self._own_process()
         last: Retriable | None = None
         for node_id, address in self._brokers.items():
             try:
@@ -185,6 +189,16 @@ class Cluster:
         self._own_process()
         return self.retrying("asking for metadata", lambda one: self._refresh(topics, one), deadline)
 
+    def require_partitions(self, places: Iterable[TopicPartition], deadline: Deadline) -> None:
+        """Raises ConfigError that names every topic-partition which does not exist, and Retriable. Creates nothing."""
+        wanted = sorted(set(places))
+        patience, tries = deadline.sooner(NEW_TOPIC_PATIENCE_MS), 0
+        while missing := _missing(wanted, self.metadata(sorted({one.topic for one in wanted}), deadline)):
+            if patience.is_over():
+                raise ConfigError(missing)
+            self.pause(tries, patience)
+            tries += 1
+
     def leaders(self, places: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, PartitionMetadata]:
         """Leader of each topic-partition, cached. Raises Retriable where one has none now."""
         self._own_process()
@@ -207,7 +221,7 @@ class Cluster:
     def _refresh(self, topics: Sequence[str] | None, deadline: Deadline) -> ClusterMetadata:
         entry = request_class("Metadata").MetadataRequestTopic
         answer = call(
-            self._any_broker(deadline),
+            self.any_broker(deadline),
             "Metadata",
             deadline,
             topics=None if topics is None else [entry(topic_id=uuid.UUID(int=0), name=name) for name in topics],
@@ -225,7 +239,7 @@ class Cluster:
         """Connection to the coordinator of a group or transactional id; asking also creates its internal topic."""
         self._own_process()
         if (kind, key) not in self._coordinators:
-            answer = call(self._any_broker(deadline), "FindCoordinator", deadline, key=key, key_type=kind.value)
+            answer = call(self.any_broker(deadline), "FindCoordinator", deadline, key=key, key_type=kind.value)
             self._raise_for(answer.error_code, f"finding the coordinator of {key}")
             self._brokers[answer.node_id] = (answer.host, answer.port)
             self._coordinators[kind, key] = answer.node_id
@@ -315,7 +329,7 @@ class Cluster:
     def _topic_configs(self, names: Sequence[str], deadline: Deadline) -> dict[str, dict[str, str]]:
         resource = request_class("DescribeConfigs").DescribeConfigsResource
         answer = call(
-            self._any_broker(deadline),
+            self.any_broker(deadline),
             "DescribeConfigs",
             deadline,
             resources=[resource(resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=None) for name in names],
@@ -342,6 +356,19 @@ class Cluster:
         if error_class(code) is ErrorClass.DEFINITE:
             raise ConfigError(f"{what}: the broker answered {error_name(code)}")
         raise Retriable(error_name(code), what)
+
+
+def _missing(places: Sequence[TopicPartition], metadata: ClusterMetadata) -> list[str]:
+    """A sentence for each that does not exist, one per topic that does not exist at all."""
+    sentences: dict[str, None] = {}
+    for place in places:
+        topic = metadata.topics.get(place.topic)
+        if topic is None or (topic.error_code and not topic.partitions):
+            reason = error_name(topic.error_code) if topic is not None else "no answer for it"
+            sentences[f"topic {place.topic}: {reason}; create it, or correct the name"] = None
+        elif place.partition not in topic.partitions:
+            sentences[f"{place}: the topic has {len(topic.partitions)} partitions, 0 to {len(topic.partitions) - 1}"] = None
+    return list(sentences)
 
 
 def _topic_metadata(topic: Any) -> TopicMetadata:

@@ -26,6 +26,16 @@ class ReceiveBuffer:
             self._bytes = bytearray(size)
         return memoryview(self._bytes)[:size]
 
+    def is_viewed(self) -> bool:
+        """Whether any view of the bytes is alive, slices and arrays made of it included: a bytearray then keeps its size."""
+        if not self._bytes:
+            return False
+        try:
+            self._bytes.append(self._bytes.pop())
+        except BufferError:
+            return True
+        return False
+
 
 class Connection:
     """After any error the connection is closed: what is on the wire is then unknown."""

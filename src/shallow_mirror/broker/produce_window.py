@@ -18,7 +18,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, ProducerEpochFenced, Retriable
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire.primitives import WireError
-from shallow_mirror.wire.produce import build_produce_request, parse_produce_response
+from shallow_mirror.wire.produce import RawBatch, build_produce_request, parse_produce_response
 
 REQUEST_BYTES = 1 << 20
 """A request is closed when it holds this much, or one batch per partition."""
@@ -62,14 +62,20 @@ class ProduceWindow:
         self._cluster, self._transactional_id = cluster, transactional_id
         self._in_flight_requests, self._in_flight_bytes, self._deadline = in_flight_requests, in_flight_bytes, deadline
 
-    def produce_all(self, queues: Mapping[TopicPartition, Sequence[memoryview]]) -> dict[TopicPartition, list[int]]:
+    def produce_all(
+        self,
+        queues: Mapping[TopicPartition, Sequence[RawBatch]],
+        placed: dict[TopicPartition, list[int]] | None = None,
+    ) -> dict[TopicPartition, list[int]]:
         """Append every queue in order; returns the base offset of each batch. Blocks until all is acknowledged by the ISR.
 
+        A caller that gives `placed` also learns from it what was acknowledged before an error.
         Raises ProduceRefused (definite), ProducerEpochFenced, or Retriable; after any of them some batches may be appended
         and the transaction must be aborted.
         """
-        placed: dict[TopicPartition, list[int]] = {place: [] for place in queues}
-        by_leader: dict[int, dict[TopicPartition, Sequence[memoryview]]] = {}
+        placed = {} if placed is None else placed
+        placed.update({place: [] for place in queues})
+        by_leader: dict[int, dict[TopicPartition, Sequence[RawBatch]]] = {}
         for place, partition in self._cluster.leaders(queues, self._deadline).items():
             by_leader.setdefault(partition.leader, {})[place] = queues[place]
         for node_id, members in by_leader.items():
@@ -85,7 +91,7 @@ class ProduceWindow:
     def _produce_to(
         self,
         connection: Connection,
-        queues: Mapping[TopicPartition, Sequence[memoryview]],
+        queues: Mapping[TopicPartition, Sequence[RawBatch]],
         placed: dict[TopicPartition, list[int]],
     ) -> None:
         in_flight: deque[_Request] = deque()
@@ -102,7 +108,7 @@ class ProduceWindow:
         while in_flight:
             self._acknowledge(connection, in_flight.popleft(), placed)
 
-    def _send(self, connection: Connection, request: _Request, queues: Mapping[TopicPartition, Sequence[memoryview]]) -> None:
+    def _send(self, connection: Connection, request: _Request, queues: Mapping[TopicPartition, Sequence[RawBatch]]) -> None:
         correlation_id = connection.next_correlation_id()
         parts = build_produce_request(
             correlation_id,
@@ -123,15 +129,17 @@ class ProduceWindow:
         answered = {one.topic_partition: one for one in response.partitions}
         if answered.keys() != request.members.keys():
             raise Retriable("PROTOCOL", f"{connection.transport.peer} answered for other partitions than were sent")
+        for place in request.members:
+            if not answered[place].error_code:
+                placed[place].append(answered[place].base_offset)
         for place, position in request.members.items():
             one = answered[place]
             if one.error_code:
                 details = [one.error_message, *(message for _, message in one.record_errors)]
                 raise _produce_error(place, position, one.error_code, "; ".join(text for text in details if text))
-            placed[place].append(one.base_offset)
 
 
-def _pack(queues: Mapping[TopicPartition, Sequence[memoryview]]) -> list[_Request]:
+def _pack(queues: Mapping[TopicPartition, Sequence[RawBatch]]) -> list[_Request]:
     """Round-robin over the partitions: the n-th batches of all of them before any (n+1)-th."""
     requests: list[_Request] = []
     for position in range(max((len(queue) for queue in queues.values()), default=0)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import selectors
 import socket
 from collections.abc import Sequence
 
@@ -56,6 +57,15 @@ class Transport:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def first_readable(transports: Sequence[Transport], deadline: Deadline) -> Transport | None:
+    """The first in the order given that has bytes to receive or was closed by its peer; None once the deadline is over."""
+    with selectors.DefaultSelector() as selector:
+        for transport in transports:
+            selector.register(transport._socket, selectors.EVENT_READ, transport)
+        ready = {id(key.data) for key, _ in selector.select(deadline.remaining_ms() / 1000)}
+    return next((transport for transport in transports if id(transport) in ready), None)
 
 
 def _timeout_s(deadline: Deadline, peer: str) -> float:

@@ -24,11 +24,21 @@ RECEIPT_VERSION = 1
 _AMBIGUOUS = frozenset({47, 48, 49, 90})
 _LOOK_FOR_COORDINATOR = frozenset({15, 16})
 _UNSTABLE_OFFSET_COMMIT = 88
+_NO_TXN_TIMEOUT_MS = 60_000
+"""The field is there also without a transactional id, and means nothing."""
 
 
 class EndTxnAnswer(enum.Enum):
     ENDED = "ended"
     AMBIGUOUS = "timed out, taken over, or committed and initialised again"
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    """What batches are stamped with."""
+
+    producer_id: int
+    producer_epoch: int
 
 
 class PendingReceipt(enum.Enum):
@@ -68,6 +78,28 @@ def init_producer_id(cluster: Cluster, transactional_id: str, transaction_timeou
         )
     _raise_for(answer.error_code, f"InitProducerId of {transactional_id}")
     return SlotTxn(transactional_id, answer.producer_id, answer.producer_epoch)
+
+
+def new_producer_id(cluster: Cluster, deadline: Deadline) -> ProducerIdentity:
+    """A producer id that nobody had before, epoch 0, without a transactional id: any broker gives one.
+
+    Repeated until an answer comes, which costs nothing but unused ids. Raises ConfigError, Retriable.
+    """
+
+    def attempt(one: Deadline) -> ProducerIdentity:
+        answer = call(
+            cluster.any_broker(one),
+            "InitProducerId",
+            one,
+            transactional_id=None,
+            transaction_timeout_ms=_NO_TXN_TIMEOUT_MS,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        _raise_for(answer.error_code, "InitProducerId without a transactional id")
+        return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+
+    return cluster.retrying("asking for a producer id", attempt, deadline)
 
 
 def add_partitions(cluster: Cluster, txn: SlotTxn, places: Sequence[TopicPartition], deadline: Deadline) -> None:

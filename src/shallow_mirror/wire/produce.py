@@ -18,6 +18,20 @@ _PARTITION_ANSWER = struct.Struct(">ihqqq")
 
 
 @dataclass(frozen=True, slots=True)
+class SplitBatch:
+    """A whole batch whose header was rewritten elsewhere, while its payload stays where it was received."""
+
+    header: memoryview
+    payload: memoryview
+
+    def __len__(self) -> int:
+        return len(self.header) + len(self.payload)
+
+
+RawBatch = memoryview | SplitBatch
+
+
+@dataclass(frozen=True, slots=True)
 class ProducedPartition:
     """`base_offset` is -1 on an error. `record_errors`: (index of the record in its batch, message)."""
 
@@ -43,10 +57,10 @@ def build_produce_request(
     transactional_id: str | None,
     acks: int,
     timeout_ms: int,
-    batches: Sequence[tuple[TopicPartition, memoryview]],
+    batches: Sequence[tuple[TopicPartition, RawBatch]],
 ) -> list[bytes | memoryview]:
     """A whole frame as parts to be sent in order. Raises ValueError where a partition is given twice: brokers lose one."""
-    by_topic: dict[str, dict[int, memoryview]] = {}
+    by_topic: dict[str, dict[int, RawBatch]] = {}
     for place, batch in batches:
         members = by_topic.setdefault(place.topic, {})
         if place.partition in members:
@@ -59,7 +73,10 @@ def build_produce_request(
         pending += compact_string(topic) + uvarint(len(members) + 1)
         for partition, batch in members.items():
             pending += _INDEX.pack(partition) + uvarint(len(batch) + 1)
-            parts += [bytes(pending), batch]
+            if isinstance(batch, SplitBatch):
+                parts += [bytes(pending + batch.header), batch.payload]
+            else:
+                parts += [bytes(pending), batch]
             pending = bytearray(NO_TAGS)
         pending += NO_TAGS
     parts.append(bytes(pending + NO_TAGS))

@@ -1,0 +1,289 @@
+"""Everywhere: `BatchConsumer`: record batches as a poll loop, without Spark and without opening them.
+
+Every leader has at most one Fetch on the wire, for those of its partitions that no other request names. A poll takes the
+first answer that is there, whoever sent it, and asks that leader for more before it returns: positions follow from headers
+alone. Answers that were not taken wait in their sockets, so one receive buffer serves all leaders.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from shallow_mirror.broker.batch_settings import client_config, number_problems, raise_problems
+from shallow_mirror.broker.client_config import ClientConfig
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.connection import Connection, ReceiveBuffer
+from shallow_mirror.broker.error_codes import error_name
+from shallow_mirror.broker.fetch_exchange import MAX_BATCH_BYTES, partition_error, receive_fetch, send_fetch, stop_error
+from shallow_mirror.broker.fetched_batches import FetchedBatches, FetchedPart
+from shallow_mirror.broker.transport import first_readable
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import BatchRefused, ConfigError, MirrorError, Retriable
+from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, TopicPartition
+from shallow_mirror.wire.admission import Admission, Verdict, admit
+from shallow_mirror.wire.batch_index import BatchIndex, index_batches
+from shallow_mirror.wire.fetch import FetchedPartition, FetchPartition
+
+MAX_WAIT_MS = 500
+"""A leader without data answers after this long, as fetch.max.wait.ms of Java's consumer."""
+
+_TIMESTAMPS = {"earliest": -2, "latest": -1}
+_NO_END = (1 << 63) - 1
+_VISIBLE = (Verdict.RAW, Verdict.REBUILD)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A Fetch on the wire. `expires`: when its leader counts as gone."""
+
+    connection: Connection
+    places: tuple[TopicPartition, ...]
+    expires: Deadline
+
+
+class BatchConsumer:
+    """Reads raw record batches of topic-partitions it was assigned; no groups, no committed offsets (KIP-712, pollBatch).
+
+    `client` holds librdkafka-named properties, or is a `ClientConfig`. Under READ_COMMITTED, the default, only batches with
+    records that a read_committed consumer sees are handed out. READ_UNCOMMITTED hands out all that the log holds, control
+    batches included. Not thread-safe. Raises ConfigError with every wrong setting.
+    """
+
+    def __init__(
+        self,
+        client: ClientConfig | Mapping[str, object],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = Cluster(client_config(client), clock=clock)
+        self._isolation, self._clock = isolation, clock
+        self._limits = BatchLimits(
+            max_message_bytes=MAX_BATCH_BYTES, isolation_level=isolation, log_append_time=LogAppendTimePolicy.PRODUCER
+        )
+        self._positions: dict[TopicPartition, int] = {}
+        self._order: deque[TopicPartition] = deque()
+        self._asked: dict[int, _Asked] = {}
+        self._buffer = ReceiveBuffer(0, MAX_BATCH_BYTES)
+        self._lent: FetchedBatches | None = None
+        self._failure: MirrorError | None = None
+
+    def assign(self, offsets: Mapping[TopicPartition, int | Literal["earliest", "latest"]]) -> None:
+        """Read these topic-partitions from these offsets on, and no others any more.
+
+        `latest` is the last stable offset under READ_COMMITTED, else the high watermark. An offset inside a batch hands out
+        that whole batch. Raises ConfigError for what does not exist, Retriable when the cluster does not answer in time;
+        the assignment before is then kept. An offset outside of the log shows at the next poll, as DataLoss.
+        """
+        _raise_for_offsets(offsets)
+        deadline = Deadline.after_ms(self._cluster.config.request_timeout_ms, self._clock)
+        if offsets:
+            self._cluster.require_partitions(offsets, deadline)
+        named = {place: _TIMESTAMPS[offset] for place, offset in offsets.items() if isinstance(offset, str)}
+        listed = self._cluster.list_offsets(named, self._isolation, deadline) if named else {}
+        self._forget_asked()
+        self._failure = None
+        self._positions = {
+            place: listed[place].offset if isinstance(offset, str) else offset for place, offset in offsets.items()
+        }
+        self._order = deque(self._positions)
+
+    def position(self, topic_partition: TopicPartition) -> int:
+        """Offset of the next batch to be polled: behind everything handed out or left out. Raises KeyError if not assigned."""
+        return self._positions[topic_partition]
+
+    def poll_batches(self, max_bytes: int, timeout_ms: float) -> FetchedBatches:
+        """The batches of one leader's answer: about `max_bytes`, but a single batch of any size; empty after `timeout_ms`.
+
+        Ends the loan of the last poll: its batches lose their bytes. Raises BatchesInFlight while a producer still needs
+        them, and then nothing changed. The answer may have been asked for by the poll before, with its `max_bytes`;
+        `timeout_ms` bounds the wait for data, not the making of connections (`request.timeout.ms`).
+
+        Raises Retriable (the position stands: poll again), DataLoss, CorruptBatch, BatchRefused (formats before Kafka
+        0.11). All of these come after the good batches in front of them were handed out, and leave the position where it is.
+        """
+        raise_problems(number_problems("max_bytes", max_bytes, 1), number_problems("timeout_ms", timeout_ms, 0))
+        if not self._positions:
+            raise ConfigError("poll_batches: nothing is assigned; call assign() first")
+        self._take_back()
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        wait = Deadline.after_ms(timeout_ms, self._clock)
+        tries = 0
+        while True:
+            error = self._ask_where_idle(max_bytes)
+            try:
+                parts = self._accept_next(wait)
+            except Retriable as caught:
+                parts, error = (), caught
+            if parts:
+                self._ask_where_idle(max_bytes)
+                self._lent = FetchedBatches(parts)
+                return self._lent
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
+            if wait.is_over():
+                if error is not None:
+                    raise error
+                return FetchedBatches(())
+            if error is not None:
+                self._cluster.forget_metadata()
+            if not self._asked:
+                self._cluster.pause(tries, wait)
+                tries += 1
+
+    def close(self) -> None:
+        """Close the connections. Batches of the last poll keep their bytes."""
+        self._forget_asked()
+        self._positions = {}
+        self._cluster.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _take_back(self) -> None:
+        if self._lent is not None:
+            self._lent.loan.end()
+            self._lent = None
+        if self._buffer.is_viewed():  # by slices or arrays that the caller made: their bytes never change under them
+            self._buffer = ReceiveBuffer(0, MAX_BATCH_BYTES)
+
+    def _forget_asked(self) -> None:
+        for asked in self._asked.values():
+            asked.connection.close()
+        self._asked.clear()
+
+    def _ask_where_idle(self, max_bytes: int) -> Retriable | None:
+        """A Fetch to every leader that has none on the wire; the last error of those that could not be asked."""
+        on_the_wire = {place for asked in self._asked.values() for place in asked.places}
+        idle = [place for place in self._order if place not in on_the_wire]
+        if not idle:
+            return None
+        deadline = Deadline.after_ms(self._cluster.config.request_timeout_ms, self._clock)
+        failed: Retriable | None = None
+        try:
+            leaders = self._cluster.leaders(idle, deadline)
+        except Retriable as error:
+            return error
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for place in idle:
+            by_leader.setdefault(leaders[place].leader, []).append(place)
+        for node_id, places in by_leader.items():
+            if node_id in self._asked:
+                continue
+            try:
+                self._asked[node_id] = self._ask(node_id, places, max_bytes, deadline)
+            except Retriable as error:
+                failed = error
+        return failed
+
+    def _ask(self, node_id: int, places: Sequence[TopicPartition], max_bytes: int, deadline: Deadline) -> _Asked:
+        connection = self._cluster.connection(node_id, "fetch", deadline)
+        send_fetch(
+            connection,
+            [FetchPartition(place, -1, self._positions[place], max_bytes) for place in places],
+            isolation=self._isolation,
+            max_wait_ms=MAX_WAIT_MS,
+            max_bytes=max_bytes,
+            deadline=deadline,
+        )
+        expires = Deadline.after_ms(MAX_WAIT_MS + self._cluster.config.request_timeout_ms, self._clock)
+        return _Asked(connection, tuple(places), expires)
+
+    def _accept_next(self, wait: Deadline) -> tuple[FetchedPart, ...]:
+        """The next answer's batches; none when `wait` is over first, or nobody could be asked. Raises Retriable."""
+        if not self._asked:
+            return ()
+        by_transport = {id(asked.connection.transport): node_id for node_id, asked in self._asked.items()}
+        ready = first_readable([asked.connection.transport for asked in self._asked.values()], wait)
+        if ready is None:
+            self._give_up_expired()
+            return ()
+        asked = self._asked.pop(by_transport[id(ready)])
+        deadline = Deadline.after_ms(self._cluster.config.request_timeout_ms, self._clock)
+        response = receive_fetch(asked.connection, self._buffer, deadline)
+        if response.error_code:
+            raise Retriable(error_name(response.error_code), "Fetch")
+        if not {fetched.topic_partition for fetched in response.partitions} <= set(asked.places):
+            asked.connection.close()
+            raise Retriable("PROTOCOL", f"{asked.connection.transport.peer} answered for other partitions than were asked for")
+        parts, error = [], None
+        for fetched in response.partitions:
+            try:
+                part = self._part(fetched, deadline)
+            except Retriable as caught:
+                part, error = None, caught
+            if part is not None and len(part.chosen):
+                parts.append(part)
+        self._order.rotate(-1)
+        if error is not None and not parts:
+            raise error
+        return tuple(parts)
+
+    def _give_up_expired(self) -> None:
+        for node_id, asked in list(self._asked.items()):
+            if asked.expires.is_over():
+                del self._asked[node_id]
+                asked.connection.close()
+                raise Retriable("REQUEST_TIMED_OUT", f"{asked.connection.transport.peer} did not answer Fetch")
+
+    def _part(self, fetched: FetchedPartition, deadline: Deadline) -> FetchedPart | None:
+        """Move the position of one partition; what is wrong with it is remembered for when the good batches are used up."""
+        place = fetched.topic_partition
+        position = self._positions[place]
+        wrong = partition_error(self._cluster, fetched, position, self._isolation, deadline)
+        if isinstance(wrong, Retriable):
+            raise wrong
+        if wrong is not None:
+            self._failure = wrong
+            return None
+        index = index_batches(fetched.records)
+        if index.stop is not None:
+            self._failure = stop_error(place, index.stop)
+        admission = admit(
+            index,
+            fetched.records,
+            topic_partition=place,
+            position=position,
+            range_end=_NO_END,
+            aborted=fetched.aborted,
+            limits=self._limits,
+        )
+        end = len(index)
+        if admission.refusals:
+            first = admission.refusals[0]
+            end = first.index
+            self._failure = BatchRefused(place, first.base_offset, first.rule, first.remedy)
+        self._positions[place] = _position_after(index, end, position)
+        return FetchedPart(place, index, fetched.records, self._handed_out(admission, end))
+
+    def _handed_out(self, admission: Admission, end: int) -> npt.NDArray[np.int64]:
+        if self._isolation is IsolationLevel.READ_COMMITTED:
+            return np.flatnonzero(np.isin(admission.verdicts[:end], _VISIBLE))
+        return np.flatnonzero(admission.verdicts[:end] != Verdict.DROP_BELOW)
+
+
+def _position_after(index: BatchIndex, end: int, position: int) -> int:
+    return max(position, int(index.last_offset[:end].max(initial=position - 1)) + 1)
+
+
+def _raise_for_offsets(offsets: Mapping[TopicPartition, object]) -> None:
+    problems = [
+        f"assign: {offset!r} of {place} is neither an offset nor earliest nor latest"
+        for place, offset in offsets.items()
+        if offset not in _TIMESTAMPS and not (isinstance(offset, int) and offset >= 0)
+    ]
+    raise_problems(problems)
