@@ -57,9 +57,9 @@ def cut(sent_bytes: int) -> Change:
     return Change(reply=lambda frame: frame[:sent_bytes], closes=True)
 
 
-def garbage() -> Change:
+def garbage(kept_bytes: int = 8) -> Change:
     """A frame of the right length and correlation id, full of nonsense."""
-    return Change(reply=lambda frame: frame[:8] + b"\xff" * (len(frame) - 8))
+    return Change(reply=lambda frame: frame[:kept_bytes] + b"\xff" * (len(frame) - kept_bytes))
 
 
 def truncated(lost_bytes: int) -> Change:

@@ -24,6 +24,7 @@ RECEIPT_VERSION = 1
 _AMBIGUOUS = frozenset({47, 48, 49, 90})
 _LOOK_FOR_COORDINATOR = frozenset({15, 16})
 _UNSTABLE_OFFSET_COMMIT = 88
+_NOT_ATTEMPTED = 55
 _NO_TXN_TIMEOUT_MS = 60_000
 """The field is there also without a transactional id, and means nothing."""
 
@@ -208,7 +209,7 @@ def _parse_receipt(metadata: str, transactional_id: str) -> Receipt:
         if fields["v"] != RECEIPT_VERSION:
             raise ValueError(f"version {fields['v']}")
         return Receipt(int(fields["producer_id"]), int(fields["producer_epoch"]), int(fields["decision"]), str(fields["run"]))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ConfigError(
             f"consumer group {transactional_id} on the target holds an offset that is not a receipt of this mirror ({error}): "
             "another application uses this group id; give the mirror another name"
@@ -269,9 +270,9 @@ def _ask(
 
 
 def _worst_of_partitions(answer: Any) -> int:
-    """55 only says that another partition of the request failed."""
+    """55 says that another partition of the request failed: that one's code is the reason, but 55 alone is no success."""
     codes = {one.partition_error_code for topic in answer.results_by_topic_v3_and_below for one in topic.results_by_partition}
-    return max(codes - {55}, key=abs, default=0)
+    return max(codes - {0, _NOT_ATTEMPTED}, key=abs, default=max(codes, default=0))
 
 
 def _raise_for(code: int, what: str) -> None:
