@@ -58,7 +58,7 @@ class TargetTopics:
         names = {source: self._route(source) for source in topics}
         found = self._existing(list(names.values()), deadline)
         self._require_same_targets(names, found)
-        missing = {source: target for source, target in names.items() if target not in found}
+        missing = {source: target for source, target in names.items() if self._create and target not in found}
         if missing:
             self._create_missing(missing, topics, deadline)
         grown = {target: topics[source] for source, target in names.items() if self._has_grown(source, topics, found.get(target))}
@@ -76,8 +76,12 @@ class TargetTopics:
         settings = self._target.topic_configs(sorted(found), deadline)
         problems = [
             problem
-            for source, target in names.items()
-            for problem in _problems_of(source, topics[source], found[target], settings[target])
+            for source, target in sorted(names.items())
+            for problem in (
+                _problems_of(source, topics[source], found[target], settings[target])
+                if target in found
+                else [_missing_sentence(source, target, topics[source])]
+            )
         ]
         if problems:
             raise ConfigError(problems)
@@ -141,14 +145,6 @@ class TargetTopics:
         return {name: topic for name, topic in listed.items() if topic.error_code == 0}
 
     def _create_missing(self, missing: Mapping[str, str], partitions: Mapping[str, int], deadline: Deadline) -> None:
-        if not self._create:
-            raise ConfigError(
-                [
-                    f"target topic {target} (for source topic {source}) does not exist and topics.create is false: "
-                    f"create it with at least {partitions[source]} partitions, or set topics.create: true"
-                    for source, target in sorted(missing.items())
-                ]
-            )
         settings = self._source.topic_configs(sorted(missing), deadline)
         specs = [
             TopicSpec(target, partitions[source], self._replication_factor, copied_configs(settings[source]))
@@ -158,12 +154,19 @@ class TargetTopics:
         ensure_topics(self._target_client, specs, timeout_s=deadline.remaining_ms() / 1000)
 
 
+def _missing_sentence(source: str, target: str, partitions: int) -> str:
+    return (
+        f"target topic {target} (for source topic {source}) does not exist and topics.create is false: "
+        f"create it with at least {partitions} partitions, or set topics.create: true"
+    )
+
+
 def _problems_of(source: str, partitions: int, target: TopicMetadata, settings: Mapping[str, str]) -> list[str]:
     problems = []
     if len(target.partitions) < partitions:
         problems.append(
-            f"target topic {target.name} has {len(target.partitions)} partitions, source topic {source} has {partitions}: "
-            "add partitions to the target topic (they are matched by number)"
+            f"target topic {target.name} has fewer partitions ({len(target.partitions)}) than source topic {source} "
+            f"({partitions}): add partitions to the target topic (they are matched by number)"
         )
     compression = settings.get("compression.type", "producer")
     if compression != "producer":

@@ -171,7 +171,7 @@ class _Reading:
     def _expired(self, loss: DataLoss) -> Iterator[pa.RecordBatch]:
         """With failOnDataLoss=false what retention deleted has a row of kind expired; a log that ends too early does not."""
         rows, planned = self._rows[loss.topic_partition], self._planned[loss.topic_partition]
-        if self._settings.is_data_loss_fatal or loss.log_start_offset <= rows.position:
+        if self._settings.is_data_loss_fatal or loss.log_start_offset is None or loss.log_start_offset <= rows.position:
             raise loss
         _log.warning("%s; going on from there", loss)
         yield from rows.up_to(min(loss.log_start_offset, planned.end), SegmentKind.EXPIRED)

@@ -21,7 +21,7 @@ from shallow_mirror.checkpoints.observations import MicroBatchObservation, Obser
 from shallow_mirror.checkpoints.offset_map import OffsetMapOwner, RunIdentity
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, MirrorError, OutcomeUnknown, Retriable
+from shallow_mirror.errors import ConfigError, DataLoss, MirrorError, OutcomeUnknown, Retriable
 from shallow_mirror.sinks import routing
 from shallow_mirror.sinks.micro_batch import MicroBatchReport, MicroBatchSink, first_rows
 from shallow_mirror.sinks.recovery import TxnPerformer, recover
@@ -41,6 +41,11 @@ BACK_OFF_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 REACH_ATTEMPT_MS = 10_000
 START_ATTEMPT_MS = 60_000
 """How long one attempt to reach a cluster, to resolve and to prepare topics may take before the log says what is waited for."""
+
+_AFTER_DATA_LOSS = (
+    "Exclude the topic (topics.exclude) and start again; to copy what it holds now, mirror it with another mirror id, tables "
+    "and checkpoint"
+)
 
 _POLL_S = 0.2
 _QUIET_S = 1.0
@@ -75,6 +80,9 @@ class Mirror:
             _Run(self.config, self._observer, self._stop, available_now, for_seconds).start_and_supervise(spark, own_session)
         except _Stopped as stopped:
             _log.warning("stopped while waiting: %s", stopped)
+        except DataLoss as loss:
+            detail = f"{loss.detail}. {_AFTER_DATA_LOSS}"
+            raise DataLoss(loss.topic_partition, loss.expected_offset, loss.log_start_offset, detail) from loss
 
 
 def _planner_error(text: str) -> MirrorError:
@@ -105,22 +113,23 @@ class _Run:
         self.owner: OffsetMapOwner | None = None
 
     def start_and_supervise(self, spark: Any, own_session: bool) -> None:
-        self.source_cluster_id = self._patiently(f"source cluster {self.config.source.alias}", lambda: self._id_of(self.source))
-        self.target_cluster_id = self._patiently(f"target cluster {self.config.target.alias}", lambda: self._id_of(self.target))
-        self.config = self._without_loops()
-        if spark is None:
-            spark = session.local_session(
-                f"shallow-mirror {self.config.mirror}",
-                log_file=Path(self.config.tables) / "_spark.log",
-                cores=os.cpu_count() or 2,
-            )
+        source, target = self.config.source.alias, self.config.target.alias
         try:
+            self.source_cluster_id = self._patiently(f"source cluster {source}", lambda: self._id_of(self.source))
+            self.target_cluster_id = self._patiently(f"target cluster {target}", lambda: self._id_of(self.target))
+            self.config = self._without_loops()
+            if spark is None:
+                spark = session.local_session(
+                    f"shallow-mirror {self.config.mirror}",
+                    log_file=Path(self.config.tables) / "_spark.log",
+                    cores=os.cpu_count() or 2,
+                )
             session.check_session(spark)
             self._supervise(spark)
         finally:
             self.source.close()
             self.target.close()
-            if own_session:
+            if own_session and spark is not None:
                 spark.stop()
 
     def _supervise(self, spark: Any) -> None:

@@ -74,9 +74,8 @@ def require_same_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> None:
             raise DataLoss(
                 source.topic_partition,
                 offset,
-                0,
-                f"the topic was deleted and created again (topic id {source.topic_id} became {found}). "
-                "Exclude it (topics.exclude), or mirror it with another mirror id, tables and checkpoint",
+                None,
+                f"the topic was deleted and created again (topic id {source.topic_id} became {found})",
             )
 
 
@@ -87,9 +86,8 @@ def require_not_truncated(start: Offsets, ends: Offsets) -> None:
             raise DataLoss(
                 source.topic_partition,
                 offset,
-                0,
-                f"the log ends at {ends[source]}, below the position: it was truncated (unclean leader election), or this is "
-                "another cluster. Compare the clusters before going on",
+                None,
+                f"the log ends at {ends[source]}, below the position: it was truncated (an unclean leader election, a lost disk)",
             )
 
 

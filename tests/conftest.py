@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
@@ -77,6 +77,19 @@ def source_cluster(two_clusters: TwoClusters) -> LocalKafka:
 @pytest.fixture(scope="session")
 def target_cluster(two_clusters: TwoClusters) -> LocalKafka:
     return two_clusters.target
+
+
+@pytest.fixture
+def spark(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The Spark session of this test process: begun when first asked for, and begun anew if a test has stopped it."""
+    from pyspark.sql import SparkSession
+
+    from shallow_mirror.streaming import session
+
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    return session.local_session("tests", cores=2, log_file=tmp_path_factory.mktemp("spark") / "spark.log")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import yaml
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.config import MirrorConfig
@@ -77,6 +77,13 @@ class Running:
         if self.error is not None and error is None:
             raise self.error
 
+    def wait_for_error(self) -> None:
+        """Until it ends by itself; raises why, which is not raised a second time."""
+        self.join()
+        error, self.error = self.error, None
+        assert error is not None, "the mirror ended without an error"
+        raise error
+
     def join(self) -> None:
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the mirror did not end"
@@ -92,6 +99,7 @@ class Running:
 
 
 def wait_for(what: str, condition: Callable[[], Any]) -> None:
+    """Polls; fails when it never comes."""
     give_up_at = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < give_up_at, f"never came: {what}"
@@ -115,6 +123,12 @@ def delete_topic(bootstrap: str, topic: str) -> None:
     wait_for(f"the end of topic {topic}", lambda: topic not in topics_of(bootstrap))
 
 
+def set_topic(bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:
+    changes = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()]
+    client, resource = admin(bootstrap), ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=changes)
+    client.incremental_alter_configs([resource])[resource].result(30)
+
+
 def add_partitions(bootstrap: str, topic: str, partitions: int) -> None:
     client = admin(bootstrap)
     client.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
@@ -130,10 +144,15 @@ def topics_of(bootstrap: str) -> dict[str, int]:
     return {name: len(one.partitions) for name, one in listed.topics.items()}
 
 
-def write(bootstrap: str, topic: str, values: Sequence[str], partition: int = 0, at_ms: int = 0) -> None:
-    """One record batch, at least while it is small. Keyed by nothing; `at_ms` 0 is now."""
+def write(bootstrap: str, topic: str, values: Sequence[str], partition: int = 0) -> None:
+    """One record batch, while it is small."""
+    write_stamped(bootstrap, topic, [(value, 0) for value in values], partition)
+
+
+def write_stamped(bootstrap: str, topic: str, records: Sequence[tuple[str, int]], partition: int = 0) -> None:
+    """One record batch of (value, timestamp in ms); 0 is now."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 100, "log_level": 0, "message.max.bytes": 10_000_000})
-    for value in values:
+    for value, at_ms in records:
         producer.produce(topic, value, partition=partition, timestamp=at_ms)
     assert producer.flush(60) == 0
 

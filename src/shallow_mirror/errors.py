@@ -34,16 +34,15 @@ class CorruptBatch(MirrorError):
 
 
 class DataLoss(MirrorError):
-    """The source no longer holds (or never held) offsets that should be copied next."""
+    """The source no longer holds (or never held) offsets that should be copied next. `log_start_offset` None: nobody asked."""
 
-    def __init__(self, topic_partition: TopicPartition, expected_offset: int, log_start_offset: int, detail: str) -> None:
+    def __init__(self, topic_partition: TopicPartition, expected_offset: int, log_start_offset: int | None, detail: str) -> None:
         self.topic_partition, self.expected_offset = topic_partition, expected_offset
         self.log_start_offset, self.detail = log_start_offset, detail
-        super().__init__(
-            f"{topic_partition}: expected offset {expected_offset}, source log starts at {log_start_offset}: {detail}"
-        )
+        start = "" if log_start_offset is None else f", source log starts at {log_start_offset}"
+        super().__init__(f"{topic_partition}: expected offset {expected_offset}{start}: {detail}")
 
-    def __reduce__(self) -> tuple[type[DataLoss], tuple[TopicPartition, int, int, str]]:
+    def __reduce__(self) -> tuple[type[DataLoss], tuple[TopicPartition, int, int | None, str]]:
         return type(self), (self.topic_partition, self.expected_offset, self.log_start_offset, self.detail)
 
 
