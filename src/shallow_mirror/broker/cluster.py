@@ -30,6 +30,7 @@ NEW_TOPIC_PATIENCE_MS = 1000
 _TOPIC_RESOURCE = 2
 _CONTROL = "control"
 
+_K = TypeVar("_K")
 _T = TypeVar("_T")
 
 
@@ -200,14 +201,17 @@ class Cluster:
             tries += 1
 
     def leaders(self, places: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, PartitionMetadata]:
-        """Leader of each topic-partition, cached. Raises Retriable where one has none now."""
+        """Leader of each topic-partition, cached. Raises Retriable where one has none now, ConfigError where we may not ask."""
         self._own_process()
         places = list(places)
         if self._clock() - self._topics_at > self.config.metadata_max_age_ms / 1000:
             self.forget_metadata()
         wanted = {place.topic for place in places}
         if not wanted <= self._topics.keys():
-            self._refresh(sorted(wanted | self._topics.keys()), deadline)
+            refreshed = self._refresh(sorted(wanted | self._topics.keys()), deadline)
+            for name in sorted(wanted & refreshed.topics.keys()):
+                if error_class(refreshed.topics[name].error_code) is ErrorClass.DEFINITE:
+                    self._raise_for(refreshed.topics[name].error_code, f"describing topic {name}")
         found = {}
         for place in places:
             topic = self._topics.get(place.topic)
@@ -290,7 +294,7 @@ class Cluster:
                     place = TopicPartition(answered.name, one.partition_index)
                     self._raise_for(one.error_code, f"listing the offset of {place}")
                     found[place] = ListedOffset(one.offset, one.timestamp, one.leader_epoch)
-        return found
+        return _all_of(timestamps, found, "ListOffsets")
 
     def describe_producers(
         self, places: Sequence[TopicPartition], deadline: Deadline
@@ -319,7 +323,7 @@ class Cluster:
                         ProducerState(state.producer_id, state.producer_epoch, state.current_txn_start_offset)
                         for state in one.active_producers
                     )
-        return found
+        return _all_of(places, found, "DescribeProducers")
 
     def topic_configs(self, names: Sequence[str], deadline: Deadline) -> dict[str, dict[str, str]]:
         """Settings by topic; a setting without a value is left out."""
@@ -338,10 +342,11 @@ class Cluster:
         )
         for one in answer.results:
             self._raise_for(one.error_code, f"reading the settings of topic {one.resource_name}")
-        return {
+        found = {
             one.resource_name: {setting.name: setting.value for setting in one.configs if setting.value is not None}
             for one in answer.results
         }
+        return _all_of(names, found, "DescribeConfigs")
 
     def _by_leader(self, places: Iterable[TopicPartition], deadline: Deadline) -> dict[int, dict[str, list[int]]]:
         grouped: dict[int, dict[str, list[int]]] = {}
@@ -369,6 +374,13 @@ def _missing(places: Sequence[TopicPartition], metadata: ClusterMetadata) -> lis
         elif place.partition not in topic.partitions:
             sentences[f"{place}: the topic has {len(topic.partitions)} partitions, 0 to {len(topic.partitions) - 1}"] = None
     return list(sentences)
+
+
+def _all_of(asked: Iterable[_K], answered: dict[_K, _T], api: str) -> dict[_K, _T]:
+    missing = [one for one in asked if one not in answered]
+    if missing:
+        raise Retriable("PROTOCOL", f"the answer to {api} leaves out {missing[0]}")
+    return answered
 
 
 def _topic_metadata(topic: Any) -> TopicMetadata:

@@ -1,0 +1,373 @@
+"""What the client knows of a cluster whose leaders move, whose brokers go and come, and whose answers cannot be trusted."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import random
+import signal
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.fakes.changes import AS_IT_SHOULD, Change, after, error, held
+from tests.fakes.clients import SleepingClock, client_of
+from tests.fakes.kafka_codec import API_KEYS
+from tests.fakes.strict_broker import StrictCluster
+from tests.record_batches import batch
+
+from shallow_mirror.broker.cluster import Cluster, CoordinatorKind, ListedOffset, ProducerState
+from shallow_mirror.errors import ConfigError, Retriable
+from shallow_mirror.types import IsolationLevel, TopicPartition
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+UNCOMMITTED, COMMITTED = IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED
+
+
+@pytest.fixture
+def fake() -> Iterator[StrictCluster]:
+    """Partition 0 is led by node 1, partition 1 by node 2."""
+    with StrictCluster(nodes=2) as cluster:
+        cluster.create_topic("t", 2)
+        yield cluster
+
+
+@pytest.fixture
+def clock() -> SleepingClock:
+    return SleepingClock()
+
+
+@pytest.fixture
+def client(fake: StrictCluster, clock: SleepingClock) -> Iterator[Cluster]:
+    cluster = client_of(fake, clock)
+    yield cluster
+    cluster.close()
+
+
+def leaders(client: Cluster, clock: SleepingClock) -> dict[TopicPartition, int]:
+    return {place: one.leader for place, one in client.leaders([A, B], clock.deadline()).items()}
+
+
+def offsets(client: Cluster, clock: SleepingClock, ms: float = 20_000) -> list[int]:
+    listed = client.list_offsets({A: -1, B: -1}, UNCOMMITTED, clock.deadline(ms))
+    return [listed[place].offset for place in (A, B)]
+
+
+# --- metadata and leaders ---
+
+
+def test_metadata_names_cluster_brokers_topics_and_leaders(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    metadata = client.metadata(["t"], clock.deadline())
+    assert metadata.cluster_id == client.cluster_id(clock.deadline()) == "fake-cluster"
+    assert metadata.brokers == fake.nodes
+    topic = metadata.topics["t"]
+    assert uuid.UUID(bytes=base64.urlsafe_b64decode(topic.topic_id + "==")) == fake.topic_ids["t"]
+    assert [(one.leader, one.leader_epoch) for one in topic.partitions.values()] == [(1, 0), (2, 0)]
+
+
+def test_none_asks_for_all_topics_and_an_empty_list_for_none(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    fake.create_topic("other")
+    assert client.metadata(None, clock.deadline()).topics.keys() == {"t", "other"}
+    assert not client.metadata([], clock.deadline()).topics
+
+
+def test_a_topic_that_does_not_exist_is_reported_and_never_created(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    missing = client.metadata(["missing"], clock.deadline()).topics["missing"]
+    assert (missing.error_code, dict(missing.partitions)) == (3, {})
+    with pytest.raises(Retriable, match="missing-0 has no leader"):
+        client.leaders([TopicPartition("missing", 0)], clock.deadline())
+    with pytest.raises(Retriable, match="gave up listing offsets"):
+        client.list_offsets({TopicPartition("missing", 0): -1}, UNCOMMITTED, clock.deadline(500))
+    assert not fake.auto_created
+
+
+def test_a_topic_that_may_not_be_described_is_for_the_operator(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    fake.change_always("Metadata", error(29, ("t", -1)))
+    for ask in (leaders, offsets):
+        with pytest.raises(ConfigError, match=r"topic t.*TOPIC_AUTHORIZATION_FAILED"):
+            ask(client, clock)
+
+
+def test_leaders_are_asked_for_once_and_again_when_they_are_too_old(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    assert leaders(client, clock) == {A: 1, B: 2}
+    fake.move_leader(("t", 0), 2)
+    assert leaders(client, clock) == {A: 1, B: 2}
+    assert fake.asked("Metadata") == 1
+    clock.sleep(301)
+    assert leaders(client, clock) == {A: 2, B: 2}
+    assert client.leaders([A], clock.deadline())[A].leader_epoch == 1
+
+
+def test_a_leader_that_moved_is_found_by_the_request_that_missed_it(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    fake.seed(("t", 0), batch(0, 5))
+    assert offsets(client, clock) == [5, 0]
+    fake.move_leader(("t", 0), 2)
+    assert offsets(client, clock) == [5, 0]
+
+
+def test_a_partition_without_a_leader_is_waited_for(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    fake.stop_node(2)
+    with pytest.raises(Retriable, match="t-1 has no leader"):
+        leaders(client, clock)
+    asked = fake.asked("Metadata")
+    fake.change("Metadata", AS_IT_SHOULD, after(lambda: fake.start_node(2)))
+    assert offsets(client, clock) == [0, 0]
+    assert fake.asked("Metadata") > asked + 1
+
+
+def test_a_leader_that_no_broker_listing_names_is_retriable(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    def forget_node_2(answer: Any) -> None:
+        answer.brokers = [one for one in answer.brokers if one.node_id == 1]
+
+    fake.alter_answers("Metadata", forget_node_2)
+    with pytest.raises(Retriable, match="the cluster lists no broker 2"):
+        offsets(client, clock, ms=500)
+
+
+# --- brokers that go and come ---
+
+
+class Comeback(SleepingClock):
+    """Something happens when the client has slept a few times."""
+
+    def __init__(self, after_sleeps: int, action: Callable[[], object]) -> None:
+        super().__init__()
+        self._after_sleeps, self._action = after_sleeps, action
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        if len(self.sleeps) == self._after_sleeps:
+            self._action()
+
+
+def test_a_broker_that_is_away_is_asked_again_when_it_is_back() -> None:
+    with StrictCluster() as fake:
+        fake.create_topic("t", 2)
+        clock = Comeback(4, lambda: fake.start_node(1))
+        client = client_of(fake, clock)
+        assert offsets(client, clock) == [0, 0]
+        fake.stop_node(1)
+        assert offsets(client, clock) == [0, 0]
+        assert len(clock.sleeps) >= 4
+        client.close()
+
+
+def test_back_offs_grow_and_end_at_the_deadline(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    fake.change_always("ListOffsets", error(6))
+    with pytest.raises(Retriable, match=r"NOT_LEADER_OR_FOLLOWER: gave up listing offsets: listing the offset of t-0"):
+        offsets(client, clock, ms=4_000)
+    assert clock.sleeps[:8] == [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0]
+    assert sum(clock.sleeps) == pytest.approx(4.0)
+
+
+def test_another_broker_is_asked_when_one_is_gone(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    client.metadata(None, clock.deadline())
+    fake.move_leader(("t", 0), 2)
+    fake.stop_node(1)
+    assert offsets(client, clock) == [0, 0]
+    assert client.metadata([], clock.deadline()).brokers.keys() == {2}
+
+
+def test_a_silent_broker_costs_one_timeout_and_then_the_next_one_is_asked(fake: StrictCluster, clock: SleepingClock) -> None:
+    client = client_of(fake, clock, request_timeout_ms=200, socket_connection_setup_timeout_ms=200)
+    client.metadata(None, clock.deadline())
+    fake.change("Metadata", held(threading.Event()))
+    fake.change("ApiVersions", held(threading.Event()))
+    assert client.metadata(None, clock.deadline()).topics.keys() == {"t"}
+    client.close()
+
+
+def test_one_connection_per_broker_and_purpose_is_kept(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    for _ in range(3):
+        offsets(client, clock)
+        client.topic_configs(["t"], clock.deadline())
+        client.connection(1, "fetch", clock.deadline())
+    bootstrap, control, fetch = 1, 2, 1
+    assert fake.connections == bootstrap + control + fetch
+
+
+def test_a_broker_that_leaves_the_versions_out_is_refused_with_all_of_them(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    def old(answer: Any) -> None:
+        for one in answer.api_keys:
+            if one.api_key in (API_KEYS["Fetch"], API_KEYS["ListOffsets"]):
+                one.max_version -= 1
+        answer.api_keys = [one for one in answer.api_keys if one.api_key != API_KEYS["EndTxn"]]
+
+    fake.alter_answers("ApiVersions", old)
+    with pytest.raises(ConfigError) as caught:
+        client.metadata([], clock.deadline())
+    assert sorted(problem.split(" offers ")[1].split()[0] for problem in caught.value.problems) == [
+        "EndTxn",
+        "Fetch",
+        "ListOffsets",
+    ]
+
+
+def test_a_broker_that_does_not_know_api_versions_is_too_old(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    fake.change("ApiVersions", Change(reply=lambda frame: (10).to_bytes(4, "big") + frame[4:8] + b"\x00\x23" + bytes(4)))
+    with pytest.raises(ConfigError, match=r"too old.*Kafka 2.8 or later"):
+        client.metadata([], clock.deadline())
+
+
+def test_a_broker_without_describe_producers_will_do(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    def without(answer: Any) -> None:
+        answer.api_keys = [one for one in answer.api_keys if one.api_key != API_KEYS["DescribeProducers"]]
+
+    fake.alter_answers("ApiVersions", without)
+    assert offsets(client, clock) == [0, 0]
+
+
+# --- what is asked ---
+
+
+def test_latest_is_the_last_stable_offset_only_for_committed_readers(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    fake.seed(("t", 0), batch(0, 5), batch(5, 2, attributes=0x10, producer_id=9, producer_epoch=0, base_sequence=0))
+    listed = {
+        isolation: client.list_offsets({A: -1}, isolation, clock.deadline())[A].offset for isolation in (UNCOMMITTED, COMMITTED)
+    }
+    assert listed == {UNCOMMITTED: 7, COMMITTED: 5}
+
+
+def test_earliest_and_times_are_listed_and_no_such_record_is_minus_one(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    fake.seed(("t", 0), batch(0, 5), batch(5, 5, timestamp=2_000))
+    fake.log("t").delete_records_before(3)
+
+    def listed(timestamp: int) -> ListedOffset:
+        return client.list_offsets({A: timestamp}, UNCOMMITTED, clock.deadline())[A]
+
+    assert listed(-2).offset == 3
+    assert (listed(1_500).offset, listed(1_500).timestamp_ms) == (5, 2_000)
+    assert listed(2_001).offset == -1
+
+
+@pytest.mark.parametrize("code", [3, 5, 6, 7, 56, 74, 75, 78])
+def test_codes_of_moving_leaders_are_asked_again(fake: StrictCluster, client: Cluster, clock: SleepingClock, code: int) -> None:
+    fake.seed(("t", 1), batch(0, 5))
+    fake.change("ListOffsets", error(code, ("t", 1)), error(code))
+    assert offsets(client, clock) == [0, 5]
+
+
+ASKED: dict[str, Callable[[Cluster, SleepingClock], object]] = {
+    "Metadata": lambda client, clock: client.metadata(["t"], clock.deadline(500)),
+    "ListOffsets": lambda client, clock: offsets(client, clock, ms=500),
+    "DescribeConfigs": lambda client, clock: client.topic_configs(["t"], clock.deadline(500)),
+    "DescribeProducers": lambda client, clock: client.describe_producers([A, B], clock.deadline(500)),
+    "FindCoordinator": lambda client, clock: client.coordinator(CoordinatorKind.TXN, "x", clock.deadline(500)),
+    "ApiVersions": lambda client, clock: client.metadata([], clock.deadline(500)),
+}
+
+
+@pytest.mark.parametrize("api", ["ListOffsets", "DescribeConfigs", "DescribeProducers", "FindCoordinator"])
+def test_a_refused_authorisation_is_for_the_operator_and_never_asked_again(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, api: str
+) -> None:
+    fake.change(api, error(29))
+    with pytest.raises(ConfigError, match="TOPIC_AUTHORIZATION_FAILED"):
+        ASKED[api](client, clock)
+    assert fake.asked(api) == 1
+
+
+@pytest.mark.parametrize("api", [api for api in ASKED if api != "FindCoordinator"])  # its answer names a host to connect to
+def test_changed_bytes_of_an_answer_are_read_or_refused_and_nothing_else(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, api: str
+) -> None:
+    fake.seed(("t", 0), batch(0, 5, producer_id=4, producer_epoch=0, base_sequence=0))
+    dice = random.Random(7)
+
+    def hostile(frame: bytes) -> bytes:
+        changed = bytearray(frame)
+        for _ in range(dice.randint(1, 4)):
+            changed[dice.randrange(8, len(changed))] = dice.randrange(256)
+        return bytes(changed)
+
+    for _ in range(60):
+        fake.change(api, Change(reply=hostile))
+        with contextlib.suppress(Retriable, ConfigError):
+            ASKED[api](client, clock)
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("api", "answers"), [("ListOffsets", "topics"), ("DescribeProducers", "topics"), ("DescribeConfigs", "results")]
+)
+def test_an_answer_that_leaves_something_out_is_asked_for_again(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, api: str, answers: str
+) -> None:
+    left_out: list[Any] = []
+
+    def leave_out_once(answer: Any) -> None:
+        if not left_out:
+            left_out.append(getattr(answer, answers).pop())
+
+    fake.alter_answers(api, leave_out_once)
+    ASKED[api](client, clock)
+    assert left_out
+    assert fake.asked(api) >= 2
+
+
+def test_settings_of_a_topic_are_those_of_the_broker(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    fake.create_topic("small", **{"max.message.bytes": "500"})
+    found = client.topic_configs(["t", "small"], clock.deadline())
+    assert [found[name]["max.message.bytes"] for name in ("t", "small")] == ["1048588", "500"]
+
+
+def test_producers_are_described_by_their_leaders(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    fake.seed(("t", 0), batch(0, 5, attributes=0x10, producer_id=4, producer_epoch=2, base_sequence=0))
+    fake.seed(("t", 1), batch(0, 5, producer_id=5, producer_epoch=0, base_sequence=0))
+    assert client.describe_producers([A, B], clock.deadline()) == {A: (ProducerState(4, 2, 0),), B: (ProducerState(5, 0, -1),)}
+
+
+def test_a_coordinator_is_looked_for_once_and_again_when_forgotten(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    for _ in range(2):
+        client.coordinator(CoordinatorKind.TXN, "x", clock.deadline())
+    assert fake.asked("FindCoordinator") == 1
+    client.forget_coordinator(CoordinatorKind.TXN, "x")
+    client.coordinator(CoordinatorKind.TXN, "x", clock.deadline())
+    client.coordinator(CoordinatorKind.GROUP, "x", clock.deadline())
+    assert [(one.key, one.key_type) for one in fake.bodies("FindCoordinator")] == [("x", 1), ("x", 1), ("x", 0)]
+
+
+# --- forks ---
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_makes_its_own_connections_and_leaves_its_parents_alone(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    fake.seed(("t", 0), batch(0, 5))
+    assert offsets(client, clock) == [5, 0]
+    before = fake.connections
+    child = os.fork()
+    if not child:
+        signal.alarm(30)
+        good = False
+        try:
+            good = offsets(client, clock) == [5, 0]
+            client.close()
+        finally:
+            os._exit(0 if good else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    of_the_child = fake.connections - before
+    assert of_the_child >= 2
+    assert offsets(client, clock) == [5, 0]
+    assert fake.connections == before + of_the_child
