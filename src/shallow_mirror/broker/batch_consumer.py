@@ -63,9 +63,10 @@ class BatchConsumer:
         *,
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._cluster = Cluster(client_config(client), clock=clock)
-        self._isolation, self._clock = isolation, clock
+        self._cluster = Cluster(client_config(client), clock=clock, sleep=sleep)
+        self._isolation, self._clock, self._sleep = isolation, clock, sleep
         self._limits = BatchLimits(
             max_message_bytes=MAX_BATCH_BYTES, isolation_level=isolation, log_append_time=LogAppendTimePolicy.PRODUCER
         )
@@ -118,13 +119,17 @@ class BatchConsumer:
             failure, self._failure = self._failure, None
             raise failure
         wait = Deadline.after_ms(timeout_ms, self._clock)
+        error: Retriable | None = None
         tries = 0
         while True:
-            error = self._ask_where_idle(max_bytes)
+            not_asked = self._ask_where_idle(max_bytes)
+            error = not_asked or error
             try:
                 parts = self._accept_next(wait)
             except Retriable as caught:
-                parts, error = (), caught
+                parts, error = None, caught
+            else:
+                error = error if parts is None else not_asked
             if parts:
                 self._ask_where_idle(max_bytes)
                 self._lent = FetchedBatches(parts)
@@ -203,18 +208,20 @@ class BatchConsumer:
         expires = Deadline.after_ms(MAX_WAIT_MS + self._cluster.config.request_timeout_ms, self._clock)
         return _Asked(connection, tuple(places), expires)
 
-    def _accept_next(self, wait: Deadline) -> tuple[FetchedPart, ...]:
-        """The next answer's batches; none when `wait` is over first, or nobody could be asked. Raises Retriable."""
+    def _accept_next(self, wait: Deadline) -> tuple[FetchedPart, ...] | None:
+        """The next answer's batches; None when `wait` is over first, or nobody could be asked. Raises Retriable."""
         if not self._asked:
-            return ()
+            return None
         by_transport = {id(asked.connection.transport): node_id for node_id, asked in self._asked.items()}
         ready = first_readable([asked.connection.transport for asked in self._asked.values()], wait)
         if ready is None:
             self._give_up_expired()
-            return ()
+            return None
         asked = self._asked.pop(by_transport[id(ready)])
         deadline = Deadline.after_ms(self._cluster.config.request_timeout_ms, self._clock)
         response = receive_fetch(asked.connection, self._buffer, deadline)
+        if response.throttle_time_ms:
+            self._sleep(min(response.throttle_time_ms, wait.remaining_ms()) / 1000)
         if response.error_code:
             raise Retriable(error_name(response.error_code), "Fetch")
         if not {fetched.topic_partition for fetched in response.partitions} <= set(asked.places):

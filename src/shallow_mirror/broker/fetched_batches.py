@@ -26,7 +26,7 @@ class BatchesInFlight(MirrorError):
     def __init__(self, held: int) -> None:
         self.held = held
         super().__init__(
-            f"{held} batches of the last poll are not yet acknowledged, and the next poll would overwrite their bytes: "
+            f"batches of the last poll are sent and not yet acknowledged: {held}; the next poll would overwrite their bytes. "
             "flush() the producer first, or send copies (batch.copy())"
         )
 
