@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,6 +137,26 @@ def test_a_topic_of_all_codecs_is_copied_byte_by_byte(two_clusters: Any, topic_n
     assert payloads(two_clusters.target, topic_name) == payloads(two_clusters.source, topic_name)
     assert records(two_clusters.target, topic_name) == records(two_clusters.source, topic_name)
     assert sum(map(len, records(two_clusters.target, topic_name))) == 200 * len(CODECS)
+
+
+def test_the_example_of_the_readme_copies_a_partition(
+    two_clusters: Any, topic_name: str, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    section = (repository / "README.md").read_text(encoding="utf-8").split("## Without Spark")[1]
+    example = section.split("```python")[1].split("```")[0]
+    create(two_clusters.source, topic_name)
+    create(two_clusters.target, topic_name)
+    write(two_clusters.source, topic_name, "snappy", count=100)
+    for written, real in (
+        ("127.0.0.1:19092", two_clusters.source.bootstrap),
+        ("127.0.0.1:29092", two_clusters.target.bootstrap),
+        ('"orders"', f'"{topic_name}"'),
+    ):
+        assert written in example
+        example = example.replace(written, real)
+    exec(compile(example, "README.md", "exec"), {})
+    assert "SNAPPY" in capsys.readouterr().out
+    assert records(two_clusters.target, topic_name)[0] == records(two_clusters.source, topic_name)[0]
 
 
 def test_batches_of_a_transaction_are_seen_after_its_commit_and_those_of_an_aborted_one_never(

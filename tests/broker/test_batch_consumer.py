@@ -13,7 +13,7 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.record_batches import batch, marker
 
 from shallow_mirror.broker.batch_client import BatchConsumer, ClientConfig, IsolationLevel, StaleBatch, TopicPartition
-from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch, DataLoss, Retriable
+from shallow_mirror.errors import BatchRefused, ConfigError, DataLoss, Retriable
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 PATIENCE_MS = 20_000
@@ -228,7 +228,7 @@ def test_a_broker_that_may_not_be_asked_is_named(cluster: StrictCluster) -> None
     cluster.change("Fetch", changes.error(29, only=("orders", 0)))
     with consumer_of(cluster) as consumer:
         consumer.assign({P0: 0})
-        with pytest.raises(CorruptBatch, match="TOPIC_AUTHORIZATION_FAILED"):
+        with pytest.raises(ConfigError, match="TOPIC_AUTHORIZATION_FAILED"):
             consumer.poll_batches(1 << 20, PATIENCE_MS)
 
 
