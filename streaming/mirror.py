@@ -308,6 +308,7 @@ class _Run:
         try:
             while not query.awaitTermination(_POLL_S):
                 if self._is_over():
+                    _log.info("ending after the micro-batch that runs")
                     sink.stop()
                     break
                 sink.settle_if_idle(self.config.trigger_s + _QUIET_S)

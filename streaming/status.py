@@ -30,8 +30,8 @@ from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import Planner
 from shallow_mirror.types import SourcePartition
 
-SOURCE_PATIENCE_MS = 5_000
-"""A status without lag is still a status: it does not wait longer for the source."""
+PATIENCE_MS = 5_000
+"""A status without lag is still a status: it does not wait longer for either cluster."""
 
 MICRO_BATCHES_SHOWN = 5
 
@@ -94,7 +94,8 @@ class RunStatus:
 class StatusReport:
     """`micro_batches`: the last few, newest last. `waiting_for` is None as well when no run is there to wait.
 
-    `source_problem`: why log ends and lags are missing. `planned_at_ms`: when the planner was last heard of.
+    `source_problem`: why log ends and lags are missing; `target_problem`: why nothing can be written now. `planned_at_ms`:
+    when the planner was last heard of.
     """
 
     mirror: str
@@ -106,6 +107,7 @@ class StatusReport:
     planned_at_ms: int | None
     micro_batches: tuple[MicroBatchStatus, ...]
     partitions: tuple[PartitionStatus, ...]
+    target_problem: str | None = None
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
@@ -147,6 +149,7 @@ def gather_status(config: MirrorConfig, now_ms: Callable[[], int] = lambda: int(
         planned_at_ms=None if note is None else note.at_ms,
         micro_batches=done,
         partitions=partition_statuses(positions, copied_until_ms, view, at_ms),
+        target_problem=ask_target(config),
     )
 
 
@@ -190,7 +193,7 @@ def ask_source(
     """One listing of log ends, and one of the first records that are newer than what was copied, where there is lag."""
     ends: Mapping[SourcePartition, int] = {}
     with closing(Cluster(config.source.client)) as cluster:
-        deadline = Deadline.after_ms(min(SOURCE_PATIENCE_MS, config.source.client.request_timeout_ms), time.monotonic)
+        deadline = Deadline.after_ms(min(PATIENCE_MS, config.source.client.request_timeout_ms), time.monotonic)
         try:
             ends = Planner(PlanSettings.of_mirror(config), cluster).log_ends(deadline).ends
             behind = {one.topic_partition: one for one, position in positions.items() if ends.get(one, position) > position}
@@ -199,6 +202,17 @@ def ask_source(
         except Retriable as error:
             return SourceView(ends=ends, problem=str(error))
     return SourceView(ends=ends, later={behind[name]: listed for name, listed in found.items()})
+
+
+def ask_target(config: MirrorConfig) -> str | None:
+    """Why the target does not answer: a task that waits for it cannot say so itself."""
+    with closing(Cluster(config.target.client)) as cluster:
+        deadline = Deadline.after_ms(min(PATIENCE_MS, config.target.client.request_timeout_ms), time.monotonic)
+        try:
+            cluster.cluster_id(deadline)
+        except Retriable as error:
+            return str(error)
+    return None
 
 
 def _read_run(tables: str, recorded: Recorded) -> RunStatus:

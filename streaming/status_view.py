@@ -57,8 +57,10 @@ def render(report: StatusReport) -> RenderableType:
     lines = [f"mirror {report.mirror}, {_time(report.at_ms)}", _run_line(report.run), _lag_line(report.partitions)]
     if report.source_problem is not None:
         lines.append(f"the source does not answer: {report.source_problem}")
+    if report.target_problem is not None:
+        lines.append(f"the target does not answer: {report.target_problem}")
     if report.waiting_for is not None:
-        lines.append(f"the planner waits since {_time(report.waiting_since_ms)} for: {report.waiting_for}")
+        lines.append(f"the mirror waits since {_time(report.waiting_since_ms)} for: {report.waiting_for}")
     parts: list[RenderableType] = [Text(line) for line in lines]
     if report.micro_batches:
         parts.append(_micro_batch_table(report.micro_batches))

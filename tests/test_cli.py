@@ -205,7 +205,7 @@ def test_status_is_one_json_document_or_tables(
     assert _exit_code("status", str(conf)) == 0
     table = capsys.readouterr().out
     assert "lag_ms" in table
-    assert "the planner waits since 1970-01-01T00:00:00+00:00 for: brokers" in table
+    assert "the mirror waits since 1970-01-01T00:00:00+00:00 for: brokers" in table
 
 
 @pytest.mark.parametrize("command", [["status"], ["status", "--watch"], ["translate", "orders", "0", "1"]])

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from shallow_mirror.config import MirrorConfig
     from shallow_mirror.streaming.mirror import Mirror
 
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 EXIT_ERROR, EXIT_CONFIG, EXIT_FENCED, EXIT_RECOVER = 1, 2, 3, 4
 
 app = typer.Typer(
@@ -63,7 +65,7 @@ def _prepare(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         force=True,
     )
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs errors that are raised here as well
 
 
 @app.command()
@@ -193,11 +195,12 @@ def _log_settings(config: MirrorConfig) -> None:
 
 
 def _stop_on_signals(mirror: Mirror) -> None:
-    def stop(number: int, _frame: FrameType | None) -> None:
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        for one in _STOP_SIGNALS:
+            signal.signal(one, signal.SIG_DFL)  # a second signal ends this process at once, and Spark with it
         mirror.stop()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _STOP_SIGNALS:
         signal.signal(number, stop)
 
 

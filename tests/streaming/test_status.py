@@ -91,6 +91,7 @@ def observed(number: int, **changes: Any) -> MicroBatchObservation:
 def gather(settings: MirrorConfig, monkeypatch: pytest.MonkeyPatch, view: SourceView | None = None) -> status.StatusReport:
     if view is not None:
         monkeypatch.setattr(status, "ask_source", lambda *_: view)
+        monkeypatch.setattr(status, "ask_target", lambda _: None)
     return status.gather_status(settings, now_ms=lambda: NOW_MS)
 
 
@@ -166,13 +167,14 @@ def test_a_map_without_rows_is_a_report_without_partitions(tmp_path: Path, monke
     assert (report.run.run_epoch, report.run.host, report.run.pid, report.run.outcome) == (1, "elsewhere", 7, None)
 
 
-def test_a_source_that_is_away_leaves_positions_and_says_why_there_is_no_lag(tmp_path: Path) -> None:
+def test_clusters_that_are_away_leave_positions_and_the_report_says_why_the_rest_is_missing(tmp_path: Path) -> None:
     settings = config(tmp_path)
     decide(take_over(settings.tables), segment(A, 0, 90, 100))
     report = status.gather_status(settings)
     assert report.partitions == (PartitionStatus(source=A, position=90, end=None, lag_offsets=None, lag_ms=None),)
     assert report.source_problem is not None
     assert "127.0.0.1:1" in report.source_problem
+    assert report.target_problem is not None
 
 
 def test_rows_that_may_still_be_removed_are_no_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
