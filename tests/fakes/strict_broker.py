@@ -59,7 +59,7 @@ class StrictCluster(ClusterState):
         super().__init__(cluster_id)
         self._look_ahead_s = look_ahead_s
         self._running: dict[int, _Node] = {}
-        self._changes: dict[str, deque[Change]] = {}
+        self._changes: dict[tuple[str, int | None], deque[Change]] = {}
         self._always: dict[str, Change] = {}
         self._holds: list[threading.Event] = []
         self._alter_answer: dict[str, Callable[[Any], None]] = {}
@@ -89,10 +89,10 @@ class StrictCluster(ClusterState):
 
     # --- what a test changes ---
 
-    def change(self, api: str, *changes: Change) -> None:
-        """Of the next answers of an API, in turn; `AS_IT_SHOULD` leaves one alone."""
+    def change(self, api: str, *changes: Change, node_id: int | None = None) -> None:
+        """Of the next answers of an API, in turn, by any node or by one; `AS_IT_SHOULD` leaves one alone."""
         with self.lock:
-            self._changes.setdefault(api, deque()).extend(changes)
+            self._changes.setdefault((api, node_id), deque()).extend(changes)
 
     def change_always(self, api: str, change: Change | None) -> None:
         """Of every answer that `change` does not name; None ends it."""
@@ -225,7 +225,7 @@ class StrictCluster(ClusterState):
     def _answer(self, node: _Node, peer: socket.socket, request: Request) -> bool:
         """Whether the connection goes on."""
         with self.lock:
-            queue = self._changes.get(request.api)
+            queue = self._changes.get((request.api, node.node_id)) or self._changes.get((request.api, None))
             change = queue.popleft() if queue else self._always.get(request.api, AS_IT_SHOULD)
             if change.hold is not None:
                 self._holds.append(change.hold)

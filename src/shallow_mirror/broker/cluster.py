@@ -175,8 +175,10 @@ class Cluster:
                     raise Retriable(error.error_name, f"gave up {what}: {error.detail}") from error
 
     def pause(self, tries: int, deadline: Deadline) -> None:
-        planned_ms = BACK_OFF_MS[min(tries, len(BACK_OFF_MS) - 1)] * (0.5 + self._jitter() / 2)
-        self._sleep(min(planned_ms, deadline.remaining_ms()) / 1000)
+        self.wait(BACK_OFF_MS[min(tries, len(BACK_OFF_MS) - 1)] * (0.5 + self._jitter() / 2), deadline)
+
+    def wait(self, ms: float, deadline: Deadline) -> None:
+        self._sleep(min(ms, deadline.remaining_ms()) / 1000)
 
     def cluster_id(self, deadline: Deadline) -> str:
         return self.metadata([], deadline).cluster_id

@@ -8,7 +8,7 @@ from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.connection import Connection, ReceiveBuffer
 from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BatchRefused, CorruptBatch, DataLoss, MirrorError, Retriable
+from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch, DataLoss, MirrorError, Retriable
 from shallow_mirror.types import IsolationLevel, TopicPartition
 from shallow_mirror.wire.batch_index import IndexStop, StopReason
 from shallow_mirror.wire.fetch import FetchedPartition, FetchPartition, FetchResponse, build_fetch_request, parse_fetch_response
@@ -18,6 +18,7 @@ MAX_BATCH_BYTES = 104_857_600
 """Largest answer accepted: socket.request.max.bytes of brokers bounds what anybody could have produced."""
 
 _OFFSET_OUT_OF_RANGE = 1
+_UNREADABLE_AT_THE_BROKER = frozenset({-1, 2})
 
 
 def send_fetch(
@@ -56,15 +57,17 @@ def receive_fetch(connection: Connection, buffer: ReceiveBuffer, deadline: Deadl
 def partition_error(
     cluster: Cluster, fetched: FetchedPartition, position: int, isolation: IsolationLevel, deadline: Deadline
 ) -> MirrorError | None:
-    """What is wrong with one partition of an answer: DataLoss, CorruptBatch or Retriable; None for a good one.
+    """What is wrong with one partition of an answer: DataLoss, CorruptBatch, ConfigError or Retriable; None for a good one.
 
     Asks the cluster for the log's ends where the position is outside of them, and then may itself raise Retriable.
     """
     place, code = fetched.topic_partition, fetched.error_code
     if code == _OFFSET_OUT_OF_RANGE:
         return _out_of_range(cluster, place, position, isolation, deadline)
-    if code and error_class(code) is ErrorClass.DEFINITE:
+    if code in _UNREADABLE_AT_THE_BROKER:
         return CorruptBatch(place, position, 0, f"the source broker answered {error_name(code)} to Fetch")
+    if code and error_class(code) is ErrorClass.DEFINITE:
+        return ConfigError(f"Fetch of {place}: the source broker answered {error_name(code)}")
     if code:
         return Retriable(error_name(code), f"Fetch of {place}")
     if fetched.diverging is not None:

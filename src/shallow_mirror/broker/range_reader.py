@@ -7,7 +7,6 @@ filled from the front.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -93,7 +92,7 @@ class RangeReader:
         self._progress = {one.topic_partition: _Progress(one, one.position) for one in ranges}
         self._buffer = ReceiveBuffer(fetch_bytes + _FRAME_SLACK_BYTES, MAX_BATCH_BYTES)
         self._order = deque(self._progress)
-        self._first_of_request: dict[int, TopicPartition] = {}
+        self._asked: dict[int, Sequence[TopicPartition]] = {}
         self._failure: MirrorError | None = None
         self._tries = 0
 
@@ -115,7 +114,7 @@ class RangeReader:
                 answered = self._receive(node_id, connection, waiting)
                 if answered is None:
                     continue
-                response = self._advance(answered, self._first_of_request.get(node_id))
+                response = self._advance(answered, self._asked[node_id])
                 if self._failure is None:
                     self._send_where_idle(waiting)
                 if response:
@@ -130,21 +129,32 @@ class RangeReader:
         return [place for place in self._order if not self._progress[place].is_done]
 
     def _send_where_idle(self, waiting: dict[int, Connection]) -> None:
-        """A Fetch to every leader that has none on the wire and still owes something."""
-        undone = self._undone()
-        if not undone:
+        """A Fetch to every leader that has none on the wire and still owes something.
+
+        What an earlier leader was asked for is left to its answer: two answers would bring the same batches.
+        """
+        on_the_wire = {place for node_id in waiting for place in self._asked[node_id]}
+        idle = [place for place in self._undone() if place not in on_the_wire]
+        if not idle:
             return
-        self._deadline.require(f"batches of {undone[0]} from offset {self._progress[undone[0]].position}")
+        self._deadline.require(f"batches of {idle[0]} from offset {self._progress[idle[0]].position}")
+        failed: Retriable | None = None
         try:
-            leaders = self._cluster.leaders(undone, self._deadline)
-            by_leader: dict[int, list[TopicPartition]] = {}
-            for place in undone:
-                by_leader.setdefault(leaders[place].leader, []).append(place)
-            for node_id, places in by_leader.items():
-                if node_id not in waiting:
-                    waiting[node_id] = self._send(node_id, places)
+            leaders = self._cluster.leaders(idle, self._deadline)
         except Retriable as error:
-            self._again(error)
+            return self._again(error)
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for place in idle:
+            by_leader.setdefault(leaders[place].leader, []).append(place)
+        for node_id, places in by_leader.items():
+            if node_id in waiting:
+                continue
+            try:
+                waiting[node_id] = self._send(node_id, places)
+            except Retriable as error:
+                failed = error
+        if failed is not None:
+            self._again(failed)
 
     def _again(self, error: Retriable) -> None:
         self._cluster.forget_metadata()
@@ -155,7 +165,7 @@ class RangeReader:
 
     def _send(self, node_id: int, places: Sequence[TopicPartition]) -> Connection:
         connection = self._cluster.connection(node_id, "fetch", self._deadline)
-        self._first_of_request[node_id] = places[0]
+        self._asked[node_id] = places
         send_fetch(
             connection,
             [self._fetch_of(place) for place in places],
@@ -184,19 +194,25 @@ class RangeReader:
             return None
         finally:
             del waiting[node_id]
-        if response.throttle_time_ms:  # a throttled answer is empty whatever the log holds
-            self._first_of_request.pop(node_id)
-            time.sleep(min(response.throttle_time_ms, self._deadline.remaining_ms()) / 1000)
         if response.error_code:
             self._again(Retriable(error_name(response.error_code), "Fetch"))
             return None
+        if response.throttle_time_ms:
+            self._cluster.wait(response.throttle_time_ms, self._deadline)
+            if not any(len(one.records) for one in response.partitions):  # empty whatever the log holds
+                return None
         return response.partitions
 
-    def _advance(self, answered: Sequence[FetchedPartition], first: TopicPartition | None) -> FetchedResponse:
+    def _advance(self, answered: Sequence[FetchedPartition], asked: Sequence[TopicPartition]) -> FetchedResponse:
         """Index every partition, move positions, remember the first failure for after the good batches."""
         out: list[IndexedPartition] = []
         error: Retriable | None = None
+        owed, has_records = set(asked), False
         for fetched in answered:
+            if fetched.topic_partition not in owed:
+                error = Retriable("PROTOCOL", f"a Fetch answer holds {fetched.topic_partition} unasked or twice")
+                continue
+            owed.remove(fetched.topic_partition)
             progress = self._progress[fetched.topic_partition]
             wrong = partition_error(self._cluster, fetched, progress.position, self._isolation, self._deadline)
             if isinstance(wrong, Retriable):
@@ -205,23 +221,26 @@ class RangeReader:
             if wrong is not None:
                 self._failure = wrong
                 continue
-            indexed = self._index(fetched, progress, is_first=fetched.topic_partition == first)
+            indexed = self._index(fetched, progress, is_sure=not has_records)
+            has_records = has_records or len(fetched.records) > 0
             if indexed is not None:
                 out.append(indexed)
         self._order.rotate(-1)
         if out:
             self._tries = 0
-        elif error is not None:
+        if error is not None:
+            self._cluster.forget_metadata()
+        if error is not None and not out:
             self._again(error)
         return tuple(out)
 
-    def _index(self, fetched: FetchedPartition, progress: _Progress, *, is_first: bool) -> IndexedPartition | None:
+    def _index(self, fetched: FetchedPartition, progress: _Progress, *, is_sure: bool) -> IndexedPartition | None:
         index = index_batches(fetched.records)
         fetch_offset = progress.position
         if index.stop is not None:
             self._failure = stop_error(fetched.topic_partition, index.stop)
         if not len(index):
-            if is_first:
+            if is_sure:
                 self._count_empty(fetched, progress)
             return None
         progress.empty_answers = 0
@@ -240,7 +259,7 @@ class RangeReader:
     def _count_empty(self, fetched: FetchedPartition, progress: _Progress) -> None:
         """Compaction may have removed the last batches of a range: then no batch will ever come.
 
-        Only the first partition of a request is sure to get a batch if there is one: limits are ignored for it.
+        Limits are ignored up to the first partition of an answer that has a batch: those in front of it surely have none.
         """
         is_committed = self._isolation is IsolationLevel.READ_COMMITTED
         reached = fetched.last_stable_offset if is_committed else fetched.high_watermark

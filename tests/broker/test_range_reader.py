@@ -1,0 +1,498 @@
+"""Ranges of a source that cuts, moves, cleans and breaks: every batch of a range comes once, in order, and nothing is missed."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from tests.fakes.changes import (
+    AS_IT_SHOULD,
+    Change,
+    after,
+    cut,
+    dropped_after,
+    dropped_before,
+    error,
+    garbage,
+    oversized,
+    throttled,
+    truncated,
+    wrong_correlation_id,
+)
+from tests.fakes.clients import SleepingClock, client_of
+from tests.fakes.strict_broker import StrictCluster
+from tests.record_batches import batch, marker
+
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.range_reader import IndexedPartition, RangeReader, ReadRange
+from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch, DataLoss, Retriable
+from shallow_mirror.types import IsolationLevel, TopicPartition
+
+A, B, C = (TopicPartition("t", partition) for partition in range(3))
+COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
+
+
+@pytest.fixture
+def fake() -> Iterator[StrictCluster]:
+    """Partitions 0 and 2 are led by node 1, partition 1 by node 2."""
+    with StrictCluster(nodes=2) as cluster:
+        cluster.create_topic("t", 3)
+        yield cluster
+
+
+@pytest.fixture
+def clock() -> SleepingClock:
+    return SleepingClock()
+
+
+@pytest.fixture
+def client(fake: StrictCluster, clock: SleepingClock) -> Iterator[Cluster]:
+    cluster = client_of(fake, clock)
+    yield cluster
+    cluster.close()
+
+
+class Reading:
+    """One reader and what it gave: (base offset, bytes) of the batches that belong to each range, in the order they came."""
+
+    def __init__(self, client: Cluster, clock: SleepingClock, *ranges: ReadRange, ms: float = 20_000, **settings: Any) -> None:
+        self.ranges = {one.topic_partition: one for one in ranges}
+        self.reader = RangeReader(
+            client,
+            ranges,
+            isolation=settings.pop("isolation", COMMITTED),
+            fetch_bytes=settings.pop("fetch_bytes", 1 << 16),
+            deadline=clock.deadline(ms),
+            max_wait_ms=10,
+        )
+        self.batches: dict[TopicPartition, list[tuple[int, bytes]]] = {place: [] for place in self.ranges}
+        self.parts: list[tuple[TopicPartition, int]] = []
+        self.aborted: set[tuple[int, int]] = set()
+
+    def run(self) -> dict[TopicPartition, list[tuple[int, bytes]]]:
+        for response in self.reader:
+            for part in response:
+                self._take(part)
+        for place, position in self.reader.positions().items():
+            assert position >= self.ranges[place].end
+        return self.batches
+
+    def _take(self, part: IndexedPartition) -> None:
+        place = part.topic_partition
+        bases = part.index.headers["base_offset"].tolist()
+        self.parts.append((place, len(bases)))
+        self.aborted |= set(part.aborted)
+        for base, pos, size in zip(bases, part.index.pos.tolist(), part.index.size_bytes.tolist(), strict=True):
+            if base < self.ranges[place].end:
+                self.batches[place].append((base, bytes(part.records[pos : pos + size])))
+        part.records[:] = b"\xee" * len(part.records)  # ours until the reader goes on: nothing it still needs
+
+
+def stored(fake: StrictCluster, place: TopicPartition, start: int, end: int) -> list[tuple[int, bytes]]:
+    """What a reader of [start, end) must give: batches that reach `start` and begin in front of `end`."""
+    log = fake.log(place.topic, place.partition)
+    return [
+        (one.header.base_offset, one.data)
+        for one in log.batches
+        if one.header.last_offset >= start and one.header.base_offset < end
+    ]
+
+
+def fill(fake: StrictCluster, place: TopicPartition, counts: Sequence[int], payload_bytes: int = 20) -> int:
+    """Batches of that many records each; returns the log's end."""
+    log = fake.log(place.topic, place.partition)
+    for count in counts:
+        log.seed(batch(log.end_offset, count, payload=bytes(payload_bytes)))
+    return log.end_offset
+
+
+def whole(place: TopicPartition, end: int, position: int = 0, bytes_per_offset: float = 100.0) -> ReadRange:
+    return ReadRange(place, -1, position, end, bytes_per_offset)
+
+
+def test_ranges_of_several_leaders_are_read_completely_and_in_order(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    ends = {place: fill(fake, place, [3, 1, 4] * (place.partition + 1)) for place in (A, B, C)}
+    read = Reading(client, clock, *(whole(place, end) for place, end in ends.items())).run()
+    assert read == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+
+
+@pytest.mark.parametrize("fetch_bytes", [70, 100, 250, 333, 1000])
+def test_a_batch_that_was_cut_comes_whole_with_the_next_answer(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, fetch_bytes: int
+) -> None:
+    ends = {place: fill(fake, place, [1, 2, 3] * 5, payload_bytes=40) for place in (A, C)}
+    reading = Reading(client, clock, *(whole(place, end) for place, end in ends.items()), fetch_bytes=fetch_bytes)
+    assert reading.run() == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+    assert len(reading.parts) > 2
+
+
+def test_a_batch_larger_than_the_buffer_makes_it_grow(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    end = fill(fake, A, [1, 1], payload_bytes=300_000)
+    reading = Reading(client, clock, whole(A, end), fetch_bytes=1_000)
+    assert reading.run()[A] == stored(fake, A, 0, end)
+    assert reading.parts == [(A, 1), (A, 1)]
+
+
+def test_an_answer_ends_with_its_log_segment_and_the_next_one_goes_on(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    fill(fake, A, [2, 2])
+    fake.log("t").roll()
+    end = fill(fake, A, [2, 2])
+    reading = Reading(client, clock, whole(A, end))
+    assert reading.run()[A] == stored(fake, A, 0, end)
+    assert reading.parts == [(A, 2), (A, 2)]
+
+
+def test_a_range_may_begin_and_end_inside_batches_and_owns_those_whose_base_it_holds(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    fill(fake, A, [10, 10, 10])
+    assert [base for base, _ in Reading(client, clock, whole(A, 15, position=5)).run()[A]] == [0, 10]
+
+
+def test_batches_behind_the_end_come_along_and_are_not_owned(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    fill(fake, A, [1] * 10)
+    reading = Reading(client, clock, whole(A, 4))
+    assert [base for base, _ in reading.run()[A]] == [0, 1, 2, 3]
+    assert reading.parts == [(A, 10)]
+    assert reading.reader.positions() == {A: 4}
+
+
+def test_an_empty_range_asks_nothing(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    assert Reading(client, clock, whole(A, 0)).run() == {A: []}
+    assert not fake.asked("Fetch")
+
+
+# --- compaction ---
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 2), (4, 6), (8, 10), (0, 10), (2, 9)])
+@pytest.mark.parametrize("is_more_behind", [True, False])
+def test_batches_that_the_cleaner_took_away_are_passed(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, start: int, end: int, is_more_behind: bool
+) -> None:
+    fill(fake, A, [2] * 5)
+    if is_more_behind:
+        fill(fake, A, [2])
+    fake.log("t").compact_away(start, end)
+    assert Reading(client, clock, whole(A, 10)).run()[A] == stored(fake, A, 0, 10)
+
+
+def test_many_ranges_that_end_in_holes_are_ended_by_the_same_few_answers(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    fake.create_topic("wide", 40)
+    places = [TopicPartition("wide", partition) for partition in range(40)]
+    for place in places:
+        fill(fake, place, [2, 2])
+        fake.log(*(place.topic, place.partition)).compact_away(2, 4)
+    read = Reading(client, clock, *(whole(place, 4) for place in places)).run()
+    assert all([base for base, _ in read[place]] == [0] for place in places)
+    assert fake.asked("Fetch") <= 2 * 4
+
+
+def test_an_end_that_is_not_visible_yet_is_waited_for(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    """A hole and a lagging high watermark look the same at first: nothing comes."""
+    log = fake.log("t")
+    end = fill(fake, A, [2, 2, 2])
+    log.high_watermark_limit = 4
+
+    def show() -> None:
+        log.high_watermark_limit = None
+
+    fake.change("Fetch", *[AS_IT_SHOULD] * 4, after(show))
+    assert Reading(client, clock, whole(A, end)).run()[A] == stored(fake, A, 0, end)
+    assert fake.asked("Fetch") >= 5
+
+
+def test_an_open_transaction_in_front_of_the_end_is_waited_for_and_its_abort_is_told(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    log = fake.log("t")
+    log.seed(batch(0, 2, attributes=0x10, producer_id=7, producer_epoch=0, base_sequence=0), batch(2, 2))
+    fake.change("Fetch", *[AS_IT_SHOULD] * 2, after(lambda: log.seed(marker(4, 0, 7))))
+    reading = Reading(client, clock, whole(A, 4))
+    assert [base for base, _ in reading.run()[A]] == [0, 2]
+    assert reading.aborted == {(7, 0)}
+
+
+def test_a_reader_of_everything_does_not_wait_for_transactions(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    fake.log("t").seed(batch(0, 2, attributes=0x10, producer_id=7, producer_epoch=0, base_sequence=0))
+    assert len(Reading(client, clock, whole(A, 2), isolation=UNCOMMITTED).run()[A]) == 1
+
+
+# --- faults ---
+
+FAULTS = {
+    "dropped before": dropped_before(),
+    "dropped after": dropped_after(),
+    "cut in the length": cut(3),
+    "cut in the header": cut(20),
+    "cut in a batch": cut(150),
+    "garbage": garbage(),
+    "garbage behind the header": garbage(9),
+    "content ends early": truncated(7),
+    "oversized": oversized(),
+    "another correlation id": wrong_correlation_id(),
+    "leader unknown": error(5, ("t", 0)),
+    "leader moved": error(6, ("t", 0)),
+    "unknown topic": error(3),
+    "old leader epoch": error(74, ("t", 1)),
+    "new leader epoch": error(75, ("t", 1)),
+    "storage": error(56, ("t", 0)),
+    "not available yet": error(78, ("t", 0)),
+    "error of the whole answer": error(70),
+    "throttled": throttled(800),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_after_a_fault_nothing_is_lost_and_nothing_comes_twice(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, fault: Change, nth: int
+) -> None:
+    ends = {place: fill(fake, place, [2, 1, 3] * 4, payload_bytes=40) for place in (A, B, C)}
+    fake.change("Fetch", *[AS_IT_SHOULD] * (nth - 1), fault, fault)
+    read = Reading(client, clock, *(whole(place, end) for place, end in ends.items()), fetch_bytes=300).run()
+    assert read == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+
+
+def test_a_leader_that_moves_in_the_middle_of_a_range_is_followed(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    ends = {place: fill(fake, place, [1] * 20, payload_bytes=40) for place in (A, C)}
+    moves = [after(lambda node=node: fake.move_leader(("t", 0), node)) for node in (2, 1, 2)]
+    fake.change("Fetch", AS_IT_SHOULD, AS_IT_SHOULD, moves[0], AS_IT_SHOULD, AS_IT_SHOULD, moves[1], AS_IT_SHOULD, moves[2])
+    read = Reading(client, clock, *(whole(place, end) for place, end in ends.items()), fetch_bytes=350).run()
+    assert read == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+    assert fake.log("t").leader_epoch == 3
+
+
+def test_a_moved_partition_is_found_while_the_others_of_its_old_leader_go_on(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    ends = {A: fill(fake, A, [1] * 3), C: fill(fake, C, [1] * 60, payload_bytes=100)}
+    client.leaders([A, C], clock.deadline())
+    fake.move_leader(("t", 0), 2)
+    reading = Reading(client, clock, *(whole(place, end) for place, end in ends.items()), fetch_bytes=500)
+    assert reading.run() == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+    at_a = [index for index, (place, _) in enumerate(reading.parts) if place == A]
+    assert at_a[0] < len(reading.parts) // 2
+
+
+def test_a_leader_that_is_down_does_not_keep_the_others_from_being_read(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    ends = {A: fill(fake, A, [1] * 3), B: fill(fake, B, [1] * 3)}
+    client.leaders([A, B], clock.deadline())
+    stale = dict(fake.nodes)
+    fake.stop_node(1)
+    fake.nodes.update(stale)  # as long as the controller has not noticed
+    reading = Reading(client, clock, whole(A, ends[A]), whole(B, ends[B]), ms=3_000)
+    with pytest.raises(Retriable, match="NETWORK_EXCEPTION"):
+        reading.run()
+    assert reading.batches[B] == stored(fake, B, 0, ends[B])
+
+
+def test_a_partition_whose_leader_moved_while_its_answer_was_under_way_comes_once(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    ends = {place: fill(fake, place, [2, 2]) for place in (B, A)}
+    is_answered, is_asked_again = threading.Event(), threading.Event()
+
+    def delay(frame: bytes) -> bytes:
+        is_answered.set()
+        is_asked_again.wait(10)
+        return frame
+
+    def move() -> None:
+        is_answered.wait(10)
+        fake.move_leader(("t", 0), 2)
+
+    fake.change("Fetch", Change(reply=delay), node_id=1)
+    fake.change("Fetch", Change(first=move, error_code=6), after(is_asked_again.set), node_id=2)
+    read = Reading(client, clock, *(whole(place, end) for place, end in ends.items())).run()
+    assert read == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+
+
+def test_a_broker_that_is_away_for_a_while_is_waited_for(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    end = fill(fake, A, [1] * 8, payload_bytes=40)
+    sleep = clock.sleep
+
+    def sleep_and_return(seconds: float) -> None:
+        sleep(seconds)
+        if len(clock.sleeps) == 5:
+            fake.start_node(1)
+
+    client._sleep = sleep_and_return
+    reading = Reading(client, clock, whole(A, end), fetch_bytes=150)
+    iteration = iter(reading.reader)
+    for part in next(iteration):
+        reading._take(part)
+    fake.stop_node(1)
+    for response in iteration:
+        for part in response:
+            reading._take(part)
+    assert reading.batches[A] == stored(fake, A, 0, end)
+
+
+def test_throttling_is_obeyed_and_no_sign_of_a_hole(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    end = fill(fake, A, [2, 2])
+    fake.change("Fetch", *[throttled(1_500)] * 5)
+    assert Reading(client, clock, whole(A, end)).run()[A] == stored(fake, A, 0, end)
+    assert clock.sleeps.count(1.5) == 5
+
+
+def test_throttling_ends_with_the_deadline(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    end = fill(fake, A, [2, 2])
+    fake.change_always("Fetch", throttled(60_000))
+    with pytest.raises(Retriable, match="gave up waiting for batches of t-0 from offset 0"):
+        Reading(client, clock, whole(A, end), ms=5_000).run()
+    assert sum(clock.sleeps) == pytest.approx(5.0)
+
+
+def test_an_answer_with_partitions_that_were_not_asked_for_or_twice_is_not_believed(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    ends = {place: fill(fake, place, [2, 2]) for place in (A, C)}
+    altered: list[Any] = []
+
+    def alter(answer: Any) -> None:
+        if not altered:
+            partitions = answer.responses[0].partitions
+            altered.append(partitions)
+            partitions[1].partition_index = 9
+            partitions.append(partitions[0])
+
+    fake.alter_answers("Fetch", alter)
+    read = Reading(client, clock, *(whole(place, end) for place, end in ends.items())).run()
+    assert altered
+    assert read == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+
+
+def test_what_never_comes_is_given_up_at_the_deadline(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    fake.change_always("Fetch", error(6))
+    with pytest.raises(Retriable, match="NOT_LEADER_OR_FOLLOWER"):
+        Reading(client, clock, whole(A, fill(fake, A, [2])), ms=3_000).run()
+
+
+def test_a_reader_that_is_left_early_leaves_no_answer_on_the_wire(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    end = fill(fake, A, [1] * 20, payload_bytes=40)
+    iteration = iter(Reading(client, clock, whole(A, end), fetch_bytes=200).reader)
+    next(iteration)
+    connection = client.connection(1, "fetch", clock.deadline())
+    iteration.close()
+    assert connection.is_closed
+    assert Reading(client, clock, whole(A, end)).run()[A] == stored(fake, A, 0, end)
+
+
+# --- what cannot be read ---
+
+
+def test_a_position_below_the_log_start_is_data_loss(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    end = fill(fake, A, [2] * 5)
+    fake.log("t").delete_records_before(5)
+    with pytest.raises(DataLoss, match="expected offset 2, source log starts at 5: retention or DeleteRecords") as caught:
+        Reading(client, clock, whole(A, end, position=2)).run()
+    assert (caught.value.expected_offset, caught.value.log_start_offset) == (2, 5)
+
+
+def test_a_log_that_shrinks_in_the_middle_of_a_range_is_data_loss_after_what_was_read(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    end = fill(fake, A, [2] * 5, payload_bytes=40)
+    fake.change("Fetch", AS_IT_SHOULD, after(lambda: fake.log("t").truncate(0)))
+    reading = Reading(client, clock, whole(A, end), fetch_bytes=150)
+    with pytest.raises(DataLoss, match="the log ends at 0: it was truncated, or the topic was created again"):
+        reading.run()
+    assert [base for base, _ in reading.batches[A]] == [0]
+
+
+@pytest.mark.parametrize(
+    ("bad", "expected", "said"),
+    [
+        (batch(4, 1, magic=1), BatchRefused, "base offset 4 refused: its record format .*magic 1.* exclude the topic"),
+        (batch(4, 1, magic=0), BatchRefused, "older than Kafka 0.11"),
+        (batch(4, 1, magic=3), CorruptBatch, "base offset 4.*unknown record format: magic 3"),
+        (batch(4, 1)[:8] + (40).to_bytes(4, "big") + batch(4, 1)[12:], CorruptBatch, "impossible batch length"),
+    ],
+)
+def test_what_is_no_batch_is_named_after_the_good_ones_in_front_of_it(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, bad: bytes, expected: type[Exception], said: str
+) -> None:
+    fill(fake, A, [2, 2])
+    good = stored(fake, A, 0, 4)
+    fake.seed(("t", 0), bad)
+    reading = Reading(client, clock, whole(A, 5))
+    with pytest.raises(expected, match=said):
+        reading.run()
+    assert reading.batches[A] == good
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "said"),
+    [
+        (2, CorruptBatch, "CORRUPT_MESSAGE"),
+        (-1, CorruptBatch, "UNKNOWN_SERVER_ERROR"),
+        (29, ConfigError, "Fetch of t-0.*TOPIC_AUTHORIZATION_FAILED"),
+        (35, ConfigError, "UNSUPPORTED_VERSION"),
+    ],
+)
+def test_a_definite_code_is_an_error_of_whoever_must_act_and_not_asked_again(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, code: int, expected: type[Exception], said: str
+) -> None:
+    end = fill(fake, A, [2])
+    fake.change("Fetch", error(code, ("t", 0)))
+    with pytest.raises(expected, match=said):
+        Reading(client, clock, whole(A, end)).run()
+    assert fake.asked("Fetch") == 1
+
+
+# --- everything at once ---
+
+
+def _random_log(fake: StrictCluster, place: TopicPartition, dice: random.Random) -> int:
+    log = fake.log(place.topic, place.partition)
+    for _ in range(dice.randint(1, 25)):
+        if dice.random() < 0.15:
+            log.roll()
+        fill(fake, place, [dice.randint(1, 9)], payload_bytes=dice.choice([0, 5, 60, 400, 3_000]))
+    for _ in range(dice.randint(0, 3)):
+        start = dice.randrange(log.end_offset)
+        log.compact_away(start, start + dice.randint(1, 12))
+    return log.end_offset
+
+
+def _random_fault(fake: StrictCluster, dice: random.Random) -> Change:
+    def move() -> None:
+        fake.move_leader(("t", dice.randrange(3)), dice.choice([1, 2]))
+
+    return dice.choice([AS_IT_SHOULD, AS_IT_SHOULD, after(move), dice.choice(list(FAULTS.values()))])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_happens_every_batch_comes_once_and_in_order(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, seed: int
+) -> None:
+    dice = random.Random(seed)
+    ranges = []
+    for place in (A, B, C):
+        log_end = _random_log(fake, place, dice)
+        position = dice.randint(0, log_end)
+        end = dice.randint(position, log_end)
+        ranges.append(whole(place, end, position, bytes_per_offset=dice.choice([0.0, 10.0, 1_000.0])))
+    fake.change("Fetch", *[_random_fault(fake, dice) for _ in range(25)])
+    read = Reading(client, clock, *ranges, ms=600_000, fetch_bytes=dice.choice([64, 500, 4_000, 100_000])).run()
+    for one in ranges:
+        expected = stored(fake, one.topic_partition, one.position, one.end) if one.position < one.end else []
+        assert read[one.topic_partition] == expected
