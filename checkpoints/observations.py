@@ -57,9 +57,9 @@ RUNS = pa.schema(
 class MicroBatchObservation:
     """`dropped_batch_counts` by segment kind, `duration_ms` by step; both are JSON in the table.
 
-    `lag_offsets`: how far its plan stayed behind the log ends that the planner saw, over all partitions; with available-now
+    `lag_offsets`: how far positions are behind the log ends of its plan after it, over all partitions; with available-now
     behind the ends of the start. None when this run did not plan it: a micro-batch begun by a killed run is done as it was
-    planned then. A micro-batch done in several rounds has the same value in each of their rows.
+    planned then.
     """
 
     run_epoch: int

@@ -331,6 +331,7 @@ class _Run:
             if one.kind is not SegmentKind.DATA and one.batch_count:
                 dropped[one.kind.value] = dropped.get(one.kind.value, 0) + one.batch_count
         note = notes.read_note(notes.note_path(self.config.checkpoint))
+        positions = {one: position.offset for one, position in self.owner.positions().items()}
         observed = MicroBatchObservation(
             run_epoch=self.owner.run_epoch,
             micro_batch=report.micro_batch,
@@ -341,7 +342,7 @@ class _Run:
             record_count=sum(one.record_count for one in data),
             dropped_batch_counts=dropped,
             duration_ms=report.duration_ms,
-            lag_offsets=notes.planned_lag(note, self.identity.started_at_ms),
+            lag_offsets=notes.lag_behind(note, positions, self.identity.started_at_ms),
             settled_at_ms=int(time.time() * 1000),
         )
         self.observations.micro_batch(observed)

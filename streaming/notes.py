@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,14 @@ from shallow_mirror.types import SourcePartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerNote:
-    """How the last plan went. Lags are of planned offsets; `waiting_for` is None when the source answered."""
+    """How the last plan went. Lags are of planned offsets, `ends` where the logs ended; `waiting_for` is None when the source
+    answered."""
 
     at_ms: int
     waiting_for: str | None
     since_ms: int | None
     lag_offsets: Mapping[SourcePartition, int]
+    ends: Mapping[SourcePartition, int] = field(default_factory=dict)
 
 
 def folder_of(checkpoint: str) -> Path | None:
@@ -43,8 +45,9 @@ def measured_path(checkpoint: str) -> Path | None:
 
 
 def write_note(path: Path | None, note: PlannerNote) -> None:
-    lag = planning.build_stream_offset(note.lag_offsets)
-    _write(path, {"at_ms": note.at_ms, "waiting_for": note.waiting_for, "since_ms": note.since_ms, "lag_offsets": lag})
+    document = {"at_ms": note.at_ms, "waiting_for": note.waiting_for, "since_ms": note.since_ms}
+    lag, ends = planning.build_stream_offset(note.lag_offsets), planning.build_stream_offset(note.ends)
+    _write(path, {**document, "lag_offsets": lag, "ends": ends})
 
 
 def read_note(path: Path | None) -> PlannerNote | None:
@@ -55,16 +58,20 @@ def read_note(path: Path | None) -> PlannerNote | None:
             waiting_for=document["waiting_for"],
             since_ms=document["since_ms"],
             lag_offsets=planning.parse_stream_offset(document["lag_offsets"]),
+            ends=planning.parse_stream_offset(document["ends"]),
         )
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def planned_lag(note: PlannerNote | None, since_ms: int) -> int | None:
-    """Lag of all planned partitions together; None when the note is older than `since_ms` or is no plan."""
+def lag_behind(note: PlannerNote | None, positions: Mapping[SourcePartition, int], since_ms: int) -> int | None:
+    """How far `positions` are behind the noted log ends, together; None when the note is older than `since_ms` or is no plan.
+
+    Not the lag of the plan: a task reads the batch at the end of its range whole, or stops before the end.
+    """
     if note is None or note.waiting_for is not None or note.at_ms < since_ms:
         return None
-    return sum(note.lag_offsets.values())
+    return sum(max(0, end - positions[one]) for one, end in note.ends.items() if one in positions)
 
 
 def write_measured(path: Path | None, measured: Measured) -> None:

@@ -321,7 +321,7 @@ class MicroBatchPlanner:
         now_ms = self._now_ms()
         self._since_ms = (self._since_ms or now_ms) if waiting_for else None
         lag = {one: max(0, ends[one] - at) for one, at in planned.items() if one in ends}
-        note = notes.PlannerNote(at_ms=now_ms, waiting_for=waiting_for, since_ms=self._since_ms, lag_offsets=lag)
+        note = notes.PlannerNote(at_ms=now_ms, waiting_for=waiting_for, since_ms=self._since_ms, lag_offsets=lag, ends=ends)
         try:
             notes.write_note(self._settings.note_path, note)
         except OSError as error:

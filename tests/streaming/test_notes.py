@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shallow_mirror.streaming.notes import PlannerNote, planned_lag
+from shallow_mirror.streaming.notes import PlannerNote, lag_behind, read_note, write_note
 from shallow_mirror.types import SourcePartition
 
-A, B = SourcePartition("orders", "idA", 0), SourcePartition("orders", "idA", 1)
+A, B, NEW = (SourcePartition("orders", "idA", partition) for partition in range(3))
 
 
 def note(**changes: Any) -> PlannerNote:
-    return PlannerNote(**({"at_ms": 5000, "waiting_for": None, "since_ms": None, "lag_offsets": {A: 3, B: 4}} | changes))
+    known: dict[str, Any] = {"at_ms": 5000, "waiting_for": None, "since_ms": None, "lag_offsets": {}, "ends": {A: 100, B: 40}}
+    return PlannerNote(**(known | changes))
 
 
-def test_the_lag_of_a_plan_is_that_of_all_its_partitions() -> None:
-    assert planned_lag(note(), since_ms=5000) == 7
-    assert planned_lag(note(lag_offsets={}), since_ms=5000) == 0
+def test_the_lag_is_what_the_positions_lack_to_the_noted_ends() -> None:
+    assert lag_behind(note(), {A: 90, B: 37}, since_ms=5000) == 13
+    assert lag_behind(note(), {A: 100, B: 45}, since_ms=5000) == 0
 
 
-@pytest.mark.parametrize("found", [None, note(waiting_for="brokers", since_ms=1, lag_offsets={}), note(at_ms=4999)])
+def test_a_partition_that_only_enters_or_has_no_leader_counts_for_nothing() -> None:
+    assert lag_behind(note(ends={A: 100, NEW: 7}), {A: 90, B: 37}, since_ms=5000) == 10
+
+
+@pytest.mark.parametrize("found", [None, note(waiting_for="brokers", since_ms=1, ends={}), note(at_ms=4999)])
 def test_no_note_a_wait_and_a_note_of_an_earlier_run_say_nothing_about_the_lag(found: PlannerNote | None) -> None:
-    assert planned_lag(found, since_ms=5000) is None
+    assert lag_behind(found, {A: 90}, since_ms=5000) is None
+
+
+def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
+    written = note(waiting_for="brokers", since_ms=7, lag_offsets={A: 3}, ends={A: 100, B: 40})
+    write_note(tmp_path / "note.json", written)
+    assert read_note(tmp_path / "note.json") == written
