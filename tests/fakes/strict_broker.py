@@ -52,7 +52,8 @@ class StrictCluster(ClusterState):
     """Context manager. Leaving it stops every thread, and fails the test where a request could not be read.
 
     `look_ahead_s`: before each answer, read what else comes within that time: then `most_in_flight` and
-    `most_in_flight_bytes` say how much a client sends without waiting.
+    `most_in_flight_bytes` say how much a client sends without waiting. `await_in_flight`: an API's first answer waits
+    until so many of its requests have come.
     """
 
     def __init__(self, nodes: int = 1, *, look_ahead_s: float = 0.0, cluster_id: str = "fake-cluster") -> None:
@@ -66,6 +67,7 @@ class StrictCluster(ClusterState):
         self.received: list[Received] = []
         self.connections = 0
         self.unreadable: list[str] = []
+        self.await_in_flight: dict[str, int] = {}
         self.most_in_flight: dict[str, int] = {}
         self.most_in_flight_bytes: dict[str, int] = {}
         self._node_count = nodes
@@ -191,6 +193,10 @@ class StrictCluster(ClusterState):
     def _answer_in_turn(self, node: _Node, peer: socket.socket, number: int) -> None:
         waiting: deque[Request] = deque()
         while waiting or self._receive(node, peer, number, waiting):
+            wanted = self.await_in_flight.pop(waiting[0].api, 0)
+            while len(waiting) < wanted:
+                if not self._receive(node, peer, number, waiting):
+                    return
             while self._look_ahead_s and select.select([peer], [], [], self._look_ahead_s)[0]:
                 if not self._receive(node, peer, number, waiting):
                     break

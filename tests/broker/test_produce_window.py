@@ -1,0 +1,345 @@
+"""Batches in flight to leaders that refuse, fence, move and lose answers: bounded, in order, and never sent twice."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from tests.fakes.changes import (
+    AS_IT_SHOULD,
+    Change,
+    cut,
+    dropped_after,
+    dropped_before,
+    error,
+    garbage,
+    held,
+    oversized,
+    throttled,
+    truncated,
+    wrong_correlation_id,
+)
+from tests.fakes.clients import SleepingClock, client_of
+from tests.fakes.record_rules import header_of
+from tests.fakes.strict_broker import StrictCluster
+from tests.record_batches import batch, record
+
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.produce_window import REQUEST_BYTES, ProduceRefused, ProduceWindow
+from shallow_mirror.broker.txn import EndTxnAnswer, add_partitions, end_txn, init_producer_id
+from shallow_mirror.errors import MirrorError, ProducerEpochFenced, Retriable
+from shallow_mirror.types import SlotTxn, TopicPartition
+
+NAME = "mirror-0"
+A, B, C = (TopicPartition("t", partition) for partition in range(3))
+LOOK_AHEAD_S = 0.02
+
+
+@pytest.fixture
+def fake() -> Iterator[StrictCluster]:
+    """Partitions 0 and 2 are led by node 1, partition 1 by node 2."""
+    with StrictCluster(nodes=2) as cluster:
+        cluster.create_topic("t", 3)
+        yield cluster
+
+
+@pytest.fixture
+def clock() -> SleepingClock:
+    return SleepingClock()
+
+
+@pytest.fixture
+def client(fake: StrictCluster, clock: SleepingClock) -> Iterator[Cluster]:
+    cluster = client_of(fake, clock)
+    yield cluster
+    cluster.close()
+
+
+class Slot:
+    """One transaction over the three partitions, and its queues."""
+
+    def __init__(self, client: Cluster, clock: SleepingClock) -> None:
+        self.client, self.clock = client, clock
+        self.txn = init_producer_id(client, NAME, 60_000, clock.deadline())
+        add_partitions(client, self.txn, [A, B, C], clock.deadline())
+
+    def batches(self, counts: Sequence[int], payload_bytes: int | None = None) -> list[memoryview]:
+        return queue(self.txn, counts, payload_bytes)
+
+    def produce(
+        self,
+        queues: dict[TopicPartition, list[memoryview]],
+        *,
+        requests: int = 5,
+        size: int = 1 << 24,
+        placed: dict[TopicPartition, list[int]] | None = None,
+    ) -> dict[TopicPartition, list[int]]:
+        deadline = self.clock.deadline()
+        window = ProduceWindow(self.client, NAME, in_flight_requests=requests, in_flight_bytes=size, deadline=deadline)
+        return window.produce_all(queues, placed)
+
+    def commit(self) -> None:
+        assert end_txn(self.client, self.txn, True, self.clock.deadline()) is EndTxnAnswer.ENDED
+
+
+def queue(txn: SlotTxn, counts: Sequence[int], payload_bytes: int | None = None) -> list[memoryview]:
+    """`payload_bytes`: a single record of about that size in each batch."""
+    made, sequence = [], 0
+    for count in counts:
+        payload = None if payload_bytes is None else record(0, value=bytes(payload_bytes))
+        one = batch(
+            0,
+            count,
+            attributes=0x10,
+            producer_id=txn.producer_id,
+            producer_epoch=txn.producer_epoch,
+            base_sequence=sequence,
+            payload=payload,
+        )
+        made.append(memoryview(one))
+        sequence += count
+    return made
+
+
+@pytest.fixture
+def slot(client: Cluster, clock: SleepingClock) -> Slot:
+    return Slot(client, clock)
+
+
+def sent(fake: StrictCluster) -> Counter[tuple[str, int, int]]:
+    """How often each batch arrived: (topic, partition, base sequence)."""
+    return Counter(
+        (topic.name, part.index, header_of(bytes(part.records)).base_sequence)
+        for body in fake.bodies("Produce")
+        for topic in body.topic_data
+        for part in topic.partition_data
+    )
+
+
+def payloads(fake: StrictCluster, place: TopicPartition) -> list[bytes]:
+    return [data[16:] for data in fake.log(place.topic, place.partition).data()]
+
+
+def test_queues_are_appended_in_order_and_base_offsets_come_back(fake: StrictCluster, slot: Slot) -> None:
+    queues = {A: slot.batches([3, 1, 2]), B: slot.batches([5]), C: slot.batches([1, 1, 1, 1])}
+    assert slot.produce(queues) == {A: [0, 3, 4], B: [0], C: [0, 1, 2, 3]}
+    slot.commit()
+    for place, batches in queues.items():
+        assert payloads(fake, place) == [bytes(one[16:]) for one in batches]
+    assert set(sent(fake).values()) == {1}
+    assert all(one.acks == -1 and one.transactional_id == NAME for one in fake.bodies("Produce"))
+
+
+def test_nothing_to_send_is_nothing_sent(fake: StrictCluster, slot: Slot) -> None:
+    assert slot.produce({}) == {}
+    assert slot.produce({A: []}) == {A: []}
+    assert not fake.asked("Produce")
+
+
+def test_batches_of_many_partitions_share_a_request_and_those_of_one_never(fake: StrictCluster, slot: Slot) -> None:
+    slot.produce({A: slot.batches([1, 1, 1]), C: slot.batches([1, 1])})
+    members = [[part.index for topic in body.topic_data for part in topic.partition_data] for body in fake.bodies("Produce")]
+    assert members == [[0, 2], [0, 2], [0]]
+
+
+def test_a_request_is_closed_when_it_is_full(fake: StrictCluster, slot: Slot) -> None:
+    fake.create_topic("wide", 8)
+    places = [TopicPartition("wide", partition) for partition in range(0, 8, 2)]
+    add_partitions(slot.client, slot.txn, places, slot.clock.deadline())
+    slot.produce({place: slot.batches([1], REQUEST_BYTES // 3) for place in places})
+    assert [one.size_bytes < REQUEST_BYTES for one in fake.received if one.api == "Produce"] == [True, True]
+
+
+@pytest.mark.parametrize("requests", [1, 2, 5])
+def test_no_more_requests_are_in_flight_than_allowed_and_all_that_are(clock: SleepingClock, requests: int) -> None:
+    with StrictCluster(look_ahead_s=LOOK_AHEAD_S) as fake:
+        fake.create_topic("t", 3)
+        client = client_of(fake, clock)
+        slot = Slot(client, clock)
+        fake.await_in_flight["Produce"] = requests
+        slot.produce({A: slot.batches([1] * 7)}, requests=requests)
+        client.close()
+        assert fake.most_in_flight["Produce"] == requests
+
+
+def test_no_more_bytes_are_in_flight_than_allowed_and_a_larger_batch_travels_alone(clock: SleepingClock) -> None:
+    with StrictCluster(look_ahead_s=LOOK_AHEAD_S) as fake:
+        fake.create_topic("t", 3)
+        client = client_of(fake, clock)
+        slot = Slot(client, clock)
+        sizes = [10_000, 10_000, 10_000, 10_000, 90_000, 10_000]
+        fake.await_in_flight["Produce"] = 3
+        one_by_one = [slot.batches([1] * len(sizes), size)[place] for place, size in enumerate(sizes)]
+        slot.produce({A: one_by_one}, requests=5, size=35_000)
+        client.close()
+        assert fake.most_in_flight["Produce"] == 3
+        assert 90_000 < fake.most_in_flight_bytes["Produce"] < 91_000
+
+
+# --- refused, fenced, lost ---
+
+
+@pytest.mark.parametrize("code", [10, 87, 18, 32, 2, -1, 29])
+def test_a_refusal_names_partition_and_batch_and_nothing_is_sent_again(fake: StrictCluster, slot: Slot, code: int) -> None:
+    fake.change("Produce", AS_IT_SHOULD, AS_IT_SHOULD, error(code, ("t", 2)))
+    with pytest.raises(ProduceRefused) as caught:
+        slot.produce({A: slot.batches([1] * 6), C: slot.batches([1] * 6)}, requests=2)
+    assert (caught.value.topic_partition, caught.value.index_in_queue, caught.value.error_code) == (C, 2, code)
+    assert set(sent(fake).values()) == {1}
+    assert fake.asked("Produce") <= 4
+
+
+def damaged(one: memoryview) -> memoryview:
+    out = bytearray(one)
+    out[-1] ^= 1
+    return memoryview(out)
+
+
+def test_a_batch_that_is_damaged_holed_or_too_large_is_refused_by_what_is_wrong_with_it(fake: StrictCluster, slot: Slot) -> None:
+    fake.create_topic("small", **{"max.message.bytes": "100"})
+    fake.create_topic("compacted", **{"cleanup.policy": "compact"})
+    small, compacted = TopicPartition("small", 0), TopicPartition("compacted", 0)
+    add_partitions(slot.client, slot.txn, [small, compacted], slot.clock.deadline())
+    good = slot.batches([1, 1, 1])
+    holed = memoryview(
+        batch(0, deltas=[0, 2], attributes=0x10, producer_id=slot.txn.producer_id, producer_epoch=0, base_sequence=2)
+    )
+    for place, batches, index, said in [
+        (A, [good[0], damaged(good[1])], 1, "CORRUPT_MESSAGE"),
+        (C, [good[0], good[1], holed], 2, "INVALID_RECORD: count is not"),
+        (small, [good[0], slot.batches([1, 1], 200)[1]], 1, "MESSAGE_TOO_LARGE"),
+        (compacted, [good[0]], 0, "INVALID_RECORD: a record of a compacted topic without a key"),
+    ]:
+        with pytest.raises(ProduceRefused, match=said) as caught:
+            slot.produce({place: batches}, requests=1)
+        assert (caught.value.topic_partition, caught.value.index_in_queue) == (place, index)
+
+
+@pytest.mark.parametrize("code", [45, 47, 48, 49, 59, 90])
+def test_a_fencing_code_ends_the_transaction(fake: StrictCluster, slot: Slot, code: int) -> None:
+    fake.change("Produce", AS_IT_SHOULD, error(code, ("t", 0)))
+    with pytest.raises(ProducerEpochFenced, match="Produce to t-0"):
+        slot.produce({A: slot.batches([1] * 4), C: slot.batches([1] * 4)}, requests=1)
+    assert fake.asked("Produce") == 2
+
+
+def test_a_producer_whose_id_was_initialised_again_is_fenced(fake: StrictCluster, slot: Slot) -> None:
+    slot.produce({A: slot.batches([1])})
+    init_producer_id(slot.client, NAME, 60_000, slot.clock.deadline())
+    with pytest.raises(ProducerEpochFenced, match="INVALID_PRODUCER_EPOCH"):
+        slot.produce({A: slot.batches([1, 1])[1:]})
+    assert len(payloads(fake, A)) == 1
+
+
+def test_a_partition_outside_the_transaction_is_fenced(fake: StrictCluster, slot: Slot) -> None:
+    fake.create_topic("other")
+    with pytest.raises(ProducerEpochFenced, match="INVALID_TXN_STATE"):
+        slot.produce({TopicPartition("other", 0): slot.batches([1])})
+
+
+LOST = {
+    "dropped before": dropped_before(),
+    "dropped after": dropped_after(),
+    "cut": cut(9),
+    "garbage": garbage(),
+    "garbage behind the header": garbage(9),
+    "content ends early": truncated(5),
+    "oversized": oversized(),
+    "another correlation id": wrong_correlation_id(),
+    "not leader": error(6, ("t", 0)),
+    "timed out": error(7, ("t", 0), is_performed=True),
+    "too few replicas": error(19),
+    "too few replicas after the append": error(20, is_performed=True),
+    "storage": error(56),
+}
+
+
+@pytest.mark.parametrize("lost", LOST.values(), ids=LOST)
+@pytest.mark.parametrize("nth", [1, 3])
+def test_a_lost_or_retriable_answer_is_reported_and_nothing_is_sent_again(
+    fake: StrictCluster, slot: Slot, lost: Change, nth: int
+) -> None:
+    fake.change("Produce", *[AS_IT_SHOULD] * (nth - 1), lost)
+    with pytest.raises(Retriable) as caught:
+        slot.produce({A: slot.batches([1] * 5)}, requests=2)
+    assert type(caught.value) is Retriable
+    assert set(sent(fake).values()) <= {1}
+    assert fake.asked("Produce") <= nth + 1
+
+
+@pytest.mark.parametrize("failed", [dropped_after(), error(10), error(47), garbage()])
+def test_after_a_failure_the_next_transaction_starts_on_a_clean_connection_with_fresh_leaders(
+    fake: StrictCluster, slot: Slot, failed: Change
+) -> None:
+    fake.change("Produce", failed)
+    with pytest.raises(MirrorError):
+        slot.produce({A: slot.batches([1] * 5)}, requests=3)
+    fake.move_leader(("t", 0), 2)
+    again = Slot(slot.client, slot.clock)
+    (first,) = again.produce({A: again.batches([1, 1, 1])}).values()
+    assert len(first) == 3
+    again.commit()
+    log = fake.log("t")
+    aborted = {one.producer_id for one in log.aborted}
+    assert aborted <= {slot.txn.producer_id}
+    visible = [header for header, _, _ in log.batches if header.base_offset in first]
+    assert [header.producer_epoch for header in visible] == [again.txn.producer_epoch] * 3
+
+
+def test_what_was_acknowledged_in_front_of_an_error_is_known(fake: StrictCluster, slot: Slot) -> None:
+    fake.change("Produce", AS_IT_SHOULD, error(10, ("t", 0)))
+    placed: dict[TopicPartition, list[int]] = {}
+    with pytest.raises(ProduceRefused):
+        slot.produce({A: slot.batches([1, 1]), C: slot.batches([1, 1])}, requests=1, placed=placed)
+    assert placed == {A: [0], C: [0, 1]}
+
+
+def test_an_answer_for_other_partitions_is_not_believed(fake: StrictCluster, slot: Slot) -> None:
+    def alter(answer: Any) -> None:
+        answer.responses[0].partition_responses[0].index = 9
+
+    fake.alter_answers("Produce", alter)
+    with pytest.raises(Retriable, match="answered for other partitions"):
+        slot.produce({A: slot.batches([1])})
+
+
+def test_a_leader_that_moved_before_the_request_refuses_it_and_nothing_was_appended(fake: StrictCluster, slot: Slot) -> None:
+    slot.client.leaders([A], slot.clock.deadline())
+    fake.move_leader(("t", 0), 2)
+    with pytest.raises(Retriable, match="NOT_LEADER_OR_FOLLOWER"):
+        slot.produce({A: slot.batches([1])})
+    assert not payloads(fake, A)
+    assert slot.produce({A: slot.batches([1])}) == {A: [0]}
+
+
+def test_without_a_leader_nothing_is_sent(fake: StrictCluster, slot: Slot) -> None:
+    fake.stop_node(2)
+    with pytest.raises(Retriable, match="t-1 has no leader"):
+        slot.produce({A: slot.batches([1]), B: slot.batches([1])})
+    assert not fake.asked("Produce")
+
+
+def test_a_silent_leader_is_given_up(fake: StrictCluster, clock: SleepingClock) -> None:
+    client = client_of(fake, clock, request_timeout_ms=100)
+    slot = Slot(client, clock)
+    fake.change("Produce", held(threading.Event()))
+    with pytest.raises(Retriable, match="NETWORK_EXCEPTION"):
+        slot.produce({A: slot.batches([1])})
+    client.close()
+
+
+def test_a_throttled_answer_is_an_answer(fake: StrictCluster, slot: Slot) -> None:
+    fake.change("Produce", throttled(5_000))
+    assert slot.produce({A: slot.batches([2, 1])}) == {A: [0, 2]}
+
+
+def test_sequences_wrap_at_the_brokers_too(fake: StrictCluster, slot: Slot) -> None:
+    txn = slot.txn
+    made = [
+        batch(0, 2, attributes=0x10, producer_id=txn.producer_id, producer_epoch=txn.producer_epoch, base_sequence=first)
+        for first in (2**31 - 4, 2**31 - 2, 0)
+    ]
+    assert slot.produce({A: [memoryview(one) for one in made]}) == {A: [0, 2, 4]}
