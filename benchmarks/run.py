@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -27,6 +28,7 @@ PARTITIONS = 4
 BATCH_BYTES = 1_000_000
 MIRROR = """
 mirror: bench
+read: {{transfer: {transfer}}}
 source: {{alias: east, client: {{bootstrap.servers: "{source}"}}}}
 target: {{alias: west, client: {{bootstrap.servers: "{target}"}}}}
 topics: {{include: [bench]}}
@@ -61,18 +63,22 @@ def write_corpus(bootstrap: str, gb: float) -> None:
 
 
 class TreeMeter(threading.Thread):
-    """CPU seconds and peak PSS of a process and all its children, ended ones included."""
+    """CPU seconds by role and peak PSS of a process and all its children, ended ones included.
+
+    Roles: `driver` (the process itself), `jvm`, `workers` (PySpark's daemon and what it forks, the planner among them).
+    """
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
-        self.root, self.seen, self.peak_pss_bytes = psutil.Process(pid), dict[int, float](), 0
+        self.root, self.seen, self.peak_pss_bytes = psutil.Process(pid), dict[int, tuple[str, float]](), 0
         self.over = threading.Event()
 
     def run(self) -> None:
         while not self.over.wait(0.5):
             self.sample()
 
-    def sample(self) -> float:
+    def sample(self) -> Counter[str]:
+        """CPU seconds so far, by role."""
         pss = 0
         try:
             processes = [self.root, *self.root.children(recursive=True)]
@@ -81,12 +87,20 @@ class TreeMeter(threading.Thread):
         for process in processes:
             try:
                 times = process.cpu_times()
-                self.seen[process.pid] = times.user + times.system
+                self.seen[process.pid] = (self._role(process), times.user + times.system)
                 pss += process.memory_full_info().pss
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
         self.peak_pss_bytes = max(self.peak_pss_bytes, pss)
-        return sum(self.seen.values())
+        by_role: Counter[str] = Counter()
+        for role, seconds in self.seen.values():
+            by_role[role] += seconds  # type: ignore[assignment]
+        return by_role
+
+    def _role(self, process: psutil.Process) -> str:
+        if process.pid == self.root.pid:
+            return "driver"
+        return "jvm" if process.name() == "java" else "workers"
 
 
 def run_mirror(folder: Path) -> dict[str, float]:
@@ -102,7 +116,7 @@ def run_mirror(folder: Path) -> dict[str, float]:
         if mirror.wait() != 0:
             raise SystemExit(f"the mirror failed:\n{(folder / 'mirror.log').read_text()[-3000:]}")
         meter.over.set()
-        cpu = sum(meter.seen.values())
+        steady_cpu = meter.sample() - first_cpu
     rows = (
         DeltaTable(str(folder / "tables" / "offset_map"))
         .to_pyarrow_table(columns=["kind", "size_bytes", "micro_batch"])
@@ -111,14 +125,17 @@ def run_mirror(folder: Path) -> dict[str, float]:
     data = [row for row in rows if row["kind"] == "data"]
     first = min(row["micro_batch"] for row in data)
     steady = sum(row["size_bytes"] for row in data if row["micro_batch"] != first)
+    if not steady:
+        raise SystemExit("everything went into the first micro-batch: give a larger --gb")
     seconds = time.monotonic() - first_at
     return {
         "copied_mb": sum(row["size_bytes"] for row in data) / 1e6,
         "startup_s": first_at - started,
-        "startup_cpu_s": first_cpu,
+        **{f"startup_{role}_cpu_s": seconds for role, seconds in sorted(first_cpu.items())},
         "steady_mb": steady / 1e6,
         "steady_mb_per_s": steady / 1e6 / seconds,
-        "steady_cpu_s_per_gb": (cpu - first_cpu) / (steady / 1e9) if steady else float("nan"),
+        "steady_cpu_s_per_gb": steady_cpu.total() / (steady / 1e9),
+        **{f"steady_{role}_cpu_s_per_gb": seconds / (steady / 1e9) for role, seconds in sorted(steady_cpu.items())},
         "peak_pss_mb": meter.peak_pss_bytes / 1e6,
     }
 
@@ -126,6 +143,7 @@ def run_mirror(folder: Path) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gb", type=float, default=1.0)
+    parser.add_argument("--transfer", choices=["direct", "through-spark"], default="direct")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="shallow-mirror-bench-") as name:
         folder = Path(name)
@@ -134,7 +152,9 @@ def main() -> None:
             source, target = clusters
             print(f"writing {options.gb} GB", file=sys.stderr)
             write_corpus(source.bootstrap, options.gb)
-            (folder / "mirror.yaml").write_text(MIRROR.format(source=source.bootstrap, target=target.bootstrap))
+            (folder / "mirror.yaml").write_text(
+                MIRROR.format(source=source.bootstrap, target=target.bootstrap, transfer=options.transfer)
+            )
             print(json.dumps(run_mirror(folder), indent=2))
         finally:
             stop_clusters(clusters)

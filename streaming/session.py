@@ -36,6 +36,10 @@ _DELTA = {
     "spark.databricks.delta.snapshotPartitions": "1",
 }
 
+_JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""The JVM of a local session plans and commits small things: a collector and a compiler of many threads cost more than they
+give (about ten CPU seconds of a start)."""
+
 _LOG4J = """rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
 appender.file.type = File
@@ -76,7 +80,7 @@ def _local_settings(log4j: Path, delta_jars: Sequence[Path]) -> dict[str, str]:
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.streaming.stopTimeout": "60s",
         "spark.sql.warehouse.dir": str(log4j.parent / "_warehouse"),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()}",
+        "spark.driver.extraJavaOptions": f"{_JVM_OPTIONS} -Dlog4j2.configurationFile={log4j.as_uri()}",
     }
     if delta_jars:
         settings |= _DELTA | {"spark.jars": ",".join(str(jar) for jar in delta_jars)}
