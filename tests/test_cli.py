@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -219,6 +220,10 @@ def test_reading_before_the_mirror_ever_ran_is_2_and_says_what_to_do(
     assert captured.out == ""
 
 
+def _let_clusters_be_given_up_soon(conf: Path) -> None:
+    conf.write_text(re.sub(r'"(127.0.0.1:\d)"', r'"\1", request.timeout.ms: 50', conf.read_text()))
+
+
 def _make_map(conf: Path) -> None:
     """One of which a reading command finds 90 records of orders-0, shifted by 10."""
     run = RunIdentity(run_id="r", host="elsewhere", pid=7, started_at_ms=1_000)
@@ -239,7 +244,7 @@ def _make_map(conf: Path) -> None:
 def test_status_watch_reports_again_and_again_and_ends_with_0_on_ctrl_c(
     conf: Path, options: tuple[str, ...], a_report: str
 ) -> None:
-    conf.write_text(conf.read_text().replace('"127.0.0.1:1"', '"127.0.0.1:1", request.timeout.ms: 50'))
+    _let_clusters_be_given_up_soon(conf)
     _make_map(conf)
     command = [sys.executable, "-m", "shallow_mirror.cli", "status", str(conf), "--watch", "--interval", "0.1", *options]
     watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -274,7 +279,7 @@ def _reading_process(code: str, *arguments: str) -> subprocess.CompletedProcess[
     ],
 )
 def test_reading_commands_import_neither_pyspark_nor_pandas(conf: Path, arguments: list[str], answer: str) -> None:
-    conf.write_text(conf.read_text().replace('"127.0.0.1:1"', '"127.0.0.1:1", request.timeout.ms: 50'))
+    _let_clusters_be_given_up_soon(conf)
     _make_map(conf)
     ended = _reading_process(
         "print([name for name in ('pandas', 'pyspark', 'confluent_kafka') if name in sys.modules])",

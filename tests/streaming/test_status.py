@@ -33,7 +33,7 @@ def config(folder: Path, **groups: Any) -> MirrorConfig:
     document = {
         "mirror": "m",
         "source": {"alias": "east", "client": {"bootstrap.servers": "127.0.0.1:1", "request.timeout.ms": 50}},
-        "target": {"alias": "west", "client": {"bootstrap.servers": "127.0.0.1:2"}},
+        "target": {"alias": "west", "client": {"bootstrap.servers": "127.0.0.1:2", "request.timeout.ms": 50}},
         "topics": {"include": ["orders"]},
         "tables": "tables",
     }
