@@ -271,13 +271,15 @@ def test_a_lost_or_retriable_answer_is_reported_and_nothing_is_sent_again(
 
 
 @pytest.mark.parametrize("failed", [dropped_after(), error(10), error(47), garbage()])
+@pytest.mark.parametrize("is_moved", [True, False])
 def test_after_a_failure_the_next_transaction_starts_on_a_clean_connection_with_fresh_leaders(
-    fake: StrictCluster, slot: Slot, failed: Change
+    fake: StrictCluster, slot: Slot, failed: Change, is_moved: bool
 ) -> None:
     fake.change("Produce", failed)
     with pytest.raises(MirrorError):
         slot.produce({A: slot.batches([1] * 5)}, requests=3)
-    fake.move_leader(("t", 0), 2)
+    if is_moved:
+        fake.move_leader(("t", 0), 2)
     again = Slot(slot.client, slot.clock)
     (first,) = again.produce({A: again.batches([1, 1, 1])}).values()
     assert len(first) == 3

@@ -121,6 +121,13 @@ def test_ranges_of_several_leaders_are_read_completely_and_in_order(
     assert read == {place: stored(fake, place, 0, end) for place, end in ends.items()}
 
 
+def test_no_partition_waits_until_another_one_is_done(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    ends = {place: fill(fake, place, [1] * 6, payload_bytes=300) for place in (A, C)}
+    reading = Reading(client, clock, *(whole(place, end) for place, end in ends.items()), fetch_bytes=400)
+    reading.run()
+    assert {place for place, _ in reading.parts[:3]} == {A, C}
+
+
 @pytest.mark.parametrize("fetch_bytes", [70, 100, 250, 333, 1000])
 def test_a_batch_that_was_cut_comes_whole_with_the_next_answer(
     fake: StrictCluster, client: Cluster, clock: SleepingClock, fetch_bytes: int
@@ -349,6 +356,23 @@ def test_throttling_is_obeyed_and_no_sign_of_a_hole(fake: StrictCluster, client:
     fake.change("Fetch", *[throttled(1_500)] * 5)
     assert Reading(client, clock, whole(A, end)).run()[A] == stored(fake, A, 0, end)
     assert clock.sleeps.count(1.5) == 5
+
+
+def test_a_throttled_answer_that_names_its_partitions_is_no_sign_of_a_hole_either(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    end = fill(fake, A, [2, 2])
+    throttled_answers: list[Any] = []
+
+    def throttle(answer: Any) -> None:
+        if len(throttled_answers) < 5:
+            throttled_answers.append(answer)
+            answer.throttle_time_ms = 100
+            answer.responses[0].partitions[0].records = b""
+
+    fake.alter_answers("Fetch", throttle)
+    assert Reading(client, clock, whole(A, end)).run()[A] == stored(fake, A, 0, end)
+    assert clock.sleeps.count(0.1) == 5
 
 
 def test_throttling_ends_with_the_deadline(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
