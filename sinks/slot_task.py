@@ -21,12 +21,12 @@ from pyspark import TaskContext
 
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
-from shallow_mirror.broker.produce_window import ProduceRefused, ProduceWindow
+from shallow_mirror.broker.produce_window import ProduceRefused, ProduceWindow, explain_refusal
 from shallow_mirror.broker.txn import add_partitions, init_producer_id, write_receipt
 from shallow_mirror.broker.worker import cluster_of_worker, freeze_imports_once
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BatchRefused, CorruptBatch, MirrorError, Retriable
+from shallow_mirror.errors import BatchRefused, MirrorError, Retriable
 from shallow_mirror.sinks.protocol import SlotResult
 from shallow_mirror.sinks.slot_reading import DirectReading, ReadingLimits, ReadPart, RowReading, SlotReading, known_only
 from shallow_mirror.types import (
@@ -39,7 +39,6 @@ from shallow_mirror.types import (
     TopicPartition,
 )
 from shallow_mirror.wire.admission import Admission, Verdict, admit, first_unsupported
-from shallow_mirror.wire.crc import verify_crc
 from shallow_mirror.wire.restamp import restamp
 
 _log = logging.getLogger(__name__)
@@ -297,26 +296,6 @@ class _OpenSlot:
             place = part.source.topic_partition
             batch = int(chosen[refused.index_in_queue])
             base_offset = int(part.index.headers["base_offset"][batch])
-            # The patched CRC still covers the payload: bytes that fail it now were damaged at or behind the source.
-            if not verify_crc(queues[refused.topic_partition][refused.index_in_queue]):
-                return CorruptBatch(place, base_offset, int(part.index.pos[batch]), "its CRC does not match its payload")
-            return BatchRefused(
-                place,
-                base_offset,
-                f"the target answered {refused.error_name} for {refused.topic_partition}: {refused.message}",
-                _REMEDIES.get(
-                    refused.error_name,
-                    "Look at the settings of the target topic; nothing was decided, start again after the change.",
-                ),
-            )
+            sent = queues[refused.topic_partition][refused.index_in_queue]
+            return explain_refusal(refused, sent, place, base_offset, int(part.index.pos[batch]))
         return refused
-
-
-_REMEDIES = {
-    "MESSAGE_TOO_LARGE": "Raise max.message.bytes of the target topic and start again; nothing of this micro-batch was decided.",
-    "RECORD_LIST_TOO_LARGE": "Raise segment.bytes of the target topic and start again.",
-    "INVALID_TIMESTAMP": "Set message.timestamp.before.max.ms and message.timestamp.after.max.ms of the target topic to "
-    "9223372036854775807 and start again.",
-    "INVALID_RECORD": "The target topic may be compacted while the source holds records without a key: give it the source's "
-    "cleanup.policy and start again.",
-}

@@ -35,6 +35,10 @@ from shallow_mirror.wire.fetch import FetchedPartition, FetchPartition
 MAX_WAIT_MS = 500
 """A leader without data answers after this long, as fetch.max.wait.ms of Java's consumer."""
 
+PARTITION_BYTES = 1 << 20
+"""A partition's share of an answer is at least this much, as max.partition.fetch.bytes of Java's consumer. Without shares
+one partition would fill whole answers, and a producer, which sends one batch per partition in a request, would crawl."""
+
 _TIMESTAMPS = {"earliest": -2, "latest": -1}
 _NO_END = (1 << 63) - 1
 _VISIBLE = (Verdict.RAW, Verdict.REBUILD)
@@ -197,9 +201,10 @@ class BatchConsumer:
 
     def _ask(self, node_id: int, places: Sequence[TopicPartition], max_bytes: int, deadline: Deadline) -> _Asked:
         connection = self._cluster.connection(node_id, "fetch", deadline)
+        share = min(max_bytes, max(max_bytes // len(places), PARTITION_BYTES))
         send_fetch(
             connection,
-            [FetchPartition(place, -1, self._positions[place], max_bytes) for place in places],
+            [FetchPartition(place, -1, self._positions[place], share) for place in places],
             isolation=self._isolation,
             max_wait_ms=MAX_WAIT_MS,
             max_bytes=max_bytes,

@@ -19,7 +19,7 @@ from shallow_mirror.broker.batch_settings import client_config, number_problems,
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.fetched_batches import FetchedBatch
-from shallow_mirror.broker.produce_window import ProduceRefused, ProduceWindow
+from shallow_mirror.broker.produce_window import ProduceRefused, ProduceWindow, explain_refusal
 from shallow_mirror.broker.send_queue import Delivery, QueuedBatch, SendQueue, stamped
 from shallow_mirror.broker.txn import (
     EndTxnAnswer,
@@ -30,9 +30,8 @@ from shallow_mirror.broker.txn import (
     new_producer_id,
 )
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BatchRefused, CorruptBatch, MirrorError, OutcomeUnknown, ProducerEpochFenced, Retriable
+from shallow_mirror.errors import BatchRefused, MirrorError, OutcomeUnknown, ProducerEpochFenced, Retriable
 from shallow_mirror.types import LogAppendTimePolicy, SlotTxn, TopicPartition
-from shallow_mirror.wire.crc import verify_crc
 from shallow_mirror.wire.produce import SplitBatch
 
 QUEUE_BYTES = 16 << 20
@@ -279,7 +278,9 @@ class BatchProducer:
             except ProduceRefused as refused:
                 queue.settle(placed)
                 culprit = waiting[refused.topic_partition][refused.index_in_queue]
-                explained = self._explained(refused, culprit)
+                explained = explain_refusal(
+                    refused, culprit.view, culprit.batch.topic_partition, culprit.batch.base_offset, pos=0
+                )
                 culprit.fail(explained)
                 raise explained from refused
             except Retriable as error:
@@ -295,14 +296,6 @@ class BatchProducer:
         """Whether the target recognises all it has already written. Nothing is repeated inside a transaction."""
         oldest_ms = self._wall_clock() * 1000 - REMEMBERED_MS
         return self._txn is None and all(queued.batch.max_timestamp_ms >= oldest_ms for queued in queue)
-
-    def _explained(self, refused: ProduceRefused, queued: QueuedBatch) -> MirrorError:
-        """The target's refusal in terms of the batch: the checksum tells whether it was damaged before it was sent."""
-        batch = queued.batch
-        if not verify_crc(queued.view):
-            return CorruptBatch(batch.topic_partition, batch.base_offset, 0, "its CRC does not match its payload")
-        rule = f"the target answered {refused.error_name} for {refused.topic_partition}: {refused.message}"
-        return BatchRefused(batch.topic_partition, batch.base_offset, rule, _REMEDIES.get(refused.error_name, _ANY_REMEDY))
 
     def _fail(self, queue: SendQueue, error: MirrorError) -> None:
         """Nothing is on the wire any more: the connections of a failed produce are closed."""
@@ -348,14 +341,3 @@ class BatchProducer:
     def _over(self) -> None:
         self._txn, self._identity, self._because = None, None, None
         self._state = TxnState.READY
-
-
-_ANY_REMEDY = "Look at the settings of the target topic"
-_REMEDIES = {
-    "MESSAGE_TOO_LARGE": "Raise max.message.bytes of the target topic",
-    "RECORD_LIST_TOO_LARGE": "Raise segment.bytes of the target topic",
-    "INVALID_TIMESTAMP": "Set message.timestamp.before.max.ms and message.timestamp.after.max.ms of the target topic to "
-    "9223372036854775807",
-    "INVALID_RECORD": "The target topic may be compacted while the batch holds records without a key: give it the source's "
-    "cleanup.policy",
-}

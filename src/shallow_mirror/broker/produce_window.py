@@ -15,8 +15,9 @@ from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.connection import Connection
 from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import MirrorError, ProducerEpochFenced, Retriable
+from shallow_mirror.errors import BatchRefused, CorruptBatch, MirrorError, ProducerEpochFenced, Retriable
 from shallow_mirror.types import TopicPartition
+from shallow_mirror.wire.crc import verify_crc
 from shallow_mirror.wire.primitives import WireError
 from shallow_mirror.wire.produce import RawBatch, build_produce_request, parse_produce_response
 
@@ -164,3 +165,27 @@ def _produce_error(place: TopicPartition, position: int, code: int, message: str
     if kind is ErrorClass.DEFINITE:
         return ProduceRefused(place, position, code, message)
     return Retriable(error_name(code), f"Produce to {place}: {message}")
+
+
+def explain_refusal(
+    refused: ProduceRefused, sent: memoryview, source: TopicPartition, base_offset: int, pos: int
+) -> CorruptBatch | BatchRefused:
+    """The target's answer in the source's terms: which batch, and whether it was damaged before the target saw it.
+
+    `sent` is the whole batch, before or after it was restamped: a patched CRC fails where the one before it did.
+    """
+    if not verify_crc(sent):
+        return CorruptBatch(source, base_offset, pos, "its CRC does not match its payload")
+    rule = f"the target answered {refused.error_name} for {refused.topic_partition}: {refused.message}"
+    return BatchRefused(source, base_offset, rule, _REMEDIES.get(refused.error_name, _ANY_REMEDY))
+
+
+_ANY_REMEDY = "Look at the settings of the target topic, then start again"
+_REMEDIES = {
+    "MESSAGE_TOO_LARGE": "Raise max.message.bytes of the target topic and start again",
+    "RECORD_LIST_TOO_LARGE": "Raise segment.bytes of the target topic and start again",
+    "INVALID_TIMESTAMP": "Set message.timestamp.before.max.ms and message.timestamp.after.max.ms of the target topic to "
+    "9223372036854775807 and start again",
+    "INVALID_RECORD": "The target topic may be compacted while the source holds records without a key: give it the source's "
+    "cleanup.policy and start again",
+}
