@@ -7,7 +7,7 @@ once, at the table version right after the snapshot's. deltalake by itself write
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,6 +42,7 @@ class TableSnapshot(Protocol):
     def txn_version(self) -> int | None: ...
     def metadata(self) -> Mapping[str, str] | None: ...
     def read(self, condition: pc.Expression | None = None, columns: list[str] | None = None) -> pa.Table: ...
+    def batches(self, condition: pc.Expression | None = None, columns: list[str] | None = None) -> Iterable[pa.RecordBatch]: ...
 
 
 class TableWriter(Protocol):
@@ -91,6 +92,10 @@ class DeltalakeSnapshot:
 
     def read(self, condition: pc.Expression | None = None, columns: list[str] | None = None) -> pa.Table:
         return self.table.to_pyarrow_dataset().to_table(filter=condition, columns=columns)
+
+    def batches(self, condition: pc.Expression | None = None, columns: list[str] | None = None) -> Iterable[pa.RecordBatch]:
+        """The same rows piece by piece, for maps that are larger than memory."""
+        yield from self.table.to_pyarrow_dataset().to_batches(filter=condition, columns=columns)
 
 
 class DeltalakeWriter:

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from shallow_mirror.checkpoints.offset_map import RunIdentity, table_uri
-from shallow_mirror.checkpoints.schema import TIMESTAMP
+from shallow_mirror.checkpoints.recorded import RunIdentity
+from shallow_mirror.checkpoints.schema import TIMESTAMP, table_uri
 
 _log = logging.getLogger(__name__)
 

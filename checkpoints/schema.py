@@ -152,3 +152,7 @@ def problems_of_columns(found: Iterable[tuple[str, str]]) -> list[str]:
         for field in OFFSET_MAP
         if types.get(field.name) != str(field.type)
     ]
+
+
+def table_uri(tables: str, table: str = OFFSET_MAP_TABLE) -> str:
+    return f"{str(tables).rstrip('/')}/{table}"

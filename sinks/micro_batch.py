@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from shallow_mirror.broker.cluster import Cluster
-from shallow_mirror.checkpoints.offset_map import OffsetMapOwner
+from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, Retriable

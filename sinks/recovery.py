@@ -18,7 +18,7 @@ from shallow_mirror.broker.txn import (
     init_producer_id,
     read_receipt,
 )
-from shallow_mirror.checkpoints.offset_map import OffsetMapOwner
+from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLoss, MirrorError, Retriable
 from shallow_mirror.sinks import protocol

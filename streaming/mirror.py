@@ -18,7 +18,8 @@ from pyspark.errors import StreamingQueryException
 from shallow_mirror import __version__
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.checkpoints.observations import MicroBatchObservation, Observations
-from shallow_mirror.checkpoints.offset_map import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
+from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, DataLoss, MirrorError, OutcomeUnknown, Retriable
@@ -38,7 +39,7 @@ _log = logging.getLogger(__name__)
 BACK_OFF_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses between attempts of the supervisor; the last repeats without limit."""
 
-REACH_ATTEMPT_MS = 10_000
+REACH_ATTEMPT_MS = 5_000
 START_ATTEMPT_MS = 60_000
 """How long one attempt to reach a cluster, to resolve and to prepare topics may take before the log says what is waited for."""
 

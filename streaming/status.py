@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from shallow_mirror.broker.cluster import Cluster, ListedOffset
 from shallow_mirror.checkpoints import observations
-from shallow_mirror.checkpoints.offset_map import OffsetMap, Recorded, positions_of
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.recorded import Recorded
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import Retriable
@@ -129,9 +129,13 @@ class SourceView:
 def gather_status(config: MirrorConfig, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> StatusReport:
     """Raises ConfigError when the mirror never ran, OffsetMapConflict when its map is damaged."""
     offset_map = OffsetMap.open(config.tables)
-    rows = offset_map.settled_rows()
-    positions = {source: position.offset for source, position in positions_of(rows).items()}
-    copied_until_ms = last_timestamps(rows)
+    found = offset_map.positions()
+    positions = {source: position.offset for source, position in found.items()}
+    copied_until_ms = {
+        source: position.max_timestamp_ms
+        for source, position in found.items()
+        if position.max_timestamp_ms is not None and position.max_timestamp_ms >= 0
+    }
     recorded = offset_map.recorded()
     run = None if recorded is None else _read_run(config.tables, recorded)
     done = () if recorded is None else _read_micro_batches(config.tables, recorded.micro_batch)
@@ -177,14 +181,6 @@ def first_missing_ms(position: int, copied_until_ms: int | None, later: ListedOf
     if later is None:
         return None
     return later.timestamp_ms if later.offset >= position else copied_until_ms
-
-
-def last_timestamps(rows: pa.Table) -> dict[SourcePartition, int]:
-    """The newest timestamp in the last batch of each source partition; without those that had none."""
-    keys = ["source_topic", "source_topic_id", "source_partition"]
-    known = rows.select([*keys, "source_end", "max_timestamp_ms"]).filter(pc.field("max_timestamp_ms") >= 0)
-    grouped = known.sort_by("source_end").group_by(keys, use_threads=False).aggregate([("max_timestamp_ms", "last")])
-    return {SourcePartition(*(one[key] for key in keys)): one["max_timestamp_ms_last"] for one in grouped.to_pylist()}
 
 
 def ask_source(

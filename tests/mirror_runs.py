@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import yaml
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
+from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic, OffsetSpec
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.config import MirrorConfig
+from shallow_mirror.errors import MirrorError
 from shallow_mirror.sinks.slot_task import Observer, observe_nothing
 from shallow_mirror.streaming.mirror import Mirror
 
@@ -23,7 +28,7 @@ PATIENCE_S = 120.0
 """Bound of every wait; nothing is asserted about how long it took."""
 
 
-def document(source: str, target: str, include: Sequence[str], **groups: Any) -> dict[str, Any]:
+def document(source: str, target: str, include: Sequence[str], /, **groups: Any) -> dict[str, Any]:
     """A mirror file. `groups` are merged into it, one level deep."""
     made: dict[str, Any] = {
         "mirror": "m",
@@ -51,6 +56,40 @@ def conf_file(folder: Path, source: str, target: str, include: Sequence[str], **
 
 def catch_up(settings: MirrorConfig, spark: Any, observer: Observer = observe_nothing) -> None:
     Mirror(settings, observer=observer).run(spark, available_now=True)
+
+
+@contextmanager
+def command(folder: Path, conf: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """`shallow-mirror run`; its standard error is in `stderr.txt` of `folder`. Whatever is left of its group is killed."""
+    log = folder / "stderr.txt"
+    with log.open("w", encoding="utf-8") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "shallow_mirror.cli", "run", str(conf), *options],
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            text=True,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def said(folder: Path) -> str:
+    """Standard error of the last `command` in `folder`."""
+    return (folder / "stderr.txt").read_text(encoding="utf-8")
+
+
+def wait_for_run(process: subprocess.Popen[str], what: str, condition: Callable[[], Any]) -> None:
+    def is_so() -> bool:
+        assert process.poll() is None, f"the mirror ended with {process.returncode} before {what}"
+        return bool(condition())
+
+    wait_for(what, is_so)
 
 
 class Running:
@@ -139,6 +178,12 @@ def delete_records(bootstrap: str, topic: str, before: int, partition: int = 0) 
     client.delete_records([place])[place].result(30)
 
 
+def last_stable_offset(bootstrap: str, topic: str, partition: int = 0) -> int:
+    client, place = admin(bootstrap), TopicPartition(topic, partition)
+    listed = client.list_offsets({place: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED)
+    return int(listed[place].result(30).offset)
+
+
 def topics_of(bootstrap: str) -> dict[str, int]:
     listed = admin(bootstrap).list_topics(timeout=20)
     return {name: len(one.partitions) for name, one in listed.topics.items()}
@@ -194,6 +239,21 @@ def read_values(bootstrap: str, topic: str, partition: int = 0) -> list[str]:
             values.append(message.value().decode())
     finally:
         consumer.close()
+
+
+class Crash(MirrorError):
+    """The end of a mirror at a point of the contract, as far as clusters and tables can tell."""
+
+
+class CrashAt:
+    """Observer. Nothing is ended, decided or settled behind `point`."""
+
+    def __init__(self, point: str) -> None:
+        self._point = point
+
+    def __call__(self, point: str) -> None:
+        if point == self._point:
+            raise Crash(point)
 
 
 def is_settled(settings: MirrorConfig) -> bool:

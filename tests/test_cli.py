@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from shallow_mirror import cli
-from shallow_mirror.checkpoints.offset_map import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
+from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, Fenced, MirrorError, OutcomeUnknown, RecoverNeeded

@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from shallow_mirror.checkpoints.observations import MicroBatchObservation, Observations
-from shallow_mirror.checkpoints.offset_map import RunIdentity
+from shallow_mirror.checkpoints.recorded import RunIdentity
 
 RUN = RunIdentity(run_id="r", host="h", pid=7, started_at_ms=1000)
 OBSERVED = MicroBatchObservation(

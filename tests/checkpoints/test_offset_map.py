@@ -15,9 +15,11 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from shallow_mirror.checkpoints import offset_map as module
+from shallow_mirror.checkpoints import offset_map_owner as module
 from shallow_mirror.checkpoints.deltalake_writer import CommitFailed, DeltalakeWriter
-from shallow_mirror.checkpoints.offset_map import OffsetMap, OffsetMapOwner, Recorded, RunIdentity, is_settled, version_of
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
+from shallow_mirror.checkpoints.recorded import Recorded, RunIdentity, is_settled, version_of
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, PROPERTY_SCHEMA_VERSION, DecidedSegment, table_properties
 from shallow_mirror.errors import ConfigError, Fenced, MirrorError, OffsetMapConflict, OutcomeUnknown
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition

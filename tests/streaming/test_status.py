@@ -15,7 +15,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from shallow_mirror.broker.cluster import Cluster, ListedOffset
 from shallow_mirror.checkpoints.observations import MicroBatchObservation, Observations
-from shallow_mirror.checkpoints.offset_map import OffsetMap, OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
+from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
@@ -147,7 +149,8 @@ def test_the_last_timestamp_of_a_partition_is_that_of_its_last_batch_that_has_on
     owner = take_over(str(tmp_path))
     decide(owner, segment(A, 0, 5, 900), segment(A, 5, 6, 100), segment(B, 0, 1, -1))
     decide(owner, segment(A, 6, 9, None, SegmentKind.GAP))
-    assert status.last_timestamps(OffsetMap.open(str(tmp_path)).settled_rows()) == {A: 100}
+    found = OffsetMap.open(str(tmp_path)).positions()
+    assert {source: position.max_timestamp_ms for source, position in found.items()} == {A: 100, B: -1}
 
 
 # --- the report

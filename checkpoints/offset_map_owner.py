@@ -1,0 +1,302 @@
+"""Driver: the one that writes the offset map: take-over, decisions, removals, settling, compaction.
+
+After each commit, and after each commit error, version and run_id are read back: nothing else says what happened.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shallow_mirror.checkpoints.deltalake_writer import CommitFailed, DeltalakeWriter, TableSnapshot, TableWriter
+from shallow_mirror.checkpoints.positions import POSITION_COLUMNS, Position, moved_by, positions_of
+from shallow_mirror.checkpoints.recorded import Recorded, RunIdentity, check_table, is_settled, read_recorded, version_of
+from shallow_mirror.checkpoints.schema import (
+    OFFSET_MAP,
+    DecidedSegment,
+    rows_from_arrow,
+    rows_to_arrow,
+    table_properties,
+    table_uri,
+)
+from shallow_mirror.errors import Fenced, OffsetMapConflict, OutcomeUnknown
+from shallow_mirror.types import SlotTxn, SourcePartition
+
+_log = logging.getLogger(__name__)
+
+COMPACT_EVERY_DECISIONS = 1000
+_ATTEMPTS = 20
+"""How often a commit that surely lost its table version to compaction is tried again."""
+
+
+class OffsetMapOwner:
+    """The one that writes, until another takes over. One thread at a time.
+
+    Begins unresolved: `unsettled` says what the last run decided; after `settle` decisions and positions are allowed.
+    An OutcomeUnknown makes it unresolved again: `check_ownership` finds out what was written, then the same way.
+    """
+
+    def __init__(self, writer: TableWriter, recorded: Recorded, now_ms: Callable[[], int]) -> None:
+        self._writer, self._recorded, self._now_ms = writer, recorded, now_ms
+        self._highest_version, self._highest_micro_batch = recorded.version, recorded.micro_batch
+        self._next: int | None = None
+        self._is_resolved = False
+        self._positions: dict[SourcePartition, Position] | None = None
+
+    @classmethod
+    def take_over(
+        cls,
+        tables: str,
+        *,
+        mirror: str,
+        source_cluster_id: str,
+        target_cluster_id: str,
+        run: RunIdentity,
+        now_ms: Callable[[], int],
+        writer: TableWriter | None = None,
+    ) -> OffsetMapOwner:
+        """Creates the map if there is none. Fences every older run.
+
+        Raises Fenced (another run took over at the same time and won), OutcomeUnknown (call again with the same `run`:
+        a take-over that was written is recognised), ConfigError and OffsetMapConflict (the table is not this mirror's).
+        """
+        writer = DeltalakeWriter(table_uri(tables)) if writer is None else writer
+        expected = table_properties(mirror, source_cluster_id, target_cluster_id, writer.name)
+        for _ in range(_ATTEMPTS):
+            before = _snapshot(writer)
+            if before is None:
+                writer.create(expected)
+                continue
+            check_table(before, expected)
+            found = read_recorded(before)
+            if found is not None and found.run.run_id == run.run_id:
+                return cls(writer, found, now_ms)
+            epoch = 0 if found is None else found.run_epoch
+            failure = _claim(
+                writer, before, replace(found or Recorded(version=0, run=run), version=version_of(epoch + 1, 0), run=run)
+            )
+            after = _read_back(writer, failure)
+            latest = read_recorded(after)
+            if latest is not None and latest.run.run_id == run.run_id:
+                return cls(writer, latest, now_ms)
+            if latest is not None and latest.run_epoch > epoch:
+                raise Fenced(f"{latest.run}, run epoch {latest.run_epoch}")
+            if after.delta_version == before.delta_version:
+                raise OutcomeUnknown(f"taking over the offset map: {failure}") from failure
+        raise OffsetMapConflict(f"could not take over the offset map in {_ATTEMPTS} attempts: other commits keep coming")
+
+    @property
+    def run_epoch(self) -> int:
+        return self._recorded.run_epoch
+
+    @property
+    def highest_slot(self) -> int:
+        """Of all decisions over the life of the map; -1 when no slot was ever used."""
+        return self._recorded.highest_slot
+
+    @property
+    def micro_batch(self) -> int:
+        """Number of the newest decision; 0 before the first."""
+        return self._recorded.micro_batch
+
+    def recorded(self) -> Recorded:
+        return self._recorded
+
+    def check_ownership(self) -> None:
+        """Raises Fenced, OutcomeUnknown (the map cannot be read; nothing was written), OffsetMapConflict.
+
+        A commit of ours whose outcome was unknown and that is there is taken note of; it wants to be resolved.
+        """
+        found = self._found(self._snapshot())
+        if found.version == self._recorded.version:
+            return
+        if not self._recorded.version < found.version <= self._highest_version:
+            raise OffsetMapConflict(
+                f"the offset map records version {found.version}, this run wrote {self._recorded.version} last: "
+                "the table was restored or written by somebody else"
+            )
+        _log.warning("a commit of unknown outcome is in the offset map: version %d", found.version)
+        self._recorded, self._positions, self._is_resolved = found, None, False
+
+    def next_decision(self) -> int:
+        """The version the next `decide` will carry. Says that everything decided so far is settled."""
+        self._require_resolved()
+        self._next = self._next_version(is_odd=False)
+        return self._next
+
+    def decide(self, rows: Sequence[DecidedSegment], highest_slot: int) -> None:
+        """One commit under the version of `next_decision`. Rows begin where their partitions' positions are.
+
+        Raises OffsetMapConflict (nothing was written, or a restored table), Fenced (if it was written, its new owner
+        resolves it), OutcomeUnknown (it may have been written, or may still be).
+        """
+        if self._next is None or not rows:
+            raise ValueError("a decision needs rows and a version from next_decision")
+        moved = moved_by(self.positions(), rows)
+        version, self._next = self._next, None
+        self._highest_micro_batch += 1
+        decision = replace(
+            self._recorded,
+            version=version,
+            highest_slot=max(self._recorded.highest_slot, highest_slot),
+            micro_batch=self._highest_micro_batch,
+            unsettled_micro_batch=self._highest_micro_batch,
+            decided_at_ms=max(self._now_ms(), self._recorded.decided_at_ms),
+        )
+        table = rows_to_arrow(rows, self.run_epoch, decision.micro_batch, decision.decided_at_ms)
+        self._commit(decision, lambda snapshot: self._append(snapshot, table, decision))
+        self._positions = moved
+
+    def unsettled(self) -> tuple[DecidedSegment, ...]:
+        """Rows of the last decision, if it was not settled: what a start has to resolve. Raises as `check_ownership`."""
+        snapshot = self._own_snapshot()
+        micro_batch = self._recorded.unsettled_micro_batch
+        return () if micro_batch is None else rows_from_arrow(snapshot.read(pc.field("micro_batch") == micro_batch))
+
+    def remove(self, txn: SlotTxn) -> None:
+        """Removes all rows, of every kind, that carry exactly this triple; positions fall back. Raises as `decide`."""
+        removal = replace(self._recorded, version=self._next_version(is_odd=False))
+        condition = (
+            (pc.field("transactional_id") == txn.transactional_id)
+            & (pc.field("target_producer_id") == txn.producer_id)
+            & (pc.field("target_producer_epoch") == txn.producer_epoch)
+        )
+
+        def write(snapshot: TableSnapshot) -> None:
+            if snapshot.read(condition, columns=["run_epoch"]).num_rows:
+                self._writer.delete(snapshot, _predicate(txn), removal.version, removal.metadata())
+            else:
+                self._append(snapshot, OFFSET_MAP.empty_table(), removal)
+
+        self._positions = None
+        self._commit(removal, write)
+
+    def settle(self) -> None:
+        """Records that all rows hold, in an odd version. Nothing to do when it is recorded already. Raises as `decide`.
+
+        After an unknown outcome it is written in any case: its place in the log keeps a late commit out.
+        """
+        if is_settled(self._recorded.version) and self._is_resolved:
+            return
+        settled = replace(self._recorded, version=self._next_version(is_odd=True), unsettled_micro_batch=None)
+        self._commit(settled, lambda snapshot: self._append(snapshot, OFFSET_MAP.empty_table(), settled))
+        self._is_resolved = True
+
+    def positions(self) -> dict[SourcePartition, Position]:
+        """Read from the map only while it records what this run wrote last; then kept. Raises as `check_ownership`."""
+        self._require_resolved()
+        if self._positions is None:
+            self._positions = positions_of(self._own_snapshot().batches(columns=POSITION_COLUMNS))
+        return dict(self._positions)
+
+    def compact_if_due(self) -> bool:
+        """Between micro-batches: rewrites small files, checkpoints and cleans the log. Changes no row and no version.
+
+        Raises as `check_ownership`; what fails otherwise is logged and tried again after the next decision.
+        """
+        if self._recorded.micro_batch - self._recorded.compacted_micro_batch < COMPACT_EVERY_DECISIONS:
+            return False
+        compacted = replace(self._recorded, compacted_micro_batch=self._recorded.micro_batch)
+        failure = None
+        for _ in range(3):
+            snapshot = self._own_snapshot()
+            failure = _try(functools.partial(self._writer.compact, snapshot, compacted.metadata()))
+            if failure is None:
+                break
+        failure = failure or _try(self._writer.clean_up)
+        if failure is not None:
+            _log.warning("compaction of the offset map failed, it will be tried again: %s", failure)
+            return False
+        self._recorded = compacted
+        return True
+
+    def _append(self, snapshot: TableSnapshot, rows: pa.Table, record: Recorded) -> None:
+        self._writer.append(snapshot, rows, record.version, record.metadata())
+
+    def _commit(self, record: Recorded, write: Callable[[TableSnapshot], None]) -> None:
+        """Writes, then reads back. Tries again only where the commit's place in the log surely went to another commit."""
+        self._highest_version = record.version
+        for _ in range(_ATTEMPTS):
+            before = self._own_snapshot()
+            failure = _try(functools.partial(write, before))
+            try:
+                after = _read_back(self._writer, failure)
+            except OutcomeUnknown:
+                self._is_resolved = False
+                raise
+            found = self._found(after)
+            if found.version == record.version:
+                self._recorded = record
+                return
+            if after.delta_version == before.delta_version:
+                break
+        self._is_resolved = False
+        raise OutcomeUnknown(f"version {record.version} of the offset map: not there, may still come: {failure}") from failure
+
+    def _snapshot(self) -> TableSnapshot:
+        snapshot = _snapshot(self._writer)
+        if snapshot is None:
+            raise OffsetMapConflict("the offset map is gone")
+        return snapshot
+
+    def _own_snapshot(self) -> TableSnapshot:
+        snapshot = self._snapshot()
+        if self._found(snapshot).version != self._recorded.version:
+            self._is_resolved = False
+            raise OutcomeUnknown("the offset map does not record what this run knows to have written: check ownership again")
+        return snapshot
+
+    def _found(self, snapshot: TableSnapshot) -> Recorded:
+        found = read_recorded(snapshot)
+        if found is None:
+            raise OffsetMapConflict("the offset map has lost its recorded version")
+        if found.run.run_id != self._recorded.run.run_id:
+            raise Fenced(f"{found.run}, run epoch {found.run_epoch}")
+        return found
+
+    def _next_version(self, *, is_odd: bool) -> int:
+        version = self._highest_version + 1
+        return version if is_settled(version) == is_odd else version + 1
+
+    def _require_resolved(self) -> None:
+        if not self._is_resolved:
+            raise OutcomeUnknown("the last decision is not resolved yet: no positions and no decision before it is settled")
+
+
+def _predicate(txn: SlotTxn) -> str:
+    name = txn.transactional_id.replace("'", "''")
+    return (
+        f"transactional_id = '{name}' AND target_producer_id = {txn.producer_id} "
+        f"AND target_producer_epoch = {txn.producer_epoch}"
+    )  # fmt: skip
+
+
+def _claim(writer: TableWriter, before: TableSnapshot, claim: Recorded) -> CommitFailed | None:
+    return _try(lambda: writer.append(before, OFFSET_MAP.empty_table(), claim.version, claim.metadata()))
+
+
+def _try(write: Callable[[], None]) -> CommitFailed | None:
+    try:
+        write()
+    except CommitFailed as failure:
+        return failure
+    return None
+
+
+def _snapshot(writer: TableWriter) -> TableSnapshot | None:
+    try:
+        return writer.snapshot()
+    except OSError as error:
+        raise OutcomeUnknown(f"the offset map cannot be read: {error}") from error
+
+
+def _read_back(writer: TableWriter, failure: CommitFailed | None) -> TableSnapshot:
+    snapshot = _snapshot(writer)
+    if snapshot is None:
+        raise OutcomeUnknown(f"the offset map is gone after a commit: {failure}") from failure
+    return snapshot

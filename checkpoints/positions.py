@@ -1,0 +1,91 @@
+"""PURE: up to where each source partition is accounted for, and what a decision moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from shallow_mirror.checkpoints.schema import DecidedSegment, in_source_order
+from shallow_mirror.errors import OffsetMapConflict
+from shallow_mirror.types import SegmentKind, SourcePartition, TargetPartition
+
+_KEYS = ["source_topic", "source_topic_id", "source_partition"]
+_LAST = ["source_end", "source_leader_epoch", "target_topic", "target_topic_id", "target_partition", "max_timestamp_ms"]
+POSITION_COLUMNS = [*_KEYS, "source_start", *_LAST]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Everything below `offset` is accounted for.
+
+    `leader_epoch` is the source's at the last batch seen, `max_timestamp_ms` that of
+    the last batch that has one; None if there was none.
+    """
+
+    offset: int
+    leader_epoch: int | None
+    target: TargetPartition
+    max_timestamp_ms: int | None = None
+
+
+def positions_of(rows: Iterable[pa.Table | pa.RecordBatch]) -> dict[SourcePartition, Position]:
+    """The end of the last segment of each source partition; the last leader epoch that any of its segments knows.
+
+    `rows` are pieces of a map in any order, with POSITION_COLUMNS at least; no more than one piece is held in memory.
+    """
+    last: pa.Table | None = None
+    for piece in rows:
+        table = pa.Table.from_batches([piece]) if isinstance(piece, pa.RecordBatch) else piece
+        table = table.select(POSITION_COLUMNS)
+        last = _last_rows(table if last is None else pa.concat_tables([last, table], promote_options="permissive"))
+    return (
+        {}
+        if last is None
+        else {
+            SourcePartition(*(one[key] for key in _KEYS)): Position(
+                one["source_end"],
+                one["source_leader_epoch"],
+                TargetPartition(one["target_topic"], one["target_topic_id"], one["target_partition"]),
+                one["max_timestamp_ms"],
+            )
+            for one in last.to_pylist()
+        }
+    )
+
+
+def _last_rows(rows: pa.Table) -> pa.Table:
+    ordered = rows.sort_by([("source_end", "ascending"), ("source_start", "ascending")])
+    wanted = [name for name in POSITION_COLUMNS if name not in _KEYS]
+    grouped = ordered.group_by(_KEYS, use_threads=False).aggregate([(name, "last") for name in wanted])
+    return grouped.rename_columns([name.removesuffix("_last") for name in grouped.column_names]).select(POSITION_COLUMNS)
+
+
+def moved_by(positions: Mapping[SourcePartition, Position], rows: Sequence[DecidedSegment]) -> dict[SourcePartition, Position]:
+    """Positions after these rows. Raises OffsetMapConflict where they leave a hole or overlap, or shift inside a row."""
+    moved = dict(positions)
+    for row in sorted(rows, key=in_source_order):
+        segment = row.segment
+        last = moved.get(segment.source)
+        if last is not None and segment.source_start != last.offset:
+            raise OffsetMapConflict(
+                f"{segment.source.topic_partition}: a segment starts at {segment.source_start}, the position is {last.offset}"
+            )
+        is_whole = segment.source_end >= segment.source_start and (
+            segment.target_start is None and segment.target_end is None
+            if segment.kind is not SegmentKind.DATA
+            else segment.target_start is not None
+            and segment.target_end is not None
+            and segment.target_end - segment.target_start == segment.source_end - segment.source_start
+        )
+        if not is_whole:
+            raise OffsetMapConflict(f"{segment.source.topic_partition}: source and target range of a segment differ: {segment}")
+        leader_epoch = segment.source_leader_epoch
+        if leader_epoch is None and last is not None:
+            leader_epoch = last.leader_epoch
+        timestamp_ms = segment.max_timestamp_ms
+        if timestamp_ms is None and last is not None:
+            timestamp_ms = last.max_timestamp_ms
+        moved[segment.source] = Position(segment.source_end, leader_epoch, segment.target, timestamp_ms)
+    return moved

@@ -1,0 +1,135 @@
+"""Driver: what the newest commit of the offset map says: its version, who wrote it, and counters that never fall.
+
+Versions are `run_epoch << 32 | n`, always rising. n = 0 is a take-over; an odd version says that everything before it is
+settled; other even ones are decisions and removals. Which decision an even version leaves unsettled stands in the
+metadata of the commit, so that a take-over or a removal does not make an older, settled decision doubtful again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from shallow_mirror.checkpoints.deltalake_writer import TableSnapshot
+from shallow_mirror.checkpoints.schema import PROPERTY_MIRROR, PROPERTY_SCHEMA_VERSION, SCHEMA_VERSION, problems_of_columns
+from shallow_mirror.errors import ConfigError, OffsetMapConflict
+
+
+def version_of(run_epoch: int, n: int) -> int:
+    if not (0 <= run_epoch < 1 << 31 and 0 <= n < 1 << 32):
+        raise ValueError(f"run epoch {run_epoch}, n {n} do not fit a version")
+    return run_epoch << 32 | n
+
+
+def is_settled(version: int) -> bool:
+    return version % 2 == 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunIdentity:
+    run_id: str
+    host: str
+    pid: int
+    started_at_ms: int
+
+    def __str__(self) -> str:
+        started = datetime.fromtimestamp(self.started_at_ms / 1000, UTC).isoformat(timespec="seconds")
+        return f"run {self.run_id} on {self.host} (pid {self.pid}), started {started}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What the newest commit says. Counters never fall, not by a removal either.
+
+    `unsettled_micro_batch`: the decision whose rows may still be removed; None when there is none.
+    `compacted_micro_batch`: the last decision before the last compaction.
+    """
+
+    version: int
+    run: RunIdentity
+    highest_slot: int = -1
+    micro_batch: int = 0
+    unsettled_micro_batch: int | None = None
+    decided_at_ms: int = 0
+    compacted_micro_batch: int = 0
+
+    @property
+    def run_epoch(self) -> int:
+        return self.version >> 32
+
+    def metadata(self) -> dict[str, str]:
+        return {
+            "run_id": self.run.run_id,
+            "host": self.run.host,
+            "pid": str(self.run.pid),
+            "started_at": str(self.run.started_at_ms),
+            "highest_slot": str(self.highest_slot),
+            "micro_batch": str(self.micro_batch),
+            "unsettled_micro_batch": "" if self.unsettled_micro_batch is None else str(self.unsettled_micro_batch),
+            "decided_at_ms": str(self.decided_at_ms),
+            "compacted_micro_batch": str(self.compacted_micro_batch),
+        }
+
+    @classmethod
+    def from_metadata(cls, version: int, metadata: Mapping[str, str]) -> Recorded:
+        try:
+            unsettled = metadata["unsettled_micro_batch"]
+            return cls(
+                version=version,
+                run=RunIdentity(
+                    run_id=metadata["run_id"],
+                    host=metadata["host"],
+                    pid=int(metadata["pid"]),
+                    started_at_ms=int(metadata["started_at"]),
+                ),
+                highest_slot=int(metadata["highest_slot"]),
+                micro_batch=int(metadata["micro_batch"]),
+                unsettled_micro_batch=int(unsettled) if unsettled else None,
+                decided_at_ms=int(metadata["decided_at_ms"]),
+                compacted_micro_batch=int(metadata["compacted_micro_batch"]),
+            )
+        except (KeyError, ValueError) as error:
+            raise OffsetMapConflict(f"the commit of version {version} carries damaged metadata: {error!r}") from error
+
+
+def read_recorded(snapshot: TableSnapshot) -> Recorded | None:
+    """None in a table that nobody has taken over yet. Raises OffsetMapConflict when the log does not say who wrote it."""
+    version = snapshot.txn_version()
+    if version is None:
+        if snapshot.read(columns=["run_epoch"]).num_rows:
+            raise OffsetMapConflict(
+                "the offset map holds rows but no recorded version: it is damaged or was copied without its log"
+            )
+        return None
+    metadata = snapshot.metadata()
+    if metadata is None:
+        raise OffsetMapConflict(
+            f"the offset map records version {version}, but no commit in its log carries that version's metadata: "
+            "somebody else wrote or cleaned the table; restore its _delta_log"
+        )
+    return Recorded.from_metadata(version, metadata)
+
+
+def check_table(snapshot: TableSnapshot, expected: Mapping[str, str]) -> None:
+    """`expected` are properties that must be as given. Raises ConfigError (another mirror's), OffsetMapConflict (no map)."""
+    found = snapshot.properties
+    if PROPERTY_MIRROR not in found:
+        raise OffsetMapConflict(f"the table is not an offset map: it lacks the property {PROPERTY_MIRROR}")
+    written_by = found.get(PROPERTY_SCHEMA_VERSION, "")
+    if not written_by.isdecimal():
+        raise OffsetMapConflict(f"the offset map's property {PROPERTY_SCHEMA_VERSION} is damaged: {written_by!r}")
+    if int(written_by) > SCHEMA_VERSION:
+        raise ConfigError(
+            f"the offset map has schema version {written_by}, this shallow-mirror knows {SCHEMA_VERSION}: use a newer one"
+        )
+    problems = [
+        f"the offset map was created with {name} = {found.get(name)!r}, this mirror has {value!r}: use another `tables` folder"
+        for name, value in expected.items()
+        if name != PROPERTY_SCHEMA_VERSION and found.get(name) != value
+    ]
+    if problems:
+        raise ConfigError(problems)
+    damaged = problems_of_columns(snapshot.columns)
+    if damaged:
+        raise OffsetMapConflict("the table is not an offset map of this schema version: " + "; ".join(damaged))
