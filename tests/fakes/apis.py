@@ -1,39 +1,25 @@
-"""From a decoded request to an answer: one function an API. The caller holds the cluster's lock."""
+"""From a decoded request to an answer: one function an API, `txn_apis` included. The caller holds the cluster's lock."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
+from tests.fakes import txn_apis
+from tests.fakes.attempts import attempt
 from tests.fakes.changes import Change
-from tests.fakes.cluster_state import GROUP, TXN, ClusterState
-from tests.fakes.coordinators import OFFSETS_PLACE, Committed, Place
+from tests.fakes.cluster_state import ClusterState
+from tests.fakes.coordinators import Place
 from tests.fakes.kafka_codec import API_KEYS, VERSIONS, Request, UnreadableRequest, answer_type
 from tests.fakes.partition_log import Appended, Read
 from tests.fakes.record_rules import HEADER_BYTES, Header, Refused, header_of, one_batch
 
 _TOPIC_RESOURCE = 2
-_T = TypeVar("_T")
 
 
 def answer(state: ClusterState, node_id: int, request: Request, change: Change) -> Any:
     return _HANDLERS[request.api](state, node_id, request.body, change)
-
-
-def _attempt(change: Change, perform: Callable[[], _T], place: Place | None = None) -> tuple[int, _T | None, Refused | None]:
-    """(error code, what was done, why not)."""
-    forced = change.code_of(place)
-    if forced and not change.is_performed:
-        return forced, None, Refused(forced, "by the test")
-    try:
-        return forced, perform(), None
-    except Refused as refused:
-        return forced or refused.code, None, refused
-
-
-def _places(topics: Iterable[Any], name: str = "name", partitions: str = "partitions") -> list[Place]:
-    return [(getattr(topic, name), partition) for topic in topics for partition in getattr(topic, partitions)]
 
 
 def api_versions(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
@@ -101,7 +87,7 @@ def _list_offsets(state: ClusterState, node_id: int, body: Any, change: Change) 
 
     def answered(name: str, part: Any) -> Any:
         place = (name, part.partition_index)
-        code, found, _ = _attempt(change, lambda: listed(place, part), place)
+        code, found, _ = attempt(change, lambda: listed(place, part), place)
         offset, timestamp, epoch = (-1, -1, -1) if found is None or code else found
         return partition(
             partition_index=part.partition_index, error_code=code, timestamp=timestamp, offset=offset, leader_epoch=epoch
@@ -156,7 +142,7 @@ def _read_all(state: ClusterState, node_id: int, body: Any, change: Change) -> l
     for topic in body.topics:
         for part in topic.partitions:
             place = (topic.topic, part.partition)
-            code, done, _ = _attempt(change, lambda place=place, part=part: read(place, part), place)
+            code, done, _ = attempt(change, lambda place=place, part=part: read(place, part), place)
             left -= 0 if done is None else len(done.records)
             found.append((place, code, done))
     return found
@@ -211,13 +197,13 @@ def _produce(state: ClusterState, node_id: int, body: Any, change: Change) -> An
             raise Refused(2, "shorter than a header")
         header = header_of(batch)
         if body.transactional_id is not None and header.is_transactional:
-            state.verify_partition(body.transactional_id, header.producer_id, header.producer_epoch, place)
+            state.verify_partition(body.transactional_id, header, place)
         log.check_leader(node_id, -1)
         return log.append(batch, state.now_ms())
 
     topics: dict[str, list[Any]] = {}
     for place in batches:
-        code, done, refused = _attempt(change, lambda place=place: appended(place), place)
+        code, done, refused = attempt(change, lambda place=place: appended(place), place)
         topics.setdefault(place[0], []).append(_produced(place[1], code, done, refused))
     state.lock.notify_all()
     response = answer_type("Produce")
@@ -261,144 +247,6 @@ def _produced(index: int, code: int, done: Appended | None, refused: Refused | N
     )
 
 
-def _find_coordinator(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    def found() -> int:
-        if not state.coordinators_exist:
-            state.coordinators_exist = True
-            raise Refused(15)
-        node = state.coordinator_nodes[body.key_type]
-        if node not in state.nodes:
-            raise Refused(15)
-        return node
-
-    code, node, _ = _attempt(change, found)
-    host, port = state.nodes[node] if node is not None else ("", -1)
-    return answer_type("FindCoordinator")(
-        throttle_time_ms=change.throttle_ms,
-        error_code=code,
-        error_message=None,
-        node_id=-1 if node is None else node,
-        host=host,
-        port=port,
-    )
-
-
-def _init_producer_id(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    def initialised() -> tuple[int, int]:
-        if body.transactional_id is not None:
-            state.require_coordinator(TXN, node_id)
-        return state.transactions.init_producer_id(
-            body.transactional_id, body.transaction_timeout_ms, body.producer_id, body.producer_epoch
-        )
-
-    code, pair, _ = _attempt(change, initialised)
-    producer_id, producer_epoch = pair if pair is not None and not code else (-1, -1)
-    return answer_type("InitProducerId")(
-        throttle_time_ms=change.throttle_ms, error_code=code, producer_id=producer_id, producer_epoch=producer_epoch
-    )
-
-
-def _add_partitions(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    response = answer_type("AddPartitionsToTxn")
-    topic = response.AddPartitionsToTxnTopicResult
-    places = _places(body.v3_and_below_topics)
-    missing = {place: 3 for place in places if place not in state.logs}
-    forced = {place: change.error_code for place in places if change.only == place}
-    refused = {**missing, **forced}
-
-    def added() -> None:
-        state.require_coordinator(TXN, node_id)
-        state.transactions.add(
-            body.v3_and_below_transactional_id, body.v3_and_below_producer_id, body.v3_and_below_producer_epoch, places
-        )
-
-    if refused:
-        codes = {place: refused.get(place, 55) for place in places}
-    else:
-        code, _, _ = _attempt(change, added)
-        codes = dict.fromkeys(places, code)
-    results: dict[str, list[Any]] = {}
-    for (name, index), code in codes.items():
-        result = topic.AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
-        results.setdefault(name, []).append(result)
-    return response(
-        throttle_time_ms=change.throttle_ms,
-        results_by_topic_v3_and_below=[topic(name=name, results_by_partition=members) for name, members in results.items()],
-    )
-
-
-def _add_offsets(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    def added() -> None:
-        state.require_coordinator(TXN, node_id)
-        state.transactions.add(body.transactional_id, body.producer_id, body.producer_epoch, [OFFSETS_PLACE])
-
-    code, _, _ = _attempt(change, added)
-    return answer_type("AddOffsetsToTxn")(throttle_time_ms=change.throttle_ms, error_code=code)
-
-
-def _txn_offset_commit(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    response = answer_type("TxnOffsetCommit")
-    topic = response.TxnOffsetCommitResponseTopic
-
-    def committed(place: Place, part: Any) -> None:
-        state.log_of(place)
-        state.require_coordinator(GROUP, node_id)
-        state.verify_offsets_txn(body.transactional_id, body.producer_id, body.producer_epoch)
-        value = Committed(part.committed_offset, part.committed_metadata)
-        state.groups.commit(body.group_id, place, value, body.producer_id, body.producer_epoch)
-
-    def answered(name: str, part: Any) -> Any:
-        place = (name, part.partition_index)
-        code, _, _ = _attempt(change, lambda: committed(place, part), place)
-        return topic.TxnOffsetCommitResponsePartition(partition_index=part.partition_index, error_code=code)
-
-    topics = [topic(name=one.name, partitions=[answered(one.name, part) for part in one.partitions]) for one in body.topics]
-    return response(throttle_time_ms=change.throttle_ms, topics=topics)
-
-
-def _end_txn(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    def ended() -> None:
-        state.require_coordinator(TXN, node_id)
-        state.transactions.end(body.transactional_id, body.producer_id, body.producer_epoch, is_commit=body.committed)
-        state.lock.notify_all()
-
-    code, _, _ = _attempt(change, ended)
-    return answer_type("EndTxn")(throttle_time_ms=change.throttle_ms, error_code=code)
-
-
-def _offset_fetch(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    response = answer_type("OffsetFetch")
-    topic = response.OffsetFetchResponseTopic
-    none = Committed(-1, "")
-
-    def offset_of(place: Place) -> Committed:
-        if body.require_stable and state.groups.is_unstable(body.group_id, place):
-            raise Refused(88)
-        return state.groups.offsets.get((body.group_id, place), none)
-
-    def answered(place: Place) -> Any:
-        forced = change if change.only is not None else Change()
-        code, found, _ = _attempt(forced, lambda: offset_of(place), place)
-        found = none if found is None or code else found
-        return topic.OffsetFetchResponsePartition(
-            partition_index=place[1],
-            committed_offset=found.offset,
-            committed_leader_epoch=-1,
-            metadata=found.metadata,
-            error_code=code,
-        )
-
-    code, _, _ = _attempt(change, lambda: state.require_coordinator(GROUP, node_id))
-    asked = [] if code else body.topics
-    return response(
-        throttle_time_ms=change.throttle_ms,
-        topics=[
-            topic(name=one.name, partitions=[answered((one.name, index)) for index in one.partition_indexes]) for one in asked
-        ],
-        error_code=code,
-    )
-
-
 def _describe_configs(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
     response = answer_type("DescribeConfigs")
     result = response.DescribeConfigsResult
@@ -411,7 +259,7 @@ def _describe_configs(state: ClusterState, node_id: int, body: Any, change: Chan
         return {name: value for name, value in configs.items() if keys is None or name in keys}
 
     def answered(resource: Any) -> Any:
-        code, found, _ = _attempt(change, lambda: settings(resource), (resource.resource_name, -1))
+        code, found, _ = attempt(change, lambda: settings(resource), (resource.resource_name, -1))
         configs = [
             result.DescribeConfigsResourceResult(
                 name=name,
@@ -456,7 +304,7 @@ def _describe_producers(state: ClusterState, node_id: int, body: Any, change: Ch
         ]
 
     def answered(place: Place) -> Any:
-        code, found, _ = _attempt(change, lambda: described(place), place)
+        code, found, _ = attempt(change, lambda: described(place), place)
         return part(partition_index=place[1], error_code=code, error_message=None, active_producers=found or [])
 
     topics = [
@@ -471,13 +319,13 @@ _HANDLERS: dict[str, Callable[[ClusterState, int, Any, Change], Any]] = {
     "ListOffsets": _list_offsets,
     "Fetch": _fetch,
     "Produce": _produce,
-    "FindCoordinator": _find_coordinator,
-    "InitProducerId": _init_producer_id,
-    "AddPartitionsToTxn": _add_partitions,
-    "AddOffsetsToTxn": _add_offsets,
-    "TxnOffsetCommit": _txn_offset_commit,
-    "EndTxn": _end_txn,
-    "OffsetFetch": _offset_fetch,
+    "FindCoordinator": txn_apis.find_coordinator,
+    "InitProducerId": txn_apis.init_producer_id,
+    "AddPartitionsToTxn": txn_apis.add_partitions,
+    "AddOffsetsToTxn": txn_apis.add_offsets,
+    "TxnOffsetCommit": txn_apis.txn_offset_commit,
+    "EndTxn": txn_apis.end_txn,
+    "OffsetFetch": txn_apis.offset_fetch,
     "DescribeConfigs": _describe_configs,
     "DescribeProducers": _describe_producers,
 }

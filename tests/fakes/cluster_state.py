@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tests.fakes.coordinators import OFFSETS_PLACE, Groups, Place, Transactions
 from tests.fakes.partition_log import PartitionLog
-from tests.fakes.record_rules import Refused
+from tests.fakes.record_rules import Header, Refused
 
 GROUP, TXN = 0, 1
 Address = tuple[str, int]
@@ -90,10 +90,12 @@ class ClusterState:
         if not self.groups.has_open_txn(producer_id, producer_epoch):
             self._verify(transactional_id, producer_id, producer_epoch, OFFSETS_PLACE)
 
-    def verify_partition(self, transactional_id: str, producer_id: int, producer_epoch: int, place: Place) -> None:
+    def verify_partition(self, transactional_id: str, header: Header, place: Place) -> None:
         """The leader asks the coordinator before the first batch of a transaction."""
-        if not self.logs[place].has_open_txn(producer_id, producer_epoch):
-            self._verify(transactional_id, producer_id, producer_epoch, place)
+        log = self.logs[place]
+        if not log.has_open_txn(header.producer_id, header.producer_epoch):
+            log.begin_verification(header)
+            self._verify(transactional_id, header.producer_id, header.producer_epoch, place)
 
     def _verify(self, transactional_id: str, producer_id: int, producer_epoch: int, place: Place) -> None:
         """As leaders tell producers before KIP-890 part 2."""

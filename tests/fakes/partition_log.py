@@ -36,6 +36,13 @@ class Seen(NamedTuple):
     max_timestamp: int
 
 
+class Verification(NamedTuple):
+    """A transaction that the leader has asked the coordinator about and that has no batch here yet."""
+
+    epoch: int
+    lowest_sequence: int
+
+
 class Aborted(NamedTuple):
     producer_id: int
     first_offset: int
@@ -69,6 +76,7 @@ class PartitionLog:
         self.log_start_offset = self.end_offset = 0
         self.high_watermark_limit: int | None = None
         self.producers: dict[int, ProducerEntry] = {}
+        self._verifications: dict[int, Verification] = {}
         self.aborted: list[Aborted] = []
         self._epoch_starts: list[tuple[int, int]] = [(0, 0)]
 
@@ -94,6 +102,13 @@ class PartitionLog:
     def has_open_txn(self, producer_id: int, producer_epoch: int) -> bool:
         entry = self.producers.get(producer_id)
         return entry is not None and entry.txn_start is not None and entry.epoch == producer_epoch
+
+    def begin_verification(self, header: Header) -> None:
+        known = self._verifications.get(header.producer_id)
+        lowest = header.base_sequence
+        if known is not None and known.epoch == header.producer_epoch:
+            lowest = min(lowest, known.lowest_sequence)
+        self._verifications[header.producer_id] = Verification(header.producer_epoch, lowest)
 
     def append(self, batch: bytes, now_ms: int) -> Appended:
         """A verified batch of a client. Raises Refused, without effect."""
@@ -146,10 +161,13 @@ class PartitionLog:
 
     def _check_producer(self, header: Header) -> None:
         entry = self.producers.get(header.producer_id)
+        if entry is not None and header.producer_epoch < entry.epoch:
+            raise Refused(47, f"epoch {header.producer_epoch} is below {entry.epoch}")
+        verification = self._verifications.get(header.producer_id)
+        if verification is not None and header.base_sequence > verification.lowest_sequence:
+            raise Refused(45, f"sequence {verification.lowest_sequence} was seen first")
         if entry is None:
             return
-        if header.producer_epoch < entry.epoch:
-            raise Refused(47, f"epoch {header.producer_epoch} is below {entry.epoch}")
         if header.producer_epoch > entry.epoch:
             if header.base_sequence != 0:
                 raise Refused(45, "a new epoch begins with sequence 0")
@@ -178,6 +196,7 @@ class PartitionLog:
         if header.is_control:
             self._close_txn(entry, header, data)
             return
+        self._verifications.pop(header.producer_id, None)
         entry.last_timestamp = header.max_timestamp
         entry.seen.append(Seen(header.base_sequence, header.last_sequence, header.base_offset, header.max_timestamp))
         if header.is_transactional and entry.txn_start is None:

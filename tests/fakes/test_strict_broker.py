@@ -3,75 +3,18 @@
 from __future__ import annotations
 
 import struct
-import time
 import zlib
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import crc32c
+import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 from tests.fakes.kafka_codec import request_type
-from tests.fakes.raw_client import RawClient
+from tests.fakes.peers import NOW_MS, Peer, idempotent, transactional
 from tests.fakes.record_rules import split_batches
-from tests.fakes.strict_broker import StrictCluster
 from tests.record_batches import batch, record, varint
 
-NOW_MS = int(time.time() * 1000)
 HOUR_MS = 3_600_000
-
-
-class Peer:
-    """A broker, a client of it, and a topic of its own for the case at hand."""
-
-    def __init__(self, client: RawClient, topic: str, create: Callable[..., None]) -> None:
-        self.client, self.topic, self._create = client, topic, create
-
-    def create(self, partitions: int = 1, **configs: str) -> None:
-        self._create(self.topic, partitions, configs)
-        for partition in range(partitions):
-            while self.client.list_offsets(self.topic, -1, partition=partition).error_code:
-                time.sleep(0.02)
-
-    @property
-    def txn(self) -> str:
-        return f"txn-{self.topic}"
-
-    def produce(self, records: bytes | None, **more: Any) -> int:
-        return int(self.client.produce(self.topic, records, **more).error_code)
-
-    def begun(self) -> tuple[int, int]:
-        """A transaction with this topic in it."""
-        producer_id, epoch = self.client.initialised(self.txn)
-        assert self.client.added(self.txn, producer_id, epoch, self.topic) == 0
-        return producer_id, epoch
-
-
-@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.brokers)])
-def peer(request: pytest.FixtureRequest, topic_name: str) -> Iterator[Peer]:
-    topic = topic_name.replace("[", "-").replace("]", "-")[-90:]
-    if request.param == "fake":
-        with StrictCluster() as cluster, RawClient(cluster.bootstrap) as client:
-            yield Peer(client, topic, lambda name, count, configs: cluster.create_topic(name, count, **configs))
-        return
-    bootstrap = request.getfixturevalue("target_cluster").bootstrap
-
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-
-    def create(name: str, count: int, configs: dict[str, str]) -> None:
-        for future in admin.create_topics([NewTopic(name, count, 1, config=configs)]).values():
-            future.result()
-
-    with RawClient(bootstrap) as client:
-        yield Peer(client, topic, create)
-
-
-def idempotent(first: int, count: int = 1, *, producer_id: int = 4_000_000, epoch: int = 0) -> bytes:
-    return batch(0, count, producer_id=producer_id, producer_epoch=epoch, base_sequence=first)
-
-
-def transactional(first: int, txn: tuple[int, int], count: int = 1, *, time_ms: int = NOW_MS) -> bytes:
-    return batch(0, count, attributes=0x10, producer_id=txn[0], producer_epoch=txn[1], base_sequence=first, timestamp=time_ms)
 
 
 def damaged(made: bytes) -> bytes:
@@ -90,6 +33,17 @@ def gzipped(deltas: tuple[int, ...], *, claimed: int | None = None) -> bytes:
     payload = zlib.compress(b"".join(record(delta) for delta in deltas), wbits=31)
     count = len(deltas) if claimed is None else claimed
     return batch(0, count, attributes=1, payload=payload)
+
+
+def compressed(codec: int, name: str) -> bytes:
+    payload = pa.Codec(name).compress(b"".join(map(record, range(3))), asbytes=True)
+    return batch(0, 3, attributes=codec, payload=payload)
+
+
+def xerial() -> bytes:
+    """Snappy as Java frames it."""
+    block = pa.Codec("snappy").compress(b"".join(map(record, range(3))), asbytes=True)
+    return batch(0, 3, attributes=2, payload=b"\x82SNAPPY\x00" + struct.pack(">iii", 1, 1, len(block)) + block)
 
 
 SENT: list[tuple[str, dict[str, str], Any, int]] = [
@@ -119,6 +73,11 @@ SENT: list[tuple[str, dict[str, str], Any, int]] = [
     ("an unused bit", {}, batch(0, 1, attributes=0x80), 0),
     ("codec 5", {}, batch(0, 1, attributes=5), -1),
     ("gzip", {}, gzipped((0, 1, 2)), 0),
+    ("snappy as Java frames it", {}, xerial(), 0),
+    ("snappy without frames", {}, compressed(2, "snappy"), 0),
+    ("lz4", {}, compressed(3, "lz4"), 0),
+    ("zstd", {}, compressed(4, "zstd"), 0),
+    ("zstd under the name of lz4", {}, compressed(3, "zstd"), -1),
     ("gzip that is none", {}, batch(0, 1, attributes=1), -1),
     ("snappy that is none", {}, batch(0, 1, attributes=2), -1),
     ("lz4 that is none", {}, batch(0, 1, attributes=3), -1),
@@ -197,6 +156,25 @@ def test_a_wrong_max_timestamp_and_append_times_are_put_right_with_the_crc(peer:
     assert crc32c.crc32c(stored[21:]) == int.from_bytes(stored[17:21], "big")
 
 
+def test_a_topic_of_append_times_stamps_the_batch_and_says_so(peer: Peer) -> None:
+    peer.create(**{"message.timestamp.type": "LogAppendTime"})
+    answer = peer.client.produce(peer.topic, batch(0, 2))
+    (stored,) = split_batches(bytes(peer.client.fetch(peer.topic, 0).records))
+    assert stored[22] == 0x08
+    assert struct.unpack_from(">qq", stored, 27) == (1_000, answer.log_append_time_ms)
+    assert answer.log_append_time_ms > NOW_MS
+    assert crc32c.crc32c(stored[21:]) == int.from_bytes(stored[17:21], "big")
+
+
+def test_requests_on_one_connection_are_answered_in_turn(peer: Peer) -> None:
+    peer.create()
+    kind = request_type("Produce").TopicProduceData
+    data = [kind(name=peer.topic, partition_data=[kind.PartitionProduceData(index=0, records=batch(0, 2))])]
+    sent = [peer.client.send("Produce", transactional_id=None, acks=-1, timeout_ms=10_000, topic_data=data) for _ in range(5)]
+    answers = [peer.client.receive("Produce", one).responses[0].partition_responses[0] for one in sent]
+    assert [one.base_offset for one in answers] == [0, 2, 4, 6, 8]
+
+
 def test_sequences_have_their_rules(peer: Peer) -> None:
     peer.create()
     for first in range(6):
@@ -220,141 +198,6 @@ def test_a_sequence_may_wrap_inside_a_batch(peer: Peer) -> None:
     assert peer.produce(idempotent(2**31 - 2, 4)) == 0
     assert peer.produce(idempotent(1)) == 45
     assert peer.produce(idempotent(2)) == 0
-
-
-def test_a_produce_needs_its_partition_in_the_transaction(peer: Peer) -> None:
-    peer.create(partitions=2)
-    txn = peer.client.initialised(peer.txn)
-    sent = transactional(0, txn)
-    assert peer.produce(sent, txn=peer.txn) == 48
-    assert peer.client.added(peer.txn, *txn, peer.topic) == 0
-    assert peer.produce(sent, txn=peer.txn) == 0
-    assert peer.produce(sent, txn=peer.txn, partition=1) == 48
-    assert peer.produce(sent, txn=peer.txn) == 0
-    assert peer.produce(sent, txn=f"{peer.txn}-unknown") == 0
-    assert peer.produce(transactional(1, (txn[0], txn[1] + 1)), txn=peer.txn) == 47
-    assert peer.produce(transactional(1, (txn[0] + 999, 0)), txn=peer.txn) == 49
-    assert peer.produce(idempotent(1, producer_id=txn[0], epoch=txn[1])) == 48
-    assert peer.client.end(peer.txn, *txn, commit=True) == 0
-    assert peer.client.end(peer.txn, *txn, commit=True) == 0
-    assert peer.produce(sent, txn=peer.txn) == 48
-
-
-def test_two_epochs_in_one_request_are_refused_as_a_whole(peer: Peer) -> None:
-    peer.create(partitions=2)
-    txn = peer.begun()
-    members = [(peer.topic, 0, transactional(0, txn)), (peer.topic, 1, transactional(0, (txn[0], txn[1] + 1)))]
-    answers = peer.client.produce_many(members, txn=peer.txn)
-    assert {one.error_code for one in answers.values()} == {49}
-
-
-def test_add_partitions_is_all_or_nothing_and_idempotent(peer: Peer) -> None:
-    peer.create()
-    txn = peer.client.initialised(peer.txn)
-    assert peer.client.add(peer.txn, *txn, (peer.topic, 0), (f"{peer.topic}-missing", 0)) == [55, 3]
-    assert peer.produce(transactional(0, txn), txn=peer.txn) == 48
-    assert peer.client.added(peer.txn, *txn, peer.topic) == 0
-    assert peer.client.added(peer.txn, *txn, peer.topic) == 0
-    assert peer.client.added(peer.txn, txn[0], txn[1] + 1, peer.topic) == 90
-    assert peer.client.added(peer.txn, txn[0] + 999, txn[1], peer.topic) == 49
-    assert peer.client.added(f"{peer.txn}-unknown", *txn, peer.topic) == 49
-    assert peer.client.added("", *txn, peer.topic) == 42
-
-
-def test_end_txn_has_its_rules(peer: Peer) -> None:
-    peer.create()
-    txn = peer.client.initialised(peer.txn)
-    assert peer.client.end(peer.txn, *txn, commit=True) == 48
-    assert peer.client.end(peer.txn, *txn, commit=False) == 48
-    assert peer.client.added(peer.txn, *txn, peer.topic) == 0
-    assert peer.produce(transactional(0, txn), txn=peer.txn) == 0
-    assert peer.client.end(peer.txn, txn[0] + 999, txn[1], commit=True) == 49
-    assert peer.client.end(f"{peer.txn}-unknown", *txn, commit=True) == 49
-    assert peer.client.end(peer.txn, txn[0], txn[1] + 1, commit=True) == 90
-    assert peer.client.end(peer.txn, *txn, commit=True) == 0
-    assert peer.client.end(peer.txn, *txn, commit=True) == 0
-    assert peer.client.end(peer.txn, *txn, commit=False) == 48
-    assert peer.client.added(peer.txn, *txn, peer.topic) == 0
-    assert peer.client.end(peer.txn, *txn, commit=False) == 0
-    assert peer.client.end(peer.txn, *txn, commit=False) == 0
-    assert peer.client.end(peer.txn, *txn, commit=True) == 48
-    assert peer.client.end("", *txn, commit=True) == 42
-
-
-def test_initialising_again_aborts_with_a_marker_of_a_higher_epoch(peer: Peer) -> None:
-    peer.create()
-    txn = peer.begun()
-    assert peer.produce(transactional(0, txn), txn=peer.txn) == 0
-    assert peer.client.init(peer.txn).error_code == 51
-    assert peer.client.initialised(peer.txn) == (txn[0], txn[1] + 2)
-    assert peer.produce(transactional(1, txn), txn=peer.txn) == 47
-    assert peer.client.end(peer.txn, *txn, commit=True) == 90
-    assert peer.client.added(peer.txn, *txn, peer.topic) == 90
-    _, marker = split_batches(bytes(peer.client.fetch(peer.topic, 0).records))
-    assert len(marker) == 78
-    assert marker[22] == 0x30
-    assert struct.unpack_from(">qhi", marker, 43) == (txn[0], txn[1] + 1, -1)
-    assert marker[-10:-8] == b"\x00\x00"
-    part = peer.client.fetch(peer.topic, 0, isolation=1)
-    assert [(one.producer_id, one.first_offset) for one in part.aborted_transactions] == [(txn[0], 0)]
-
-
-@pytest.mark.parametrize(
-    ("transactional_id", "settings", "code"),
-    [
-        ("", {}, 42),
-        ("x", {"timeout_ms": 0}, 50),
-        ("x", {"timeout_ms": 900_001}, 50),
-        ("x", {"producer_id": 7}, 42),
-        ("x", {"epoch": 7}, 42),
-        (None, {}, 0),
-    ],
-)
-def test_initialising_has_its_rules(peer: Peer, transactional_id: str | None, settings: dict[str, int], code: int) -> None:
-    peer.create()
-    peer.client.initialised(peer.txn)
-    name = transactional_id and peer.txn
-    assert peer.client.init(name, **settings).error_code == code
-
-
-def test_an_idle_transactional_id_gets_the_next_epoch_and_knows_its_owner(peer: Peer) -> None:
-    peer.create()
-    txn = peer.client.initialised(peer.txn)
-    assert peer.client.initialised(peer.txn) == (txn[0], txn[1] + 1)
-    assert peer.client.init(peer.txn, producer_id=txn[0], epoch=txn[1]).error_code == 90
-    for _ in range(2):
-        assert peer.client.init(peer.txn, producer_id=txn[0], epoch=txn[1] + 1).producer_epoch == txn[1] + 2
-    assert peer.client.init(peer.txn, producer_id=txn[0], epoch=txn[1]).error_code == 90
-    assert peer.client.init(peer.txn, producer_id=txn[0] + 999, epoch=0).error_code == 90
-
-
-def test_group_offsets_of_a_transaction_wait_for_its_end(peer: Peer) -> None:
-    peer.create()
-    txn = peer.client.initialised(peer.txn)
-    assert peer.client.group_offset(peer.txn, peer.topic) == (0, -1)
-    assert peer.client.commit_offset(peer.txn, *txn, peer.topic, 5) == 48
-    assert peer.client.add_offsets(peer.txn, *txn) == 0
-    assert peer.client.commit_offset(peer.txn, *txn, peer.topic, 5) == 0
-    assert peer.client.group_offset(peer.txn, peer.topic) == (88, -1)
-    assert peer.client.commit_offset(peer.txn, *txn, peer.topic, 6, "x" * 4096) == 0
-    assert peer.client.commit_offset(peer.txn, *txn, peer.topic, 6, "x" * 4097) == 12
-    assert peer.client.commit_offset(peer.txn, *txn, f"{peer.topic}-missing", 6) == 3
-    assert peer.client.end(peer.txn, *txn, commit=True) == 0
-    assert peer.client.initialised(peer.txn) == (txn[0], txn[1] + 1)
-    assert peer.client.group_offset(peer.txn, peer.topic) == (0, 6)
-    assert peer.client.commit_offset(peer.txn, *txn, peer.topic, 9) in (47, 90)
-    assert peer.client.commit_offset(peer.txn, txn[0] + 999, 0, peer.topic, 9) == 49
-    assert peer.client.add_offsets(peer.txn, *txn) == 90
-    assert peer.client.add_offsets(peer.txn, txn[0] + 999, 0) == 49
-
-
-def test_group_offsets_of_an_aborted_transaction_never_were(peer: Peer) -> None:
-    peer.create()
-    txn = peer.client.initialised(peer.txn)
-    assert peer.client.add_offsets(peer.txn, *txn) == 0
-    assert peer.client.commit_offset(peer.txn, *txn, peer.topic, 5) == 0
-    peer.client.initialised(peer.txn)
-    assert peer.client.group_offset(peer.txn, peer.topic) == (0, -1)
 
 
 def test_a_committed_reader_sees_up_to_the_last_stable_offset_and_who_aborted(peer: Peer) -> None:
@@ -437,6 +280,31 @@ def test_a_log_that_ends_in_front_of_the_position_is_shown_as_diverging(peer: Pe
     part = peer.client.fetch(peer.topic, 5, last_fetched_epoch=0)
     assert part.error_code == 0
     assert (part.diverging_epoch.epoch, part.diverging_epoch.end_offset) == (0, 0)
+
+
+def test_deleted_records_are_out_of_range_but_the_batch_they_begin_in_stays_whole(peer: Peer) -> None:
+    peer.create()
+    for _ in range(3):
+        peer.produce(batch(0, 4))
+    peer.owner.delete_records_before(peer.topic, 6)
+    assert [peer.offset(when) for when in (-2, -1)] == [6, 12]
+    assert peer.client.fetch(peer.topic, 5).error_code == 1
+    part = peer.client.fetch(peer.topic, 6)
+    bases = [int.from_bytes(one[:8], "big") for one in split_batches(bytes(part.records))]
+    assert (part.log_start_offset, bases) == (6, [4, 8])
+
+
+def test_a_topic_that_was_created_again_has_another_id_and_begins_anew(peer: Peer) -> None:
+    peer.create()
+    peer.produce(batch(0, 9))
+    before = peer.client.metadata(peer.topic).topics[0].topic_id
+    peer.delete()
+    peer.create()
+    assert peer.client.metadata(peer.topic).topics[0].topic_id != before
+    assert peer.client.fetch(peer.topic, 5).error_code == 1
+    assert peer.client.fetch(peer.topic, 5, last_fetched_epoch=0).diverging_epoch.end_offset == 0
+    peer.produce(batch(0, 9))
+    assert peer.client.fetch(peer.topic, 5, last_fetched_epoch=0).error_code == 0
 
 
 def test_what_the_leader_remembers_of_a_producer(peer: Peer) -> None:

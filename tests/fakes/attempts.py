@@ -1,0 +1,23 @@
+"""Perform an effect, or what a test put in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from tests.fakes.changes import Change
+from tests.fakes.coordinators import Place
+from tests.fakes.record_rules import Refused
+
+_T = TypeVar("_T")
+
+
+def attempt(change: Change, perform: Callable[[], _T], place: Place | None = None) -> tuple[int, _T | None, Refused | None]:
+    """(error code, what was done, why not)."""
+    forced = change.code_of(place)
+    if forced and not change.is_performed:
+        return forced, None, Refused(forced, "by the test")
+    try:
+        return forced, perform(), None
+    except Refused as refused:
+        return forced or refused.code, None, refused

@@ -1,0 +1,150 @@
+"""From a decoded request to a coordinator to its answer: one function an API. The caller holds the cluster's lock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.fakes.attempts import attempt
+from tests.fakes.changes import Change
+from tests.fakes.cluster_state import GROUP, TXN, ClusterState
+from tests.fakes.coordinators import OFFSETS_PLACE, Committed, Place
+from tests.fakes.kafka_codec import answer_type
+from tests.fakes.record_rules import Refused
+
+
+def find_coordinator(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    def found() -> int:
+        if not state.coordinators_exist:
+            state.coordinators_exist = True
+            raise Refused(15)
+        node = state.coordinator_nodes[body.key_type]
+        if node not in state.nodes:
+            raise Refused(15)
+        return node
+
+    code, node, _ = attempt(change, found)
+    host, port = state.nodes[node] if node is not None else ("", -1)
+    return answer_type("FindCoordinator")(
+        throttle_time_ms=change.throttle_ms,
+        error_code=code,
+        error_message=None,
+        node_id=-1 if node is None else node,
+        host=host,
+        port=port,
+    )
+
+
+def init_producer_id(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    def initialised() -> tuple[int, int]:
+        if body.transactional_id is not None:
+            state.require_coordinator(TXN, node_id)
+        return state.transactions.init_producer_id(
+            body.transactional_id, body.transaction_timeout_ms, body.producer_id, body.producer_epoch
+        )
+
+    code, pair, _ = attempt(change, initialised)
+    producer_id, producer_epoch = pair if pair is not None and not code else (-1, -1)
+    return answer_type("InitProducerId")(
+        throttle_time_ms=change.throttle_ms, error_code=code, producer_id=producer_id, producer_epoch=producer_epoch
+    )
+
+
+def add_partitions(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    response = answer_type("AddPartitionsToTxn")
+    topic = response.AddPartitionsToTxnTopicResult
+    places = [(one.name, index) for one in body.v3_and_below_topics for index in one.partitions]
+    missing = {place: 3 for place in places if place not in state.logs}
+    forced = {place: change.error_code for place in places if change.only == place}
+    refused = {**missing, **forced}
+
+    def added() -> None:
+        state.require_coordinator(TXN, node_id)
+        state.transactions.add(
+            body.v3_and_below_transactional_id, body.v3_and_below_producer_id, body.v3_and_below_producer_epoch, places
+        )
+
+    if refused:
+        codes = {place: refused.get(place, 55) for place in places}
+    else:
+        code, _, _ = attempt(change, added)
+        codes = dict.fromkeys(places, code)
+    results: dict[str, list[Any]] = {}
+    for (name, index), code in codes.items():
+        result = topic.AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
+        results.setdefault(name, []).append(result)
+    return response(
+        throttle_time_ms=change.throttle_ms,
+        results_by_topic_v3_and_below=[topic(name=name, results_by_partition=members) for name, members in results.items()],
+    )
+
+
+def add_offsets(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    def added() -> None:
+        state.require_coordinator(TXN, node_id)
+        state.transactions.add(body.transactional_id, body.producer_id, body.producer_epoch, [OFFSETS_PLACE])
+
+    code, _, _ = attempt(change, added)
+    return answer_type("AddOffsetsToTxn")(throttle_time_ms=change.throttle_ms, error_code=code)
+
+
+def txn_offset_commit(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    response = answer_type("TxnOffsetCommit")
+    topic = response.TxnOffsetCommitResponseTopic
+
+    def committed(place: Place, part: Any) -> None:
+        state.log_of(place)
+        state.require_coordinator(GROUP, node_id)
+        state.verify_offsets_txn(body.transactional_id, body.producer_id, body.producer_epoch)
+        value = Committed(part.committed_offset, part.committed_metadata)
+        state.groups.commit(body.group_id, place, value, body.producer_id, body.producer_epoch)
+
+    def answered(name: str, part: Any) -> Any:
+        place = (name, part.partition_index)
+        code, _, _ = attempt(change, lambda: committed(place, part), place)
+        return topic.TxnOffsetCommitResponsePartition(partition_index=part.partition_index, error_code=code)
+
+    topics = [topic(name=one.name, partitions=[answered(one.name, part) for part in one.partitions]) for one in body.topics]
+    return response(throttle_time_ms=change.throttle_ms, topics=topics)
+
+
+def end_txn(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    def ended() -> None:
+        state.require_coordinator(TXN, node_id)
+        state.transactions.end(body.transactional_id, body.producer_id, body.producer_epoch, is_commit=body.committed)
+        state.lock.notify_all()
+
+    code, _, _ = attempt(change, ended)
+    return answer_type("EndTxn")(throttle_time_ms=change.throttle_ms, error_code=code)
+
+
+def offset_fetch(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    response = answer_type("OffsetFetch")
+    topic = response.OffsetFetchResponseTopic
+    none = Committed(-1, "")
+
+    def offset_of(place: Place) -> Committed:
+        if body.require_stable and state.groups.is_unstable(body.group_id, place):
+            raise Refused(88)
+        return state.groups.offsets.get((body.group_id, place), none)
+
+    def answered(place: Place) -> Any:
+        forced = change if change.only is not None else Change()
+        code, found, _ = attempt(forced, lambda: offset_of(place), place)
+        found = none if found is None or code else found
+        return topic.OffsetFetchResponsePartition(
+            partition_index=place[1],
+            committed_offset=found.offset,
+            committed_leader_epoch=-1,
+            metadata=found.metadata,
+            error_code=code,
+        )
+
+    code, _, _ = attempt(change, lambda: state.require_coordinator(GROUP, node_id))
+    asked = [] if code else body.topics
+    return response(
+        throttle_time_ms=change.throttle_ms,
+        topics=[
+            topic(name=one.name, partitions=[answered((one.name, index)) for index in one.partition_indexes]) for one in asked
+        ],
+        error_code=code,
+    )
