@@ -25,6 +25,10 @@ OVER_FETCH = 1.1
 OVER_FETCH_SLACK_BYTES = 65_536
 """A range's last fetch asks for its estimated rest times `OVER_FETCH`, plus the slack."""
 
+LEAST_SHARE_BYTES = 1 << 20
+"""A partition's part of an answer is at least this, and its share of `fetch_bytes`: where the first partition fills the
+answer, what is produced next has one batch per request."""
+
 EMPTY_ANSWERS_AT_END = 2
 """Empty answers in a row, with the log known to reach beyond the range, that mean: no batch is left in it."""
 
@@ -168,7 +172,7 @@ class RangeReader:
         self._asked[node_id] = places
         send_fetch(
             connection,
-            [self._fetch_of(place) for place in places],
+            [self._fetch_of(place, max(self._fetch_bytes // len(places), LEAST_SHARE_BYTES)) for place in places],
             isolation=self._isolation,
             max_wait_ms=self._max_wait_ms,
             max_bytes=self._fetch_bytes,
@@ -176,11 +180,11 @@ class RangeReader:
         )
         return connection
 
-    def _fetch_of(self, place: TopicPartition) -> FetchPartition:
+    def _fetch_of(self, place: TopicPartition, share_bytes: int) -> FetchPartition:
         """Leader epochs are left out: positions were checked when the range was planned."""
         progress = self._progress[place]
         left = (progress.range.end - progress.position) * progress.range.bytes_per_offset
-        wanted = min(self._fetch_bytes, int(left * OVER_FETCH) + OVER_FETCH_SLACK_BYTES)
+        wanted = min(share_bytes, int(left * OVER_FETCH) + OVER_FETCH_SLACK_BYTES)
         return FetchPartition(place, -1, progress.position, wanted)
 
     def _receive(
