@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.fakes.changes import AS_IT_SHOULD, Change, after, error, held
+from tests.fakes.changes import AS_IT_SHOULD, Change, after, error, held, hostile
 from tests.fakes.clients import SleepingClock, client_of
 from tests.fakes.kafka_codec import API_KEYS
 from tests.fakes.strict_broker import StrictCluster
@@ -291,14 +291,8 @@ def test_changed_bytes_of_an_answer_are_read_or_refused_and_nothing_else(
     fake.seed(("t", 0), batch(0, 5, producer_id=4, producer_epoch=0, base_sequence=0))
     dice = random.Random(7)
 
-    def hostile(frame: bytes) -> bytes:
-        changed = bytearray(frame)
-        for _ in range(dice.randint(1, 4)):
-            changed[dice.randrange(8, len(changed))] = dice.randrange(256)
-        return bytes(changed)
-
     for _ in range(60):
-        fake.change(api, Change(reply=hostile))
+        fake.change(api, hostile(dice))
         with contextlib.suppress(Retriable, ConfigError):
             ASKED[api](client, clock)
         client.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,6 +19,7 @@ from tests.fakes.changes import (
     error,
     garbage,
     held,
+    hostile,
     oversized,
     throttled,
     truncated,
@@ -306,6 +309,14 @@ def test_an_answer_for_other_partitions_is_not_believed(fake: StrictCluster, slo
     fake.alter_answers("Produce", alter)
     with pytest.raises(Retriable, match="answered for other partitions"):
         slot.produce({A: slot.batches([1])})
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_changed_bytes_of_an_answer_end_in_an_error_of_ours_or_in_an_offset(fake: StrictCluster, slot: Slot, seed: int) -> None:
+    fake.change("Produce", hostile(random.Random(seed)))
+    with contextlib.suppress(MirrorError):
+        slot.produce({A: slot.batches([1, 1]), C: slot.batches([1])})
+    assert set(sent(fake).values()) == {1}
 
 
 def test_a_leader_that_moved_before_the_request_refuses_it_and_nothing_was_appended(fake: StrictCluster, slot: Slot) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from tests.fakes.changes import (
     dropped_before,
     error,
     garbage,
+    hostile,
     oversized,
     throttled,
     truncated,
@@ -28,7 +30,7 @@ from tests.record_batches import batch, marker
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.range_reader import IndexedPartition, RangeReader, ReadRange
-from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch, DataLoss, Retriable
+from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch, DataLoss, MirrorError, Retriable
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
 A, B, C = (TopicPartition("t", partition) for partition in range(3))
@@ -480,6 +482,18 @@ def test_a_definite_code_is_an_error_of_whoever_must_act_and_not_asked_again(
     with pytest.raises(expected, match=said):
         Reading(client, clock, whole(A, end)).run()
     assert fake.asked("Fetch") == 1
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_changed_bytes_of_an_answer_end_in_an_error_of_ours_or_in_nothing(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, seed: int
+) -> None:
+    dice = random.Random(seed)
+    log = fake.log("t")
+    log.seed(batch(0, 2, attributes=0x10, producer_id=7, producer_epoch=0, base_sequence=0), marker(2, 0, 7), batch(3, 2))
+    fake.change("Fetch", *[hostile(dice)] * 3)
+    with contextlib.suppress(MirrorError):
+        Reading(client, clock, whole(A, 5), ms=3_000).run()
 
 
 # --- everything at once ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -87,3 +88,15 @@ def held(until: threading.Event) -> Change:
 def after(action: Callable[[], object]) -> Change:
     """Do something to the cluster, then answer as it should."""
     return Change(first=action)
+
+
+def hostile(dice: random.Random, start: int = 8) -> Change:
+    """A few bytes behind the correlation id are others than the broker wrote."""
+
+    def reply(frame: bytes) -> bytes:
+        changed = bytearray(frame)
+        for _ in range(dice.randint(1, 4)):
+            changed[dice.randrange(start, len(changed))] = dice.randrange(256)
+        return bytes(changed)
+
+    return Change(reply=reply)
