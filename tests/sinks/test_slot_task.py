@@ -1,0 +1,297 @@
+"""One slot between two strict clusters: what it writes, what it says it wrote, and what it does when the target fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.fakes.changes import AS_IT_SHOULD, dropped_after, error
+from tests.fakes.strict_broker import StrictCluster
+from tests.record_batches import batch, marker, record
+
+from shallow_mirror.broker import worker
+from shallow_mirror.broker.batch_rows import Keep
+from shallow_mirror.broker.client_config import ClientConfig
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.txn import EndTxnAnswer, end_txn
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import BatchRefused, CorruptBatch, DataLoss, ProducerEpochFenced, Retriable
+from shallow_mirror.sinks import slot_task
+from shallow_mirror.sinks.protocol import SlotResult
+from shallow_mirror.sinks.slot_task import RoutedTopic, SlotJob, run_slot
+from shallow_mirror.streaming.kafka_batches import RowReader
+from shallow_mirror.streaming.mirror_ranges import arrow_batch_of
+from shallow_mirror.types import (
+    BatchLimits,
+    IsolationLevel,
+    LogAppendTimePolicy,
+    PlannedRange,
+    SegmentKind,
+    SourcePartition,
+)
+from shallow_mirror.wire.header import BATCH_HEADER_BYTES, CONTROL_BIT
+
+A, B = SourcePartition("orders", "id", 0), SourcePartition("orders", "id", 1)
+LIMITS = BatchLimits(
+    max_message_bytes=1 << 20, isolation_level=IsolationLevel.READ_COMMITTED, log_append_time=LogAppendTimePolicy.KEEP
+)
+
+
+class Clusters:
+    """Source topic `orders` and target topic `copy`, of two partitions each."""
+
+    def __init__(self, source: StrictCluster, target: StrictCluster) -> None:
+        self.source, self.target = source, target
+        source.create_topic("orders", 2)
+        target.create_topic("copy", 2)
+        self.written: dict[SourcePartition, list[bytes]] = {A: [], B: []}
+
+    def write(self, place: SourcePartition, *counts: int) -> None:
+        log = self.source.log(place.topic, place.partition)
+        for count in counts:
+            at = log.end_offset
+            raw = batch(at, count, payload=b"".join(record(delta, value=b"%d" % (at + delta)) for delta in range(count)))
+            self.source.seed((place.topic, place.partition), raw)
+            self.written[place].append(raw)
+
+    def job(self, positions: dict[SourcePartition, int], **changes: Any) -> SlotJob:
+        settings: dict[str, Any] = {
+            "mirror": "m",
+            "run_id": "run",
+            "decision": 2,
+            "source": _client(self.source),
+            "target": _client(self.target),
+            "routes": {"orders": RoutedTopic(target_topic="copy", target_topic_id="t", limits=LIMITS)},
+            "positions": positions,
+            "isolation": IsolationLevel.READ_COMMITTED,
+            "fetch_bytes": 1 << 16,
+            "in_flight_requests": 5,
+            "in_flight_bytes": 1 << 20,
+            "max_segments": 1000,
+            "transaction_timeout_ms": 60_000,
+            "time_left_ms": 10_000.0,
+        }
+        return SlotJob(**settings | changes)
+
+    def run(self, job: SlotJob, *ranges: PlannedRange) -> SlotResult:
+        return run_slot(job, iter([arrow_batch_of(ranges)]), is_planned_ranges=True)
+
+    def committed(self, result: SlotResult, place: SourcePartition) -> list[bytes]:
+        """Record sections that the target shows to read_committed readers once the slot's transaction has ended."""
+        assert result.txn is not None
+        cluster = Cluster(_client(self.target))
+        assert end_txn(cluster, result.txn, True, Deadline.after_ms(5_000, time.monotonic)) is EndTxnAnswer.ENDED
+        cluster.close()
+        log = self.target.log("copy", place.partition)
+        return [
+            one.data[BATCH_HEADER_BYTES:]
+            for one in log.batches
+            if not one.header.attributes & CONTROL_BIT
+            and not any(
+                gone.producer_id == one.header.producer_id and gone.first_offset <= one.header.base_offset <= gone.last_offset
+                for gone in log.aborted
+            )
+        ]
+
+
+def _client(cluster: StrictCluster) -> ClientConfig:
+    return ClientConfig.from_properties({"bootstrap.servers": cluster.bootstrap, "request.timeout.ms": 2000})
+
+
+def planned(source: SourcePartition, end: int, start: int = 0) -> PlannedRange:
+    return PlannedRange(slot=3, source=source, leader_epoch=-1, start=start, end=end, bytes_per_offset=100.0)
+
+
+@pytest.fixture
+def clusters(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clusters]:
+    kept: dict[Any, Cluster] = {}
+    monkeypatch.setattr(worker, "_clusters", kept)
+    monkeypatch.setattr(worker, "freeze_imports_once", lambda: None)
+    with StrictCluster() as source, StrictCluster() as target:
+        yield Clusters(source, target)
+        for cluster in kept.values():
+            cluster.close()
+
+
+def payloads(batches: Sequence[bytes]) -> list[bytes]:
+    return [one[BATCH_HEADER_BYTES:] for one in batches]
+
+
+def test_a_slot_copies_from_the_position_whatever_the_plan_s_start_says(clusters: Clusters) -> None:
+    clusters.write(A, 2, 3, 1)
+    clusters.write(B, 4)
+    result = clusters.run(clusters.job({A: 2, B: 0}), planned(A, 6, start=5), planned(B, 4, start=4))
+    segments = {one.source: one for one in result.segments}
+    assert (segments[A].source_start, segments[A].source_end, segments[A].kind) == (2, 6, SegmentKind.DATA)
+    assert (segments[A].target_start, segments[A].record_count, segments[A].batch_count) == (0, 4, 2)
+    assert (segments[B].source_start, segments[B].source_end) == (0, 4)
+    assert result.txn is not None
+    assert result.txn.transactional_id == "m-3"
+    assert clusters.committed(result, A) == payloads(clusters.written[A][1:])
+    assert clusters.committed(result, B) == payloads(clusters.written[B])
+
+
+def test_a_slot_that_has_nothing_to_write_opens_no_transaction(clusters: Clusters) -> None:
+    clusters.source.seed(("orders", 0), batch(0, 2, attributes=0x10, producer_id=9, producer_epoch=0, base_sequence=0))
+    clusters.source.seed(("orders", 0), marker(2, 0, 9))
+    result = clusters.run(clusters.job({A: 0}), planned(A, 3))
+    assert [(one.kind, one.source_start, one.source_end) for one in result.segments] == [
+        (SegmentKind.ABORTED, 0, 2),
+        (SegmentKind.ABORT, 2, 3),
+    ]
+    assert result.txn is None
+    assert clusters.target.asked("InitProducerId") == 0
+
+
+@pytest.mark.parametrize(
+    "failure", [error(6), error(19), dropped_after()], ids=["leader moved", "too few replicas", "reply lost"]
+)
+def test_a_failed_produce_starts_the_slot_again_under_a_new_epoch_and_nothing_is_there_twice(
+    clusters: Clusters, failure: Any
+) -> None:
+    clusters.write(A, 2, 3, 1)
+    clusters.write(B, 4, 4)
+    clusters.target.change("Produce", AS_IT_SHOULD, failure)
+    result = clusters.run(clusters.job({A: 0, B: 0}), planned(A, 6), planned(B, 8))
+    assert clusters.target.asked("InitProducerId") >= 2
+    assert result.txn is not None
+    assert result.txn.producer_epoch >= 1
+    assert [(one.source, one.source_start, one.source_end) for one in result.segments] == [(A, 0, 6), (B, 0, 8)]
+    assert clusters.committed(result, A) == payloads(clusters.written[A])
+    assert clusters.committed(result, B) == payloads(clusters.written[B])
+    first = next(one for one in clusters.target.log("copy", 0).batches if one.header.producer_epoch == result.txn.producer_epoch)
+    assert result.segments[0].target_start == first.header.base_offset
+
+
+@pytest.mark.parametrize("code", [47, 90])
+def test_a_fenced_slot_does_not_initialise_again_because_another_run_may_own_the_id(clusters: Clusters, code: int) -> None:
+    clusters.write(A, 2)
+    clusters.target.change("Produce", error(code))
+    with pytest.raises(ProducerEpochFenced):
+        clusters.run(clusters.job({A: 0}), planned(A, 2))
+    assert clusters.target.asked("InitProducerId") == 1
+
+
+def test_a_target_that_keeps_failing_is_given_up_to_the_driver(clusters: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_task, "SLOT_PATIENCE_MS", 50.0)
+    clusters.write(A, 2)
+    clusters.target.change_always("Produce", error(6))
+    with pytest.raises(Retriable) as raised:
+        clusters.run(clusters.job({A: 0}), planned(A, 2))
+    assert raised.value.error_name == "NOT_LEADER_OR_FOLLOWER"
+
+
+def test_a_batch_that_the_target_refuses_is_named_by_its_source_offset_and_the_setting_to_change(clusters: Clusters) -> None:
+    clusters.write(A, 2, 3)
+    clusters.write(B, 1)
+    clusters.target.change("Produce", AS_IT_SHOULD, error(10, ("copy", 0)))
+    with pytest.raises(BatchRefused) as raised:
+        clusters.run(clusters.job({A: 0, B: 0}), planned(A, 5), planned(B, 1))
+    assert (raised.value.topic_partition, raised.value.base_offset) == (A.topic_partition, 2)
+    assert "max.message.bytes" in raised.value.remedy
+
+
+def test_bytes_that_were_damaged_behind_their_producer_are_named_corrupt(clusters: Clusters) -> None:
+    damaged = bytearray(batch(0, 1, payload=record(0, value=b"something longer")))
+    damaged[-3] ^= 0xFF
+    clusters.source.seed(("orders", 0), bytes(damaged))
+    with pytest.raises(CorruptBatch) as raised:
+        clusters.run(clusters.job({A: 0}), planned(A, 1))
+    assert (raised.value.topic_partition, raised.value.base_offset) == (A.topic_partition, 0)
+
+
+def test_a_batch_that_this_version_cannot_copy_is_refused_before_anything_is_written(clusters: Clusters) -> None:
+    clusters.source.seed(("orders", 0), batch(0, deltas=[0, 2]))
+    with pytest.raises(BatchRefused, match="compaction"):
+        clusters.run(clusters.job({A: 0}), planned(A, 3))
+    assert clusters.target.asked("Produce") == 0
+
+
+def test_a_partition_without_a_position_is_left_alone_and_reported(clusters: Clusters) -> None:
+    clusters.write(A, 1)
+    clusters.write(B, 1)
+    result = clusters.run(clusters.job({A: 0}), planned(A, 1), planned(B, 1))
+    assert [one.source for one in result.segments] == [A]
+    assert [one.source for one in result.unknown] == [B]
+
+
+def test_a_slot_with_too_many_segments_stops_at_a_batch_boundary(clusters: Clusters) -> None:
+    for number in range(20):
+        clusters.source.seed(("orders", 0), batch(2 * number, 1, payload=record(0, value=b"x" * 10_000)))
+    result = clusters.run(clusters.job({A: 0}, max_segments=5, fetch_bytes=1 << 16), planned(A, 40))
+    assert result.is_partial
+    assert 5 < len(result.segments) < 39
+    assert result.segments[-1].kind is SegmentKind.DATA
+
+
+def rows_of(clusters: Clusters, *ranges: PlannedRange) -> list[pa.RecordBatch]:
+    """What `kafka-batches` hands over, as it arrives in another process."""
+    reader = RowReader(
+        client=_client(clusters.source),
+        isolation=IsolationLevel.READ_COMMITTED,
+        limits=LIMITS,
+        keep=Keep.ALL,
+        fetch_bytes=1 << 16,
+        failures_as_rows=True,
+    )
+    made = []
+    for arrow_batch in reader.read(ranges):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, arrow_batch.schema) as writer:
+            writer.write_batch(arrow_batch)
+        made.append(pa.ipc.open_stream(sink.getvalue()).read_next_batch())
+    return made
+
+
+@pytest.fixture
+def in_slot_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_task, "_input_partition", lambda: 3)
+
+
+@pytest.mark.usefixtures("in_slot_3")
+@pytest.mark.parametrize("position", [0, 2, 5], ids=["in front of the rows", "at the rows", "inside the rows"])
+def test_rows_that_spark_hands_over_are_copied_from_the_position_as_direct_reading_would(
+    clusters: Clusters, position: int
+) -> None:
+    clusters.write(A, 2, 3)
+    clusters.source.seed(("orders", 0), batch(7, 2, attributes=0x10, producer_id=9, producer_epoch=0, base_sequence=0))
+    clusters.source.seed(("orders", 0), marker(9, 0, 9))
+    clusters.write(A, 4)
+    clusters.write(B, 1)
+    rows = rows_of(clusters, planned(A, 14, start=2), planned(B, 1))
+    through = run_slot(clusters.job({A: position, B: 0}), iter(rows), is_planned_ranges=False)
+    copied = clusters.committed(through, A)
+    direct = clusters.run(clusters.job({A: position, B: 0}), planned(A, 14, start=2), planned(B, 1))
+
+    def told(result: SlotResult) -> list[tuple[Any, ...]]:
+        return [(one.source, one.kind, one.source_start, one.source_end, one.record_count) for one in result.segments]
+
+    assert sorted(told(through)) == sorted(told(direct))
+    assert [one.source_end for one in through.segments if one.source == A][-1] == 14
+    assert copied == payloads([one for one in clusters.written[A] if int.from_bytes(one[:8], "big") >= position])
+
+
+@pytest.mark.usefixtures("in_slot_3")
+def test_an_error_of_whoever_read_the_rows_keeps_its_type_and_fields(clusters: Clusters) -> None:
+    clusters.write(A, 2)
+    clusters.source.log("orders", 0).delete_records_before(2)
+    with pytest.raises(DataLoss) as raised:
+        run_slot(clusters.job({A: 0}), iter(rows_of(clusters, planned(A, 2))), is_planned_ranges=False)
+    assert (raised.value.topic_partition, raised.value.expected_offset, raised.value.log_start_offset) == (
+        A.topic_partition,
+        0,
+        2,
+    )
+
+
+@pytest.mark.usefixtures("in_slot_3")
+def test_rows_of_a_partition_without_a_position_are_left_alone_and_reported_once(clusters: Clusters) -> None:
+    clusters.write(A, 1)
+    clusters.write(B, 1, 2, 1)
+    rows = rows_of(clusters, planned(A, 1), planned(B, 4))
+    result = run_slot(clusters.job({A: 0}), iter(rows), is_planned_ranges=False)
+    assert [one.source for one in result.segments] == [A]
+    assert [(one.source, one.start, one.end) for one in result.unknown] == [(B, 0, 4)]
