@@ -16,8 +16,6 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-import pyarrow.compute as pc
-
 from shallow_mirror.broker.cluster import Cluster, ListedOffset
 from shallow_mirror.checkpoints import observations
 from shallow_mirror.checkpoints.offset_map import OffsetMap
@@ -213,7 +211,7 @@ def ask_target(config: MirrorConfig) -> str | None:
 
 def _read_run(tables: str, recorded: Recorded) -> RunStatus:
     """As the map records it; `runs` adds how it ended, where it was written."""
-    rows = observations.read_rows(tables, observations.RUNS_TABLE, pc.field("run_epoch") == recorded.run_epoch)
+    rows = observations.read_rows(tables, observations.RUNS_TABLE, f"run_epoch = {recorded.run_epoch}")
     known = {name: value for row in rows for name, value in row.items() if value is not None}
     outcome, run = known.get("outcome"), recorded.run
     return RunStatus(
@@ -242,7 +240,7 @@ def _is_alive(host: str, pid: int) -> bool | None:
 
 
 def _read_micro_batches(tables: str, newest: int) -> tuple[MicroBatchStatus, ...]:
-    recent = pc.field("micro_batch") > newest - 20 * MICRO_BATCHES_SHOWN
+    recent = f"micro_batch > {newest - 20 * MICRO_BATCHES_SHOWN}"
     rows = observations.read_rows(tables, observations.MICRO_BATCHES_TABLE, recent)
     ordered = sorted(rows, key=lambda row: (row["micro_batch"], row["settled_at"]))
     return tuple(_micro_batch(row) for row in ordered[-MICRO_BATCHES_SHOWN:])

@@ -14,7 +14,7 @@ from chispa import assert_df_equality
 from deltalake import DeltaTable
 from tests.conftest import _stop_spark
 
-from shallow_mirror.checkpoints import offset_map_owner as offset_map_module
+from shallow_mirror.checkpoints import offset_map_owner
 from shallow_mirror.checkpoints.observations import MICRO_BATCHES, RUNS, MicroBatchObservation, Observations
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
@@ -50,7 +50,7 @@ class Mirrored:
     """A map that grew as a mirror makes it grow. `clock_ms` is the time of the next decision."""
 
     def __init__(self, tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(offset_map_module, "COMPACT_EVERY_DECISIONS", 5)
+        monkeypatch.setattr(offset_map_owner, "COMPACT_EVERY_DECISIONS", 5)
         self.tables, self.clock_ms = str(tables), 1_700_000_000_123
         self.owner = OffsetMapOwner.take_over(
             self.tables, mirror="m", source_cluster_id="S", target_cluster_id="T", run=RUN, now_ms=lambda: self.clock_ms
