@@ -2,8 +2,10 @@
 BIN := .venv/bin
 STAMP := .venv/.installed
 PYTEST_ARGS ?=
+# Tests chosen by PYTEST_ARGS may all be of the other kind: pytest's exit code 5.
+NONE_CHOSEN = $(if $(PYTEST_ARGS),|| test $$? -eq 5)
 .DEFAULT_GOAL := help
-.PHONY: help setup java links demo test check lint types contracts bench clean
+.PHONY: help setup java links demo test unit check lint types contracts bench clean
 
 help: ## say what there is
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -11,11 +13,13 @@ help: ## say what there is
 demo: setup java ## two real clusters, messy traffic, mirror, kill, resume, prove
 	$(BIN)/shallow-mirror demo
 
-test: setup java ## every test, with real brokers and Spark
-	$(BIN)/pytest --durations=15 $(PYTEST_ARGS)
+test: setup java unit ## every test, with real brokers and Spark
+	$(BIN)/pytest --durations=15 -m "brokers or spark" $(PYTEST_ARGS) $(NONE_CHOSEN)
 
-check: setup lint types contracts ## what needs no Java: lint, types, import contracts and the pure tests
-	$(BIN)/pytest -m "not brokers and not spark" $(PYTEST_ARGS)
+unit: setup ## the tests that need no Java, in two processes
+	$(BIN)/pytest -n 2 -m "not brokers and not spark" $(PYTEST_ARGS) $(NONE_CHOSEN)
+
+check: setup lint types contracts unit ## what needs no Java: lint, types, import contracts and those tests
 
 lint: setup ## ruff: rules and format
 	$(BIN)/ruff check .

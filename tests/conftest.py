@@ -54,8 +54,7 @@ def no_child_process_is_left() -> Iterator[None]:
     yield
     _stop_spark()
     children = [child for child in psutil.Process().children(recursive=True) if child not in before]
-    _, alive = psutil.wait_procs(children, timeout=10)
-    left = [child for child in alive if not _is_of_python(child)]
+    _, left = psutil.wait_procs([child for child in children if not _is_of_python(child)], timeout=10)
     described = [" ".join(child.cmdline())[:300] for child in left if child.is_running()]
     for child in left:
         child.kill()
