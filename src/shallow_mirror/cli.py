@@ -54,9 +54,7 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")
 
 
 @app.callback()
-def _prepare(
-    context: typer.Context, verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False
-) -> None:
+def _prepare(context: typer.Context, verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False) -> None:
     if context.obj is _OWN_PROCESS and context.invoked_subcommand in _READING_COMMANDS:
         sys.meta_path.insert(0, _NoPandas())
     logging.basicConfig(
