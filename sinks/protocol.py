@@ -10,6 +10,7 @@ Invariants, cited where they are kept:
      (Where EndTxn's answer was ambiguous the transaction is already over; initialising it is what makes that sure.)
   D  Evidence is read only after InitProducerId answered 0.
   E  An odd version (settled) is written only when every transaction of the decision is definite.
+  F  Nothing is produced under a producer id that has records in the target's logs whose marker was never written.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, TypeVar
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.errors import RecoverNeeded
 from shallow_mirror.sinks.resolve import DecidedTxn, LogEvidence, ReceiptEvidence, TxnFate, decided_txns, judge_log, judge_receipt
-from shallow_mirror.types import PlannedRange, Segment, SlotTxn
+from shallow_mirror.types import PlannedRange, Segment, SlotTxn, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,17 @@ class InitProducerId:
 
 
 @dataclass(frozen=True, slots=True)
+class AbortForgotten:
+    """Make sure that nothing of these ids is open any more, at these places; None: wherever the map has records.
+
+    Only after InitProducerId answered 0 for each of them. No answer.
+    """
+
+    transactional_ids: tuple[str, ...]
+    places: tuple[TopicPartition, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ReadReceipt:
     """Answer: a `ReceiptEvidence`."""
 
@@ -124,6 +136,7 @@ Action = (
     | EndTxn
     | AwaitVisible
     | InitProducerId
+    | AbortForgotten
     | ReadReceipt
     | ReadTargetLog
     | RemoveRows
@@ -161,6 +174,7 @@ def start_up(
     for transactional_id in transactional_ids:  # invariant C: after resolution
         yield InitProducerId(transactional_id)
     yield Settle()
+    yield AbortForgotten(tuple(transactional_ids))  # invariant F
     return removed
 
 
@@ -176,10 +190,13 @@ def end_all(decided: Sequence[DecidedTxn], *, report: bool = False) -> Generator
             yield ReportFate(one.txn, fate)
         if fate is TxnFate.UNDECIDABLE:
             raise RecoverNeeded(
-                f"nothing says whether the Kafka transaction {one.txn} was committed: its receipt has expired and the target "
-                "holds none of its records any more. Its rows stay in the offset map; an operator has to choose."
+                f"nothing says whether the Kafka transaction {one.txn} was committed: its receipt is gone and the target holds "
+                f"none of its records at {', '.join(str(written) for written in one.written)}. Its rows stay in the offset map, "
+                "and nothing was copied since. Find out whether those records reached the target, then choose with "
+                "`shallow-mirror recover`"
             )
         if fate is TxnFate.NOT_COMMITTED:
+            yield AbortForgotten((one.txn.transactional_id,), tuple(written.topic_partition for written in one.written))
             yield RemoveRows(one.txn)
             removed.append(one.txn)
         else:

@@ -8,16 +8,9 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.forgotten_markers import abort_forgotten, open_places, write_markers
 from shallow_mirror.broker.range_reader import RangeReader, ReadRange
-from shallow_mirror.broker.txn import (
-    EndTxnAnswer,
-    Receipt,
-    add_offsets,
-    add_partitions,
-    end_txn,
-    init_producer_id,
-    read_receipt,
-)
+from shallow_mirror.broker.txn import EndTxnAnswer, Receipt, end_txn, init_producer_id, read_receipt
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLoss, MirrorError, Retriable
@@ -30,6 +23,9 @@ _log = logging.getLogger(__name__)
 
 SETTLE_PATIENCE_MS = 1_000
 """How long markers may take before the target is asked whether our transaction is still open there."""
+
+PENDING_PATIENCE_MS = 5_000
+"""How long a receipt may stay pending before its marker counts as forgotten."""
 
 _POLL_MS = (2, 5, 10, 20, 50, 100)
 _EVIDENCE_FETCH_BYTES = 1 << 20
@@ -56,6 +52,7 @@ class TxnPerformer:
         self._owner, self._target = owner, target
         self._transaction_timeout_ms = transaction_timeout_ms
         self._observer, self._clock, self._sleep = observer, clock, sleep
+        self._fenced: dict[str, SlotTxn] = {}
 
     def perform(self, action: protocol.Action, deadline: Deadline) -> Any:
         match action:
@@ -67,8 +64,13 @@ class TxnPerformer:
             case protocol.AwaitVisible(decided):
                 return self._await_visible(decided, deadline)
             case protocol.InitProducerId(name):
-                init_producer_id(self._target, name, self._transaction_timeout_ms, deadline)
+                self._fenced[name] = init_producer_id(self._target, name, self._transaction_timeout_ms, deadline)
                 return None
+            case protocol.AbortForgotten(names, places):
+                if places is None:
+                    places = tuple({one.target.topic_partition for one in self._owner.positions().values()})
+                fenced = [self._fenced[name] for name in names]
+                return abort_forgotten(self._target, fenced, places, self._transaction_timeout_ms, deadline)
             case protocol.ReadReceipt(decided):
                 return self._receipt_evidence(decided, deadline)
             case protocol.ReadTargetLog(decided):
@@ -114,22 +116,15 @@ class TxnPerformer:
 
         Somebody else's open transaction may hold the LSO as well: then there is nothing to repair, only to wait.
         """
-        states = self._target.describe_producers([one.topic_partition for one in waiting], deadline)
-        is_ours_open = any(
-            state.producer_id == decided.txn.producer_id and state.current_txn_start_offset >= 0
-            for producers in states.values()
-            for state in producers
-        )
-        if not is_ours_open:
+        if not open_places(self._target, {decided.txn.producer_id}, [one.topic_partition for one in waiting], deadline):
             return
         _log.warning("recovery: %s was committed but its markers are missing: writing them with an empty commit", decided.txn)
-        again = init_producer_id(self._target, decided.txn.transactional_id, self._transaction_timeout_ms, deadline)
-        add_partitions(self._target, again, [one.topic_partition for one in decided.written], deadline)
-        add_offsets(self._target, again, deadline)
-        end_txn(self._target, again, True, deadline)
+        places = [one.topic_partition for one in decided.written]
+        write_markers(self._target, decided.txn.transactional_id, places, True, self._transaction_timeout_ms, deadline)
 
     def _receipt_evidence(self, decided: DecidedTxn, deadline: Deadline) -> ReceiptEvidence:
-        """88 (a commit is pending): the transaction was only just ended, so fence again and read again."""
+        """88 (a commit is pending): the transaction was only just ended, so fence again and read again, for a while."""
+        patience = deadline.sooner(PENDING_PATIENCE_MS)
         while True:
             answer = read_receipt(self._target, decided.txn.transactional_id, decided.receipt_partition, deadline)
             if answer is None:
@@ -137,7 +132,8 @@ class TxnPerformer:
             if isinstance(answer, Receipt):
                 ours = (answer.producer_id, answer.producer_epoch) == (decided.txn.producer_id, decided.txn.producer_epoch)
                 return ReceiptEvidence.OURS if ours else ReceiptEvidence.ANOTHERS
-            deadline.require(f"the pending receipt of {decided.txn}")
+            if patience.is_over():
+                return ReceiptEvidence.PENDING
             init_producer_id(self._target, decided.txn.transactional_id, self._transaction_timeout_ms, deadline)
             self._sleep(_POLL_MS[-1] / 1000)
 
@@ -150,6 +146,13 @@ class TxnPerformer:
         ends = self._target.list_offsets({place: -1}, IsolationLevel.READ_UNCOMMITTED, deadline)
         if ends[place].offset <= written.start:  # nothing will ever come: a Fetch would only wait
             return LogEvidence.NOTHING
+        polls = 0
+        while self._target.list_offsets({place: -1}, IsolationLevel.READ_COMMITTED, deadline)[place].offset <= written.start:
+            if open_places(self._target, {txn.producer_id}, [place], deadline):
+                return LogEvidence.OPEN
+            deadline.require(f"the last stable offset of {place} to pass {written.start}")
+            self._sleep(_POLL_MS[min(polls, len(_POLL_MS) - 1)] / 1000)
+            polls += 1
         reader = RangeReader(
             self._target,
             [ReadRange(place, metadata.partitions[place.partition].leader_epoch, written.start, written.start + 1, 1.0)],

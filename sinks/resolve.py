@@ -21,11 +21,13 @@ class TxnFate(enum.Enum):
 
 
 class ReceiptEvidence(enum.Enum):
-    """What the receipt of the slot says. An absent receipt is no evidence: it may have expired."""
+    """What the receipt of the slot says. An absent receipt is no evidence: it may have expired. Nor is one that stays
+    pending: its marker was forgotten."""
 
     OURS = "ours"
     ANOTHERS = "another's"
     ABSENT = "absent"
+    PENDING = "pending"
 
 
 class LogEvidence(enum.Enum):
@@ -33,6 +35,7 @@ class LogEvidence(enum.Enum):
 
     OURS = "ours"
     OURS_ABORTED = "ours, aborted"
+    OPEN = "ours, and its marker was never written"
     NOTHING = "nothing"
 
 
@@ -43,6 +46,9 @@ class WrittenRange:
     topic_partition: TopicPartition
     start: int
     end: int
+
+    def __str__(self) -> str:
+        return f"{self.topic_partition} [{self.start}, {self.end})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +88,19 @@ def judge_receipt(receipt: ReceiptEvidence) -> TxnFate:
         ReceiptEvidence.OURS: TxnFate.COMMITTED,
         ReceiptEvidence.ANOTHERS: TxnFate.NOT_COMMITTED,
         ReceiptEvidence.ABSENT: TxnFate.UNDECIDABLE,
+        ReceiptEvidence.PENDING: TxnFate.UNDECIDABLE,
     }[receipt]
 
 
 def judge_log(evidence: Sequence[LogEvidence]) -> TxnFate:
-    """A transaction commits or aborts in all its partitions alike: the first partition that says something decides."""
+    """A transaction commits or aborts in all its partitions alike: the first partition that says something decides.
+
+    Where markers were written nowhere, nobody has seen any of it: aborting it now is as good as having aborted it then.
+    """
     for one in evidence:
         if one is LogEvidence.OURS:
             return TxnFate.COMMITTED
         if one is LogEvidence.OURS_ABORTED:
             return TxnFate.NOT_COMMITTED
-    return TxnFate.UNDECIDABLE
+    is_open_everywhere = bool(evidence) and all(one is LogEvidence.OPEN for one in evidence)
+    return TxnFate.NOT_COMMITTED if is_open_everywhere else TxnFate.UNDECIDABLE

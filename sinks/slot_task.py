@@ -21,6 +21,7 @@ from pyspark import TaskContext
 
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.forgotten_markers import abort_forgotten
 from shallow_mirror.broker.produce_window import ProduceRefused, ProduceWindow, explain_refusal
 from shallow_mirror.broker.txn import add_partitions, init_producer_id, write_receipt
 from shallow_mirror.broker.worker import cluster_of_worker, freeze_imports_once
@@ -140,14 +141,20 @@ def run_slot(job: SlotJob, rows: Iterator[pa.RecordBatch], *, is_planned_ranges:
     limits = ReadingLimits(isolation=job.isolation, fetch_bytes=job.fetch_bytes, deadline=deadline)
     positions = known_only(job.positions, job.routes.keys())
     source, target = cluster_of_worker(job.source), cluster_of_worker(job.target)
+    places = [job.routes[one.topic].target_of(one).topic_partition for one in positions]
+    attempt = _spark_attempt()
     if not is_planned_ranges:
         slot = _OpenSlot(job, _input_partition(), target, deadline)
+        if attempt:
+            slot.clean_up(places)
         return _copy(job, RowReading(source, rows, slot.number, positions, limits), positions, slot)
     ranges = [one for arrow_batch in rows for one in ranges_of(arrow_batch)]
     patience, tries = deadline.sooner(SLOT_PATIENCE_MS), 0
     while True:
         slot = _OpenSlot(job, ranges[0].slot, target, deadline)
         try:
+            if attempt or tries:
+                slot.clean_up(places)
             return _copy(job, DirectReading(source, ranges, positions, limits), positions, slot)
         except Retriable as error:
             if type(error) is not Retriable or patience.is_over():
@@ -155,6 +162,11 @@ def run_slot(job: SlotJob, rows: Iterator[pa.RecordBatch], *, is_planned_ranges:
             _log.warning("slot %d starts again from its positions: %s", slot.number, error)
             target.pause(tries, patience)
             tries += 1
+
+
+def _spark_attempt() -> int:
+    context = TaskContext.get()
+    return 0 if context is None else int(context.attemptNumber())
 
 
 def _input_partition() -> int:
@@ -218,6 +230,12 @@ class _OpenSlot:
         self._job, self._target, self._deadline = job, target, deadline
         self._window: ProduceWindow | None = None
         self._sequences: dict[TopicPartition, int] = {}
+
+    def clean_up(self, places: Sequence[TopicPartition]) -> None:
+        """Before another try: nothing of the one before may still be open, or it would end with this one."""
+        name, timeout_ms = transactional_id(self._job.mirror, self.number), self._job.transaction_timeout_ms
+        fenced = init_producer_id(self._target, name, timeout_ms, self._deadline)
+        abort_forgotten(self._target, [fenced], places, timeout_ms, self._deadline)
 
     def copy(
         self,

@@ -44,6 +44,8 @@ class World:
     receipts: dict[str, int] = field(default_factory=dict)
     receipts_expire: bool = False
     log_is_cleaned: bool = False
+    forgets_aborts: bool = False
+    """Aborts write no markers; the next marker of the same transactional id then ends the forgotten transaction too."""
     times_out: Callable[[str], bool] = lambda _name: False
 
     def position(self, slot: int) -> int:
@@ -52,9 +54,15 @@ class World:
     def init(self, name: str) -> int:
         epoch = self.epochs.get(name, -1)
         if (name, epoch) in self.txns and self.txns[name, epoch].state == "ongoing":
-            self.txns[name, epoch].state = "aborted"
+            self.abort(self.txns[name, epoch])
         self.epochs[name] = epoch + 1
         return epoch + 1
+
+    def abort(self, txn: Txn) -> None:
+        txn.state = "forgotten" if self.forgets_aborts else "aborted"
+
+    def of_name(self, name: str, state: str) -> list[Txn]:
+        return [txn for (owner, _), txn in self.txns.items() if owner == name and txn.state == state]
 
     def perform(self, action: protocol.Action) -> Any:
         match action:
@@ -71,12 +79,13 @@ class World:
                 assert any(row.txn == txn for row in self.rows), "EndTxn before the decision"
                 kept = self.txns[txn.transactional_id, txn.producer_epoch]
                 if self.times_out(txn.transactional_id) and kept.state == "ongoing":
-                    kept.state = "aborted"
+                    self.abort(kept)
                     self.epochs[txn.transactional_id] += 1
                 if self.epochs[txn.transactional_id] != txn.producer_epoch:
                     return False
                 assert kept.state in ("ongoing", "committed")
-                kept.state = "committed"
+                for ended in (kept, *self.of_name(txn.transactional_id, "forgotten")):
+                    ended.state = "committed"
                 self.receipts[txn.transactional_id] = txn.producer_epoch
                 return True
             case protocol.AwaitVisible(decided):
@@ -87,7 +96,13 @@ class World:
                 )
             case protocol.InitProducerId(name):
                 self.init(name)
+            case protocol.AbortForgotten(names):
+                for name in names:
+                    for forgotten in self.of_name(name, "forgotten"):
+                        forgotten.state = "aborted"
             case protocol.ReadReceipt(decided):
+                if self.of_name(decided.txn.transactional_id, "forgotten"):
+                    return ReceiptEvidence.PENDING
                 assert self.epochs[decided.txn.transactional_id] > decided.txn.producer_epoch, "evidence before fencing"
                 receipt = self.receipts.get(decided.txn.transactional_id)
                 if receipt is None or self.receipts_expire:
@@ -97,6 +112,8 @@ class World:
                 state = self.txns[decided.txn.transactional_id, decided.txn.producer_epoch].state
                 if self.log_is_cleaned:
                     return (LogEvidence.NOTHING,)
+                if state == "forgotten":
+                    return (LogEvidence.OPEN,)
                 return (LogEvidence.OURS if state == "committed" else LogEvidence.OURS_ABORTED,)
             case protocol.RemoveRows(txn):
                 self.rows = [row for row in self.rows if row.txn != txn]
@@ -156,22 +173,28 @@ def live_until_done(world: World, crashes: list[int]) -> None:
 EVERYTHING = [(slot, offset) for slot in range(SLOTS) for offset in range(END)]
 
 
-@pytest.mark.parametrize("first", range(26))
+@pytest.mark.parametrize("first", range(27))
 @pytest.mark.parametrize("second", [0, 1, 2, 3, 5, 8, 13])
-def test_a_crash_after_any_two_actions_loses_and_repeats_nothing(first: int, second: int) -> None:
-    world = World()
+@pytest.mark.parametrize("forgets_aborts", [False, True])
+def test_a_crash_after_any_two_actions_loses_and_repeats_nothing(first: int, second: int, forgets_aborts: bool) -> None:
+    world = World(forgets_aborts=forgets_aborts)
     live_until_done(world, [first, second])
     assert sorted(world.visible()) == EVERYTHING
 
 
 @pytest.mark.parametrize("timed_out", [{"m-0"}, {"m-1"}, {"m-0", "m-1"}])
 @pytest.mark.parametrize("receipts_expire", [False, True])
-@pytest.mark.parametrize("crash", range(26))
+@pytest.mark.parametrize("forgets_aborts", [False, True])
+@pytest.mark.parametrize("crash", range(27))
 def test_a_transaction_that_timed_out_before_its_end_is_removed_and_read_again(
-    timed_out: set[str], receipts_expire: bool, crash: int
+    timed_out: set[str], receipts_expire: bool, forgets_aborts: bool, crash: int
 ) -> None:
     timeouts = itertools.count()
-    world = World(receipts_expire=receipts_expire, times_out=lambda name: name in timed_out and next(timeouts) < 2)
+    world = World(
+        receipts_expire=receipts_expire,
+        forgets_aborts=forgets_aborts,
+        times_out=lambda name: name in timed_out and next(timeouts) < 2,
+    )
     live_until_done(world, [crash])
     assert sorted(world.visible()) == EVERYTHING
 
