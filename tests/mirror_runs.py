@@ -44,11 +44,11 @@ def document(source: str, target: str, include: Sequence[str], /, **groups: Any)
     return made
 
 
-def config(folder: Path, source: str, target: str, include: Sequence[str], **groups: Any) -> MirrorConfig:
+def config(folder: Path, source: str, target: str, include: Sequence[str], /, **groups: Any) -> MirrorConfig:
     return MirrorConfig.from_document(document(source, target, include, **groups), folder=folder)
 
 
-def conf_file(folder: Path, source: str, target: str, include: Sequence[str], **groups: Any) -> Path:
+def conf_file(folder: Path, source: str, target: str, include: Sequence[str], /, **groups: Any) -> Path:
     path = folder / "mirror.yaml"
     path.write_text(yaml.safe_dump(document(source, target, include, **groups)), encoding="utf-8")
     return path
