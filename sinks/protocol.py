@@ -192,8 +192,8 @@ def end_all(decided: Sequence[DecidedTxn], *, report: bool = False) -> Generator
             raise RecoverNeeded(
                 f"nothing says whether the Kafka transaction {one.txn} was committed: its receipt is gone and the target holds "
                 f"none of its records at {', '.join(str(written) for written in one.written)}. Its rows stay in the offset map, "
-                "and nothing was copied since. Find out whether those records reached the target, then choose with "
-                "`shallow-mirror recover`"
+                "and nothing was copied since. A command to choose is not built yet: keep tables and target as they are, find "
+                "out whether those records reached the target, and go on with another mirror id, tables and a later read.start"
             )
         if fate is TxnFate.NOT_COMMITTED:
             yield AbortForgotten((one.txn.transactional_id,), tuple(written.topic_partition for written in one.written))
