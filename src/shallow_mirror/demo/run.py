@@ -33,6 +33,7 @@ KILL_SHARE = 0.25
 """The mirror is killed once this share of the records is visible on the target, so that recovery finds history."""
 
 INTERRUPTED = 130
+_FILE_WIDTH = 120
 _POLL_S = 0.02
 _WATCH_TIMEOUT_S = 300.0
 
@@ -100,6 +101,13 @@ def mirror_file(source_bootstrap: str, target_bootstrap: str, tables: Path) -> s
     return yaml.safe_dump(settings, sort_keys=False)
 
 
+def _wide_enough(console: Console) -> Console:
+    """A file or a pipe has no width: tables need not be cut to a terminal's."""
+    if not console.is_terminal:
+        console.width = max(console.width, _FILE_WIDTH)
+    return console
+
+
 class _Demo:
     """The steps in their order; each announces itself."""
 
@@ -113,7 +121,7 @@ class _Demo:
 
     def run(self) -> int:
         with self.progress:
-            starting = self.progress.add_task("start two Kafka clusters", total=2)
+            starting = self._begin("start two Kafka clusters", total=2)
             nodes = start_clusters(self.work / "clusters", 2)
             try:
                 self.progress.update(starting, completed=2)
@@ -121,14 +129,20 @@ class _Demo:
             finally:
                 stop_clusters(nodes)
         is_kept = self.keep or not result.is_equal
-        summary.show(Console(), result, conf=self.conf, tables=self.tables, is_kept=is_kept)
+        summary.show(_wide_enough(Console()), result, conf=self.conf, tables=self.tables, is_kept=is_kept)
         return 0 if result.is_equal else 1
+
+    def _begin(self, description: str, total: int) -> TaskID:
+        """Bars are drawn on terminals only; elsewhere each step is a line when it begins."""
+        if not self.progress.console.is_terminal:
+            self.progress.console.print(description)
+        return self.progress.add_task(description, total=total)
 
     def _mirror_and_compare(self, source: str, target: str) -> summary.DemoResult:
         traffic = self._write(source)
         self.conf.write_text(mirror_file(source, target, self.tables), encoding="utf-8")
         watch = _TargetWatch(target, traffic)
-        mirrored = self.progress.add_task("mirror, until it is killed", total=traffic.visible_records)
+        mirrored = self._begin("mirror, until it is killed", total=traffic.visible_records)
         kill = self._run_and_kill(watch, mirrored)
         recovery: tuple[tuple[str, str], ...] = (("", "not needed"),)
         if kill is not None:
@@ -138,7 +152,7 @@ class _Demo:
         return self._compare(source, target, traffic, kill, recovery)
 
     def _write(self, source: str) -> TrafficReport:
-        writing = self.progress.add_task("write traffic to the source", total=self.records)
+        writing = self._begin("write traffic to the source", total=self.records)
         report = write_traffic(
             source, records=self.records, seed=SEED, on_progress=lambda written: self.progress.update(writing, completed=written)
         )
@@ -190,7 +204,7 @@ class _Demo:
         kill: summary.Kill | None,
         recovery: tuple[tuple[str, str], ...],
     ) -> summary.DemoResult:
-        comparing = self.progress.add_task("compare record by record", total=2 * traffic.visible_records)
+        comparing = self._begin("compare record by record", total=2 * traffic.visible_records)
         rows = load_rows(self.tables)
         translation = RowTranslation(rows)
         comparison = checker.compare(

@@ -129,6 +129,7 @@ def _look_further(console: Console, *, conf: Path, tables: Path, is_kept: bool) 
         f"offset map (Delta): {path}",
         f"logs of the two runs: {conf.parent / 'run-1.log'}, {conf.parent / 'run-2.log'}",
         f"shallow-mirror translate {conf} orders.events 0 1000",
+        f"SHALLOW_MIRROR_DEMO={conf.parent} for notebooks/tour.ipynb",
         "SELECT kind, count(*) AS segments, sum(batch_count) AS batches, sum(record_count) AS records, sum(size_bytes) AS bytes "
         f"FROM delta.`{path}` GROUP BY kind ORDER BY kind",
         "SELECT micro_batch, min(decided_at) AS decided_at, sum(record_count) AS records, max(transactional_id) AS slot "
