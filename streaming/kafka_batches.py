@@ -27,6 +27,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, DataLoss, MirrorError, Retriable
 from shallow_mirror.streaming import planning
 from shallow_mirror.streaming.batch_options import BatchOptions, parse_options
+from shallow_mirror.streaming.micro_batch_planner import MicroBatchPlanner
 from shallow_mirror.streaming.planned_stream import (
     PlannedStreamReader,
     SlotPartition,
@@ -34,7 +35,7 @@ from shallow_mirror.streaming.planned_stream import (
     mirror_of,
     slot_partitions,
 )
-from shallow_mirror.streaming.planner import LogEnds, MicroBatchPlanner, Planner
+from shallow_mirror.streaming.planner import LogEnds, Planner
 from shallow_mirror.types import (
     BatchLimits,
     IsolationLevel,

@@ -19,8 +19,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.streaming import planning
+from shallow_mirror.streaming.micro_batch_planner import MicroBatchPlanner
 from shallow_mirror.streaming.plan_settings import PlanSettings
-from shallow_mirror.streaming.planner import MicroBatchPlanner, Planner
+from shallow_mirror.streaming.planner import Planner
 from shallow_mirror.streaming.planning import Offsets
 from shallow_mirror.streaming.told_errors import told_to_the_driver
 from shallow_mirror.types import PlannedRange

@@ -35,18 +35,6 @@ def fake() -> Iterator[StrictCluster]:
         yield cluster
 
 
-@pytest.fixture
-def clock() -> SleepingClock:
-    return SleepingClock()
-
-
-@pytest.fixture
-def client(fake: StrictCluster, clock: SleepingClock) -> Iterator[Cluster]:
-    cluster = client_of(fake, clock)
-    yield cluster
-    cluster.close()
-
-
 def leaders(client: Cluster, clock: SleepingClock) -> dict[TopicPartition, int]:
     return {place: one.leader for place, one in client.leaders([A, B], clock.deadline()).items()}
 

@@ -6,7 +6,7 @@ import contextlib
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -39,26 +39,6 @@ from shallow_mirror.types import SlotTxn, TopicPartition
 NAME = "mirror-0"
 A, B, C = (TopicPartition("t", partition) for partition in range(3))
 LOOK_AHEAD_S = 0.02
-
-
-@pytest.fixture
-def fake() -> Iterator[StrictCluster]:
-    """Partitions 0 and 2 are led by node 1, partition 1 by node 2."""
-    with StrictCluster(nodes=2) as cluster:
-        cluster.create_topic("t", 3)
-        yield cluster
-
-
-@pytest.fixture
-def clock() -> SleepingClock:
-    return SleepingClock()
-
-
-@pytest.fixture
-def client(fake: StrictCluster, clock: SleepingClock) -> Iterator[Cluster]:
-    cluster = client_of(fake, clock)
-    yield cluster
-    cluster.close()
 
 
 class Slot:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -24,7 +24,7 @@ from tests.fakes.changes import (
     truncated,
     wrong_correlation_id,
 )
-from tests.fakes.clients import SleepingClock, client_of
+from tests.fakes.clients import SleepingClock
 from tests.fakes.strict_broker import StrictCluster
 from tests.record_batches import batch, marker
 
@@ -35,26 +35,6 @@ from shallow_mirror.types import IsolationLevel, TopicPartition
 
 A, B, C = (TopicPartition("t", partition) for partition in range(3))
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
-
-
-@pytest.fixture
-def fake() -> Iterator[StrictCluster]:
-    """Partitions 0 and 2 are led by node 1, partition 1 by node 2."""
-    with StrictCluster(nodes=2) as cluster:
-        cluster.create_topic("t", 3)
-        yield cluster
-
-
-@pytest.fixture
-def clock() -> SleepingClock:
-    return SleepingClock()
-
-
-@pytest.fixture
-def client(fake: StrictCluster, clock: SleepingClock) -> Iterator[Cluster]:
-    cluster = client_of(fake, clock)
-    yield cluster
-    cluster.close()
 
 
 class Reading:

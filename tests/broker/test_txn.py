@@ -54,18 +54,6 @@ def fake() -> Iterator[StrictCluster]:
         yield cluster
 
 
-@pytest.fixture
-def clock() -> SleepingClock:
-    return SleepingClock()
-
-
-@pytest.fixture
-def client(fake: StrictCluster, clock: SleepingClock) -> Iterator[Cluster]:
-    cluster = client_of(fake, clock)
-    yield cluster
-    cluster.close()
-
-
 class Slot:
     """The package's calls for one transaction, without their repeated arguments."""
 

@@ -12,8 +12,9 @@ from pyspark.sql import DataFrame
 
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.streaming import mirror_ranges, planned_stream, session
+from shallow_mirror.streaming.micro_batch_planner import MicroBatchPlanner
 from shallow_mirror.streaming.plan_settings import PlanSettings
-from shallow_mirror.streaming.planner import LogEnds, MicroBatchPlanner
+from shallow_mirror.streaming.planner import LogEnds
 from shallow_mirror.types import PlannedRange, SourcePartition
 
 A, B = SourcePartition("orders", "idA", 0), SourcePartition("users", "idB", 0)

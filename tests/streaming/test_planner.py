@@ -13,8 +13,9 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLoss, Retriable
 from shallow_mirror.streaming import notes, planning
+from shallow_mirror.streaming.micro_batch_planner import MicroBatchPlanner
 from shallow_mirror.streaming.plan_settings import PlanSettings
-from shallow_mirror.streaming.planner import FirstBatch, LogEnds, MicroBatchPlanner, Planner
+from shallow_mirror.streaming.planner import FirstBatch, LogEnds, Planner
 from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
 
 A, B = SourcePartition("orders", "idA", 0), SourcePartition("orders", "idA", 1)

@@ -1,0 +1,163 @@
+"""Planner process: how far the next micro-batch goes and which slot takes what, over the life of a query."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import Retriable
+from shallow_mirror.sinks import routing
+from shallow_mirror.streaming import notes, planning
+from shallow_mirror.streaming.plan_settings import PlanSettings
+from shallow_mirror.streaming.planner import LogEnds, Planner
+from shallow_mirror.streaming.planning import Offsets
+from shallow_mirror.types import PlannedRange, SourcePartition
+
+_log = logging.getLogger(__name__)
+
+_PATIENCE_MS = 60_000.0
+_PAUSE_S = 1.0
+_TRUNCATION_CHECKS = 5
+
+
+class MicroBatchPlanner:
+    """State of the planner process over the life of a query: estimates, slots of last time, the available-now target."""
+
+    def __init__(
+        self,
+        settings: PlanSettings,
+        planner: Planner,
+        *,
+        parallelism: int,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    ) -> None:
+        self._settings, self._planner, self._parallelism = settings, planner, parallelism
+        self._clock, self._sleep, self._now_ms = clock, sleep, now_ms
+        self._bytes_per_offset: dict[SourcePartition, float] = {}
+        self._slots: dict[SourcePartition, int] = {}
+        self._leader_epochs: Mapping[SourcePartition, int] = {}
+        self._target: LogEnds | None = None
+        self._is_available_now = False
+        self._since_ms: int | None = None
+        self._planned: tuple[float, float] | None = None
+
+    def initial(self) -> dict[SourcePartition, int]:
+        """Positions of a mirror that has none. Raises Retriable."""
+        return self._planner.start_offsets({}, self._deadline())
+
+    def prepare_available_now(self) -> None:
+        """Fix the end of the query. Raises Retriable: a query that must end has nothing to wait for otherwise."""
+        self._is_available_now = True
+        self._target = self._insist()
+
+    def latest(self, start: Offsets) -> dict[SourcePartition, int]:
+        """Where the next micro-batch ends; `start` while the source does not answer. Raises DataLoss.
+
+        New partitions enter at their log start, without a range; they move from the next plan on.
+        """
+        try:
+            listing = self._checked(start)
+            entering = [one for one in listing.ends if one not in start]
+            found = self._planner.starts_of(entering, listing, self._deadline(), is_first_run=False)
+        except Retriable as error:
+            self._note(start, {}, waiting_for=str(error))
+            return dict(start)
+        self._leader_epochs = listing.leader_epochs
+        rate = self._learn(start, listing)
+        budget = planning.budget_bytes(self._settings.micro_batch_bytes, rate, self._settings.transaction_timeout_ms)
+        planned = planning.plan_ends(start, listing.ends, self._bytes_per_offset, budget)
+        if self._settings.micro_batch_offsets is not None:
+            planned = planning.plan_ends(start, planned, dict.fromkeys(start, 1.0), self._settings.micro_batch_offsets)
+        self._planned = (self._clock(), self._bytes_between(start, planned))
+        self._note(planned, listing.ends, waiting_for=None)
+        return planning.merge_new(planned, found)
+
+    def ranges(self, start: Offsets, end: Offsets) -> tuple[PlannedRange, ...]:
+        """Ranges of a micro-batch, also of one that an earlier process planned: then leaders and sizes are looked up, and
+        topics that were excluded since are left out."""
+        rules = self._settings
+        start = {one: at for one, at in start.items() if routing.is_included(one.topic, rules.include, rules.exclude)}
+        if not self._leader_epochs:
+            try:
+                listing = self._planner.log_ends(self._deadline())
+                self._leader_epochs = listing.leader_epochs
+                self._learn(start, listing)
+            except Retriable as error:
+                _log.warning("planning without leader epochs: %s", error)
+        ranges = planning.plan_ranges(
+            start,
+            end,
+            bytes_per_offset=self._bytes_per_offset,
+            leader_epochs=self._leader_epochs,
+            slots=self._settings.slots,
+            slot_bytes=self._settings.slot_bytes,
+            parallelism=self._parallelism,
+            last=self._slots,
+        )
+        self._slots.update({one.source: one.slot for one in ranges})
+        return ranges
+
+    def _checked(self, start: Offsets) -> LogEnds:
+        """Log ends that agree with `start`. A new leader may answer low for a moment: asked again before it is DataLoss."""
+        listing = self._target or (self._insist() if self._is_available_now else self._planner.log_ends(self._deadline()))
+        planning.require_same_topics(start, listing.topic_ids)
+        fresh = listing
+        for _ in range(_TRUNCATION_CHECKS):
+            if all(fresh.ends.get(one, at) >= at for one, at in start.items()):
+                return self._target or fresh
+            self._sleep(_PAUSE_S)
+            fresh = self._planner.log_ends(self._deadline())
+        planning.require_not_truncated(start, fresh.ends)
+        return self._target or fresh
+
+    def _insist(self) -> LogEnds:
+        patience = Deadline.after_ms(_PATIENCE_MS, self._clock)
+        while True:
+            try:
+                return self._planner.log_ends(self._deadline())
+            except Retriable as error:
+                if patience.is_over():
+                    raise
+                self._note({}, {}, waiting_for=str(error))
+                self._sleep(_PAUSE_S)
+
+    def _learn(self, start: Offsets, listing: LogEnds) -> float | None:
+        """Take over what the driver measured, sample what nobody read yet; bytes per second, None at first."""
+        measured = notes.read_measured(self._settings.measured_path)
+        if measured is not None:
+            self._bytes_per_offset.update(measured.bytes_per_offset)
+        unknown = {one: at for one, at in start.items() if one not in self._bytes_per_offset and listing.ends.get(one, at) > at}
+        if unknown:
+            self._bytes_per_offset.update(self._planner.sample(unknown, listing, self._deadline()))
+        if measured is not None and measured.bytes_per_s is not None:
+            return measured.bytes_per_s
+        return self._own_rate()
+
+    def _own_rate(self) -> float | None:
+        """Planned bytes by the time since: too low when the query idled, never too high."""
+        if self._planned is None or self._planned[1] < planning.LEAST_MICRO_BATCH_BYTES:
+            return None
+        at, size = self._planned
+        return size / max(0.001, self._clock() - at)
+
+    def _bytes_between(self, start: Offsets, end: Offsets) -> float:
+        return sum(
+            (end[one] - at) * self._bytes_per_offset.get(one, planning.UNKNOWN_BYTES_PER_OFFSET) for one, at in start.items()
+        )
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after_ms(self._settings.request_timeout_ms, self._clock)
+
+    def _note(self, planned: Offsets, ends: Offsets, *, waiting_for: str | None) -> None:
+        now_ms = self._now_ms()
+        self._since_ms = (self._since_ms or now_ms) if waiting_for else None
+        lag = {one: max(0, ends[one] - at) for one, at in planned.items() if one in ends}
+        note = notes.PlannerNote(at_ms=now_ms, waiting_for=waiting_for, since_ms=self._since_ms, lag_offsets=lag, ends=ends)
+        try:
+            notes.write_note(self._settings.note_path, note)
+        except OSError as error:
+            _log.warning("the planner's note was not written: %s", error)
