@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from shallow_mirror.broker.client_config import ClientConfig
-from shallow_mirror.broker.cluster import Cluster, TopicMetadata
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.cluster_metadata import TopicMetadata
 from shallow_mirror.broker.topics import TopicSpec, add_partitions, copied_configs, ensure_topics
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError

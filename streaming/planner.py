@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from shallow_mirror.broker.cluster import Cluster, TopicMetadata
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.cluster_metadata import TopicMetadata
 from shallow_mirror.broker.range_reader import RangeReader, ReadRange
 from shallow_mirror.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from shallow_mirror.deadline import Deadline

@@ -16,7 +16,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from shallow_mirror.broker.cluster import Cluster, ListedOffset
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.cluster_metadata import ListedOffset
 from shallow_mirror.checkpoints import observations
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.recorded import Recorded

@@ -19,7 +19,8 @@ from tests.fakes.kafka_codec import API_KEYS
 from tests.fakes.strict_broker import StrictCluster
 from tests.record_batches import batch
 
-from shallow_mirror.broker.cluster import Cluster, CoordinatorKind, ListedOffset, ProducerState
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.cluster_metadata import CoordinatorKind, ListedOffset, ProducerState
 from shallow_mirror.errors import ConfigError, Retriable
 from shallow_mirror.types import IsolationLevel, TopicPartition
 

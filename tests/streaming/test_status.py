@@ -13,7 +13,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from shallow_mirror.broker.cluster import Cluster, ListedOffset
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.cluster_metadata import ListedOffset
 from shallow_mirror.checkpoints.observations import MicroBatchObservation, Observations
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner

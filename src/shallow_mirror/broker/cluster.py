@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import base64
-import enum
 import os
 import random
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from shallow_mirror.broker.client_config import ClientConfig
+from shallow_mirror.broker.cluster_metadata import (
+    ClusterMetadata,
+    CoordinatorKind,
+    ListedOffset,
+    PartitionMetadata,
+    ProducerState,
+    TopicMetadata,
+    parse_topic_metadata,
+)
 from shallow_mirror.broker.connection import Connection
 from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name
 from shallow_mirror.broker.messages import call, check_versions, request_class
@@ -32,54 +38,6 @@ _CONTROL = "control"
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
-
-
-class CoordinatorKind(enum.Enum):
-    GROUP = 0
-    TXN = 1
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionMetadata:
-    """`leader` is -1 while there is none."""
-
-    partition: int
-    leader: int
-    leader_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class TopicMetadata:
-    name: str
-    topic_id: str
-    is_internal: bool
-    error_code: int
-    partitions: Mapping[int, PartitionMetadata]
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterMetadata:
-    cluster_id: str
-    brokers: Mapping[int, tuple[str, int]]
-    topics: Mapping[str, TopicMetadata]
-
-
-@dataclass(frozen=True, slots=True)
-class ListedOffset:
-    """`offset` is -1 where no record is as new as the timestamp that was asked for."""
-
-    offset: int
-    timestamp_ms: int
-    leader_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerState:
-    """`current_txn_start_offset` is -1 where the producer has no open transaction."""
-
-    producer_id: int
-    producer_epoch: int
-    current_txn_start_offset: int
 
 
 class Cluster:
@@ -236,7 +194,7 @@ class Cluster:
             include_topic_authorized_operations=False,
         )
         self._brokers = {one.node_id: (one.host, one.port) for one in answer.brokers}
-        found = {one.name: _topic_metadata(one) for one in answer.topics}
+        found = {one.name: parse_topic_metadata(one) for one in answer.topics}
         self._topics.update({name: topic for name, topic in found.items() if topic.error_code == 0})
         self._topics_at = self._clock()
         return ClusterMetadata(answer.cluster_id or "", dict(self._brokers), found)
@@ -383,22 +341,3 @@ def _all_of(asked: Iterable[_K], answered: dict[_K, _T], api: str) -> dict[_K, _
     if missing:
         raise Retriable("PROTOCOL", f"the answer to {api} leaves out {missing[0]}")
     return answered
-
-
-def _topic_metadata(topic: Any) -> TopicMetadata:
-    return TopicMetadata(
-        topic.name,
-        _topic_id(topic.topic_id),
-        bool(topic.is_internal),
-        topic.error_code,
-        {
-            one.partition_index: PartitionMetadata(one.partition_index, one.leader_id, one.leader_epoch)
-            for one in topic.partitions
-        },
-    )
-
-
-def _topic_id(topic_id: uuid.UUID | None) -> str:
-    """As Kafka prints it: URL-safe base64 without padding. The decoder gives None for the zero id."""
-    raw = bytes(16) if topic_id is None else topic_id.bytes
-    return base64.urlsafe_b64encode(raw).decode().rstrip("=")

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shallow_mirror.broker.cluster import Cluster, CoordinatorKind
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.cluster_metadata import CoordinatorKind
 from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name
 from shallow_mirror.broker.messages import call, request_class
 from shallow_mirror.deadline import Deadline

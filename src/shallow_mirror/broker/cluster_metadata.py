@@ -1,0 +1,77 @@
+"""Everywhere: what a cluster says about itself, as values."""
+
+from __future__ import annotations
+
+import base64
+import enum
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+class CoordinatorKind(enum.Enum):
+    GROUP = 0
+    TXN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """`leader` is -1 while there is none."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    name: str
+    topic_id: str
+    is_internal: bool
+    error_code: int
+    partitions: Mapping[int, PartitionMetadata]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMetadata:
+    cluster_id: str
+    brokers: Mapping[int, tuple[str, int]]
+    topics: Mapping[str, TopicMetadata]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedOffset:
+    """`offset` is -1 where no record is as new as the timestamp that was asked for."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """`current_txn_start_offset` is -1 where the producer has no open transaction."""
+
+    producer_id: int
+    producer_epoch: int
+    current_txn_start_offset: int
+
+
+def parse_topic_metadata(topic: Any) -> TopicMetadata:
+    return TopicMetadata(
+        topic.name,
+        _topic_id(topic.topic_id),
+        bool(topic.is_internal),
+        topic.error_code,
+        {
+            one.partition_index: PartitionMetadata(one.partition_index, one.leader_id, one.leader_epoch)
+            for one in topic.partitions
+        },
+    )
+
+
+def _topic_id(topic_id: uuid.UUID | None) -> str:
+    """As Kafka prints it: URL-safe base64 without padding. The decoder gives None for the zero id."""
+    raw = bytes(16) if topic_id is None else topic_id.bytes
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
