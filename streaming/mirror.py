@@ -141,6 +141,9 @@ class _Run:
             self.observations.run_started(owner.run_epoch, self.identity, __version__)
             self._patiently("query", lambda: self._recover_and_query(owner, spark))
             outcome = "stopped" if self._is_over() else "done"
+        except _Stopped:
+            outcome = "stopped"
+            raise
         except MirrorError as error:
             outcome = type(error).__name__
             raise
