@@ -20,11 +20,13 @@ from shallow_mirror.errors import MirrorError, Retriable
 from shallow_mirror.sinks import protocol
 from shallow_mirror.sinks.protocol import MicroBatchOutcome, SlotResult, drive
 from shallow_mirror.sinks.recovery import TxnPerformer, most_telling
-from shallow_mirror.sinks.slot_task import RESULT_SCHEMA, Observer, SlotJob
+from shallow_mirror.sinks.slot_task import RESULT_SCHEMA, Observer, SlotJob, transactional_id
 from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.types import PlannedRange, Segment, SegmentKind, SourcePartition
 
 _log = logging.getLogger(__name__)
+
+_ABORT_PATIENCE_MS = 5_000
 
 TASK_SHARE = 0.75
 """Part of the transaction timeout that tasks may use; the rest is for the decision and EndTxn."""
@@ -54,6 +56,7 @@ class MicroBatchSink:
         self,
         *,
         job: SlotJob,
+        slots: int,
         owner: OffsetMapOwner,
         performer: TxnPerformer,
         targets: TargetTopics,
@@ -62,7 +65,7 @@ class MicroBatchSink:
         observer: Observer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._job, self._owner, self._performer, self._targets = job, owner, performer, targets
+        self._job, self._slots, self._owner, self._performer, self._targets = job, slots, owner, performer, targets
         self._source, self._report, self._observer, self._clock = source, report, observer, clock
         self.failure: BaseException | None = None
         self._running = threading.Lock()
@@ -144,14 +147,16 @@ class MicroBatchSink:
     ) -> Any:
         match action:
             case protocol.RunSlots(decision):
-                return self._run_slots(planned, decision, first_rows)
+                return self._run_slots(planned, decision, first_rows, deadline)
             case protocol.Decide(_, rows):
                 slots = [int(row.txn.transactional_id.rpartition("-")[2]) for row in rows if row.txn is not None]
                 return self._owner.decide(rows, highest_slot=max(slots, default=-1))
             case _:
                 return self._performer.perform(action, deadline)
 
-    def _run_slots(self, planned: DataFrame, decision: int, first_rows: Sequence[DecidedSegment]) -> tuple[SlotResult, ...]:
+    def _run_slots(
+        self, planned: DataFrame, decision: int, first_rows: Sequence[DecidedSegment], deadline: Deadline
+    ) -> tuple[SlotResult, ...]:
         positions = {source: position.offset for source, position in self._owner.positions().items()}
         positions.update({row.segment.source: row.segment.source_end for row in first_rows})
         job = replace(
@@ -166,8 +171,23 @@ class MicroBatchSink:
         errors = [answer for answer in answers if isinstance(answer, MirrorError)]
         if errors:
             self._owner.check_ownership()  # a fenced producer epoch may mean that another run took over
-            raise most_telling(errors)
+            error = most_telling(errors)
+            if not isinstance(error, Retriable):
+                self._abort_open_slots(deadline)
+            raise error
         return tuple(sorted(answers, key=lambda result: result.slot))
+
+    def _abort_open_slots(self, deadline: Deadline) -> None:
+        """The run is about to end: readers of the target should not wait for the transaction timeout of what it left open.
+
+        Nothing is decided yet and everything before is settled, so no transaction is lost by it.
+        """
+        try:
+            for slot in range(self._slots):
+                name = transactional_id(self._job.mirror, slot)
+                self._performer.perform(protocol.InitProducerId(name), deadline.sooner(_ABORT_PATIENCE_MS))
+        except MirrorError as error:
+            _log.warning("open transactions on the target end by their timeout: %s", error)
 
     def _first_rows(self, unknown: Sequence[PlannedRange]) -> tuple[DecidedSegment, ...]:
         """Zero-length rows for partitions that appeared while the query runs: they start where the plan says."""

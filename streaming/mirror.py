@@ -241,6 +241,7 @@ class _Run:
         self._register_partitions(owner, targets)
         sink = MicroBatchSink(
             job=self._job_template(),
+            slots=config.write.slots,
             owner=owner,
             performer=performer,
             targets=targets,

@@ -181,8 +181,16 @@ def delete_records(bootstrap: str, topic: str, before: int, partition: int = 0) 
 
 
 def last_stable_offset(bootstrap: str, topic: str, partition: int = 0) -> int:
+    return _latest(bootstrap, topic, partition, IsolationLevel.READ_COMMITTED)
+
+
+def high_watermark(bootstrap: str, topic: str, partition: int = 0) -> int:
+    return _latest(bootstrap, topic, partition, IsolationLevel.READ_UNCOMMITTED)
+
+
+def _latest(bootstrap: str, topic: str, partition: int, isolation: IsolationLevel) -> int:
     client, place = admin(bootstrap), TopicPartition(topic, partition)
-    listed = client.list_offsets({place: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED)
+    listed = client.list_offsets({place: OffsetSpec.latest()}, isolation_level=isolation)
     return int(listed[place].result(30).offset)
 
 

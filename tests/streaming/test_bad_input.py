@@ -154,6 +154,7 @@ def test_a_batch_that_is_too_large_for_the_target_stops_the_mirror_until_the_set
     for _ in range(2):
         with pytest.raises(BatchRefused, match=rf"^{topic}-1: batch at base offset 1 refused: .*max.message.bytes") as refused:
             catch_up(settings, spark)
+        assert runs.last_stable_offset(clusters.target, topic) == runs.high_watermark(clusters.target, topic) > 0
     assert "\n" not in str(refused.value)
     runs.set_topic(clusters.target, topic, {"max.message.bytes": "400000"})
     catch_up(settings, spark)
