@@ -104,15 +104,15 @@ class MicroBatchPlanner:
     def _checked(self, start: Offsets) -> LogEnds:
         """Log ends that agree with `start`. A new leader may answer low for a moment: asked again before it is DataLoss."""
         listing = self._target or (self._insist() if self._is_available_now else self._planner.log_ends(self._deadline()))
-        planning.require_same_topics(start, listing.topic_ids)
-        fresh = listing
         for _ in range(_TRUNCATION_CHECKS):
-            if all(fresh.ends.get(one, at) >= at for one, at in start.items()):
-                return self._target or fresh
+            planning.require_same_topics(start, listing.topic_ids)  # every time: it may be created again in between
+            if all(listing.ends.get(one, at) >= at for one, at in start.items()):
+                return self._target or listing
             self._sleep(_PAUSE_S)
-            fresh = self._planner.log_ends(self._deadline())
-        planning.require_not_truncated(start, fresh.ends)
-        return self._target or fresh
+            listing = self._planner.log_ends(self._deadline())
+        planning.require_same_topics(start, listing.topic_ids)
+        planning.require_not_truncated(start, listing.ends)
+        return self._target or listing
 
     def _insist(self) -> LogEnds:
         patience = Deadline.after_ms(_PATIENCE_MS, self._clock)

@@ -203,6 +203,19 @@ def test_a_truncated_log_is_data_loss_after_several_looks(tmp_path: Path) -> Non
         _micro_batches(tmp_path, _cluster()).latest({A: 101})
 
 
+def test_a_topic_created_again_between_two_looks_is_named_as_that(tmp_path: Path) -> None:
+    cluster = _cluster()
+    planner = _micro_batches(tmp_path, cluster)
+
+    def create_again(_: float) -> None:
+        cluster.topics["orders"] = _topic("orders", "idB", [1, 1])
+
+    planner._sleep = create_again
+    cluster.offsets[A.topic_partition, -1] = 0  # listed by name already, while the metadata is still the old topic's
+    with pytest.raises(DataLoss, match="idA became idB"):
+        planner.latest({A: 20, B: 0})
+
+
 def test_ranges_of_a_plan_of_an_earlier_process_need_no_source(tmp_path: Path) -> None:
     cluster = _cluster()
     cluster.away = True
