@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.streaming.scratch import scratch_folder
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ def local_session(app_name: str, *, cores: int = 2, delta_jars: Sequence[Path] =
     log4j = _write_log4j(log_file)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
-    for name, value in _local_settings(log4j, delta_jars).items():
+    for name, value in _local_settings(log4j, scratch_folder(), delta_jars).items():
         builder = builder.config(name, value)
     _log.info("starting Spark; its log is %s", log_file)
     interrupt_handler = signal.getsignal(signal.SIGINT)
@@ -68,7 +69,7 @@ def local_session(app_name: str, *, cores: int = 2, delta_jars: Sequence[Path] =
     return spark
 
 
-def _local_settings(log4j: Path, delta_jars: Sequence[Path]) -> dict[str, str]:
+def _local_settings(log4j: Path, scratch: Path, delta_jars: Sequence[Path]) -> dict[str, str]:
     settings = {name: value for name, (value, _) in (*REQUIRED.items(), *RECOMMENDED.items())}
     settings |= {
         "spark.ui.enabled": "false",
@@ -80,7 +81,10 @@ def _local_settings(log4j: Path, delta_jars: Sequence[Path]) -> dict[str, str]:
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.streaming.stopTimeout": "60s",
         "spark.sql.warehouse.dir": str(log4j.parent / "_warehouse"),
-        "spark.driver.extraJavaOptions": f"{_JVM_OPTIONS} -Dlog4j2.configurationFile={log4j.as_uri()}",
+        "spark.local.dir": str(scratch),
+        "spark.driver.extraJavaOptions": (
+            f'{_JVM_OPTIONS} -Dlog4j2.configurationFile={log4j.as_uri()} "-Djava.io.tmpdir={scratch}"'
+        ),
     }
     if delta_jars:
         settings |= _DELTA | {"spark.jars": ",".join(str(jar) for jar in delta_jars)}

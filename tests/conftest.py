@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
+from shallow_mirror.streaming import scratch
 
 _topic_numbers = itertools.count(1)
 
@@ -58,6 +59,7 @@ def no_child_process_is_left() -> Iterator[None]:
     described = [" ".join(child.cmdline())[:300] for child in left if child.is_running()]
     for child in left:
         child.kill()
+    scratch.remove_orphans()
     assert not described, f"child processes left at the end of the session: {described}"
 
 
