@@ -15,13 +15,23 @@ Invariants, cited where they are kept:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.errors import RecoverNeeded
-from shallow_mirror.sinks.resolve import DecidedTxn, LogEvidence, ReceiptEvidence, TxnFate, decided_txns, judge_log, judge_receipt
+from shallow_mirror.sinks.resolve import (
+    DecidedTxn,
+    LogEvidence,
+    ReceiptEvidence,
+    TxnFate,
+    WrittenRange,
+    decided_txns,
+    judge_log,
+    judge_receipt,
+)
 from shallow_mirror.types import PlannedRange, Segment, SlotTxn, TopicPartition
 
 
@@ -70,7 +80,10 @@ class EndTxn:
 
 @dataclass(frozen=True, slots=True)
 class AwaitVisible:
-    """Settle: until the LSO has passed what the transaction wrote, repairing markers that never came. No answer."""
+    """Settle: until the LSO has passed what the transaction wrote, repairing markers that never came.
+
+    Answer: the ranges that the target has lost (truncated, topic deleted), which nobody will ever see; normally none.
+    """
 
     decided: DecidedTxn
 
@@ -145,6 +158,30 @@ Action = (
 )
 
 
+Choices = Mapping[SlotTxn, TxnFate]
+"""What the operator says of transactions whose fate nothing else tells: COMMITTED or NOT_COMMITTED."""
+
+_NO_CHOICES: Choices = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Unclear:
+    """A decided transaction that needs the operator: no evidence at all, or committed and then `lost` by the target."""
+
+    decided: DecidedTxn
+    lost: tuple[WrittenRange, ...]
+
+    def __str__(self) -> str:
+        if self.lost:
+            places = ", ".join(str(one) for one in self.lost)
+            return f"the Kafka transaction {self.decided.txn} was committed, but the target has lost its records at {places}"
+        places = ", ".join(str(one) for one in self.decided.written)
+        return (
+            f"nothing says whether the Kafka transaction {self.decided.txn} was committed: its receipt is gone and the target "
+            f"holds none of its records at {places}"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class MicroBatchOutcome:
     """`not_committed` lists transactions whose rows were removed: their ranges must be read again."""
@@ -167,10 +204,10 @@ def run_micro_batch(first_rows: Sequence[DecidedSegment]) -> Generator[Action, A
 
 
 def start_up(
-    unsettled: Sequence[DecidedSegment], transactional_ids: Sequence[str]
+    unsettled: Sequence[DecidedSegment], transactional_ids: Sequence[str], choices: Choices = _NO_CHOICES
 ) -> Generator[Action, Any, tuple[SlotTxn, ...]]:
     """After the take-over: resolve the last decision, fence every slot, settle. Returns what was removed."""
-    removed = yield from end_all(decided_txns(unsettled), report=True)
+    removed = yield from end_all(decided_txns(unsettled), choices, report=True)
     for transactional_id in transactional_ids:  # invariant C: after resolution
         yield InitProducerId(transactional_id)
     yield Settle()
@@ -178,32 +215,47 @@ def start_up(
     return removed
 
 
-def end_all(decided: Sequence[DecidedTxn], *, report: bool = False) -> Generator[Action, Any, tuple[SlotTxn, ...]]:
-    """EndTxn(commit) for every transaction, then make sure of each. Returns the removed ones; settles after a removal."""
+def end_all(
+    decided: Sequence[DecidedTxn], choices: Choices = _NO_CHOICES, *, report: bool = False
+) -> Generator[Action, Any, tuple[SlotTxn, ...]]:
+    """EndTxn(commit) for every transaction, then make sure of each. Returns the removed ones; settles after a removal.
+
+    `choices` count only for transactions that need one. Raises RecoverNeeded when one needs a choice and has none; the
+    others are resolved before that.
+    """
     ended: list[tuple[DecidedTxn, bool]] = []
     for one in decided:
         ended.append((one, (yield EndTxn(one.txn))))
     removed: list[SlotTxn] = []
+    unclear: list[Unclear] = []
     for one, is_definite in ended:
         fate = TxnFate.COMMITTED if is_definite else (yield from _resolve(one))
+        lost = (yield AwaitVisible(one)) or () if fate is TxnFate.COMMITTED else ()
+        if fate is TxnFate.UNDECIDABLE or lost:
+            chosen = choices.get(one.txn)
+            if chosen is None:
+                unclear.append(Unclear(one, lost))
+                continue
+            fate = yield from _follow(one, fate, chosen)
         if report or not is_definite:
             yield ReportFate(one.txn, fate)
-        if fate is TxnFate.UNDECIDABLE:
-            raise RecoverNeeded(
-                f"nothing says whether the Kafka transaction {one.txn} was committed: its receipt is gone and the target holds "
-                f"none of its records at {', '.join(str(written) for written in one.written)}. Its rows stay in the offset map, "
-                "and nothing was copied since. A command to choose is not built yet: keep tables and target as they are, find "
-                "out whether those records reached the target, and go on with another mirror id, tables and a later read.start"
-            )
         if fate is TxnFate.NOT_COMMITTED:
             yield AbortForgotten((one.txn.transactional_id,), tuple(written.topic_partition for written in one.written))
             yield RemoveRows(one.txn)
             removed.append(one.txn)
-        else:
-            yield AwaitVisible(one)
+    if unclear:
+        raise RecoverNeeded("; ".join(str(one) for one in unclear))
     if removed:
         yield Settle()  # invariant E
     return tuple(removed)
+
+
+def _follow(one: DecidedTxn, fate: TxnFate, chosen: TxnFate) -> Generator[Action, Any, TxnFate]:
+    """The operator's choice for a transaction that is over: whatever of it is open still goes the same way."""
+    yield InitProducerId(one.txn.transactional_id)
+    if chosen is TxnFate.COMMITTED and fate is TxnFate.UNDECIDABLE:
+        yield AwaitVisible(one)
+    return chosen
 
 
 def _resolve(one: DecidedTxn) -> Generator[Action, Any, TxnFate]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from shallow_mirror.checkpoints.schema import DecidedSegment
-from shallow_mirror.types import SegmentKind, SlotTxn, TopicPartition
+from shallow_mirror.types import SegmentKind, SlotTxn, TargetPartition, TopicPartition
 
 
 class TxnFate(enum.Enum):
@@ -43,9 +43,13 @@ class LogEvidence(enum.Enum):
 class WrittenRange:
     """Target offsets [start, end) that one transaction wrote to one target topic-partition."""
 
-    topic_partition: TopicPartition
+    target: TargetPartition
     start: int
     end: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.target.topic_partition
 
     def __str__(self) -> str:
         return f"{self.topic_partition} [{self.start}, {self.end})"
@@ -66,7 +70,7 @@ class DecidedTxn:
 
 def decided_txns(rows: Iterable[DecidedSegment]) -> tuple[DecidedTxn, ...]:
     """The transactions of a decision, ordered. Rows without a transaction are final and need nothing."""
-    spans: dict[SlotTxn, dict[TopicPartition, tuple[int, int]]] = {}
+    spans: dict[SlotTxn, dict[TargetPartition, tuple[int, int]]] = {}
     for row in rows:
         if row.txn is None:
             continue
@@ -74,11 +78,10 @@ def decided_txns(rows: Iterable[DecidedSegment]) -> tuple[DecidedTxn, ...]:
         segment = row.segment
         if segment.kind is not SegmentKind.DATA or segment.target_start is None or segment.target_end is None:
             continue
-        place = segment.target.topic_partition
-        start, end = written.get(place, (segment.target_start, segment.target_end))
-        written[place] = (min(start, segment.target_start), max(end, segment.target_end))
+        start, end = written.get(segment.target, (segment.target_start, segment.target_end))
+        written[segment.target] = (min(start, segment.target_start), max(end, segment.target_end))
     return tuple(
-        DecidedTxn(txn, tuple(WrittenRange(place, start, end) for place, (start, end) in sorted(written.items())))
+        DecidedTxn(txn, tuple(WrittenRange(target, start, end) for target, (start, end) in sorted(written.items())))
         for txn, written in sorted(spans.items())
     )
 

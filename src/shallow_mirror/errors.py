@@ -94,7 +94,17 @@ class OutcomeUnknown(MirrorError):
 
 
 class RecoverNeeded(MirrorError):
-    """No evidence says whether a decided transaction was committed; only the operator can choose."""
+    """No evidence says whether a decided transaction was committed, or the target has lost it; only the operator can choose."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(
+            f"{what}. Its rows stay in the offset map and nothing was copied since. `shallow-mirror recover CONF` shows what is "
+            "known and takes the choice"
+        )
+
+    def __reduce__(self) -> tuple[type[RecoverNeeded], tuple[str]]:
+        return type(self), (self.what,)
 
 
 class OffsetMapConflict(MirrorError):

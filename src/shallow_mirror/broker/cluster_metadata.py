@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shallow_mirror.types import TopicPartition
+
 
 class CoordinatorKind(enum.Enum):
     GROUP = 0
@@ -38,6 +40,9 @@ class ClusterMetadata:
     cluster_id: str
     brokers: Mapping[int, tuple[str, int]]
     topics: Mapping[str, TopicMetadata]
+
+    def has(self, place: TopicPartition) -> bool:
+        return place.topic in self.topics and place.partition in self.topics[place.topic].partitions
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,10 @@ def open_places(
     target: Cluster, producer_ids: Collection[int], places: Collection[TopicPartition], deadline: Deadline
 ) -> dict[int, list[TopicPartition]]:
     """Where these producers have open transactions. Producers are only asked for where something is open at all."""
-    listed = target.metadata(sorted({place.topic for place in places}), deadline).topics if places else {}
-    there = [place for place in places if place.topic in listed and place.partition in listed[place.topic].partitions]
+    if not places:
+        return {}
+    listed = target.metadata(sorted({place.topic for place in places}), deadline)
+    there = [place for place in places if listed.has(place)]
     latest = dict.fromkeys(there, -1)
     stable = target.list_offsets(latest, IsolationLevel.READ_COMMITTED, deadline)
     ends = target.list_offsets(latest, IsolationLevel.READ_UNCOMMITTED, deadline)
