@@ -1,0 +1,91 @@
+"""Driver: what the target says about one decided Kafka transaction: coordinator, receipt, log. Changes nothing there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.forgotten_markers import open_places
+from shallow_mirror.broker.range_reader import RangeReader, ReadRange
+from shallow_mirror.broker.txn import Receipt, read_receipt
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import DataLoss
+from shallow_mirror.sinks.resolve import DecidedTxn, LogEvidence, ReceiptEvidence, WrittenRange
+from shallow_mirror.types import IsolationLevel, SlotTxn
+
+_FETCH_BYTES = 1 << 20
+
+
+def look_at_receipt(target: Cluster, decided: DecidedTxn, deadline: Deadline) -> ReceiptEvidence:
+    """As it is now. Raises Retriable."""
+    answer = read_receipt(target, decided.txn.transactional_id, decided.receipt_partition, deadline)
+    if answer is None:
+        return ReceiptEvidence.ABSENT
+    if not isinstance(answer, Receipt):
+        return ReceiptEvidence.PENDING
+    is_ours = (answer.producer_id, answer.producer_epoch) == (decided.txn.producer_id, decided.txn.producer_epoch)
+    return ReceiptEvidence.OURS if is_ours else ReceiptEvidence.ANOTHERS
+
+
+def look_at_log(
+    target: Cluster, txn: SlotTxn, written: WrittenRange, deadline: Deadline, pause: Callable[[int], None]
+) -> LogEvidence:
+    """What the batch that holds the first recorded offset says, once the last stable offset is past it.
+
+    Retention and truncation leave no evidence. `pause` waits between two looks, given their number. Raises Retriable.
+    """
+    place = written.topic_partition
+    if lost_ranges(target, [written], deadline, wholly=True):  # nothing will ever come: a Fetch would only wait
+        return LogEvidence.NOTHING
+    looks = 0
+    while target.list_offsets({place: -1}, IsolationLevel.READ_COMMITTED, deadline)[place].offset <= written.start:
+        if open_places(target, {txn.producer_id}, [place], deadline):
+            return LogEvidence.OPEN
+        deadline.require(f"the last stable offset of {place} to pass {written.start}")
+        pause(looks)
+        looks += 1
+    return _first_batch(target, txn, written, deadline)
+
+
+def _first_batch(target: Cluster, txn: SlotTxn, written: WrittenRange, deadline: Deadline) -> LogEvidence:
+    place, start = written.topic_partition, written.start
+    leader_epoch = target.leaders([place], deadline)[place].leader_epoch
+    ranges = [ReadRange(place, leader_epoch, start, start + 1, 1.0)]
+    reader = RangeReader(target, ranges, isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=_FETCH_BYTES, deadline=deadline)
+    try:
+        for response in reader:
+            for fetched in response:
+                headers = fetched.index.headers
+                holds = (headers["base_offset"] <= start) & (fetched.index.last_offset >= start)
+                ours = holds & (headers["producer_id"] == txn.producer_id) & (headers["producer_epoch"] == txn.producer_epoch)
+                if not ours.any():
+                    continue
+                is_aborted = any(
+                    producer_id == txn.producer_id and first_offset <= start for producer_id, first_offset in fetched.aborted
+                )
+                return LogEvidence.OURS_ABORTED if is_aborted else LogEvidence.OURS
+    except DataLoss:
+        return LogEvidence.NOTHING
+    return LogEvidence.NOTHING
+
+
+def lost_ranges(
+    target: Cluster, written: Sequence[WrittenRange], deadline: Deadline, *, wholly: bool = False
+) -> tuple[WrittenRange, ...]:
+    """Ranges whose log ends before their end (with `wholly`: before their start), or whose topic is gone or another one.
+
+    Retention does not make a log end earlier: what is lost here was truncated or deleted. Raises Retriable.
+    """
+    listed = target.metadata(sorted({one.target.topic for one in written}), deadline)
+    there = [
+        one.topic_partition
+        for one in written
+        if listed.has(one.topic_partition) and listed.topics[one.target.topic].topic_id == one.target.topic_id
+    ]
+    ends = target.list_offsets(dict.fromkeys(there, -1), IsolationLevel.READ_UNCOMMITTED, deadline) if there else {}
+
+    def is_lost(one: WrittenRange) -> bool:
+        listed_end = ends.get(one.topic_partition)
+        return listed_end is None or (listed_end.offset <= one.start if wholly else listed_end.offset < one.end)
+
+    return tuple(one for one in written if is_lost(one))
