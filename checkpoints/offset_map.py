@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from shallow_mirror.checkpoints.deltalake_writer import DeltalakeWriter, TableWriter
 from shallow_mirror.checkpoints.positions import POSITION_COLUMNS, Position, positions_of
 from shallow_mirror.checkpoints.recorded import Recorded, check_table, read_recorded
-from shallow_mirror.checkpoints.schema import TIMESTAMP, table_uri
+from shallow_mirror.checkpoints.schema import TIMESTAMP, DecidedSegment, rows_from_arrow, table_uri
 from shallow_mirror.checkpoints.translation import Translation, Translator
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.types import SourcePartition
@@ -49,6 +49,11 @@ class OffsetMap:
     def settled_rows(self, condition: pc.Expression | None = None, *, as_of: datetime | None = None) -> pa.Table:
         """Rows that hold for ever. `condition` goes down to the files; `as_of` keeps what was decided until then."""
         return self._snapshot.read(self._settled(condition, as_of))
+
+    def unsettled_rows(self) -> tuple[DecidedSegment, ...]:
+        """Rows of the last decision, where they may still be removed."""
+        micro_batch = None if self._recorded is None else self._recorded.unsettled_micro_batch
+        return () if micro_batch is None else rows_from_arrow(self._snapshot.read(pc.field("micro_batch") == micro_batch))
 
     def _settled(self, condition: pc.Expression | None, as_of: datetime | None) -> pc.Expression | None:
         conditions = [] if condition is None else [condition]

@@ -7,6 +7,10 @@ metadata of the commit, so that a take-over or a removal does not make an older,
 
 from __future__ import annotations
 
+import os
+import socket
+import time
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,6 +36,12 @@ class RunIdentity:
     host: str
     pid: int
     started_at_ms: int
+
+    @classmethod
+    def of_this_process(cls) -> RunIdentity:
+        """A new one at every call."""
+        now_ms = int(time.time() * 1000)
+        return cls(run_id=str(uuid.uuid4()), host=socket.gethostname(), pid=os.getpid(), started_at_ms=now_ms)
 
     def __str__(self) -> str:
         started = datetime.fromtimestamp(self.started_at_ms / 1000, UTC).isoformat(timespec="seconds")

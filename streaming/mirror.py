@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import os
-import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -107,9 +105,7 @@ class _Run:
     ) -> None:
         self.config, self.observer, self.stop, self.available_now = config, observer, stop, available_now
         self.ends_at = None if for_seconds is None else time.monotonic() + for_seconds
-        self.identity = RunIdentity(
-            run_id=str(uuid.uuid4()), host=socket.gethostname(), pid=os.getpid(), started_at_ms=int(time.time() * 1000)
-        )
+        self.identity = RunIdentity.of_this_process()
         self.source, self.target = Cluster(config.source.client), Cluster(config.target.client)
         self.owner: OffsetMapOwner | None = None
 

@@ -37,7 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_READING_COMMANDS = ("status", "translate")
+_READING_COMMANDS = ("status", "translate", "recover")
 _OWN_PROCESS = object()
 
 
@@ -142,6 +142,38 @@ def translate(
         "as_of": as_of,
     }
     print(json.dumps(answer) if as_json else _translation_sentence(answer, is_reverse=reverse))
+
+
+@app.command()
+def recover(
+    conf: _Conf,
+    is_commit: Annotated[bool, typer.Option("--commit", help="The records are on the target: keep their rows.")] = False,
+    is_redo: Annotated[bool, typer.Option("--redo", help="The records are not on the target: copy them again.")] = False,
+    slots: Annotated[
+        list[int] | None, typer.Option("--slot", metavar="N", help="Choose for this slot only; may be repeated.")
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """What is known of a decision that `run` could not resolve (exit code 4), and the operator's choice."""
+    from shallow_mirror.config import MirrorConfig
+    from shallow_mirror.sinks.resolve import TxnFate
+    from shallow_mirror.streaming import recover_view
+    from shallow_mirror.streaming.recover import choose, look
+    from shallow_mirror.streaming.status_view import stdout_console
+
+    if is_commit and is_redo:
+        raise ConfigError("--commit and --redo exclude each other")
+    if slots and not (is_commit or is_redo):
+        raise ConfigError("--slot goes with --commit or --redo")
+    config = MirrorConfig.load(conf)
+    reports = look(config)
+    recover_view.show(reports, stdout_console(), as_json=as_json)
+    needs_choice = any(one.needs_choice for one in reports)
+    if needs_choice and not (is_commit or is_redo):
+        raise typer.Exit(EXIT_RECOVER)
+    if needs_choice:
+        choose(config, reports, TxnFate.COMMITTED if is_commit else TxnFate.NOT_COMMITTED, slots or ())
+        print("resolved: `shallow-mirror run` goes on from here", file=sys.stderr)
 
 
 @app.command()

@@ -13,6 +13,8 @@ from kafka.protocol.admin import (
     DescribeConfigsResponse,
     DescribeProducersRequest,
     DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
 )
 from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse, OffsetFetchRequest, OffsetFetchResponse
 from kafka.protocol.metadata import (
@@ -53,9 +55,10 @@ _USED: dict[str, tuple[Any, Any, int]] = {
     "OffsetFetch": (OffsetFetchRequest, OffsetFetchResponse, 7),
     "DescribeConfigs": (DescribeConfigsRequest, DescribeConfigsResponse, 4),
     "DescribeProducers": (DescribeProducersRequest, DescribeProducersResponse, 0),
+    "DescribeTransactions": (DescribeTransactionsRequest, DescribeTransactionsResponse, 0),
 }
 _HOT_PATH = {0: ("Produce", 9), 1: ("Fetch", 12)}
-_MAY_BE_MISSING = {"DescribeProducers"}  # 3.0 and later; asked for only when a settled transaction does not become visible
+_MAY_BE_MISSING = {"DescribeProducers", "DescribeTransactions"}  # 3.0 and later; asked for only when something went wrong
 _ALWAYS_HEADER_0 = "ApiVersions"
 
 

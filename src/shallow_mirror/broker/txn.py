@@ -26,6 +26,7 @@ _AMBIGUOUS = frozenset({47, 48, 49, 90})
 _LOOK_FOR_COORDINATOR = frozenset({15, 16})
 _UNSTABLE_OFFSET_COMMIT = 88
 _NOT_ATTEMPTED = 55
+_TRANSACTIONAL_ID_NOT_FOUND = 105
 _NO_TXN_TIMEOUT_MS = 60_000
 """The field is there also without a transactional id, and means nothing."""
 
@@ -45,6 +46,15 @@ class ProducerIdentity:
 
 class PendingReceipt(enum.Enum):
     PENDING = "the markers of the group's partition are not written yet"
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorState:
+    """The last transaction of a transactional id as its coordinator knows it; `state` is Kafka's word (KIP-664)."""
+
+    state: str
+    producer_id: int
+    producer_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +248,28 @@ def end_txn(cluster: Cluster, txn: SlotTxn, commit: bool, deadline: Deadline) ->
         return EndTxnAnswer.AMBIGUOUS
     _raise_for(answer.error_code, f"EndTxn of {txn}")
     return EndTxnAnswer.ENDED
+
+
+def describe_txn(cluster: Cluster, transactional_id: str, deadline: Deadline) -> CoordinatorState | None:
+    """None when the coordinator does not know the id (any more). Needs Kafka 3.0 or later."""
+
+    def code_of(answer: Any) -> int:
+        return int(answer.transaction_states[0].error_code)
+
+    answer = _ask(
+        cluster,
+        CoordinatorKind.TXN,
+        transactional_id,
+        "DescribeTransactions",
+        code_of,
+        deadline,
+        transactional_ids=[transactional_id],
+    )
+    if code_of(answer) == _TRANSACTIONAL_ID_NOT_FOUND:
+        return None
+    _raise_for(code_of(answer), f"DescribeTransactions of {transactional_id}")
+    found = answer.transaction_states[0]
+    return CoordinatorState(found.transaction_state, found.producer_id, found.producer_epoch)
 
 
 def _ask(

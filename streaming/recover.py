@@ -1,0 +1,162 @@
+"""Driver, for the cli: what is known of the transactions of the last decision, and the operator's choice for those that need one.
+
+Looking changes nothing. A choice takes the mirror over, as a start does, and counts only where evidence still says nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from shallow_mirror import __version__
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.txn import CoordinatorState, describe_txn
+from shallow_mirror.checkpoints.observations import Observations
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
+from shallow_mirror.checkpoints.recorded import RunIdentity
+from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.sinks.evidence import look_at_log, look_at_receipt, lost_ranges
+from shallow_mirror.sinks.recovery import TxnPerformer, recover
+from shallow_mirror.sinks.resolve import (
+    DecidedTxn,
+    LogEvidence,
+    ReceiptEvidence,
+    TxnFate,
+    WrittenRange,
+    decided_txns,
+    judge_log,
+    judge_receipt,
+)
+from shallow_mirror.types import SourcePartition
+
+LOOK_MS = 20_000
+CHOICE_MS = 120_000
+
+_WILL_BE_COMMITTED = frozenset({"Ongoing", "PrepareCommit", "CompleteCommit"})
+_PAUSE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotReport:
+    """What is known of one transaction. `log` has one entry for each of `decided.written`; `copied` are source ranges.
+
+    `coordinator` is None where it does not know the transactional id (any more).
+    """
+
+    decided: DecidedTxn
+    copied: Mapping[SourcePartition, tuple[int, int]]
+    record_count: int
+    coordinator: CoordinatorState | None
+    receipt: ReceiptEvidence
+    log: tuple[LogEvidence, ...]
+    lost: tuple[WrittenRange, ...]
+
+    @property
+    def slot(self) -> int:
+        return int(self.decided.txn.transactional_id.rpartition("-")[2])
+
+    @property
+    def fate(self) -> TxnFate:
+        """What the next start will find. An open transaction of ours it commits."""
+        found, txn = self.coordinator, self.decided.txn
+        is_ours = found is not None and (found.producer_id, found.producer_epoch) == (txn.producer_id, txn.producer_epoch)
+        if found is not None and is_ours and found.state in _WILL_BE_COMMITTED:
+            return TxnFate.COMMITTED
+        by_receipt = judge_receipt(self.receipt)
+        return judge_log(self.log) if by_receipt is TxnFate.UNDECIDABLE else by_receipt
+
+    @property
+    def needs_choice(self) -> bool:
+        return self.fate is TxnFate.UNDECIDABLE or (self.fate is TxnFate.COMMITTED and bool(self.lost))
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        txn, found = self.decided.txn, self.coordinator
+        return {
+            "slot": self.slot,
+            "transactional_id": txn.transactional_id,
+            "producer_id": txn.producer_id,
+            "producer_epoch": txn.producer_epoch,
+            "record_count": self.record_count,
+            "copied": [
+                {"topic": one.topic, "partition": one.partition, "source_start": start, "source_end": end}
+                for one, (start, end) in self.copied.items()
+            ],
+            "written": [
+                {
+                    "target_topic": one.target.topic,
+                    "target_partition": one.target.partition,
+                    "target_start": one.start,
+                    "target_end": one.end,
+                    "log": evidence.value,
+                    "is_lost": one in self.lost,
+                }
+                for one, evidence in zip(self.decided.written, self.log, strict=True)
+            ],
+            "coordinator": None if found is None else {"state": found.state, "producer_id": found.producer_id,
+                                                       "producer_epoch": found.producer_epoch},
+            "receipt": self.receipt.value,
+            "fate": self.fate.value,
+            "needs_choice": self.needs_choice,
+        }  # fmt: skip
+
+
+def look(config: MirrorConfig) -> tuple[SlotReport, ...]:
+    """One for each transaction of the last decision, unless it is settled. Raises ConfigError, OffsetMapConflict, Retriable."""
+    rows = OffsetMap.open(config.tables).unsettled_rows()
+    deadline = Deadline.after_ms(LOOK_MS, time.monotonic)
+    with closing(Cluster(config.target.client)) as target:
+        return tuple(_report(target, one, rows, deadline) for one in decided_txns(rows))
+
+
+def _report(target: Cluster, decided: DecidedTxn, rows: Sequence[DecidedSegment], deadline: Deadline) -> SlotReport:
+    segments = [row.segment for row in rows if row.txn == decided.txn]
+    copied: dict[SourcePartition, tuple[int, int]] = {}
+    for one in segments:
+        start, _ = copied.get(one.source, (one.source_start, 0))
+        copied[one.source] = (start, one.source_end)
+    return SlotReport(
+        decided=decided,
+        copied=copied,
+        record_count=sum(one.record_count for one in segments),
+        coordinator=describe_txn(target, decided.txn.transactional_id, deadline),
+        receipt=look_at_receipt(target, decided, deadline),
+        log=tuple(look_at_log(target, decided.txn, one, deadline, lambda _: time.sleep(_PAUSE_S)) for one in decided.written),
+        lost=lost_ranges(target, decided.written, deadline),
+    )
+
+
+def choose(config: MirrorConfig, reports: Sequence[SlotReport], fate: TxnFate, slots: Collection[int] = ()) -> None:
+    """Resolve the last decision with `fate` for the slots that need a choice, only for `slots` where some are named.
+
+    Raises ConfigError (a slot that needs none), RecoverNeeded (others are left), Fenced, OutcomeUnknown, Retriable: it may be
+    called again after each of them.
+    """
+    open_slots = {one.slot: one for one in reports if one.needs_choice}
+    problems = [f"--slot {slot}: it needs no choice" for slot in sorted(set(slots) - open_slots.keys())]
+    if problems:
+        raise ConfigError([*problems, f"slots that need one: {', '.join(map(str, sorted(open_slots))) or 'none'}"])
+    chosen = {one.decided.txn: fate for slot, one in open_slots.items() if not slots or slot in slots}
+    deadline, run = Deadline.after_ms(CHOICE_MS, time.monotonic), RunIdentity.of_this_process()
+    with closing(Cluster(config.source.client)) as source, closing(Cluster(config.target.client)) as target:
+        owner = OffsetMapOwner.take_over(
+            config.tables,
+            mirror=config.mirror,
+            source_cluster_id=source.cluster_id(deadline),
+            target_cluster_id=target.cluster_id(deadline),
+            run=run,
+            now_ms=lambda: int(time.time() * 1000),
+        )
+        observations = Observations(config.tables)
+        observations.run_started(owner.run_epoch, run, __version__)
+        performer = TxnPerformer(owner, target, transaction_timeout_ms=config.write.transaction_timeout_ms)
+        recover(owner, performer, mirror=config.mirror, slots=config.write.slots, deadline=deadline, choices=chosen)
+        names = ", ".join(txn.transactional_id for txn in chosen)
+        observations.run_ended(owner.run_epoch, run, f"recover: {names} {fate.value}")
