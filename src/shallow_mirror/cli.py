@@ -186,14 +186,15 @@ def demo(keep: Annotated[bool, typer.Option("--keep", help="Leave the files of t
 
 @app.command("local-kafka")
 def local_kafka(
-    clusters: Annotated[int, typer.Option(min=1, max=9, help="How many single-node clusters.")] = 2,
+    clusters: Annotated[int, typer.Option(min=1, max=9, help="How many clusters.")] = 2,
+    brokers: Annotated[int, typer.Option(min=1, max=9, help="How many brokers each of them has.")] = 1,
     version: Annotated[str, typer.Option(help="Kafka version.")] = "4.3.0",
     folder: Annotated[Path | None, typer.Option(help="Where their data lives; a temporary folder by default.")] = None,
 ) -> None:
     """Real Kafka brokers in the foreground until Ctrl-C."""
     from shallow_mirror.local_kafka.command import run_local_kafka
 
-    run_local_kafka(clusters, version, folder)
+    run_local_kafka(clusters, version, folder, brokers)
 
 
 def exit_code_of(error: MirrorError) -> int:

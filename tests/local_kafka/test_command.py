@@ -37,6 +37,19 @@ def test_a_signal_stops_the_brokers_and_deletes_the_temporary_folder(tmp_path: P
 
 
 @pytest.mark.brokers
+def test_a_cluster_may_have_several_brokers(tmp_path: Path) -> None:
+    script = f"from pathlib import Path; from shallow_mirror.local_kafka.command import run_local_kafka as run; run(1, '4.3.0', Path({str(tmp_path)!r}), 3)"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as command:
+        assert command.stdout is not None
+        assert command.stdout.readline().count("127.0.0.1:") == 3
+        children = psutil.Process(command.pid).children(recursive=True)
+        assert len(children) == 6
+        command.send_signal(signal.SIGTERM)
+        assert command.wait(40) == 0
+    assert not [child for child in children if child.is_running()]
+
+
+@pytest.mark.brokers
 def test_a_broker_that_ends_by_itself_ends_the_command_with_its_log(tmp_path: Path) -> None:
     script = f"""
 from pathlib import Path

@@ -15,7 +15,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from shallow_mirror.local_kafka.jars import OLD_KAFKA_VERSION
-from shallow_mirror.local_kafka.node import PORT_RANGE, BrokerNotStarted, LocalKafka, free_ports
+from shallow_mirror.local_kafka.node import LocalKafka
+from shallow_mirror.local_kafka.ports import PORT_RANGE, BrokerNotStarted, free_ports
 
 QUIET = {"log_level": 0}
 

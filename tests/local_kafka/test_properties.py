@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from shallow_mirror.local_kafka.properties import (
     logging_option,
     logging_text,
+    member_properties,
     new_cluster_id,
     node_properties,
     properties_text,
@@ -30,6 +31,14 @@ def test_a_node_votes_for_itself_and_listens_on_its_two_ports() -> None:
 def test_share_groups_are_not_configured_before_they_existed() -> None:
     assert not [key for key in node_properties("3.9.2", 1, 2, Path("/d"), {}) if key.startswith("share.")]
     assert "share.coordinator.state.topic.min.isr" in node_properties("4.0.0", 1, 2, Path("/d"), {})
+
+
+def test_of_three_nodes_everything_is_on_all_and_one_may_be_lost() -> None:
+    properties = node_properties("4.3.0", 1, 2, Path("/d"), member_properties("4.3.0", 2, {1: 11, 2: 12, 3: 13}))
+    assert properties["controller.quorum.voters"] == "1@127.0.0.1:11,2@127.0.0.1:12,3@127.0.0.1:13"
+    assert {value for key, value in properties.items() if key.endswith("replication.factor")} == {"3"}
+    assert {value for key, value in properties.items() if "min.isr" in key or key == "min.insync.replicas"} == {"2"}
+    assert not [key for key in member_properties("3.9.2", 1, {1: 11}) if key.startswith("share.")]
 
 
 def test_each_log4j_gets_its_own_language() -> None:

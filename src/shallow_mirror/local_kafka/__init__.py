@@ -1,1 +1,1 @@
-"""Real single-node KRaft brokers from jars, for demo, tests, benchmarks and trying by hand."""
+"""Real KRaft brokers from jars, alone or several in a cluster, for demo, tests, benchmarks and trying by hand."""

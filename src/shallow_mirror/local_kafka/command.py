@@ -14,13 +14,17 @@ from types import FrameType
 import typer
 
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.local_kafka.node import BrokerNotStarted, LocalKafka, start_clusters, stop_clusters
+from shallow_mirror.local_kafka.cluster import LocalKafkaCluster
+from shallow_mirror.local_kafka.jars import kafka_jars
+from shallow_mirror.local_kafka.node import LocalKafka
+from shallow_mirror.local_kafka.ports import BrokerNotStarted
+from shallow_mirror.local_kafka.together import start_together, stop_together
 
 _POLL_S = 0.5
 
 
-def run_local_kafka(clusters: int, version: str, folder: Path | None) -> None:
-    """Start the clusters, print their addresses on standard output, return after Ctrl-C or SIGTERM.
+def run_local_kafka(clusters: int, version: str, folder: Path | None, brokers: int = 1) -> None:
+    """Start the clusters of so many brokers each, print their addresses on standard output, return after Ctrl-C or SIGTERM.
 
     `folder` is kept and can be started again; `None` is a temporary folder which is deleted at the end.
     Raises what LocalKafka raises, and BrokerNotStarted when a broker ends by itself.
@@ -28,13 +32,19 @@ def run_local_kafka(clusters: int, version: str, folder: Path | None) -> None:
     if clusters < 1:
         raise ConfigError(f"local-kafka needs at least one cluster, not {clusters}")
     with _stop_on_signals() as asked_to_stop, _folder(folder) as chosen, contextlib.suppress(KeyboardInterrupt):
-        nodes = start_clusters(chosen, clusters, version)
+        kafka_jars(version)
+        made = [_cluster(chosen / f"cluster-{number}", version, brokers) for number in range(1, clusters + 1)]
+        start_together(made)
         try:
-            _announce(nodes, chosen, kept=folder is not None)
-            _wait(nodes, asked_to_stop)
+            _announce(made, chosen, kept=folder is not None)
+            _wait(made, asked_to_stop)
         finally:
             typer.echo("stopping", err=True)
-            stop_clusters(nodes)
+            stop_together(made)
+
+
+def _cluster(folder: Path, version: str, brokers: int) -> LocalKafka | LocalKafkaCluster:
+    return LocalKafka(folder, version) if brokers == 1 else LocalKafkaCluster(folder, brokers, version)
 
 
 @contextlib.contextmanager
@@ -67,14 +77,14 @@ def _folder(folder: Path | None) -> Iterator[Path]:
         shutil.rmtree(temporary)
 
 
-def _announce(nodes: Sequence[LocalKafka], folder: Path, *, kept: bool) -> None:
-    for number, node in enumerate(nodes, start=1):
-        typer.echo(f"cluster {number}: {node.bootstrap}  (Kafka {node.version}, cluster id {node.cluster_id})")
+def _announce(clusters: Sequence[LocalKafka | LocalKafkaCluster], folder: Path, *, kept: bool) -> None:
+    for number, one in enumerate(clusters, start=1):
+        typer.echo(f"cluster {number}: {one.bootstrap}  (Kafka {one.version}, cluster id {one.cluster_id})")
     typer.echo(f"data in {folder}, {'kept' if kept else 'deleted'} at the end; Ctrl-C stops", err=True)
 
 
-def _wait(nodes: Sequence[LocalKafka], asked_to_stop: threading.Event) -> None:
+def _wait(clusters: Sequence[LocalKafka | LocalKafkaCluster], asked_to_stop: threading.Event) -> None:
     while not asked_to_stop.wait(_POLL_S):
-        for node in nodes:
-            if not node.is_running():
-                raise BrokerNotStarted(f"the broker at {node.bootstrap} ended by itself. The end of its log:\n{node.log_tail()}")
+        for one in clusters:
+            if not one.is_running():
+                raise BrokerNotStarted(f"the broker at {one.bootstrap} ended by itself. The end of its log:\n{one.log_tail()}")

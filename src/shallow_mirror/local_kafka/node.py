@@ -1,16 +1,15 @@
-"""A real single-node KRaft broker of its own folder and ports. Runs on the driver, in tests and benchmarks."""
+"""One real KRaft node of its own folder and ports, usually a cluster by itself. Runs on the driver, in tests and benchmarks."""
 
 from __future__ import annotations
 
 import logging
 import os
-import random
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,63 +17,33 @@ from typing import Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from shallow_mirror.errors import MirrorError
 from shallow_mirror.local_kafka import supervisor
 from shallow_mirror.local_kafka.jars import KAFKA_VERSION, java_executable, kafka_jars
+from shallow_mirror.local_kafka.ports import BrokerNotStarted, PortTaken, free_ports
 from shallow_mirror.local_kafka.properties import (
     JVM_OPTIONS,
+    SINGLE_NODE_ID,
     logging_option,
     logging_text,
     new_cluster_id,
     node_properties,
     properties_text,
 )
+from shallow_mirror.local_kafka.together import start_together, stop_together
 
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 20.0
 PORT_ATTEMPTS = 5
-# Below the ports which operating systems give to outgoing connections: a client that reconnects to a stopped broker
-# could otherwise be given the broker's own port and keep it from restarting.
-PORT_RANGE = (20000, 32000)
 
 _PORT_TAKEN = ("Address already in use", "BindException")
 _log = logging.getLogger(__name__)
-
-
-class BrokerNotStarted(MirrorError):
-    """The broker did not come up; the end of its log is in the message. Nothing of it is left running."""
-
-
-class _PortTaken(BrokerNotStarted):
-    """Somebody else was faster at the chosen ports."""
-
-
-def free_ports(count: int, rng: random.Random | None = None) -> list[int]:
-    """Ports nobody listens on at this moment; another process may be faster, so starting is retried."""
-    rng = random.SystemRandom() if rng is None else rng
-    found: list[int] = []
-    for port in rng.sample(range(*PORT_RANGE), 1000):
-        if _is_free(port):
-            found.append(port)
-        if len(found) == count:
-            return found
-    raise BrokerNotStarted(f"no {count} free ports among 1000 tried between {PORT_RANGE[0]} and {PORT_RANGE[1]}")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 class LocalKafka:
     """Context manager: formats the folder when it is new, starts the broker, stops it at the end and keeps the folder.
 
     The broker is the child of a supervisor which kills it when this process ends in whatever way.
+    `cluster_id`: what a new folder is formatted with; None: an id of its own.
     Raises ConfigError (no Java), JarFetchFailed, BrokerNotStarted.
     """
 
@@ -85,6 +54,7 @@ class LocalKafka:
         *,
         properties: Mapping[str, str] | None = None,
         java_options: Sequence[str] = (),
+        cluster_id: str | None = None,
         choose_ports: Callable[[int], Sequence[int]] = free_ports,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -95,7 +65,7 @@ class LocalKafka:
         self._ports: tuple[int, int] | None = None
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._pid: int | None = None
-        self._cluster_id: str | None = None
+        self._cluster_id, self._format_as = cluster_id, cluster_id
         self._was_ready = False
 
     def __enter__(self) -> Self:
@@ -120,6 +90,10 @@ class LocalKafka:
         return self._cluster_id
 
     @property
+    def node_id(self) -> int:
+        return int(self._properties.get("node.id", SINGLE_NODE_ID))
+
+    @property
     def pid(self) -> int:
         """Process id of the broker's JVM."""
         if self._pid is None:
@@ -140,7 +114,7 @@ class LocalKafka:
         for _ in range(PORT_ATTEMPTS - 1):
             try:
                 return self._start_once()
-            except _PortTaken:
+            except PortTaken:
                 _log.info("the ports of the broker in %s were taken meanwhile; trying again", self.folder)
                 self._sleep(0.2)
         self._start_once()
@@ -170,7 +144,9 @@ class LocalKafka:
         java = [java_executable(), *JVM_OPTIONS, logging_option(self.version, logging_config)]
         java += [*self._java_options, "-cp", f"{jars[0].parent}/*"]
         if not (log_dir / "meta.properties").is_file():
-            self._format([*java, "kafka.tools.StorageTool", "format", "-t", new_cluster_id(), "-c", str(config), "-g"])
+            self._format(
+                [*java, "kafka.tools.StorageTool", "format", "-t", self._format_as or new_cluster_id(), "-c", str(config), "-g"]
+            )
         return [*java, "kafka.Kafka", str(config)]
 
     def _format(self, command: Sequence[str]) -> None:
@@ -182,7 +158,7 @@ class LocalKafka:
             raise BrokerNotStarted(f"formatting {self.folder} failed:\n{self.log_tail()}")
 
     def _launch(self, command: Sequence[str]) -> None:
-        self._cluster_id = _formatted_cluster_id(self.folder / "data")
+        self._cluster_id = formatted_cluster_id(self.folder / "data")
         watched = [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), str(self.log_file), *command]
         process = subprocess.Popen(watched, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         self._supervisor = process
@@ -203,17 +179,17 @@ class LocalKafka:
                 self._was_ready = True
                 return
             if answering is not None:
-                raise _PortTaken(f"{self.bootstrap} is answered by another cluster, {answering}")
+                raise PortTaken(f"{self.bootstrap} is answered by another cluster, {answering}")
             self._sleep(0.05)
         raise BrokerNotStarted(f"the broker at {self.bootstrap} did not answer within {START_TIMEOUT_S} s:\n{self.log_tail()}")
 
     def _ended_early(self) -> BrokerNotStarted:
         tail = self.log_tail()
-        kind = _PortTaken if any(sign in tail for sign in _PORT_TAKEN) else BrokerNotStarted
+        kind = PortTaken if any(sign in tail for sign in _PORT_TAKEN) else BrokerNotStarted
         return kind(f"the broker in {self.folder} ended instead of answering at {self.bootstrap}. The end of its log:\n{tail}")
 
     def _answering_cluster_id(self) -> str | None:
-        """Cluster id in the Metadata of whoever listens, None while nobody does or no broker is listed."""
+        """Cluster id in the Metadata of whoever listens, None while nobody does or this node is not listed."""
         host, port = self.bootstrap.split(":")
         try:
             socket.create_connection((host, int(port)), timeout=1).close()
@@ -224,10 +200,12 @@ class LocalKafka:
             metadata = admin.list_topics(timeout=2)
         except KafkaException:
             return None
-        return str(metadata.cluster_id) if metadata.brokers else None
+        return str(metadata.cluster_id) if self.node_id in metadata.brokers else None
 
     def stop(self) -> None:
         """SIGTERM, and SIGKILL when that takes longer than 20 s. No effect on a broker that does not run."""
+        if self.is_running():
+            self.resume()
         self._end(b"T", STOP_TIMEOUT_S)
 
     def kill(self) -> None:
@@ -238,6 +216,14 @@ class LocalKafka:
         """Stop it if it runs, and start it on the same ports and folder."""
         self.stop()
         self.start()
+
+    def pause(self) -> None:
+        """SIGSTOP: it keeps its connections and answers nothing, as a machine that hangs. Raises BrokerNotStarted."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT after `pause`, in whatever state the world is by then. Raises BrokerNotStarted."""
+        os.kill(self.pid, signal.SIGCONT)
 
     def _end(self, how: bytes, timeout_s: float) -> None:
         process, self._supervisor, self._pid = self._supervisor, None, None
@@ -262,7 +248,7 @@ class LocalKafka:
         return "\n".join(self.log_file.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
 
 
-def _formatted_cluster_id(log_dir: Path) -> str:
+def formatted_cluster_id(log_dir: Path) -> str:
     for line in (log_dir / "meta.properties").read_text(encoding="utf-8").splitlines():
         key, _, value = line.partition("=")
         if key == "cluster.id":
@@ -280,20 +266,14 @@ def start_clusters(
 ) -> tuple[LocalKafka, ...]:
     """Start `count` clusters at the same time, in `folder`/cluster-1 and so on; all of them or, on an error, none."""
     kafka_jars(version)
-    folders = [folder / f"cluster-{number}" for number in range(1, count + 1)]
-    nodes = tuple(LocalKafka(each, version, properties=properties, java_options=java_options) for each in folders)
-    try:
-        with ThreadPoolExecutor(max(count, 1)) as pool:
-            for started in [pool.submit(node.start) for node in nodes]:
-                started.result()
-    except BaseException:
-        stop_clusters(nodes)
-        raise
+    nodes = tuple(
+        LocalKafka(folder / f"cluster-{number}", version, properties=properties, java_options=java_options)
+        for number in range(1, count + 1)
+    )
+    start_together(nodes)
     return nodes
 
 
 def stop_clusters(nodes: Sequence[LocalKafka]) -> None:
     """Stop them at the same time."""
-    with ThreadPoolExecutor(max(len(nodes), 1)) as pool:
-        for stopped in [pool.submit(node.stop) for node in nodes]:
-            stopped.result()
+    stop_together(nodes)

@@ -1,4 +1,4 @@
-"""Pure: what a single-node KRaft broker of small memory is configured with."""
+"""Pure: what KRaft nodes of small memory are configured with, alone or several in a cluster."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ JVM_OPTIONS = (
     "-Djava.awt.headless=true",
 )
 
+SINGLE_NODE_ID = 1
+
 _SMALL_NODE = {
     "process.roles": "broker,controller",
-    "node.id": "1",
+    "node.id": str(SINGLE_NODE_ID),
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "PLAINTEXT",
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -58,11 +60,50 @@ def node_properties(version: str, port: int, controller_port: int, log_dir: Path
     return {
         **_SMALL_NODE,
         **({} if is_kafka_3(version) else _SINCE_4),
-        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "controller.quorum.voters": f"{SINGLE_NODE_ID}@127.0.0.1:{controller_port}",
         "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "log.dirs": str(log_dir),
         **changes,
+    }
+
+
+def member_properties(version: str, node_id: int, controller_ports: Mapping[int, int]) -> dict[str, str]:
+    """Changes for one of several nodes. `controller_ports` of all of them, by node id.
+
+    Everything is on as many nodes as there are, three at the most, and survives the loss of one.
+    """
+    replicas = min(3, len(controller_ports))
+    in_sync = max(1, replicas - 1)
+    counts = {
+        "default.replication.factor": replicas,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": replicas,
+        "offsets.topic.num.partitions": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": in_sync,
+        "transaction.state.log.num.partitions": replicas,
+    }
+    if not is_kafka_3(version):
+        counts |= {name: replicas if name.endswith("factor") else in_sync for name in _SINCE_4}
+    return {
+        **{name: str(count) for name, count in counts.items()},
+        "node.id": str(node_id),
+        "controller.quorum.voters": ",".join(f"{one}@127.0.0.1:{port}" for one, port in sorted(controller_ports.items())),
+        "controlled.shutdown.enable": "true",
+        # Those that stay must not take a killed leader for alive for longer than a test waits.
+        "controller.quorum.election.timeout.ms": "500",
+        "controller.quorum.fetch.timeout.ms": "1000",
+        "replica.lag.time.max.ms": "3000",
+    }
+
+
+def proxied_properties(port: int, controller_port: int, own_port: int, proxy_port: int) -> dict[str, str]:
+    """Changes for a node that has one more listener, at `own_port`, whose clients are told to come to `proxy_port`."""
+    return {
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port},PROXIED://127.0.0.1:{own_port}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port},PROXIED://127.0.0.1:{proxy_port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT",
     }
 
 

@@ -1,0 +1,125 @@
+"""A cluster of several real KRaft nodes, each broker and controller at once. Runs on the driver, in tests and benchmarks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from shallow_mirror.local_kafka.jars import KAFKA_VERSION, kafka_jars
+from shallow_mirror.local_kafka.node import PORT_ATTEMPTS, LocalKafka, formatted_cluster_id
+from shallow_mirror.local_kafka.ports import BrokerNotStarted, PortTaken, free_ports
+from shallow_mirror.local_kafka.properties import member_properties, new_cluster_id, proxied_properties
+from shallow_mirror.local_kafka.together import start_together, stop_together
+
+_log = logging.getLogger(__name__)
+
+
+class LocalKafkaCluster:
+    """Context manager, as `LocalKafka`. Single nodes are stopped, killed, paused and started again through `nodes`.
+
+    `proxies`: a port for each node to which clients of `proxied_bootstrap` are told to come; the connections that arrive
+    there are meant to end at the node's `proxied_ports`.
+    Raises ConfigError (no Java), JarFetchFailed, BrokerNotStarted.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        brokers: int = 3,
+        version: str = KAFKA_VERSION,
+        *,
+        properties: Mapping[str, str] | None = None,
+        java_options: Sequence[str] = (),
+        proxies: Sequence[int] = (),
+    ) -> None:
+        assert len(proxies) in (0, brokers)
+        self.folder, self.version = folder.absolute(), version
+        self._brokers, self._proxies = brokers, tuple(proxies)
+        self._properties, self._java_options = dict(properties or {}), tuple(java_options)
+        self.nodes: tuple[LocalKafka, ...] = ()
+        self.proxied_ports: tuple[int, ...] = ()
+        """The port behind each proxy; empty where there are none."""
+
+    def __enter__(self) -> Self:
+        if not self.nodes or not self.is_running():
+            self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def bootstrap(self) -> str:
+        """All nodes, also those that do not run."""
+        return ",".join(node.bootstrap for node in self.nodes)
+
+    @property
+    def proxied_bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self._proxies)
+
+    @property
+    def cluster_id(self) -> str:
+        if not self.nodes:
+            raise BrokerNotStarted(f"the cluster in {self.folder} was never started")
+        return self.nodes[0].cluster_id
+
+    def is_running(self) -> bool:
+        """Every node."""
+        return bool(self.nodes) and all(node.is_running() for node in self.nodes)
+
+    def start(self) -> None:
+        """Start what does not run and wait until every node takes part; on new ports at the first time only."""
+        kafka_jars(self.version)
+        if self.nodes:
+            return start_together([node for node in self.nodes if not node.is_running()])
+        for _ in range(PORT_ATTEMPTS - 1):
+            try:
+                return self._start_first()
+            except PortTaken:
+                _log.info("a port of the cluster in %s was taken meanwhile; trying again", self.folder)
+        self._start_first()
+
+    def _start_first(self) -> None:
+        ports = iter(free_ports(self._brokers * 3))
+        chosen = {node_id: (next(ports), next(ports), next(ports)) for node_id in range(1, self._brokers + 1)}
+        cluster_id = self._kept_cluster_id() or new_cluster_id()
+        nodes = [self._node(node_id, chosen, cluster_id) for node_id in chosen]
+        start_together(nodes)
+        self.nodes = tuple(nodes)
+        self.proxied_ports = tuple(proxied for _, _, proxied in chosen.values()) if self._proxies else ()
+
+    def _node(self, node_id: int, chosen: Mapping[int, tuple[int, int, int]], cluster_id: str) -> LocalKafka:
+        port, controller_port, proxied_port = chosen[node_id]
+        properties = member_properties(self.version, node_id, {one: ports[1] for one, ports in chosen.items()})
+        if self._proxies:
+            properties |= proxied_properties(port, controller_port, proxied_port, self._proxies[node_id - 1])
+        return LocalKafka(
+            self._folder_of(node_id),
+            self.version,
+            properties=properties | self._properties,
+            java_options=self._java_options,
+            cluster_id=cluster_id,
+            choose_ports=lambda _: (port, controller_port),
+        )
+
+    def _folder_of(self, node_id: int) -> Path:
+        return self.folder / f"node-{node_id}"
+
+    def _kept_cluster_id(self) -> str | None:
+        """Of a folder that was used before."""
+        logs = [self._folder_of(node_id) / "data" for node_id in range(1, self._brokers + 1)]
+        return next((formatted_cluster_id(log) for log in logs if (log / "meta.properties").is_file()), None)
+
+    def stop(self) -> None:
+        """All nodes at the same time; those that cannot leave in order, because the others are gone, are killed."""
+        stop_together(self.nodes)
+
+    def kill(self) -> None:
+        for node in self.nodes:
+            node.kill()
+
+    def log_tail(self, lines: int = 40) -> str:
+        return "\n".join(f"node {node.node_id}:\n{node.log_tail(lines)}" for node in self.nodes)
