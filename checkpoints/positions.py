@@ -13,7 +13,7 @@ from shallow_mirror.types import SegmentKind, SourcePartition, TargetPartition
 
 _KEYS = ["source_topic", "source_topic_id", "source_partition"]
 _LAST = ["source_end", "source_leader_epoch", "target_topic", "target_topic_id", "target_partition", "max_timestamp_ms"]
-POSITION_COLUMNS = [*_KEYS, "source_start", *_LAST]
+POSITION_COLUMNS = [*_KEYS, "source_start", *_LAST, "target_end"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +21,14 @@ class Position:
     """Everything below `offset` is accounted for.
 
     `leader_epoch` is the source's at the last batch seen, `max_timestamp_ms` that of
-    the last batch that has one; None if there was none.
+    the last batch that has one; None if there was none. All records copied so far lie below `target_end` on the target.
     """
 
     offset: int
     leader_epoch: int | None
     target: TargetPartition
     max_timestamp_ms: int | None = None
+    target_end: int = 0
 
 
 def positions_of(rows: Iterable[pa.Table | pa.RecordBatch]) -> dict[SourcePartition, Position]:
@@ -49,6 +50,7 @@ def positions_of(rows: Iterable[pa.Table | pa.RecordBatch]) -> dict[SourcePartit
                 one["source_leader_epoch"],
                 TargetPartition(one["target_topic"], one["target_topic_id"], one["target_partition"]),
                 one["max_timestamp_ms"],
+                one["target_end"] or 0,
             )
             for one in last.to_pylist()
         }
@@ -57,9 +59,9 @@ def positions_of(rows: Iterable[pa.Table | pa.RecordBatch]) -> dict[SourcePartit
 
 def _last_rows(rows: pa.Table) -> pa.Table:
     ordered = rows.sort_by([("source_end", "ascending"), ("source_start", "ascending")])
-    wanted = [name for name in POSITION_COLUMNS if name not in _KEYS]
-    grouped = ordered.group_by(_KEYS, use_threads=False).aggregate([(name, "last") for name in wanted])
-    return grouped.rename_columns([name.removesuffix("_last") for name in grouped.column_names]).select(POSITION_COLUMNS)
+    wanted = [(name, "max" if name == "target_end" else "last") for name in POSITION_COLUMNS if name not in _KEYS]
+    grouped = ordered.group_by(_KEYS, use_threads=False).aggregate(wanted)
+    return grouped.rename_columns([*_KEYS, *(name for name, _ in wanted)]).select(POSITION_COLUMNS)
 
 
 def moved_by(positions: Mapping[SourcePartition, Position], rows: Sequence[DecidedSegment]) -> dict[SourcePartition, Position]:
@@ -87,5 +89,6 @@ def moved_by(positions: Mapping[SourcePartition, Position], rows: Sequence[Decid
         timestamp_ms = segment.max_timestamp_ms
         if timestamp_ms is None and last is not None:
             timestamp_ms = last.max_timestamp_ms
-        moved[segment.source] = Position(segment.source_end, leader_epoch, segment.target, timestamp_ms)
+        target_end = max(segment.target_end or 0, 0 if last is None else last.target_end)
+        moved[segment.source] = Position(segment.source_end, leader_epoch, segment.target, timestamp_ms, target_end)
     return moved

@@ -157,12 +157,14 @@ class MicroBatchSink:
     def _run_slots(
         self, planned: DataFrame, decision: int, first_rows: Sequence[DecidedSegment], deadline: Deadline
     ) -> tuple[SlotResult, ...]:
-        positions = {source: position.offset for source, position in self._owner.positions().items()}
+        known = self._owner.positions()
+        positions = {source: position.offset for source, position in known.items()}
         positions.update({row.segment.source: row.segment.source_end for row in first_rows})
         job = replace(
             self._job,
             decision=decision,
             positions=positions,
+            target_ends={one.target.topic_partition: one.target_end for one in known.values() if one.target_end},
             routes=dict(self._targets.known),
             time_left_ms=self._job.transaction_timeout_ms * TASK_SHARE,
         )

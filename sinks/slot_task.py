@@ -27,7 +27,7 @@ from shallow_mirror.broker.txn import add_partitions, init_producer_id, write_re
 from shallow_mirror.broker.worker import cluster_of_worker, freeze_imports_once
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BatchRefused, MirrorError, Retriable
+from shallow_mirror.errors import BatchRefused, MirrorError, Retriable, TargetDataLoss
 from shallow_mirror.sinks.protocol import SlotResult
 from shallow_mirror.sinks.slot_reading import DirectReading, ReadingLimits, ReadPart, RowReading, SlotReading, known_only
 from shallow_mirror.types import (
@@ -75,7 +75,7 @@ class RoutedTopic:
 class SlotJob:
     """Everything a task needs, carried in the closure of one micro-batch.
 
-    `positions` are source offsets from the offset map; `time_left_ms` is what remains of the micro-batch's deadline when
+    `positions` are source offsets from the offset map, `target_ends` the ends of what it knows on the target; `time_left_ms` is what remains of the micro-batch's deadline when
     the task starts (clocks of different machines are never compared). `max_segments` bounds the rows a slot may return:
     it stops at a batch boundary and the rest is read in another round.
     """
@@ -87,6 +87,7 @@ class SlotJob:
     target: ClientConfig
     routes: Mapping[str, RoutedTopic]
     positions: Mapping[SourcePartition, int]
+    target_ends: Mapping[TopicPartition, int]
     isolation: IsolationLevel
     fetch_bytes: int
     in_flight_requests: int
@@ -274,6 +275,10 @@ class _OpenSlot:
             placed = window.produce_all(queues)
         except ProduceRefused as refused:
             raise self._explained(refused, chosen_of, queues) from refused
+        for place, base_offsets in placed.items():
+            recorded_end = self._job.target_ends.get(place, 0)
+            if base_offsets and base_offsets[0] < recorded_end:
+                raise TargetDataLoss(place, recorded_end, base_offsets[0])
         self._job.observer("task.produced")
         return placed
 

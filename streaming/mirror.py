@@ -284,6 +284,7 @@ class _Run:
             target=config.target.client,
             routes={},
             positions={},
+            target_ends={},
             isolation=config.read.isolation_level,
             fetch_bytes=config.read.fetch_bytes,
             in_flight_requests=config.write.in_flight_requests,

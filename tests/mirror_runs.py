@@ -233,6 +233,7 @@ def read_values(bootstrap: str, topic: str, partition: int = 0) -> list[str]:
             "group.id": "reader",
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "log_level": 0,
         }

@@ -46,6 +46,22 @@ class DataLoss(MirrorError):
         return type(self), (self.topic_partition, self.expected_offset, self.log_start_offset, self.detail)
 
 
+class TargetDataLoss(MirrorError):
+    """The target no longer holds what was copied to it: its log went on below the last recorded record. Nothing was decided."""
+
+    def __init__(self, topic_partition: TopicPartition, recorded_end: int, base_offset: int) -> None:
+        self.topic_partition, self.recorded_end, self.base_offset = topic_partition, recorded_end, base_offset
+        super().__init__(
+            f"target {topic_partition}: new records were given offset {base_offset}, but records copied before reach offset "
+            f"{recorded_end}: the target topic was deleted and created again, or its log was truncated (an unclean leader "
+            "election, a lost disk), and has lost records. Nothing of this micro-batch was decided. Mirror the topic from its "
+            "start with another mirror id, tables and checkpoint, or exclude it (topics.exclude)"
+        )
+
+    def __reduce__(self) -> tuple[type[TargetDataLoss], tuple[TopicPartition, int, int]]:
+        return type(self), (self.topic_partition, self.recorded_end, self.base_offset)
+
+
 class BatchRefused(MirrorError):
     """A batch cannot be copied as things stand; nothing of its micro-batch was decided."""
 

@@ -18,7 +18,7 @@ from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.txn import EndTxnAnswer, end_txn
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BatchRefused, CorruptBatch, DataLoss, ProducerEpochFenced, Retriable
+from shallow_mirror.errors import BatchRefused, CorruptBatch, DataLoss, ProducerEpochFenced, Retriable, TargetDataLoss
 from shallow_mirror.sinks import slot_task
 from shallow_mirror.sinks.protocol import SlotResult
 from shallow_mirror.sinks.slot_task import RoutedTopic, SlotJob, run_slot
@@ -31,6 +31,7 @@ from shallow_mirror.types import (
     PlannedRange,
     SegmentKind,
     SourcePartition,
+    TopicPartition,
 )
 from shallow_mirror.wire.header import BATCH_HEADER_BYTES, CONTROL_BIT
 
@@ -66,6 +67,7 @@ class Clusters:
             "target": _client(self.target),
             "routes": {"orders": RoutedTopic(target_topic="copy", target_topic_id="t", limits=LIMITS)},
             "positions": positions,
+            "target_ends": {},
             "isolation": IsolationLevel.READ_COMMITTED,
             "fetch_bytes": 1 << 16,
             "in_flight_requests": 5,
@@ -192,6 +194,12 @@ def test_a_batch_that_the_target_refuses_is_named_by_its_source_offset_and_the_s
         clusters.run(clusters.job({A: 0, B: 0}), planned(A, 5), planned(B, 1))
     assert (raised.value.topic_partition, raised.value.base_offset) == (A.topic_partition, 2)
     assert "max.message.bytes" in raised.value.remedy
+
+
+def test_a_target_whose_log_goes_on_below_what_was_copied_before_is_named(clusters: Clusters) -> None:
+    clusters.write(A, 2)
+    with pytest.raises(TargetDataLoss, match="^target copy-0: new records were given offset 0, .* reach offset 7: .*created again"):
+        clusters.run(clusters.job({A: 0}, target_ends={TopicPartition("copy", 0): 7}), planned(A, 2))
 
 
 def test_bytes_that_were_damaged_behind_their_producer_are_named_corrupt(clusters: Clusters) -> None:

@@ -5,26 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 import pytest
-from pyspark import cloudpickle
 from tests import mirror_runs as runs
 from tests.mirror_runs import Crash, CrashAt, Running, catch_up, config, create_topic, read_values, write
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
-from shallow_mirror.checkpoints.recorded import RunIdentity
-from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import DataLoss, RecoverNeeded
+from shallow_mirror.errors import DataLoss
 from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
 from shallow_mirror.streaming.status import gather_status
-from shallow_mirror.types import Segment, SegmentKind, SlotTxn
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -62,14 +56,6 @@ def pair(own_clusters: Pair) -> Pair:
         if not one.is_running():
             one.start()
     return own_clusters
-
-
-@pytest.fixture
-def crash_points() -> Iterator[None]:
-    """`CrashAt` travels to Spark's workers, which cannot import the tests."""
-    cloudpickle.register_pickle_by_value(runs)
-    yield
-    cloudpickle.unregister_pickle_by_value(runs)
 
 
 def values(first: int, end: int) -> list[str]:
@@ -186,49 +172,3 @@ def test_what_an_open_source_transaction_holds_back_is_copied_once_it_has_ended(
             assert runs.positions(settings) == {(topic_name, 0): 1}
         mirror.wait_for("the rest", lambda: runs.positions(settings).get((topic_name, 0)) == 4)
     assert read_values(target, topic_name) == ["before", "within", "behind"]
-
-
-def test_a_decision_that_nothing_proves_stops_the_start_until_an_operator_chooses(
-    two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
-    create_topic(source, topic_name, partitions=3)
-    for partition in range(3):
-        write(source, topic_name, ["a", "b"], partition)
-    settings = config(tmp_path, source, target, [topic_name], mirror=f"m-{uuid.uuid4()}")
-    catch_up(settings, spark)
-    owner = OffsetMapOwner.take_over(
-        settings.tables,
-        mirror=settings.mirror,
-        source_cluster_id=two_clusters.source.cluster_id,
-        target_cluster_id=two_clusters.target.cluster_id,
-        run=RunIdentity(run_id=str(uuid.uuid4()), host="h", pid=1, started_at_ms=0),
-        now_ms=lambda: int(time.time() * 1000),
-    )
-    owner.settle()
-    owner.next_decision()
-    unproved, disproved = SlotTxn(f"{settings.mirror}-7", 999_999, 3), SlotTxn(f"{settings.mirror}-0", 999_999, 3)
-    # partition 0: a receipt of slot 0 names another transaction; 1: beyond the log's end; 2: exactly at it
-    invented = {0: (disproved, 2), 1: (unproved, 100), 2: (unproved, 3)}
-    rows = []
-    for one, position in owner.positions().items():
-        txn, target_start = invented[one.partition]
-        data = Segment(
-            source=one,
-            source_start=2,
-            source_end=4,
-            kind=SegmentKind.DATA,
-            target=position.target,
-            target_start=target_start,
-            target_end=target_start + 2,
-            record_count=2,
-            batch_count=1,
-        )
-        rows.append(DecidedSegment(data, txn))
-    owner.decide(rows, highest_slot=7)
-    for _ in range(2):
-        with pytest.raises(RecoverNeeded, match=rf"{unproved.transactional_id} \(producer id 999999, epoch 3\)") as stopped:
-            catch_up(settings, spark)
-    assert f"{topic_name}-1 [100, 102), {topic_name}-2 [3, 5)" in str(stopped.value)
-    assert f"slot txn {disproved}: removed, will be read again" in caplog.text
-    assert not runs.is_settled(settings)
