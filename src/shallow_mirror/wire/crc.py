@@ -1,4 +1,4 @@
-"""Pure: CRC-32C of record batches: check, and patch after a change of the header.
+"""Pure: CRC-32C of record batches: check, patch after a change of the header, and the payload's share of it.
 
 CRC-32C is linear over GF(2): for two messages of equal length that differ only in their head, the checksums differ by the
 checksum difference of the heads, advanced over the bytes that follow. So a header can be rewritten without reading the
@@ -11,7 +11,7 @@ import crc32c as _library
 import numpy as np
 import numpy.typing as npt
 
-from shallow_mirror.wire.header import CRC_START
+from shallow_mirror.wire.header import BATCH_HEADER_BYTES, CRC_START, LOG_OVERHEAD, covered_bytes
 
 _POLYNOMIAL = 0x82F63B78
 _LENGTH_BITS = 31
@@ -37,6 +37,24 @@ def patch_crcs(
     """Checksums after bytes [21, 61) changed from `old_headers` to `new_headers`, both uint8[n, 40]."""
     difference = _crc_of_rows(old_headers ^ new_headers)
     return old_crc ^ _advance(difference, payload_bytes)
+
+
+def verify_crcs(records: memoryview, pos: npt.NDArray[np.int64], headers: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """For each batch of `headers`, which begins at `pos` in `records`: whether its checksum matches its bytes."""
+    starts, ends = (pos + CRC_START).tolist(), (pos + headers["batch_length"] + LOG_OVERHEAD).tolist()
+    found = [_library.crc32c(records[start:end]) for start, end in zip(starts, ends, strict=True)]
+    return np.asarray(np.array(found, np.uint32) == headers["crc"], np.bool_)
+
+
+def payload_crcs(headers: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
+    """Checksums of the payloads alone, which follow from the headers: no payload is read.
+
+    crc(H + P) = advance(crc(H), bytes of P) ^ crc(P). True of every batch whose own checksum holds.
+    """
+    covered = covered_bytes(headers)
+    of_headers = _crc_of_rows(covered) ^ np.uint32(crc32c(bytes(covered.shape[1])))
+    payload_bytes = headers["batch_length"].astype(np.int64) + LOG_OVERHEAD - BATCH_HEADER_BYTES
+    return headers["crc"].astype(np.uint32) ^ _advance(of_headers, payload_bytes)
 
 
 def _crc_of_rows(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:

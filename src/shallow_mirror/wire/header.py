@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 
 import numpy as np
+import numpy.typing as npt
 
 LOG_OVERHEAD = 12
 """Bytes in front of what batchLength counts: base offset and batchLength itself."""
@@ -43,6 +44,11 @@ HEADER = np.dtype(
 """As on the wire: packed, big-endian, 61 bytes."""
 
 NATIVE_HEADER = HEADER.newbyteorder("=")
+
+
+def covered_bytes(headers: npt.NDArray[np.void]) -> npt.NDArray[np.uint8]:
+    """Bytes [21, 61) of each header as on the wire, uint8[n, 40]: what the CRC covers of it."""
+    return headers.astype(HEADER).view(np.uint8).reshape(-1, BATCH_HEADER_BYTES)[:, CRC_START:]
 
 
 class Codec(enum.IntEnum):

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from shallow_mirror.wire.batch_index import BatchIndex
 from shallow_mirror.wire.crc import patch_crcs
-from shallow_mirror.wire.header import BATCH_HEADER_BYTES, CODEC_MASK, CRC_START, HEADER, TRANSACTIONAL_BIT
+from shallow_mirror.wire.header import BATCH_HEADER_BYTES, CODEC_MASK, HEADER, TRANSACTIONAL_BIT, covered_bytes
 
 SEQUENCE_MODULUS = 1 << 31
 """Sequence 2147483647 is followed by 0 (DefaultRecordBatch.incrementSequence)."""
@@ -42,7 +42,7 @@ def restamp(
     new["producer_epoch"] = producer_epoch
     new["base_sequence"] = sequences[:-1]
     new["crc"] = patch_crcs(
-        headers["crc"].astype(np.uint32), _covered(old), _covered(new), index.size_bytes[chosen] - BATCH_HEADER_BYTES
+        headers["crc"].astype(np.uint32), covered_bytes(old), covered_bytes(new), index.size_bytes[chosen] - BATCH_HEADER_BYTES
     )
     _scatter(records, index.pos[chosen], _rows(new))
     return int(sequences[-1])
@@ -50,10 +50,6 @@ def restamp(
 
 def _rows(headers: npt.NDArray[np.void]) -> npt.NDArray[np.uint8]:
     return headers.view(np.uint8).reshape(-1, BATCH_HEADER_BYTES)
-
-
-def _covered(headers: npt.NDArray[np.void]) -> npt.NDArray[np.uint8]:
-    return _rows(headers)[:, CRC_START:]
 
 
 def _scatter(records: memoryview, at: npt.NDArray[np.int64], rows: npt.NDArray[np.uint8]) -> None:

@@ -1,0 +1,154 @@
+"""Pure: the compressed block of a record batch, opened within a bound on what comes out.
+
+A block may come from anybody who may write to the source. So nothing is allocated by what a block says of itself, all
+frames of a block count against one bound, and whatever a library makes of bad bytes ends as one error.
+"""
+
+from __future__ import annotations
+
+import importlib
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.wire.header import Codec
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER_BYTES = 16
+_BLOCK_LENGTH = struct.Struct(">i")
+_MAX_WINDOW_BYTES = 1 << 27
+"""The window of the highest level that producers can choose; a frame that wants more is not opened."""
+
+_MAX_FRAMES = 64
+"""Producers write one. Each further one costs a copy of what lies behind it."""
+
+_GZIP_FRAMING = 31
+_LEAST_ZSTD_READ_BYTES = 1 << 16
+
+
+class BadBlock(ValueError):
+    """Bytes that are no block of their codec."""
+
+
+class BlockTooLarge(ValueError):
+    """What the block holds is more than the bound; how much more is not known."""
+
+
+def decompress(block: memoryview, codec: Codec, max_bytes: int) -> memoryview:
+    """Raises BadBlock, BlockTooLarge, and ConfigError where the codec's library is not installed."""
+    if codec is Codec.NONE:
+        return _bounded(block, max_bytes)
+    return memoryview(_OPENERS[codec](block, max_bytes))
+
+
+def _bounded(block: memoryview, max_bytes: int) -> memoryview:
+    if len(block) > max_bytes:
+        raise BlockTooLarge
+    return block
+
+
+def _gzip(block: memoryview, max_bytes: int) -> bytes:
+    """All members, as Java's reader does."""
+    return _frames(block, max_bytes, lambda: zlib.decompressobj(_GZIP_FRAMING), (zlib.error,))
+
+
+def _lz4(block: memoryview, max_bytes: int) -> bytes:
+    frame = _library("lz4.frame")
+    return _frames(block, max_bytes, frame.LZ4FrameDecompressor, (RuntimeError, EOFError, ValueError))
+
+
+def _frames(block: memoryview, max_bytes: int, new_decoder: Callable[[], Any], errors: tuple[type[Exception], ...]) -> bytes:
+    """Frames one behind the other; a decoder takes (bytes, most bytes out), and knows `eof` and `unused_data`."""
+    out = bytearray()
+    rest: memoryview | bytes = block
+    for _ in range(_MAX_FRAMES):
+        decoder = new_decoder()
+        try:
+            out += decoder.decompress(rest, max_bytes - len(out) + 1)
+        except errors as error:
+            raise BadBlock(str(error)) from error
+        if len(out) > max_bytes:
+            raise BlockTooLarge
+        if not decoder.eof:
+            raise BadBlock("it ends in the middle of a frame")
+        rest = decoder.unused_data or b""
+        if not rest:
+            return bytes(out)
+    raise BadBlock(f"it has more than {_MAX_FRAMES} frames")
+
+
+def _zstd(block: memoryview, max_bytes: int) -> bytes:
+    """Frames mostly do not say how much they hold: read until the end or the bound."""
+    library = _library("zstandard")
+    decoder = library.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
+    out = bytearray()
+    try:
+        with decoder.stream_reader(block, read_across_frames=True) as reader:
+            while chunk := reader.read(min(max(len(block), _LEAST_ZSTD_READ_BYTES), max_bytes - len(out) + 1)):
+                out += chunk
+                if len(out) > max_bytes:
+                    raise BlockTooLarge
+    except library.ZstdError as error:
+        raise BadBlock(str(error)) from error
+    return bytes(out)
+
+
+def _snappy(block: memoryview, max_bytes: int) -> bytes:
+    """Java writes xerial's framing of blocks, librdkafka one bare block."""
+    if bytes(block[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _snappy_block(block, max_bytes)
+    out = bytearray()
+    pos = 0
+    while pos < len(block):
+        if bytes(block[pos : pos + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
+            pos += _XERIAL_HEADER_BYTES
+            continue
+        if pos + _BLOCK_LENGTH.size > len(block):
+            raise BadBlock(f"it ends in the middle of a length at byte {pos}")
+        (size,) = _BLOCK_LENGTH.unpack_from(block, pos)
+        pos += _BLOCK_LENGTH.size
+        if not 0 < size <= len(block) - pos:
+            raise BadBlock(f"a part of {size} bytes at byte {pos} of {len(block)}")
+        out += _snappy_block(block[pos : pos + size], max_bytes - len(out))
+        pos += size
+    return bytes(out)
+
+
+def _snappy_block(block: memoryview, max_bytes: int) -> bytes:
+    cramjam = _library("cramjam")
+    if _snappy_length(block) > max_bytes:
+        raise BlockTooLarge
+    try:
+        return bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as error:
+        raise BadBlock(str(error)) from error
+
+
+def _snappy_length(block: memoryview) -> int:
+    """What the block says it holds: its first varint. The library allocates that much before it looks at the rest."""
+    size = 0
+    for i, byte in enumerate(block[:5]):
+        size |= (byte & 0x7F) << (7 * i)
+        if byte < 0x80:
+            return size
+    raise BadBlock("it does not begin with a length")
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"opening records needs the package {name.split('.')[0]}, which is not installed: "
+            "pip install 'shallow-mirror[rebuild]'"
+        ) from error
+
+
+_OPENERS: dict[Codec, Callable[[memoryview, int], bytes]] = {
+    Codec.GZIP: _gzip,
+    Codec.SNAPPY: _snappy,
+    Codec.LZ4: _lz4,
+    Codec.ZSTD: _zstd,
+}
