@@ -78,8 +78,10 @@ def read_histories(
     isolation: IsolationLevel,
     on_progress: Callable[[int], None],
     clock: Callable[[], float] = time.monotonic,
+    starts: Mapping[TopicPartition, int] | None = None,
 ) -> dict[TopicPartition, History]:
-    """Everything from the log start to the end at this moment. Raises Retriable when a broker is silent for a minute."""
+    """Everything from `starts` (0 where not named) to the end at this moment. Raises Retriable when a broker is silent for a
+    minute."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
     places = partitions_of(admin, topics)
     unfinished = set(places)
@@ -97,7 +99,8 @@ def read_histories(
         }
     )
     try:
-        consumer.assign([ClientTopicPartition(place.topic, place.partition, 0) for place in places])
+        begin = {} if starts is None else starts
+        consumer.assign([ClientTopicPartition(place.topic, place.partition, begin.get(place, 0)) for place in places])
         heard = clock()
         while unfinished:
             messages = consumer.consume(_CONSUME_MESSAGES, _CONSUME_S)

@@ -1,0 +1,192 @@
+"""Does the target hold what the source holds, and the map say so? Checked piece by piece, as the mirror gets on.
+
+A piece of a partition ends where the map says that everything is accounted for, at a moment when the mirror stands between
+two micro-batches: nothing of it may be open on the target then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable
+from tests.faults.writers import Outcome, Written
+
+from shallow_mirror.demo.checker import end_offsets, partitions_of, read_histories
+from shallow_mirror.demo.history import Difference, DifferenceKind, History, compare_histories, mistranslated
+from shallow_mirror.demo.map_rows import MapRow, RowTranslation, offset_map_path
+from shallow_mirror.types import IsolationLevel, TopicPartition
+
+_NOTHING = History.of(())
+_MAP_COLUMNS = [field.name for field in dataclasses.fields(MapRow)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What one partition gained since the last check; source and target have the same names.
+
+    `source` holds the committed records of offsets [start, end), `rows` are the map's rows of these, `target` are the
+    committed records that came since. `written` is what writers know of records below `end`.
+    """
+
+    place: TopicPartition
+    start: int
+    end: int
+    source: History
+    target: History
+    rows: Sequence[MapRow]
+    written: Sequence[Written]
+
+
+def differences_of(piece: Piece) -> list[str]:
+    """Pure. Each begins with its kind and a colon."""
+    aborted = {one.digest for one in piece.written if one.outcome is Outcome.FAILED}
+    translate = RowTranslation(piece.rows)
+    compared = compare_histories(piece.place, piece.source, piece.target, aborted)
+    found = [
+        *compared.differences,
+        *mistranslated(piece.place, compared.pairs, translate),
+        *_broken_promises(piece),
+    ]
+    return [*dict.fromkeys(str(one) for one in found), *_holes(piece, translate)]
+
+
+def _broken_promises(piece: Piece) -> Iterable[Difference]:
+    """What a writer knows of its record, against what a reader of the target finds: the source is not asked."""
+    visible = {digest.tobytes() for digest in piece.target.digests}
+    for one in piece.written:
+        if one.outcome is Outcome.OK and one.digest not in visible:
+            kind = DifferenceKind.LOST
+        elif one.outcome is Outcome.FAILED and one.digest in visible:
+            kind = DifferenceKind.ABORTED_VISIBLE
+        else:
+            continue
+        yield Difference(
+            kind=kind, topic_partition=piece.place, source_offset=one.offset, detail=f"its writer was told {one.outcome}"
+        )
+
+
+def _holes(piece: Piece, translate: RowTranslation) -> Iterable[str]:
+    rows = [row for row in piece.rows if row.source_start < row.source_end]
+    reached = (min(row.source_start for row in rows), max(row.source_end for row in rows)) if rows else (piece.start,) * 2
+    if reached != (piece.start, piece.end):
+        yield f"map: {piece.place}: rows of [{piece.start}, {piece.end}) cover [{reached[0]}, {reached[1]})"
+    yield from (f"map: {problem}" for problem in translate.overlaps())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """How far the mirror is while it stands between two micro-batches. `rows` are those since the last moment."""
+
+    rows: Mapping[TopicPartition, Sequence[MapRow]]
+    micro_batch: int
+    target_ends: Mapping[TopicPartition, int]
+    still_open: Sequence[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """`records` are those compared on both sides; `unknown` counts records whose writer never learned their fate."""
+
+    records: int
+    acknowledged: int
+    unknown: int
+    differences: tuple[str, ...]
+
+
+class Checker:
+    """Compares every record once. `topics` have the same names on both sides; addresses are those of the clusters themselves."""
+
+    def __init__(
+        self, source: str, target: str, topics: Sequence[str], tables: Path, take_written: Callable[[], list[Written]]
+    ) -> None:
+        self._source, self._target, self._topics, self._tables = source, target, tuple(topics), tables
+        self._take_written = take_written
+        self._source_until: dict[TopicPartition, int] = {}
+        self._target_until: dict[TopicPartition, int] = {}
+        self._micro_batch = -1
+        self._later: list[Written] = []
+
+    def look(self) -> Moment:
+        """To be called while the mirror stands between two micro-batches."""
+        table = DeltaTable(str(offset_map_path(self._tables)))
+        listed = table.to_pyarrow_table(
+            columns=[*_MAP_COLUMNS, "micro_batch"], filters=[("micro_batch", ">", self._micro_batch)]
+        ).to_pylist()
+        rows: dict[TopicPartition, list[MapRow]] = {}
+        for one in listed:
+            row = MapRow(**{name: one[name] for name in _MAP_COLUMNS})
+            rows.setdefault(TopicPartition(row.source_topic, row.source_partition), []).append(row)
+        admin = AdminClient({"bootstrap.servers": self._target, "log_level": 0})
+        places = partitions_of(admin, self._topics)
+        stable = end_offsets(admin, places, IsolationLevel.READ_COMMITTED)
+        ends = end_offsets(admin, places, IsolationLevel.READ_UNCOMMITTED)
+        return Moment(
+            rows=rows,
+            micro_batch=max((one["micro_batch"] for one in listed), default=self._micro_batch),
+            target_ends=stable,
+            still_open=[place for place in places if stable[place] < ends[place]],
+        )
+
+    def check(self, moment: Moment) -> Checked:
+        """What came up to `moment`. The mirror may go on meanwhile; moments are checked in their order."""
+        pieces = self._pieces(moment)
+        differences = [f"{DifferenceKind.OPEN_TXN}: {place}: its LSO is below its end" for place in moment.still_open]
+        for piece in pieces:
+            differences += differences_of(piece)
+            self._source_until[piece.place] = piece.end
+        self._target_until.update(moment.target_ends)
+        self._micro_batch = moment.micro_batch
+        outcomes = [one.outcome for piece in pieces for one in piece.written]
+        return Checked(
+            records=sum(len(piece.target) for piece in pieces),
+            acknowledged=outcomes.count(Outcome.OK),
+            unknown=outcomes.count(Outcome.UNKNOWN),
+            differences=tuple(differences),
+        )
+
+    def _pieces(self, moment: Moment) -> list[Piece]:
+        committed = IsolationLevel.READ_COMMITTED
+        source = read_histories(self._source, self._topics, committed, _ignore, starts=self._source_until)
+        target = read_histories(self._target, self._topics, committed, _ignore, starts=self._target_until)
+        ends = {
+            place: max((row.source_end for row in moment.rows.get(place, ())), default=self._source_until.get(place, 0))
+            for place in source.keys() | moment.rows.keys()
+        }
+        written = self._written_below(ends)
+        return [
+            Piece(
+                place=place,
+                start=self._source_until.get(place, 0),
+                end=end,
+                source=_below(source.get(place, _NOTHING), end),
+                target=_below(target.get(place, _NOTHING), moment.target_ends.get(place, 0)),
+                rows=moment.rows.get(place, ()),
+                written=written.get(place, ()),
+            )
+            for place, end in sorted(ends.items())
+        ]
+
+    def _written_below(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, list[Written]]:
+        """The rest waits for a later check."""
+        found: dict[TopicPartition, list[Written]] = {}
+        later: list[Written] = []
+        for one in (*self._later, *self._take_written()):
+            if one.offset is not None and one.offset >= ends.get(one.place, 0):
+                later.append(one)
+            else:
+                found.setdefault(one.place, []).append(one)
+        self._later = later
+        return found
+
+
+def _below(history: History, end: int) -> History:
+    count = int(history.offsets.searchsorted(end))
+    return History(history.offsets[:count], history.digests[:count])
+
+
+def _ignore(_records: int) -> None:
+    return None

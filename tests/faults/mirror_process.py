@@ -1,0 +1,124 @@
+"""The mirror that is harmed: its processes by their parts, how to kill them, and what is left of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+from tests.faults.steps import SLOTS
+
+MAIN = Path(__file__).with_name("mirror_main.py")
+STOP_TIMEOUT_S = 90.0
+
+
+class MirrorProcess:
+    """One run. Standard output and error are appended to `log_file`; scratch files lie in `scratch`."""
+
+    def __init__(self, conf: Path, gate: str, log_file: Path, scratch: Path, environment: dict[str, str] | None = None) -> None:
+        self.log_file, self.started_at = log_file, time.monotonic()
+        self._log_start = log_file.stat().st_size if log_file.exists() else 0
+        scratch.mkdir(exist_ok=True)
+        with log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(MAIN), str(conf), gate, str(SLOTS)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=_environment(scratch) | (environment or {}),
+                start_new_session=True,
+            )
+        self._driver = psutil.Process(self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative when a signal ended it."""
+        return self._process.poll()
+
+    def everything(self) -> list[psutil.Process]:
+        """The driver and all its descendants, at this moment."""
+        try:
+            return [self._driver, *self._driver.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def jvm(self) -> psutil.Process:
+        """Spark's JVM, a child of the driver."""
+        return next(one for one in self._driver.children() if _name_of(one) == "java")
+
+    def executors(self) -> list[psutil.Process]:
+        """Executors of a local cluster: JVMs below the driver's JVM."""
+        return [one for one in self.jvm().children(recursive=True) if _name_of(one) == "java"]
+
+    def kill(self) -> None:
+        """SIGKILL to all of it. No effect when it has ended."""
+        kill(self.everything())
+        self._process.wait()
+
+    def kill_driver(self) -> None:
+        """SIGKILL to the Python driver alone; Spark's JVM then ends by itself."""
+        self._driver.kill()
+        self._process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit code. Raises subprocess.TimeoutExpired."""
+        self._process.terminate()
+        return self._process.wait(STOP_TIMEOUT_S)
+
+    def wait(self, timeout_s: float) -> int | None:
+        """The exit code, or None when it has not ended within `timeout_s`."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+        return self.exit_code
+
+    def log(self) -> str:
+        """What this run has said so far."""
+        with self.log_file.open("rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode(errors="replace")
+
+
+def _environment(scratch: Path) -> dict[str, str]:
+    """A mirror is started hundreds of times: its modules are compiled once."""
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**inherited, "TMPDIR": str(scratch), "PYTHONPYCACHEPREFIX": str(scratch.with_name("pycache"))}
+
+
+def kill(processes: Iterable[psutil.Process], how: signal.Signals = signal.SIGKILL) -> None:
+    for one in processes:
+        with suppress(psutil.NoSuchProcess):
+            one.send_signal(how)
+
+
+def survivors(processes: Iterable[psutil.Process], timeout_s: float) -> list[psutil.Process]:
+    """Those that still run after `timeout_s`. A process that ended and that nobody has waited for runs no more."""
+    give_up_at = time.monotonic() + timeout_s
+    while True:
+        alive = [one for one in processes if is_alive(one)]
+        if not alive or time.monotonic() > give_up_at:
+            return alive
+        time.sleep(0.05)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _name_of(process: psutil.Process) -> str:
+    try:
+        return str(process.name())
+    except psutil.NoSuchProcess:
+        return ""

@@ -1,0 +1,207 @@
+"""One round: the mirror runs to a step, a fault is injected there, it recovers, and everything is checked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import yaml
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.faults.check import Checked, Checker
+from tests.faults.gate import Gate, Held
+from tests.faults.mirror_process import MirrorProcess, survivors
+from tests.faults.steps import DECIDED, SLOTS, Step
+from tests.faults.writers import Writers
+
+from shallow_mirror.types import TopicPartition
+
+PATIENCE_S = 180.0
+"""Bound of every wait; nothing is asserted about how long it took."""
+
+TRANSACTION_TIMEOUT_MS = 60_000
+
+BETWEEN_MICRO_BATCHES = Step(name="between two micro-batches", point="TakeDecision")
+
+
+class RoundFailed(AssertionError):
+    """The mirror did not get where it should have got; the end of its log is in the message."""
+
+
+class Fault(Protocol):
+    """Something that happens to a mirror while one of its processes stands at a step."""
+
+    @property
+    def name(self) -> str: ...
+
+    def inject(self, scene: Scene, held: Held) -> None:
+        """Called while `held` stands; it is released afterwards."""
+
+    def heal(self, scene: Scene) -> None:
+        """Called after `held` was released: end the fault, when it does not end by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """`ending`: what became of the mirror. `records`: compared by the check at its end."""
+
+    fault: str
+    step: str
+    ending: str
+    checked: Checked
+    left_behind: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(slots=True)
+class Scene:
+    """Two clusters, writers, one mirror; context manager.
+
+    Writers and checker use `source` and `target`. The mirror's file names `client` addresses, which may lead elsewhere (a
+    proxy). `groups` are merged into the mirror's file, one level deep; `more` is for the faults that need it.
+    """
+
+    folder: Path
+    source: str
+    target: str
+    name: str = "faults"
+    client: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    groups: Mapping[str, Any] = field(default_factory=dict)
+    replication_factor: int = 1
+    records_per_s: float = 400
+    seed: int = 0
+    environment: dict[str, str] = field(default_factory=dict)
+    more: dict[str, Any] = field(default_factory=dict)
+    mirror: MirrorProcess | None = None
+    starts: int = 0
+    _gate: Gate = field(init=False)
+    _writers: Writers = field(init=False)
+    _checker: Checker = field(init=False)
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        places = self._create_topics()
+        self.conf.write_text(yaml.safe_dump(self._document()), encoding="utf-8")
+        self._gate = Gate(self.folder).__enter__()
+        self._writers = Writers(self.source, places, records_per_s=self.records_per_s, seed=self.seed).__enter__()
+        self._checker = Checker(self.source, self.target, list(self.topics), self.tables, self._writers.take)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.mirror is not None:
+            self.mirror.kill()
+        self._writers.__exit__(kind, error, trace)
+        self._gate.__exit__(kind, error, trace)
+
+    @property
+    def topics(self) -> Mapping[str, int]:
+        """Partitions of each."""
+        return {f"{self.name}.orders": 4, f"{self.name}.audit": 2}
+
+    @property
+    def conf(self) -> Path:
+        return self.folder / "mirror.yaml"
+
+    @property
+    def tables(self) -> Path:
+        return self.folder / "tables"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "spark_checkpoint"
+
+    @property
+    def gate(self) -> Gate:
+        return self._gate
+
+    def running(self) -> MirrorProcess:
+        """The mirror, which is started when it does not run."""
+        if self.mirror is None or self.mirror.exit_code is not None:
+            self.mirror = MirrorProcess(
+                self.conf, self._gate.address, self.folder / "mirror.log", self.folder / "scratch", self.environment
+            )
+            self.starts += 1
+        return self.mirror
+
+    def reach(self, step: Step) -> Held:
+        """Let the mirror run until it stands at `step`. Raises RoundFailed when it ends before."""
+        if step.in_recovery:
+            self.reach(DECIDED)
+            self.running().kill()
+        self._gate.await_step(step)
+        return self._wait_for(step, self.running())
+
+    def _wait_for(self, step: Step, mirror: MirrorProcess) -> Held:
+        give_up_at = time.monotonic() + PATIENCE_S
+        while time.monotonic() < give_up_at:
+            held = self._gate.held(0.2)
+            if held is not None:
+                return held
+            if mirror.exit_code is not None:
+                raise RoundFailed(f"the mirror ended with {mirror.exit_code} before {step.name}:\n{mirror.log()[-4000:]}")
+        raise RoundFailed(f"the mirror did not reach {step.name} in {PATIENCE_S:.0f} s:\n{mirror.log()[-4000:]}")
+
+    def round(self, fault: Fault, step: Step) -> Round:
+        """The mirror runs afterwards, and stands between two micro-batches until it is sent on."""
+        began = time.monotonic()
+        held = self.reach(step)
+        harmed = self.running()
+        processes = harmed.everything()
+        fault.inject(self, held)
+        held.release()
+        fault.heal(self)
+        ending = self._ending_after_recovery(harmed)
+        moment = self._checker.look()
+        checked = self._checker.check(moment)
+        left = [] if harmed.exit_code is None else survivors(processes, 30.0)
+        return Round(
+            fault=fault.name,
+            step=step.name,
+            ending=ending,
+            checked=checked,
+            left_behind=tuple(f"process {one.pid}" for one in left),
+            seconds=time.monotonic() - began,
+        )
+
+    def _ending_after_recovery(self, harmed: MirrorProcess) -> str:
+        """What became of the harmed mirror; it, or its successor, has recovered on return."""
+        self._gate.await_step(BETWEEN_MICRO_BATCHES)
+        give_up_at = time.monotonic() + PATIENCE_S
+        while harmed.exit_code is None and time.monotonic() < give_up_at:
+            if self._gate.held(0.05) is not None:
+                return "went on"
+        code = harmed.exit_code
+        if code is None:
+            raise RoundFailed(f"the mirror neither went on nor ended in {PATIENCE_S:.0f} s:\n{harmed.log()[-4000:]}")
+        self._gate.await_step(BETWEEN_MICRO_BATCHES)
+        self._wait_for(BETWEEN_MICRO_BATCHES, self.running())
+        return "killed, started again" if code == -9 else f"ended with exit code {code}, started again"
+
+    def _create_topics(self) -> Sequence[TopicPartition]:
+        admin = AdminClient({"bootstrap.servers": self.source, "log_level": 0})
+        new = [
+            NewTopic(name, partitions, self.replication_factor, config={"retention.ms": "-1"})
+            for name, partitions in self.topics.items()
+        ]
+        for created in admin.create_topics(new).values():
+            created.result(30)
+        return [TopicPartition(name, number) for name, partitions in self.topics.items() for number in range(partitions)]
+
+    def _document(self) -> dict[str, Any]:
+        document: dict[str, Any] = {
+            "mirror": self.name,
+            "source": {"alias": "east", "client": {"bootstrap.servers": self.source, **self.client.get("source", {})}},
+            "target": {"alias": "west", "client": {"bootstrap.servers": self.target, **self.client.get("target", {})}},
+            "topics": {"include": [name.replace(".", "\\.") for name in self.topics]},
+            "read": {"micro_batch_bytes": 1 << 20},
+            "write": {"slots": SLOTS, "slot_bytes": 1024, "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS},
+            "tables": str(self.tables),
+            "checkpoint": str(self.checkpoint),
+            "trigger": "0 seconds",
+        }
+        for group, settings in self.groups.items():
+            document[group] = document.get(group, {}) | settings if isinstance(settings, dict) else settings
+        return document
