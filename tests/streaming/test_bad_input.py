@@ -10,7 +10,7 @@ from tests import mirror_runs as runs
 from tests.mirror_runs import Running, catch_up, config, create_topic, read_values, write
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.errors import BatchRefused, ConfigError, DataLoss
+from shallow_mirror.errors import BatchRefused, ConfigError, DataLoss, TargetDataLoss
 from shallow_mirror.types import TopicPartition
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(400)]
@@ -178,3 +178,25 @@ def test_a_target_topic_that_lost_what_was_copied_is_refused(clusters: Clusters,
     create_topic(clusters.target, clusters.name)
     with pytest.raises(ConfigError, match="was deleted and created again"):
         catch_up(settings, spark)
+
+
+def test_a_target_topic_that_goes_under_a_running_mirror_ends_it_before_anything_more_is_decided(
+    clusters: Clusters, tmp_path: Path, spark: Any
+) -> None:
+    deleted, recreated = f"{clusters.name}.deleted", f"{clusters.name}.recreated"
+    for topic, error, again in ((deleted, "was deleted, with what was copied", False), (recreated, "given offset 0", True)):
+        create_topic(clusters.source, topic)
+        write(clusters.source, topic, ["a"])
+        hasty = {"transaction_timeout_ms": 10_000}
+        settings = config(tmp_path / topic, clusters.source, clusters.target, [topic], mirror=topic, write=hasty)
+        with Running(settings, spark) as mirror:
+            mirror.wait_for(
+                "the first record", lambda settings=settings, topic=topic: runs.positions(settings) == {(topic, 0): 1}
+            )
+            runs.delete_topic(clusters.target, topic)
+            if again:
+                create_topic(clusters.target, topic)
+            write(clusters.source, topic, ["b"])
+            with pytest.raises((ConfigError, TargetDataLoss), match=error):
+                mirror.wait_for_error()
+        assert runs.positions(settings) == {(topic, 0): 1}
