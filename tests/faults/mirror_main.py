@@ -1,4 +1,4 @@
-"""`shallow-mirror run CONF` that knocks at a gate at every point it passes. Usage: mirror_main.py CONF GATE CORES.
+"""`shallow-mirror run CONF` that knocks at a gate at every point it passes. Arguments: CONF GATE CORES ENGINE.
 
 Beside the points of the mirror's own observer there are two of Spark's: `Planned` when it hands over a micro-batch, and
 `Returned` when that is done and Spark has yet to write so in its checkpoint.
@@ -7,27 +7,17 @@ Beside the points of the mirror's own observer there are two of Spark's: `Planne
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from typing import Any
+
+from tests.faults import without_spark
+from tests.faults.knock import Knock
+from tests.faults.mirror_process import WITHOUT_SPARK
 
 from shallow_mirror import cli
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.sinks.micro_batch import MicroBatchSink
 from shallow_mirror.streaming.mirror import Mirror
-
-
-class Knock:
-    """The observer, on the driver and in tasks. Returns when the gate closes the connection."""
-
-    def __init__(self, gate: str) -> None:
-        self._gate = gate
-
-    def __call__(self, point: str) -> None:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(self._gate)
-            connection.sendall(f"{os.getpid()} {point}\n".encode())
-            connection.recv(1)
 
 
 def knock_at_every_point(knock: Knock) -> None:
@@ -42,9 +32,11 @@ def knock_at_every_point(knock: Knock) -> None:
     Mirror.from_file = lambda path: Mirror(MirrorConfig.load(path), observer=knock)  # type: ignore[method-assign]
 
 
-if __name__ == "__main__":
-    conf, gate, cores = sys.argv[1:]
+def main() -> None:
+    conf, gate, cores, engine = sys.argv[1:]
     os.cpu_count = lambda: int(cores)  # a slot is used only where Spark has a core for it
     knock_at_every_point(Knock(gate))
+    if engine == WITHOUT_SPARK:
+        cli._submitted_session = lambda: without_spark.Session(workers=int(cores))
     sys.argv = ["shallow-mirror", "run", conf]
     cli.main()

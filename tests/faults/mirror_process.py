@@ -14,20 +14,26 @@ from pathlib import Path
 import psutil
 from tests.faults.steps import SLOTS
 
-MAIN = Path(__file__).with_name("mirror_main.py")
+REPOSITORY = Path(__file__).resolve().parents[2]
+_PROGRAM = "from tests.faults import mirror_main; mirror_main.main()"
 STOP_TIMEOUT_S = 90.0
+
+SPARK, WITHOUT_SPARK = "Spark", "without Spark"
+"""What runs the micro-batches: Spark, or `without_spark` in its place."""
 
 
 class MirrorProcess:
     """One run. Standard output and error are appended to `log_file`; scratch files lie in `scratch`."""
 
-    def __init__(self, conf: Path, gate: str, log_file: Path, scratch: Path, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, conf: Path, gate: str, log_file: Path, scratch: Path, engine: str, environment: dict[str, str] | None = None
+    ) -> None:
         self.log_file, self.started_at = log_file, time.monotonic()
         self._log_start = log_file.stat().st_size if log_file.exists() else 0
         scratch.mkdir(exist_ok=True)
         with log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, str(MAIN), str(conf), gate, str(SLOTS)],
+                [sys.executable, "-c", _PROGRAM, str(conf), gate, str(SLOTS), engine],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -91,7 +97,9 @@ class MirrorProcess:
 def _environment(scratch: Path) -> dict[str, str]:
     """A mirror is started hundreds of times: its modules are compiled once."""
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**inherited, "TMPDIR": str(scratch), "PYTHONPYCACHEPREFIX": str(scratch.with_name("pycache"))}
+    path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
+    own = {"PYTHONPATH": path, "TMPDIR": str(scratch), "PYTHONPYCACHEPREFIX": str(scratch.with_name("pycache"))}
+    return inherited | own
 
 
 def kill(processes: Iterable[psutil.Process], how: signal.Signals = signal.SIGKILL) -> None:

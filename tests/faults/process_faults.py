@@ -1,56 +1,53 @@
-"""Faults of the mirror's own processes."""
+"""Faults of the mirror's own processes, and of their clocks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import signal
+import time
+from dataclasses import dataclass, field
 
 import psutil
+from tests.faults import mirror_process
 from tests.faults.gate import Held
 from tests.faults.rounds import Scene
 
 
-@dataclass(frozen=True, slots=True)
-class KillAll:
-    """SIGKILL of every process of the mirror."""
-
-    name: str = "SIGKILL of the mirror"
-
-    def inject(self, scene: Scene, held: Held) -> None:
-        scene.running().kill()
+class EndsByItself:
+    """A fault that needs no end."""
 
     def heal(self, scene: Scene) -> None:
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class KillDriver:
-    """SIGKILL of the Python driver; its JVM, and tasks in it, live on for a while."""
+class KillAll(EndsByItself):
+    name: str = "SIGKILL of the mirror"
+
+    def inject(self, scene: Scene, held: Held) -> None:
+        scene.running().kill()
+
+
+@dataclass(frozen=True, slots=True)
+class KillDriver(EndsByItself):
+    """Tasks of the dead driver live on until they notice, while its successor starts."""
 
     name: str = "SIGKILL of the driver"
 
     def inject(self, scene: Scene, held: Held) -> None:
         scene.running().kill_driver()
 
-    def heal(self, scene: Scene) -> None:
-        return None
-
 
 @dataclass(frozen=True, slots=True)
-class KillJvm:
-    """SIGKILL of Spark's JVM below the driver."""
-
+class KillJvm(EndsByItself):
     name: str = "SIGKILL of the JVM"
 
     def inject(self, scene: Scene, held: Held) -> None:
         scene.running().jvm().kill()
 
-    def heal(self, scene: Scene) -> None:
-        return None
-
 
 @dataclass(frozen=True, slots=True)
-class KillWorker:
-    """SIGKILL of the Python worker that stands at the step."""
+class KillWorker(EndsByItself):
+    """The Python worker that stands at the step."""
 
     name: str = "SIGKILL of a Python worker"
 
@@ -58,5 +55,43 @@ class KillWorker:
         assert held.pid != scene.running().pid, "the driver stands there"
         psutil.Process(held.pid).kill()
 
-    def heal(self, scene: Scene) -> None:
-        return None
+
+@dataclass(frozen=True, slots=True)
+class KillExecutor(EndsByItself):
+    """One executor of a local cluster: that of the task that stands at the step."""
+
+    name: str = "SIGKILL of an executor"
+
+    def inject(self, scene: Scene, held: Held) -> None:
+        own = {one.pid for one in psutil.Process(held.pid).parents()}
+        next(one for one in scene.running().executors() if one.pid in own).kill()
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend(EndsByItself):
+    """SIGSTOP of everything, for longer than the target keeps a transaction open, then SIGCONT."""
+
+    seconds: float
+    name: str = "SIGSTOP beyond the transaction timeout"
+
+    def inject(self, scene: Scene, held: Held) -> None:
+        stopped = scene.running().everything()
+        mirror_process.kill(stopped, signal.SIGSTOP)
+        time.sleep(self.seconds)
+        mirror_process.kill(stopped, signal.SIGCONT)
+
+
+@dataclass(frozen=True, slots=True)
+class MoveClock(EndsByItself):
+    """The wall clock of all Python processes of the mirror jumps; see `clock/sitecustomize.py`."""
+
+    seconds: float
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", f"wall clock {'forward' if self.seconds > 0 else 'back'} by {abs(self.seconds):.0f} s")
+
+    def inject(self, scene: Scene, held: Held) -> None:
+        clock = scene.folder / "clock"
+        moved_s = float(clock.read_text()) if clock.exists() else 0.0
+        clock.write_text(str(moved_s + self.seconds))

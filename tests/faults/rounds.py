@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +14,7 @@ import yaml
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.faults.check import Checked, Checker
 from tests.faults.gate import Gate, Held
-from tests.faults.mirror_process import MirrorProcess, survivors
+from tests.faults.mirror_process import SPARK, MirrorProcess, survivors
 from tests.faults.steps import DECIDED, SLOTS, Step
 from tests.faults.writers import Writers
 
@@ -46,12 +47,12 @@ class Fault(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """`ending`: what became of the mirror. `records`: compared by the check at its end."""
+    """`ending`: what became of the mirror. `checked`: the check at its end, of all that came since the one before."""
 
     fault: str
     step: str
     ending: str
-    checked: Checked
+    checked: Future[Checked]
     left_behind: tuple[str, ...]
     seconds: float
 
@@ -61,18 +62,21 @@ class Scene:
     """Two clusters, writers, one mirror; context manager.
 
     Writers and checker use `source` and `target`. The mirror's file names `client` addresses, which may lead elsewhere (a
-    proxy). `groups` are merged into the mirror's file, one level deep; `more` is for the faults that need it.
+    proxy). `groups` are merged into the mirror's file, one level deep; `more` is for the faults that need it. With
+    `checks_meanwhile` a round does not wait for its check: only where the clusters themselves are not harmed.
     """
 
     folder: Path
     source: str
     target: str
     name: str = "faults"
+    engine: str = SPARK
     client: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     groups: Mapping[str, Any] = field(default_factory=dict)
     replication_factor: int = 1
     records_per_s: float = 400
     seed: int = 0
+    checks_meanwhile: bool = False
     environment: dict[str, str] = field(default_factory=dict)
     more: dict[str, Any] = field(default_factory=dict)
     mirror: MirrorProcess | None = None
@@ -80,6 +84,7 @@ class Scene:
     _gate: Gate = field(init=False)
     _writers: Writers = field(init=False)
     _checker: Checker = field(init=False)
+    _checks: ThreadPoolExecutor = field(init=False)
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -88,11 +93,13 @@ class Scene:
         self._gate = Gate(self.folder).__enter__()
         self._writers = Writers(self.source, places, records_per_s=self.records_per_s, seed=self.seed).__enter__()
         self._checker = Checker(self.source, self.target, list(self.topics), self.tables, self._writers.take)
+        self._checks = ThreadPoolExecutor(1, "check")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.mirror is not None:
             self.mirror.kill()
+        self._checks.shutdown()
         self._writers.__exit__(kind, error, trace)
         self._gate.__exit__(kind, error, trace)
 
@@ -121,7 +128,12 @@ class Scene:
         """The mirror, which is started when it does not run."""
         if self.mirror is None or self.mirror.exit_code is not None:
             self.mirror = MirrorProcess(
-                self.conf, self._gate.address, self.folder / "mirror.log", self.folder / "scratch", self.environment
+                self.conf,
+                self._gate.address,
+                self.folder / "mirror.log",
+                self.folder / "scratch",
+                self.engine,
+                self.environment,
             )
             self.starts += 1
         return self.mirror
@@ -154,8 +166,7 @@ class Scene:
         held.release()
         fault.heal(self)
         ending = self._ending_after_recovery(harmed)
-        moment = self._checker.look()
-        checked = self._checker.check(moment)
+        checked = self._check()
         left = [] if harmed.exit_code is None else survivors(processes, 30.0)
         return Round(
             fault=fault.name,
@@ -165,6 +176,14 @@ class Scene:
             left_behind=tuple(f"process {one.pid}" for one in left),
             seconds=time.monotonic() - began,
         )
+
+    def _check(self) -> Future[Checked]:
+        """To be called while the mirror stands between two micro-batches. One check at a time, in their order."""
+        self._checks.submit(_nothing).result()
+        checked = self._checks.submit(self._checker.check, self._checker.look())
+        if not self.checks_meanwhile:
+            wait([checked])
+        return checked
 
     def _ending_after_recovery(self, harmed: MirrorProcess) -> str:
         """What became of the harmed mirror; it, or its successor, has recovered on return."""
@@ -205,3 +224,7 @@ class Scene:
         for group, settings in self.groups.items():
             document[group] = document.get(group, {}) | settings if isinstance(settings, dict) else settings
         return document
+
+
+def _nothing() -> None:
+    return None

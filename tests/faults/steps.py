@@ -35,8 +35,8 @@ ENDED = tuple(
     for number in range(1, SLOTS + 1)
 )
 SETTLED = Step(name="7 first slot settled", point="AwaitVisible", after="Decide")
-RETURNED = Step(name="7 all settled, not yet in Spark's checkpoint", point="Returned")
-COMMITTED = Step(name="8 in Spark's checkpoint", point="Planned", after="Returned")
+RETURNED = Step(name="7 all settled, not yet in Spark's checkpoint", point="Returned", after="Decide")
+COMMITTED = Step(name="8 in Spark's checkpoint", point="Planned", after="Decide")
 
 IN_MICRO_BATCH = (
     PLANNED,
@@ -60,6 +60,7 @@ IN_RECOVERY = (
     Step(name="recovery: nothing forgotten", point="AbortForgotten", in_recovery=True),
 )
 ALL = (*IN_MICRO_BATCH, *IN_RECOVERY)
+IN_TASKS = (INITIALISED, PRODUCED, RECEIPT, LAST_RECEIPT)
 
 
 class Awaited:

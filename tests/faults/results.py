@@ -1,0 +1,101 @@
+"""What came out of rounds: a line of JSON each, and the table of all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.faults.rounds import Round
+
+BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One round. `differences` and what was `left_behind` are sentences."""
+
+    campaign: str
+    engine: str
+    fault: str
+    step: str
+    ending: str
+    records: int
+    acknowledged: int
+    unknown: int
+    differences: tuple[str, ...]
+    left_behind: tuple[str, ...]
+    seconds: float
+
+    @classmethod
+    def of(cls, campaign: str, engine: str, done: Round) -> Result:
+        """Waits for the round's check."""
+        checked = done.checked.result()
+        return cls(
+            campaign=campaign,
+            engine=engine,
+            fault=done.fault,
+            step=done.step,
+            ending=done.ending,
+            records=checked.records,
+            acknowledged=checked.acknowledged,
+            unknown=checked.unknown,
+            differences=checked.differences,
+            left_behind=done.left_behind,
+            seconds=round(done.seconds, 2),
+        )
+
+    @classmethod
+    def of_line(cls, line: str) -> Result:
+        read = json.loads(line)
+        return cls(**{**read, "differences": tuple(read["differences"]), "left_behind": tuple(read["left_behind"])})
+
+    def line(self) -> str:
+        return json.dumps(dataclasses.asdict(self)) + "\n"
+
+
+def read_results(path: Path) -> list[Result]:
+    if not path.exists():
+        return []
+    return [Result.of_line(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def table(results: Sequence[Result]) -> str:
+    """Pure: one row per fault, step and engine, in the order of their first rounds, and a row of sums."""
+    groups: defaultdict[tuple[str, str, str], list[Result]] = defaultdict(list)
+    for one in results:
+        groups[one.fault, one.step, one.engine].append(one)
+    head = ("fault", "step", "runs on", "outcome", "runs", "records checked", "differences", "left behind")
+    rows = [(*key, _outcome(group), *_sums(group)) for key, group in groups.items()]
+    rows.append(("**all**", "", "", "", *_sums(results)))
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join(f"| {' | '.join(str(cell) for cell in line)} |\n" for line in lines)
+
+
+def _outcome(results: Iterable[Result]) -> str:
+    endings = Counter(one.ending for one in results)
+    if len(endings) == 1:
+        return next(iter(endings))
+    return "; ".join(f"{ending} ({count})" for ending, count in endings.most_common())
+
+
+def _sums(results: Sequence[Result]) -> tuple[int, str, int, int]:
+    records = sum(one.records for one in results)
+    return (
+        len(results),
+        f"{records:,}",
+        sum(len(one.differences) for one in results),
+        sum(len(one.left_behind) for one in results),
+    )
+
+
+def replace_generated(document: str, generated: str) -> str:
+    """Pure: `document` with what stands between its two markers replaced. Raises ValueError when they are not there."""
+    before, begin, rest = document.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the document has no {BEGIN} … {END}")
+    return f"{before}{BEGIN}\n{generated}\n{END}{after}"

@@ -1,0 +1,133 @@
+"""make faults: rounds of faults on real brokers, and the table of what came of them.
+
+Every round is a line of JSON in `--results`; the table in docs/faults.md is made of all lines of that file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.faults import campaigns
+from tests.faults.campaigns import Campaign
+from tests.faults.results import Result, read_results, replace_generated, table
+from tests.faults.rounds import Fault, Round, RoundFailed, Scene
+from tests.faults.steps import Step
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
+
+
+def shuffled_for_ever(cases: Sequence[tuple[Fault, Step]], rng: random.Random) -> Iterator[tuple[Fault, Step]]:
+    """Every case once, in another order each time."""
+    while True:
+        yield from rng.sample(cases, len(cases))
+
+
+class Run:
+    """One campaign in a folder of its own, until it has had its rounds or its time."""
+
+    def __init__(self, campaign: Campaign, folder: Path, results: Path, seed: int) -> None:
+        self._campaign, self._folder, self._results, self._seed = campaign, folder, results, seed
+        self._unchecked: Round | None = None
+        self.is_clean = True
+
+    def until(self, rounds: int, ends_at: float | None) -> None:
+        cases = shuffled_for_ever(self._campaign.cases, random.Random(self._seed))
+        left = rounds
+        for number in itertools.count():
+            with ExitStack() as opened:
+                scene = opened.enter_context(
+                    self._campaign.open(self._folder / str(number), f"faults{number}", self._seed + number)
+                )
+                while left and (ends_at is None or time.monotonic() < ends_at):
+                    left -= 1
+                    if not self._is_recovered(scene, *next(cases), rounds - left, rounds):
+                        break
+                else:
+                    self._note_checked()
+                    return
+                self._note_checked()
+
+    def _is_recovered(self, scene: Scene, fault: Fault, step: Step, number: int, rounds: int) -> bool:
+        """False when the scene is of no use any more."""
+        print(f"{self._campaign.name} {number}/{rounds}: {fault.name} at {step.name}", flush=True)
+        try:
+            done = scene.round(fault, step)
+        except RoundFailed as failure:
+            self._note_checked()
+            print(failure, file=sys.stderr, flush=True)
+            self._note(self._failed(fault, step, str(failure)))
+            return False
+        self._note_checked()
+        self._unchecked = done
+        return True
+
+    def _failed(self, fault: Fault, step: Step, why: str) -> Result:
+        return Result(
+            campaign=self._campaign.name,
+            engine=self._campaign.engine,
+            fault=fault.name,
+            step=step.name,
+            ending="did not recover",
+            records=0,
+            acknowledged=0,
+            unknown=0,
+            differences=(why[:2000],),
+            left_behind=(),
+            seconds=0.0,
+        )
+
+    def _note_checked(self) -> None:
+        done, self._unchecked = self._unchecked, None
+        if done is not None:
+            self._note(Result.of(self._campaign.name, self._campaign.engine, done))
+
+    def _note(self, result: Result) -> None:
+        with self._results.open("a", encoding="utf-8") as file:
+            file.write(result.line())
+        if result.differences or result.left_behind:
+            self.is_clean = False
+            print(f"  {result.fault} at {result.step}: {result.differences} {result.left_behind}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    names = [one.name for one in campaigns.ALL]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("campaigns", nargs="*", metavar="CAMPAIGN", help=f"all of them by default: {', '.join(names)}")
+    parser.add_argument("--rounds", type=int, help="rounds of each campaign; each has its own default")
+    parser.add_argument("--minutes", type=float, help="no round of a campaign begins after so many")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--results", type=Path, default=Path("faults.jsonl"), help="where the lines go, and where older ones are")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/faults.md")
+    parser.add_argument("--folder", type=Path, help="where clusters and mirrors live; kept. A temporary folder by default")
+    chosen = parser.parse_args()
+    unknown = set(chosen.campaigns) - set(names)
+    if unknown:
+        parser.error(f"no such campaign: {', '.join(sorted(unknown))}")
+    folder = chosen.folder or Path(tempfile.mkdtemp(prefix="faults-"))
+    is_clean = True
+    for campaign in campaigns.ALL:
+        if not chosen.campaigns or campaign.name in chosen.campaigns:
+            ends_at = None if chosen.minutes is None else time.monotonic() + chosen.minutes * 60
+            run = Run(campaign, folder / campaign.name, chosen.results, chosen.seed)
+            run.until(chosen.rounds or campaign.rounds, ends_at)
+            is_clean &= run.is_clean
+    shown = table(read_results(chosen.results))
+    print(shown)
+    if chosen.write:
+        DOCUMENT.write_text(replace_generated(DOCUMENT.read_text(encoding="utf-8"), shown), encoding="utf-8")
+    if chosen.folder is None and is_clean:
+        shutil.rmtree(folder)
+    return 0 if is_clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
