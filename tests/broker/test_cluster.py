@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,8 +20,10 @@ from tests.fakes.kafka_codec import API_KEYS
 from tests.fakes.strict_broker import StrictCluster
 from tests.record_batches import batch
 
+from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.cluster_metadata import CoordinatorKind, ListedOffset, ProducerState
+from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, Retriable
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
@@ -174,6 +177,27 @@ def test_a_silent_broker_costs_one_timeout_and_then_the_next_one_is_asked(fake: 
     fake.change("Metadata", held(threading.Event()))
     fake.change("ApiVersions", held(threading.Event()))
     assert client.metadata(None, clock.deadline()).topics.keys() == {"t"}
+    client.close()
+
+
+def test_a_broker_that_stays_silent_does_not_keep_the_others_from_being_asked(fake: StrictCluster) -> None:
+    """It accepts connections, and one attempt is as long as the setup of one connection may be."""
+    times = {"request.timeout.ms": 200, "socket.connection.setup.timeout.ms": 200}
+    client = Cluster(ClientConfig.from_properties({"bootstrap.servers": fake.bootstrap, **times}))
+    client.metadata(None, Deadline.after_ms(20_000, time.monotonic))
+    fake.move_leader(("t", 0), 2)
+    is_over = threading.Event()
+    fake.change("Metadata", held(is_over), node_id=1)
+    fake.change("ApiVersions", *[held(is_over)] * 50, node_id=1)
+    assert client.metadata(None, Deadline.after_ms(5_000, time.monotonic)).topics.keys() == {"t"}
+    client.close()
+
+
+def test_leaders_are_not_waited_for_longer_than_one_request_may_take(fake: StrictCluster, clock: SleepingClock) -> None:
+    client = client_of(fake, clock, request_timeout_ms=200)
+    fake.change("Metadata", held(threading.Event()))
+    with pytest.raises(Retriable, match=r"receiving from .*timed out"):
+        client.leaders([A], clock.deadline(3_600_000))
     client.close()
 
 

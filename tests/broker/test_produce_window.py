@@ -324,6 +324,16 @@ def test_a_silent_leader_is_given_up(fake: StrictCluster, clock: SleepingClock) 
     client.close()
 
 
+def test_a_leader_that_takes_no_bytes_any_more_is_given_up(fake: StrictCluster, clock: SleepingClock) -> None:
+    client = client_of(fake, clock, request_timeout_ms=200)
+    slot = Slot(client, clock)
+    fake.change("Produce", held(threading.Event()))
+    window = ProduceWindow(client, NAME, in_flight_requests=100, in_flight_bytes=1 << 30, deadline=clock.deadline(3_600_000))
+    with pytest.raises(Retriable, match="sending to"):
+        window.produce_all({A: slot.batches([1] * 40, 1 << 20)})
+    client.close()
+
+
 def test_a_throttled_answer_is_an_answer(fake: StrictCluster, slot: Slot) -> None:
     fake.change("Produce", throttled(5_000))
     assert slot.produce({A: slot.batches([2, 1])}) == {A: [0, 2]}

@@ -63,6 +63,7 @@ class Cluster:
     def _forget_everything(self) -> None:
         self._connections: dict[tuple[object, str], Connection] = {}
         self._brokers: dict[int, tuple[str, int]] = {}
+        self._unreachable_at: dict[tuple[str, int], float] = {}
         self._coordinators: dict[tuple[CoordinatorKind, str], int] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._topics_at = 0.0
@@ -102,19 +103,25 @@ class Cluster:
         return connection
 
     def any_broker(self, deadline: Deadline) -> Connection:
-        """A known broker or a bootstrap one. Raises the last error when none can be reached."""
+        """A known broker or a bootstrap one. Raises the last error when none can be reached until the deadline.
+
+        Those that could not be reached lately come last: one that accepts connections and is silent takes all the time
+        there is, and would be the only one that is ever asked.
+        """
         self._own_process()
+        known = [*self._brokers.items(), *((address, address) for address in self.config.bootstrap)]
         last: Retriable | None = None
-        for node_id, address in self._brokers.items():
+        for key, address in sorted(known, key=lambda one: self._unreachable_at.get(one[1], 0.0)):
+            if last is not None and deadline.is_over():
+                break
             try:
-                return self._connect(node_id, address, _CONTROL, deadline)
+                connection = self._connect(key, address, _CONTROL, deadline)
             except Retriable as error:
+                self._unreachable_at[address] = self._clock()
                 last = error
-        for address in self.config.bootstrap:
-            try:
-                return self._connect(address, address, _CONTROL, deadline)
-            except Retriable as error:
-                last = error
+            else:
+                self._unreachable_at.pop(address, None)
+                return connection
         raise last if last is not None else Retriable("NETWORK_EXCEPTION", "no bootstrap broker is configured")
 
     def retrying(self, what: str, attempt: Callable[[Deadline], _T], deadline: Deadline) -> _T:
@@ -183,6 +190,7 @@ class Cluster:
         return found
 
     def _refresh(self, topics: Sequence[str] | None, deadline: Deadline) -> ClusterMetadata:
+        deadline = deadline.sooner(self.config.request_timeout_ms)
         entry = request_class("Metadata").MetadataRequestTopic
         answer = call(
             self.any_broker(deadline),

@@ -119,10 +119,14 @@ class ProduceWindow:
             max(1, int(min(self._deadline.remaining_ms(), self._cluster.config.request_timeout_ms))),
             [(place, queues[place][position]) for place, position in request.members.items()],
         )
-        connection.send(correlation_id, parts, self._deadline)
+        connection.send(correlation_id, parts, self._of_one_request())
+
+    def _of_one_request(self) -> Deadline:
+        """Twice what the broker may wait for its followers: a leader that takes no bytes any more is noticed as well."""
+        return self._deadline.sooner(self._cluster.config.request_timeout_ms * 2)
 
     def _acknowledge(self, connection: Connection, request: _Request, placed: dict[TopicPartition, list[int]]) -> None:
-        frame = connection.receive(self._deadline.sooner(self._cluster.config.request_timeout_ms * 2))
+        frame = connection.receive(self._of_one_request())
         try:
             response = parse_produce_response(frame)
         except WireError as error:

@@ -176,7 +176,7 @@ class RangeReader:
             isolation=self._isolation,
             max_wait_ms=self._max_wait_ms,
             max_bytes=self._fetch_bytes,
-            deadline=self._deadline,
+            deadline=self._deadline.sooner(self._cluster.config.request_timeout_ms),
         )
         return connection
 
