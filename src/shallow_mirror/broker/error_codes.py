@@ -73,6 +73,26 @@ def error_name(code: int) -> str:
     return _TABLE[code][0] if code in _TABLE else f"error {code}"
 
 
+_ACLS = {
+    29: "grant Read and Describe on the source's topics; Describe, DescribeConfigs and Write (Create and Alter, where the mirror "
+    "makes them) on the target's",
+    30: "grant Describe and Read on the target's groups whose names begin with the mirror's id and a dash",
+    31: "grant Describe on the cluster; Create and IdempotentWrite as well on the target",
+    53: "grant Describe and Write on the target's transactional ids that begin with the mirror's id and a dash",
+}
+"""What the operator has to allow. The resources are prefixed: a mirror's transactional ids and groups are `<mirror>-<slot>`."""
+
+
+def is_forbidden(code: int) -> bool:
+    """True where an ACL is missing."""
+    return code in _ACLS
+
+
+def refusal(code: int) -> str:
+    """A definite answer in words: its name, and what to do where that can be said."""
+    return f"{error_name(code)}: {_ACLS[code]}" if is_forbidden(code) else error_name(code)
+
+
 def error_class(code: int) -> ErrorClass:
     """Unlisted codes are definite: better to stop than to repeat what nobody understands."""
     return _TABLE[code][1] if code in _TABLE else ErrorClass.DEFINITE

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.connection import Connection, ReceiveBuffer
-from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name
+from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name, refusal
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch, DataLoss, MirrorError, Retriable
 from shallow_mirror.types import IsolationLevel, TopicPartition
@@ -67,7 +67,7 @@ def partition_error(
     if code in _UNREADABLE_AT_THE_BROKER:
         return CorruptBatch(place, position, 0, f"the source broker answered {error_name(code)} to Fetch")
     if code and error_class(code) is ErrorClass.DEFINITE:
-        return ConfigError(f"Fetch of {place}: the source broker answered {error_name(code)}")
+        return ConfigError(f"Fetch of {place}: the source broker answered {refusal(code)}")
     if code:
         return Retriable(error_name(code), f"Fetch of {place}")
     if fetched.diverging is not None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.cluster_metadata import CoordinatorKind
-from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name
+from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name, refusal
 from shallow_mirror.broker.messages import call, request_class
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, OutcomeUnknown, ProducerEpochFenced, Retriable
@@ -314,5 +314,5 @@ def _raise_for(code: int, what: str) -> None:
     if error_class(code) is ErrorClass.FENCED:
         raise ProducerEpochFenced(error_name(code), what)
     if error_class(code) is ErrorClass.DEFINITE:
-        raise ConfigError(f"{what}: the target answered {error_name(code)}")
+        raise ConfigError(f"{what}: the target answered {refusal(code)}")
     raise Retriable(error_name(code), what)
