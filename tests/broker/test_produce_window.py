@@ -33,7 +33,7 @@ from tests.record_batches import batch, record
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.produce_window import REQUEST_BYTES, ProduceRefused, ProduceWindow
 from shallow_mirror.broker.txn import EndTxnAnswer, add_partitions, end_txn, init_producer_id
-from shallow_mirror.errors import MirrorError, ProducerEpochFenced, Retriable
+from shallow_mirror.errors import ConfigError, MirrorError, ProducerEpochFenced, Retriable
 from shallow_mirror.types import SlotTxn, TopicPartition
 
 NAME = "mirror-0"
@@ -165,7 +165,7 @@ def test_no_more_bytes_are_in_flight_than_allowed_and_a_larger_batch_travels_alo
 # --- refused, fenced, lost ---
 
 
-@pytest.mark.parametrize("code", [10, 87, 18, 32, 2, -1, 29])
+@pytest.mark.parametrize("code", [10, 87, 18, 32, 2, -1])
 def test_a_refusal_names_partition_and_batch_and_nothing_is_sent_again(fake: StrictCluster, slot: Slot, code: int) -> None:
     fake.change("Produce", AS_IT_SHOULD, AS_IT_SHOULD, error(code, ("t", 2)))
     with pytest.raises(ProduceRefused) as caught:
@@ -173,6 +173,12 @@ def test_a_refusal_names_partition_and_batch_and_nothing_is_sent_again(fake: Str
     assert (caught.value.topic_partition, caught.value.index_in_queue, caught.value.error_code) == (C, 2, code)
     assert set(sent(fake).values()) == {1}
     assert fake.asked("Produce") <= 4
+
+
+def test_a_missing_right_is_named_with_what_to_grant(fake: StrictCluster, slot: Slot) -> None:
+    fake.change("Produce", error(29, ("t", 0)))
+    with pytest.raises(ConfigError, match=r"Produce to t-0: the target answered TOPIC_AUTHORIZATION_FAILED: grant .*Write"):
+        slot.produce({A: slot.batches([1])})
 
 
 def damaged(one: memoryview) -> memoryview:

@@ -20,7 +20,7 @@ from shallow_mirror.broker.cluster_metadata import (
     parse_topic_metadata,
 )
 from shallow_mirror.broker.connection import Connection
-from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name
+from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name, refusal
 from shallow_mirror.broker.messages import call, check_versions, request_class
 from shallow_mirror.broker.transport import Transport
 from shallow_mirror.deadline import Deadline
@@ -327,7 +327,7 @@ class Cluster:
         if code == 0:
             return
         if error_class(code) is ErrorClass.DEFINITE:
-            raise ConfigError(f"{what}: the broker answered {error_name(code)}")
+            raise ConfigError(f"{what}: the broker answered {refusal(code)}")
         raise Retriable(error_name(code), what)
 
 
