@@ -77,7 +77,8 @@ class _Progress:
 class RangeReader:
     """Iterate once. Raises DataLoss, CorruptBatch, BatchRefused (record formats that are not built), Retriable.
 
-    One receive buffer of `fetch_bytes`; it grows to the size of a single larger batch, `MAX_BATCH_BYTES` at the most.
+    One receive buffer of `fetch_bytes`; it grows to the size of a single larger batch, `MAX_BATCH_BYTES` at the most. Readers
+    that follow each other may share one `buffer`: a new one costs as much as reading a few megabytes.
     An iteration that is left early closes its connections, because an answer is still on the wire.
     """
 
@@ -90,11 +91,12 @@ class RangeReader:
         fetch_bytes: int,
         deadline: Deadline,
         max_wait_ms: int = 500,
+        buffer: ReceiveBuffer | None = None,
     ) -> None:
         self._cluster, self._isolation = cluster, isolation
         self._fetch_bytes, self._deadline, self._max_wait_ms = fetch_bytes, deadline, max_wait_ms
         self._progress = {one.topic_partition: _Progress(one, one.position) for one in ranges}
-        self._buffer = ReceiveBuffer(fetch_bytes + _FRAME_SLACK_BYTES, MAX_BATCH_BYTES)
+        self._buffer = receive_buffer(fetch_bytes) if buffer is None else buffer
         self._order = deque(self._progress)
         self._asked: dict[int, Sequence[TopicPartition]] = {}
         self._failure: MirrorError | None = None
@@ -272,6 +274,10 @@ class RangeReader:
         progress.empty_answers += 1
         if progress.empty_answers >= EMPTY_ANSWERS_AT_END:
             progress.position = progress.range.end
+
+
+def receive_buffer(fetch_bytes: int) -> ReceiveBuffer:
+    return ReceiveBuffer(fetch_bytes + _FRAME_SLACK_BYTES, MAX_BATCH_BYTES)
 
 
 def _reached(index: BatchIndex, range_end: int) -> int:
