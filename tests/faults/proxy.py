@@ -15,6 +15,7 @@ import enum
 import socket
 import struct
 import threading
+import time
 from collections import Counter
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -93,6 +94,13 @@ class FaultPlan:
         with self._lock:
             self._armed += made
         return made
+
+    def wait_until_met(self, timeout_s: float) -> bool:
+        """Whether within that time nothing is armed any more."""
+        give_up_at = time.monotonic() + timeout_s
+        with self._lock:
+            waiting = list(self._armed)
+        return all(one.wait(max(0.0, give_up_at - time.monotonic())) for one in waiting)
 
     def disarm(self) -> None:
         """Those that have not met their request never will."""

@@ -1,0 +1,48 @@
+"""A few of the network's faults on single requests; all of them, many times over, are the campaigns of `make faults`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.faults.mirror_process import SPARK
+from tests.faults.network_faults import APIS, CASES, SOURCE, TARGET, NetworkScene, network_case
+from tests.faults.proxy import Harm, Moment
+
+FEW = [
+    network_case(SOURCE, "Metadata", Harm.HALF_OPEN, Moment.ARRIVING),
+    network_case(SOURCE, "ListOffsets", Harm.CUT, Moment.APPLIED),
+    network_case(SOURCE, "Fetch", Harm.RESET, Moment.APPLIED),
+    network_case(TARGET, "FindCoordinator", Harm.CUT, Moment.ARRIVING),
+    network_case(TARGET, "InitProducerId", Harm.DELAY, Moment.ARRIVING),
+    network_case(TARGET, "AddPartitionsToTxn", Harm.RESET, Moment.APPLIED),
+    network_case(TARGET, "Produce", Harm.CUT, Moment.APPLIED),
+    network_case(TARGET, "Produce", Harm.DELAY, Moment.ARRIVING),
+    network_case(TARGET, "Produce", Harm.HALF_OPEN, Moment.ARRIVING),
+    network_case(TARGET, "AddOffsetsToTxn", Harm.CUT, Moment.ARRIVING),
+    network_case(TARGET, "TxnOffsetCommit", Harm.CUT, Moment.APPLIED),
+    network_case(TARGET, "EndTxn", Harm.CUT, Moment.APPLIED),
+    network_case(TARGET, "EndTxn", Harm.HALF_OPEN, Moment.APPLIED),
+    network_case(TARGET, "ListOffsets", Harm.RESET, Moment.ARRIVING),
+    network_case(TARGET, "Metadata", Harm.HALF_OPEN, Moment.APPLIED),
+    network_case(TARGET, "OffsetFetch", Harm.CUT, Moment.APPLIED),
+]
+
+
+def test_every_api_of_both_sides_is_harmed_in_every_way_once() -> None:
+    places = {(side, api) for side, apis in APIS.items() for api in apis}
+    harmed = [(fault.side, fault.api, fault.harm, fault.moment) for fault, _ in CASES]
+    assert len(harmed) == len(set(harmed)) == len(places) * len(Harm) * len(Moment)
+    assert {(fault.side, fault.api) for fault, _ in FEW} == places
+
+
+@pytest.mark.brokers
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_a_harmed_request_loses_and_repeats_nothing_and_the_mirror_goes_on(tmp_path: Path) -> None:
+    with NetworkScene(SPARK)(tmp_path, "network", 1) as scene:
+        for fault, step in FEW:
+            done = scene.round(fault, step)
+            checked = done.checked.result()
+            assert (done.ending, checked.differences, done.left_behind) == ("went on", (), ()), f"{fault.name} at {step.name}"
+        assert scene.starts == 1
