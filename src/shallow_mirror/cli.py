@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 EXIT_ERROR, EXIT_CONFIG, EXIT_FENCED, EXIT_RECOVER = 1, 2, 3, 4
+EXIT_DIFFERENT, EXIT_INTERRUPTED = 1, 130
 
 app = typer.Typer(
     name="shallow-mirror",
@@ -37,7 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_READING_COMMANDS = ("status", "translate", "recover")
+_READING_COMMANDS = ("status", "translate", "recover", "verify")
 _OWN_PROCESS = object()
 
 
@@ -142,6 +143,36 @@ def translate(
         "as_of": as_of,
     }
     print(json.dumps(answer) if as_json else _translation_sentence(answer, is_reverse=reverse))
+
+
+@app.command()
+def verify(
+    conf: _Conf,
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", metavar="T", help="Only this source topic; may be repeated.")
+    ] = None,
+    is_deep: Annotated[bool, typer.Option("--deep", help="Open every batch and compare record by record.")] = False,
+    from_start: Annotated[bool, typer.Option("--from-start", help="Do not continue an audit that was interrupted.")] = False,
+    as_json: _Json = False,
+) -> None:
+    """Proof of copy: read both clusters through the offset map and say everything that differs (exit code 1)."""
+    from rich.console import Console
+
+    from shallow_mirror import audit
+    from shallow_mirror.audit import view
+    from shallow_mirror.config import MirrorConfig
+
+    config = MirrorConfig.load(conf)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with view.progress_on(Console(stderr=True)) as on_progress:
+            report = audit.verify(config, topics=topics, is_deep=is_deep, from_start=from_start, on_progress=on_progress)
+    except KeyboardInterrupt:
+        print("stopped; what was verified is kept: the same command goes on from there", file=sys.stderr)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    view.show(report, as_json=as_json)
+    if not report.is_equal:
+        raise typer.Exit(EXIT_DIFFERENT)
 
 
 @app.command()

@@ -1,0 +1,156 @@
+"""Pure: what is compared: whole batches by what their headers prove, or single records by a digest.
+
+An item says where it lies on its own side and, by the offset map, where its partner lies on the other. Two items are the
+same when their contents are: of a batch everything that a copy keeps, of a record key, value, headers and timestamp.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import struct
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from shallow_mirror.wire.crc import crc32c, payload_crcs
+from shallow_mirror.wire.header import CONTROL_BIT, DELETE_HORIZON_BIT, TRANSACTIONAL_BIT
+from shallow_mirror.wire.records import Record
+
+NOWHERE = -1
+"""No row of the map, or no partner."""
+
+
+class Level(enum.IntEnum):
+    BATCH = 0
+    RECORD = 1
+    DAMAGED = 2
+    """A batch whose checksum or header does not hold: it equals nothing."""
+
+
+_CONTENT_BYTES = 40
+ITEM = np.dtype(
+    [
+        ("offset", np.int64),
+        ("end", np.int64),
+        ("partner", np.int64),
+        ("row", np.int64),
+        ("records", np.int64),
+        ("size_bytes", np.int64),
+        ("content", np.uint64, (_CONTENT_BYTES // 8,)),
+        ("level", np.uint8),
+    ]
+)
+"""Offsets [offset, end) of its own side; `partner` is where `offset` leads on the other one, `row` which row says so."""
+
+Items = npt.NDArray[np.void]
+
+_BATCH_CONTENT = np.dtype(
+    {
+        "names": ["payload_crc", "size_bytes", "count", "last_offset_delta", "base_timestamp", "max_timestamp", "attributes"],
+        "formats": ["u4", "i4", "i4", "i4", "i8", "i8", "i2"],
+        "offsets": [0, 4, 8, 12, 16, 24, 32],
+        "itemsize": _CONTENT_BYTES,
+    }
+)
+_KEPT_ATTRIBUTES = ~(TRANSACTIONAL_BIT | CONTROL_BIT | DELETE_HORIZON_BIT)
+_RECORD_CONTENT = struct.Struct("<qII24s")
+_LENGTH = struct.Struct("<i")
+
+
+def no_items() -> Items:
+    return np.empty(0, ITEM)
+
+
+def batch_items(headers: npt.NDArray[np.void], size_bytes: npt.NDArray[np.int64]) -> Items:
+    """An item per batch of `headers`, none of them damaged. `row` and `partner` are left open."""
+    content = np.zeros(len(headers), _BATCH_CONTENT)
+    content["payload_crc"] = payload_crcs(headers)
+    content["size_bytes"] = size_bytes
+    content["count"] = headers["records_count"]
+    content["last_offset_delta"] = headers["last_offset_delta"]
+    content["base_timestamp"], content["max_timestamp"] = headers["base_timestamp"], headers["max_timestamp"]
+    content["attributes"] = headers["attributes"] & _KEPT_ATTRIBUTES
+    items = np.zeros(len(headers), ITEM)
+    items["offset"] = headers["base_offset"]
+    items["end"] = headers["base_offset"] + headers["last_offset_delta"] + 1
+    items["partner"] = items["row"] = NOWHERE
+    items["records"], items["size_bytes"] = headers["records_count"], size_bytes
+    items["content"] = content.view(np.uint64).reshape(-1, _CONTENT_BYTES // 8)
+    return items
+
+
+def record_items(records: Iterable[Record]) -> Items:
+    """An item per record; raises what reading them raises."""
+    offsets: list[int] = []
+    contents = bytearray()
+    for record in records:
+        offsets.append(record.offset)
+        contents += record_content(record)
+    items = np.zeros(len(offsets), ITEM)
+    items["offset"] = offsets
+    items["end"] = items["offset"] + 1
+    items["partner"] = items["row"] = NOWHERE
+    items["records"], items["level"] = 1, Level.RECORD
+    items["content"] = np.frombuffer(contents, np.uint64).reshape(-1, _CONTENT_BYTES // 8)
+    return items
+
+
+def damaged_item(offset: int, end: int, size_bytes: int = 0) -> Items:
+    items = np.zeros(1, ITEM)
+    items["offset"], items["end"], items["size_bytes"] = offset, end, size_bytes
+    items["records"], items["level"] = end - offset, Level.DAMAGED
+    items["partner"] = items["row"] = NOWHERE
+    return items
+
+
+def record_content(record: Record) -> bytes:
+    """Timestamp, checksums of key and value (they tell what differs), and a digest of all three parts with their lengths."""
+    digest = hashlib.blake2b(digest_size=24)
+    key, value = record.key, record.value
+    for part in (key, value):
+        digest.update(_LENGTH.pack(-1 if part is None else len(part)))
+        if part:
+            digest.update(part)
+    for name, content in record.headers:
+        digest.update(_LENGTH.pack(len(name)) + bytes(name) + _LENGTH.pack(-1 if content is None else len(content)))
+        if content:
+            digest.update(content)
+    return _RECORD_CONTENT.pack(record.timestamp_ms, _checksum(key), _checksum(value), digest.digest())
+
+
+def _checksum(part: memoryview | None) -> int:
+    return 0xFFFFFFFF if part is None else crc32c(part)
+
+
+def difference_of_records(source: npt.NDArray[np.uint64], target: npt.NDArray[np.uint64]) -> str:
+    """What differs between the contents of two records, as the end of a sentence."""
+    ours, theirs = _RECORD_CONTENT.unpack(source.tobytes()), _RECORD_CONTENT.unpack(target.tobytes())
+    parts: list[str] = []
+    if ours[1] != theirs[1]:
+        parts.append("the key differs")
+    if ours[2] != theirs[2]:
+        parts.append("the value differs")
+    if ours[3] != theirs[3] and not parts:
+        parts.append("the headers differ")
+    if ours[0] != theirs[0]:
+        parts.append(f"the timestamp differs by {theirs[0] - ours[0]:+d} ms")
+    return ", ".join(parts)
+
+
+def difference_of_batches(source: npt.NDArray[np.uint64], target: npt.NDArray[np.uint64]) -> str:
+    """Which parts of two batches differ, as the end of a sentence; for batches that nobody could open."""
+    ours, theirs = source.view(_BATCH_CONTENT)[0], target.view(_BATCH_CONTENT)[0]
+    names = [name.replace("_", " ") for name in _BATCH_CONTENT.names or () if ours[name] != theirs[name]]
+    return "their batches differ in " + ", ".join(names)
+
+
+def same_content(source: Items, target: Items) -> npt.NDArray[np.bool_]:
+    """Pairwise, for items of equal number. Damaged ones equal nothing."""
+    same = (source["content"] == target["content"]).all(axis=1) & (source["level"] == target["level"])
+    return np.asarray(same & (source["level"] != Level.DAMAGED), np.bool_)
+
+
+def joined(items: Sequence[Items]) -> Items:
+    return np.concatenate(items) if items else no_items()
