@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from tests.faults import process_faults, steps
+from tests.faults import process_faults, steps, storage_faults
 from tests.faults.mirror_process import SPARK, WITHOUT_SPARK
 from tests.faults.rounds import Fault, Scene
 from tests.faults.steps import Step
@@ -24,6 +25,7 @@ class Campaign:
     rounds: int
     cases: Sequence[tuple[Fault, Step]]
     open: Callable[[Path, str, int], AbstractContextManager[Scene]]
+    needs_root: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +33,30 @@ class PlainScene:
     """Two single-node clusters that are never harmed."""
 
     engine: str
+    groups: Mapping[str, Any] = field(default_factory=dict)
+    has_movable_clock: bool = False
+    has_small_disk: bool = False
 
     @contextmanager
     def __call__(self, folder: Path, name: str, seed: int) -> Iterator[Scene]:
         nodes = start_clusters(folder / "clusters", 2)
         try:
-            with Scene(
-                folder / "mirror",
-                nodes[0].bootstrap,
-                nodes[1].bootstrap,
-                name=name,
-                engine=self.engine,
-                seed=seed,
-                checks_meanwhile=True,
-            ) as scene:
-                yield scene
+            with ExitStack() as opened:
+                scene = Scene(
+                    folder / "mirror",
+                    nodes[0].bootstrap,
+                    nodes[1].bootstrap,
+                    name=name,
+                    engine=self.engine,
+                    groups=self.groups,
+                    seed=seed,
+                    checks_meanwhile=True,
+                )
+                if self.has_movable_clock:
+                    scene.environment |= process_faults.movable_clock(scene.folder)
+                if self.has_small_disk:
+                    opened.enter_context(storage_faults.small_disk(scene.tables))
+                yield opened.enter_context(scene)
         finally:
             stop_clusters(nodes)
 
@@ -71,4 +82,39 @@ SPARK_KILLS = Campaign(
     open=PlainScene(SPARK),
 )
 
-ALL = (KILLS, SPARK_KILLS)
+SHORT_TRANSACTION_MS = 10_000
+SUSPENSIONS = Campaign(
+    name="suspensions",
+    engine=WITHOUT_SPARK,
+    rounds=40,
+    cases=[
+        (process_faults.Suspend(SHORT_TRANSACTION_MS / 1000 + 3), step)
+        for step in (steps.PRODUCED, steps.LAST_RECEIPT, steps.ANSWERED, steps.DECIDED, *steps.ENDED, *steps.IN_RECOVERY[:3])
+    ],
+    open=PlainScene(WITHOUT_SPARK, {"write": {"transaction_timeout_ms": SHORT_TRANSACTION_MS}}),
+)
+CLOCKS = Campaign(
+    name="clocks",
+    engine=WITHOUT_SPARK,
+    rounds=40,
+    cases=[
+        (process_faults.MoveClock(seconds), step)
+        for seconds in (100_000.0, -100_000.0)
+        for step in (steps.OWNER_CHECKED, steps.PRODUCED, steps.DECIDED, steps.ENDED[0])
+    ],
+    open=PlainScene(WITHOUT_SPARK, has_movable_clock=True),
+)
+STORAGE = Campaign(
+    name="storage",
+    engine=WITHOUT_SPARK,
+    rounds=48,
+    cases=[
+        (fault, step)
+        for fault in (storage_faults.DiskFull(), storage_faults.ReadOnlyMap())
+        for step in (steps.OWNER_CHECKED, steps.LAST_RECEIPT, steps.ANSWERED, steps.DECIDED, steps.ENDED[0], steps.RETURNED)
+    ],
+    open=PlainScene(WITHOUT_SPARK, has_small_disk=True),
+    needs_root=True,
+)
+
+ALL = (KILLS, SPARK_KILLS, SUSPENSIONS, CLOCKS, STORAGE)

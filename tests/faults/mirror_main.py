@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from tests.faults import without_spark
@@ -32,11 +33,17 @@ def knock_at_every_point(knock: Knock) -> None:
     Mirror.from_file = lambda path: Mirror(MirrorConfig.load(path), observer=knock)  # type: ignore[method-assign]
 
 
-def main() -> None:
-    conf, gate, cores, engine = sys.argv[1:]
+def main(arguments: Sequence[str]) -> int:
+    """The exit code."""
+    conf, gate, cores, engine = arguments
     os.cpu_count = lambda: int(cores)  # a slot is used only where Spark has a core for it
     knock_at_every_point(Knock(gate))
     if engine == WITHOUT_SPARK:
-        cli._submitted_session = lambda: without_spark.Session(workers=int(cores))
+        instead = without_spark.Session(workers=int(cores))
+        cli._submitted_session = lambda: instead
     sys.argv = ["shallow-mirror", "run", conf]
-    cli.main()
+    try:
+        cli.main()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    return 0

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
+from tests.faults import launch
+from tests.faults.launch import Started
 from tests.faults.steps import SLOTS
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-_PROGRAM = "from tests.faults import mirror_main; mirror_main.main()"
 STOP_TIMEOUT_S = 90.0
 
 SPARK, WITHOUT_SPARK = "Spark", "without Spark"
@@ -25,21 +23,13 @@ SPARK, WITHOUT_SPARK = "Spark", "without Spark"
 class MirrorProcess:
     """One run. Standard output and error are appended to `log_file`; scratch files lie in `scratch`."""
 
-    def __init__(
-        self, conf: Path, gate: str, log_file: Path, scratch: Path, engine: str, environment: dict[str, str] | None = None
-    ) -> None:
+    def __init__(self, conf: Path, gate: str, log_file: Path, scratch: Path, engine: str, environment: Mapping[str, str]) -> None:
         self.log_file, self.started_at = log_file, time.monotonic()
         self._log_start = log_file.stat().st_size if log_file.exists() else 0
         scratch.mkdir(exist_ok=True)
-        with log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, str(conf), gate, str(SLOTS), engine],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=_environment(scratch) | (environment or {}),
-                start_new_session=True,
-            )
+        started = launch.Forked if engine == WITHOUT_SPARK else launch.anew
+        own = {"TMPDIR": str(scratch), "PYTHONPYCACHEPREFIX": str(scratch.with_name("pycache"))}
+        self._process: Started = started([str(conf), gate, str(SLOTS), engine], log_file, {**own, **environment})
         self._driver = psutil.Process(self._process.pid)
 
     @property
@@ -92,14 +82,6 @@ class MirrorProcess:
         with self.log_file.open("rb") as log:
             log.seek(self._log_start)
             return log.read().decode(errors="replace")
-
-
-def _environment(scratch: Path) -> dict[str, str]:
-    """A mirror is started hundreds of times: its modules are compiled once."""
-    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
-    own = {"PYTHONPATH": path, "TMPDIR": str(scratch), "PYTHONPYCACHEPREFIX": str(scratch.with_name("pycache"))}
-    return inherited | own
 
 
 def kill(processes: Iterable[psutil.Process], how: signal.Signals = signal.SIGKILL) -> None:

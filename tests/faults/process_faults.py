@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import psutil
 from tests.faults import mirror_process
@@ -81,6 +82,18 @@ class Suspend(EndsByItself):
         mirror_process.kill(stopped, signal.SIGCONT)
 
 
+CLOCK = Path(__file__).with_name("clock")
+
+
+def _clock_file(folder: Path) -> Path:
+    return folder / "clock"
+
+
+def movable_clock(folder: Path) -> dict[str, str]:
+    """Environment of a mirror whose clock can be moved; `folder` is its scene's."""
+    return {"FAULTS_CLOCK": str(_clock_file(folder)), "PYTHONPATH": str(CLOCK)}
+
+
 @dataclass(frozen=True, slots=True)
 class MoveClock(EndsByItself):
     """The wall clock of all Python processes of the mirror jumps; see `clock/sitecustomize.py`."""
@@ -92,6 +105,8 @@ class MoveClock(EndsByItself):
         object.__setattr__(self, "name", f"wall clock {'forward' if self.seconds > 0 else 'back'} by {abs(self.seconds):.0f} s")
 
     def inject(self, scene: Scene, held: Held) -> None:
-        clock = scene.folder / "clock"
+        clock = _clock_file(scene.folder)
         moved_s = float(clock.read_text()) if clock.exists() else 0.0
-        clock.write_text(str(moved_s + self.seconds))
+        unfinished = clock.with_suffix(".new")
+        unfinished.write_text(str(moved_s + self.seconds))
+        unfinished.rename(clock)

@@ -138,6 +138,11 @@ class Scene:
             self.starts += 1
         return self.mirror
 
+    def running_or_ended(self) -> MirrorProcess:
+        """The mirror that was started last."""
+        assert self.mirror is not None
+        return self.mirror
+
     def reach(self, step: Step) -> Held:
         """Let the mirror run until it stands at `step`. Raises RoundFailed when it ends before."""
         if step.in_recovery:

@@ -9,6 +9,7 @@ import argparse
 import itertools
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.faults import campaigns
+from tests.faults import campaigns, storage_faults
 from tests.faults.campaigns import Campaign
 from tests.faults.results import Result, read_results, replace_generated, table
 from tests.faults.rounds import Fault, Round, RoundFailed, Scene
@@ -112,10 +113,13 @@ def main() -> int:
     unknown = set(chosen.campaigns) - set(names)
     if unknown:
         parser.error(f"no such campaign: {', '.join(sorted(unknown))}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = chosen.folder or Path(tempfile.mkdtemp(prefix="faults-"))
     is_clean = True
     for campaign in campaigns.ALL:
-        if not chosen.campaigns or campaign.name in chosen.campaigns:
+        if campaign.needs_root and not storage_faults.may_mount():
+            print(f"{campaign.name}: left out, it mounts file systems and needs root for that", file=sys.stderr)
+        elif not chosen.campaigns or campaign.name in chosen.campaigns:
             ends_at = None if chosen.minutes is None else time.monotonic() + chosen.minutes * 60
             run = Run(campaign, folder / campaign.name, chosen.results, chosen.seed)
             run.until(chosen.rounds or campaign.rounds, ends_at)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import logging
 import multiprocessing
+import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -24,6 +26,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 _log = logging.getLogger(__name__)
 
 _IDLE_S = 0.05
+_AFTERLIFE_S = 1.0
 
 
 class Session:
@@ -32,9 +35,10 @@ class Session:
     version = "4.2"
 
     def __init__(self, workers: int) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["shallow_mirror.sinks.slot_task"])
-        self.workers = ProcessPoolExecutor(workers, mp_context=context)
+        self.workers = ProcessPoolExecutor(
+            workers, mp_context=multiprocessing.get_context("fork"), initializer=_end_after_the_driver
+        )
+        self.workers.submit(os.getpid).result()  # all are forked by it, before there is a thread or a Delta table
         self.sparkContext = self.dataSource = self
         self.sources: dict[str, Any] = {}
 
@@ -175,6 +179,19 @@ class _Planned:
         running = [self._workers.submit(_run_slot, self._function, list(self._reader.read(one))) for one in self._partitions]
         answers = [batch for one in running for batch in one.result()]
         return pa.Table.from_batches(answers, pa.schema([("body", pa.binary())]))
+
+
+def _end_after_the_driver() -> None:
+    """As Spark's workers do: what they are at goes on for a moment."""
+    driver = multiprocessing.parent_process()
+    assert driver is not None
+
+    def end() -> None:
+        driver.join()
+        time.sleep(_AFTERLIFE_S)
+        os._exit(1)
+
+    threading.Thread(target=end, name="driver", daemon=True).start()
 
 
 def _run_slot(function: bytes, rows: list[pa.RecordBatch]) -> list[pa.RecordBatch]:

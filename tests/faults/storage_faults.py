@@ -1,0 +1,110 @@
+"""Faults of what the mirror's driver writes to: the folder of the tables, and Spark's checkpoint. Mounts need root."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.faults.gate import Held
+from tests.faults.process_faults import EndsByItself
+from tests.faults.rounds import Scene
+
+TABLES_BYTES = 256 << 20
+_FAULT_S = 8.0
+
+
+def may_mount() -> bool:
+    return os.geteuid() == 0 and shutil.which("mount") is not None
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """`folder` is a file system of its own, of `TABLES_BYTES`."""
+    folder.mkdir(parents=True)
+    _run("mount", "-t", "tmpfs", "-o", f"size={TABLES_BYTES}", "tmpfs", str(folder))
+    try:
+        yield
+    finally:
+        _run("umount", "--lazy", str(folder))
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+class WhileTheMirrorRuns:
+    """A fault that lasts until the mirror has ended on it, or for some seconds."""
+
+    def end(self, scene: Scene) -> None:
+        raise NotImplementedError
+
+    def heal(self, scene: Scene) -> None:
+        scene.running_or_ended().wait(_FAULT_S)
+        self.end(scene)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFull(WhileTheMirrorRuns):
+    """No block is left where the tables are; `small_disk` keeps that from others."""
+
+    name: str = "disk of the tables full"
+
+    def inject(self, scene: Scene, held: Held) -> None:
+        with _filler(scene).open("wb", buffering=0) as filler:
+            try:
+                while True:
+                    filler.write(bytes(1 << 16))
+            except OSError:
+                """Full."""
+
+    def end(self, scene: Scene) -> None:
+        _filler(scene).unlink()
+
+
+def _filler(scene: Scene) -> Path:
+    return scene.tables / "filler"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOnlyMap(WhileTheMirrorRuns):
+    """The folder of the offset map is mounted read-only over itself."""
+
+    name: str = "offset map read-only"
+
+    def inject(self, scene: Scene, held: Held) -> None:
+        folder = str(scene.tables / "offset_map")
+        _run("mount", "--bind", folder, folder)
+        _run("mount", "-o", "bind,remount,ro", folder)
+
+    def end(self, scene: Scene) -> None:
+        _run("umount", "--lazy", str(scene.tables / "offset_map"))
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointDeleted(EndsByItself):
+    name: str = "SIGKILL, and Spark's checkpoint deleted"
+
+    def inject(self, scene: Scene, held: Held) -> None:
+        scene.running().kill()
+        shutil.rmtree(scene.checkpoint)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointOfThePast(EndsByItself):
+    """The checkpoint is the one of the first such round: what it plans was copied long ago."""
+
+    name: str = "SIGKILL, and Spark's checkpoint from before"
+
+    def inject(self, scene: Scene, held: Held) -> None:
+        scene.running().kill()
+        kept = scene.folder / "checkpoint-from-before"
+        if kept.exists():
+            shutil.rmtree(scene.checkpoint)
+            shutil.copytree(kept, scene.checkpoint)
+        else:
+            shutil.copytree(scene.checkpoint, kept)
