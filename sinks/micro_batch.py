@@ -18,6 +18,7 @@ from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, Retriable
 from shallow_mirror.sinks import protocol
+from shallow_mirror.sinks.lingering import StepWatch
 from shallow_mirror.sinks.protocol import MicroBatchOutcome, SlotResult, drive
 from shallow_mirror.sinks.recovery import TxnPerformer, most_telling
 from shallow_mirror.sinks.slot_task import RESULT_SCHEMA, Observer, SlotJob, transactional_id
@@ -71,6 +72,7 @@ class MicroBatchSink:
         self._running = threading.Lock()
         self._ended_at = clock()
         self._is_stopping = False
+        self.watch = StepWatch(job.source, job.target, job.transaction_timeout_ms, clock)
 
     def stop(self) -> None:
         """Let no further micro-batch begin, and wait for the one that runs."""
@@ -123,9 +125,9 @@ class MicroBatchSink:
         started, steps = self._clock(), dict[str, float]()
 
         def perform(action: protocol.Action) -> Any:
-            began = self._clock()
-            answer = self._perform(action, planned, first_rows, deadline)
-            name = type(action).__name__
+            began, name = self._clock(), type(action).__name__
+            with self.watch.doing(name):
+                answer = self._perform(action, planned, first_rows, deadline)
             steps[name] = steps.get(name, 0.0) + (self._clock() - began) * 1000
             return answer
 

@@ -22,6 +22,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, DataLoss, MirrorError, OutcomeUnknown, Retriable
 from shallow_mirror.sinks import routing
+from shallow_mirror.sinks.lingering import LingeringStep
 from shallow_mirror.sinks.micro_batch import MicroBatchReport, MicroBatchSink, first_rows
 from shallow_mirror.sinks.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.slot_task import Observer, SlotJob, observe_nothing
@@ -108,6 +109,7 @@ class _Run:
         self.identity = RunIdentity.of_this_process()
         self.source, self.target = Cluster(config.source.client), Cluster(config.target.client)
         self.owner: OffsetMapOwner | None = None
+        self._told: str | None = None
 
     def start_and_supervise(self, spark: Any, own_session: bool) -> None:
         source, target = self.config.source.alias, self.config.target.alias
@@ -174,6 +176,14 @@ class _Run:
             notes.write_note(notes.note_path(self.config.checkpoint), note)
         except OSError as error:
             _log.warning("the note for status was not written: %s", error)
+
+    def _tell_of(self, lingering: LingeringStep | None) -> None:
+        """For `status` and the log, once for each step: level one of the retries has deadlines, but may take minutes."""
+        waits_for = None if lingering is None else lingering.waits_for
+        if lingering is not None and waits_for != self._told:
+            self._note_waiting(f"micro-batch: {waits_for}", int((time.time() - lingering.seconds) * 1000))
+            _log.warning("the micro-batch waits since %.0f s for %s", lingering.seconds, waits_for)
+        self._told = waits_for
 
     def _wait(self, seconds: float) -> bool:
         """True when the run should end instead of trying again."""
@@ -313,6 +323,7 @@ class _Run:
                     _log.info("ending after the micro-batch that runs")
                     sink.stop()
                     break
+                self._tell_of(sink.watch.lingering())
                 sink.settle_if_idle(self.config.trigger_s + _QUIET_S)
         except StreamingQueryException as error:
             failure = error
