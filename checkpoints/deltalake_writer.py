@@ -7,57 +7,32 @@ once, at the table version right after the snapshot's. deltalake by itself write
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from shallow_mirror.checkpoints.schema import OFFSET_MAP, PROPERTY_MIRROR
+from shallow_mirror.checkpoints.local_log import local_log
+from shallow_mirror.checkpoints.schema import OFFSET_MAP, PROPERTY_MIRROR, TIMESTAMP
+from shallow_mirror.checkpoints.table_writer import (
+    TABLE_SETTINGS,
+    TXN_VERSION,
+    CommitEntry,
+    CommitFailed,
+    Comparison,
+    Condition,
+    commit_entry,
+    expression_of,
+    user_metadata_entry,
+)
 from shallow_mirror.errors import OffsetMapConflict
 
-TXN_VERSION = "delta_txn_version"
-"""In the metadata of every commit: which application version it belongs to. Compaction repeats that of its predecessor."""
-
-LOG_RETENTION = "interval 1 days"
-STATS_COLUMNS = "source_topic,source_partition,source_start,source_end,micro_batch,decided_at"
-"""What readers look for. Statistics of every column double the time that opening a map of many files takes."""
 _HISTORY_STEPS = (1, 10, 1000, None)
-
-
-class CommitFailed(Exception):
-    """Internal: the library raised. The commit may have been written all the same: read back."""
-
-
-class TableSnapshot(Protocol):
-    """The table at one version of its log; later commits are not seen."""
-
-    @property
-    def delta_version(self) -> int: ...
-    @property
-    def properties(self) -> Mapping[str, str]: ...
-    @property
-    def columns(self) -> list[tuple[str, str]]: ...
-    def txn_version(self) -> int | None: ...
-    def metadata(self) -> Mapping[str, str] | None: ...
-    def read(self, condition: pc.Expression | None = None, columns: list[str] | None = None) -> pa.Table: ...
-    def batches(self, condition: pc.Expression | None = None, columns: list[str] | None = None) -> Iterable[pa.RecordBatch]: ...
-
-
-class TableWriter(Protocol):
-    """Commits that succeed only on top of the given snapshot. They raise CommitFailed; nothing is retried inside."""
-
-    name: str
-
-    def create(self, properties: Mapping[str, str]) -> None: ...
-    def snapshot(self) -> TableSnapshot | None: ...
-    def append(self, snapshot: Any, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None: ...
-    def delete(self, snapshot: Any, predicate: str, version: int, metadata: Mapping[str, str]) -> None: ...
-    def compact(self, snapshot: Any, metadata: Mapping[str, str]) -> None: ...
-    def clean_up(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +58,23 @@ class DeltalakeSnapshot:
         found = None if mirror is None else self.table.transaction_version(mirror)
         return None if found is None else int(found)
 
-    def metadata(self) -> Mapping[str, str] | None:
-        """Of the newest commit that belongs to the recorded version; None when the log no longer holds it."""
-        wanted = str(self.txn_version())
+    def commits(self) -> Iterator[CommitEntry]:
+        """Newest first, also those that Spark wrote. The library's history goes on behind this snapshot; ours does not."""
+        seen, recorded = 0, self.txn_version() or 0
         for limit in _HISTORY_STEPS:
-            for entry in self.table.history(limit):
-                if entry.get(TXN_VERSION) == wanted:
-                    return {name: str(value) for name, value in entry.items()}
-        return None
+            entries = self.table.history(limit)
+            for entry in entries[seen:]:
+                found = commit_entry(entry) or user_metadata_entry(entry.get("userMetadata"))
+                if found is not None and found.version <= recorded:
+                    yield found
+            seen = len(entries)
 
-    def read(self, condition: pc.Expression | None = None, columns: list[str] | None = None) -> pa.Table:
-        return self.table.to_pyarrow_dataset().to_table(filter=condition, columns=columns)
+    def read(self, condition: Condition = (), columns: list[str] | None = None) -> pa.Table:
+        return self.table.to_pyarrow_dataset().to_table(filter=_expression(condition), columns=columns)
 
-    def batches(self, condition: pc.Expression | None = None, columns: list[str] | None = None) -> Iterable[pa.RecordBatch]:
+    def batches(self, condition: Condition = (), columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The same rows piece by piece, for maps that are larger than memory."""
-        yield from self.table.to_pyarrow_dataset().to_batches(filter=condition, columns=columns)
+        yield from self.table.to_pyarrow_dataset().to_batches(filter=_expression(condition), columns=columns)
 
 
 class DeltalakeWriter:
@@ -106,21 +83,16 @@ class DeltalakeWriter:
     name = "deltalake"
 
     def __init__(self, uri: str) -> None:
-        self.uri = uri
+        self.uri, self._log = uri, local_log(uri)
 
     def create(self, properties: Mapping[str, str]) -> None:
         """Only one of several that create at once wins; the others find its table."""
-        configuration = {
-            **properties,
-            "delta.logRetentionDuration": LOG_RETENTION,
-            "delta.dataSkippingStatsColumns": STATS_COLUMNS,
-        }
         try:
             DeltaTable.create(
                 self.uri,
                 OFFSET_MAP,
                 mode="error",
-                configuration=configuration,
+                configuration={**TABLE_SETTINGS, **properties},
                 raise_if_key_not_exists=False,
                 # With retries the loser of a race would commit its own properties on top of the winner's.
                 commit_properties=CommitProperties(max_commit_retries=0),
@@ -128,6 +100,7 @@ class DeltalakeWriter:
         except DeltaError:
             if self.snapshot() is None:
                 raise
+        self._keep(above=-1)
 
     def snapshot(self) -> DeltalakeSnapshot | None:
         """None when there is no table. An unreadable one is an OffsetMapConflict, an unreachable one an OSError."""
@@ -136,7 +109,10 @@ class DeltalakeWriter:
         except TableNotFoundError:
             return None
         except DeltaError as error:
-            raise OffsetMapConflict(f"{self.uri} is not a readable Delta table: {error}") from error
+            raise OffsetMapConflict(
+                f"{self.uri} is not a readable Delta table (a commit that a power failure left half-written is set aside by the "
+                f"next run): {error}"
+            ) from error
 
     def append(self, snapshot: Any, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None:
         """Columns of a later schema version that the rows lack become null."""
@@ -145,13 +121,14 @@ class DeltalakeWriter:
                 snapshot.table, rows, mode="append", schema_mode="merge", commit_properties=_commit(snapshot, version, metadata),
                 post_commithook_properties=_QUIET,
             )  # fmt: skip
+        self._keep(snapshot.delta_version)
 
-    def delete(self, snapshot: Any, predicate: str, version: int, metadata: Mapping[str, str]) -> None:
-        """Commits nothing at all when no row matches."""
+    def delete(self, snapshot: Any, condition: Condition, version: int, metadata: Mapping[str, str]) -> None:
         with _commit_errors():
             snapshot.table.delete(
-                predicate, commit_properties=_commit(snapshot, version, metadata), post_commithook_properties=_QUIET
+                sql_of(condition), commit_properties=_commit(snapshot, version, metadata), post_commithook_properties=_QUIET
             )
+        self._keep(snapshot.delta_version)
 
     def compact(self, snapshot: Any, metadata: Mapping[str, str]) -> None:
         """Rewrites small files; leaves the application version alone and repeats its metadata."""
@@ -159,6 +136,7 @@ class DeltalakeWriter:
             snapshot.table.optimize.compact(
                 commit_properties=_commit(snapshot, None, metadata), post_commithook_properties=_QUIET
             )
+        self._keep(snapshot.delta_version)
 
     def clean_up(self) -> None:
         """Checkpoints the log and deletes what no version within the retention needs."""
@@ -167,17 +145,27 @@ class DeltalakeWriter:
             table.vacuum(dry_run=False, full=True)  # by the table's retention, a week
             table = DeltaTable(self.uri)
             table.create_checkpoint()
+            self._keep(table.version() - 1)  # before it is all that is left of what is cleaned now
             table.cleanup_metadata()
+
+    def mend(self) -> None:
+        if self._log is not None:
+            self._log.set_torn_aside()
+
+    def _keep(self, above: int) -> None:
+        if self._log is not None:
+            self._log.sync(above)
 
 
 _QUIET = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 
 
 def _commit(snapshot: DeltalakeSnapshot, version: int | None, metadata: Mapping[str, str]) -> CommitProperties:
-    mirror = snapshot.properties[PROPERTY_MIRROR]
-    recorded = snapshot.txn_version() if version is None else version
+    mirror, recorded = snapshot.properties[PROPERTY_MIRROR], snapshot.txn_version()
+    if version is not None and recorded is not None and version <= recorded:
+        raise CommitFailed(f"version {version} is not higher than {recorded}, which is recorded")
     return CommitProperties(
-        custom_metadata={**metadata, TXN_VERSION: str(recorded)},
+        custom_metadata={**metadata, TXN_VERSION: str(recorded if version is None else version)},
         app_transactions=None if version is None else [Transaction(mirror, version)],
         max_commit_retries=0,
     )
@@ -189,3 +177,23 @@ def _commit_errors() -> Iterator[None]:
         yield
     except (DeltaError, OSError, ValueError, RuntimeError) as error:
         raise CommitFailed(f"{type(error).__name__}: {error}") from error
+
+
+def _expression(condition: Condition) -> pc.Expression | None:
+    return expression_of(condition, _sides)
+
+
+def _sides(comparison: Comparison) -> tuple[pc.Expression, pa.Scalar]:
+    field, value = pc.field(comparison.column), comparison.value
+    if isinstance(value, str):
+        # Texts of files that a delete has rewritten are of Arrow's newer type, which its comparisons do not know.
+        return field.cast(pa.string()), pa.scalar(value)
+    return field, pa.scalar(value, TIMESTAMP if isinstance(value, datetime) else None)
+
+
+def sql_of(condition: Condition) -> str:
+    return " AND ".join(f"{one.column} {one.operator} {_literal(one.value)}" for one in condition) or "true"
+
+
+def _literal(value: object) -> str:
+    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder, write_deltalake
-from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from shallow_mirror.checkpoints.observation_stores import DeltalakeStore, ObservationStore
 from shallow_mirror.checkpoints.recorded import RunIdentity
-from shallow_mirror.checkpoints.schema import TIMESTAMP, table_uri
-
-_log = logging.getLogger(__name__)
+from shallow_mirror.checkpoints.schema import TIMESTAMP
 
 MICRO_BATCHES_TABLE = "micro_batches"
 RUNS_TABLE = "runs"
@@ -75,8 +71,15 @@ class MicroBatchObservation:
 
 
 class Observations:
-    def __init__(self, tables: str, *, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
-        self._tables, self._now_ms = tables, now_ms
+    def __init__(
+        self,
+        tables: str,
+        *,
+        store: ObservationStore | None = None,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    ) -> None:
+        """`store`: of the writer that `tables` has, where that is not deltalake."""
+        self._store, self._now_ms = DeltalakeStore(tables) if store is None else store, now_ms
 
     def micro_batch(self, observed: MicroBatchObservation) -> None:
         row = {name: getattr(observed, name) for name in MICRO_BATCHES.names if hasattr(observed, name)}
@@ -94,29 +97,11 @@ class Observations:
 
     def run_ended(self, run_epoch: int, run: RunIdentity, outcome: str) -> None:
         self._append(RUNS_TABLE, RUNS, {**_run(run_epoch, run), "ended_at": self._now_ms() * 1000, "outcome": outcome})
+        self._store.flush()
 
     def _append(self, table: str, schema: pa.Schema, row: Mapping[str, Any]) -> None:
-        try:
-            rows = pa.table([pa.array([row.get(field.name)], field.type) for field in schema], schema=schema)
-            write_deltalake(table_uri(self._tables, table), rows, mode="append")
-        except (DeltaError, OSError, ValueError, RuntimeError) as error:
-            _log.warning("could not write an observation to %s: %s: %s", table, type(error).__name__, error)
-
-
-def read_rows(tables: str, table: str, condition: str) -> list[dict[str, Any]]:
-    """In no order; none when the table is not there or cannot be read. `condition` is SQL.
-
-    A query looks only into files whose statistics fit; a dataset of all of them costs a millisecond for every micro-batch
-    since the first.
-    """
-    try:
-        found = QueryBuilder().register(table, DeltaTable(table_uri(tables, table)))
-        return list(pa.table(found.execute(f"SELECT * FROM {table} WHERE {condition}").read_all()).to_pylist())
-    except TableNotFoundError:
-        return []
-    except Exception as error:  # noqa: BLE001 - the query engine raises nothing narrower
-        _log.warning("could not read the observations in %s: %s: %s", table, type(error).__name__, error)
-        return []
+        rows = pa.table([pa.array([row.get(field.name)], field.type) for field in schema], schema=schema)
+        self._store.append(table, rows)
 
 
 def _run(run_epoch: int, run: RunIdentity) -> dict[str, Any]:

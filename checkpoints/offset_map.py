@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import functools
-import operator
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shallow_mirror.checkpoints.deltalake_writer import DeltalakeWriter, TableWriter
 from shallow_mirror.checkpoints.positions import POSITION_COLUMNS, Position, positions_of
 from shallow_mirror.checkpoints.recorded import Recorded, check_table, read_recorded
-from shallow_mirror.checkpoints.schema import TIMESTAMP, DecidedSegment, rows_from_arrow, table_uri
+from shallow_mirror.checkpoints.schema import DecidedSegment, rows_from_arrow
+from shallow_mirror.checkpoints.table_writer import Comparison, Condition, TableWriter
+from shallow_mirror.checkpoints.tables import open_reader
 from shallow_mirror.checkpoints.translation import Translation, Translator
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.types import SourcePartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 class OffsetMap:
@@ -27,41 +30,47 @@ class OffsetMap:
         self.refresh()
 
     @classmethod
-    def open(cls, tables: str) -> OffsetMap:
-        """Raises ConfigError when there is no map yet, OffsetMapConflict when it is damaged."""
-        return cls(DeltalakeWriter(table_uri(tables)))
+    def open(cls, tables: str, spark: SparkSession | None = None) -> OffsetMap:
+        """`tables` is a folder, a URI, or `catalog:<catalog>.<schema>`, which needs a session that has the catalog.
+
+        Raises ConfigError when there is no map yet, OffsetMapConflict when it is damaged.
+        """
+        return cls(open_reader(tables, spark))
 
     def refresh(self) -> None:
         snapshot = self._writer.snapshot()
         if snapshot is None:
-            raise ConfigError("there is no offset map in the `tables` folder: run the mirror once, or check `tables`")
+            raise ConfigError("there is no offset map where `tables` says: run the mirror once, or check `tables`")
         check_table(snapshot, {})
         self._snapshot, self._recorded = snapshot, read_recorded(snapshot)
         self._translators: dict[Any, Translator | None] = {}
+
+    def require(self, properties: Mapping[str, str]) -> None:
+        """Raises ConfigError with every property that the map was created with another value of."""
+        check_table(self._snapshot, properties)
 
     def recorded(self) -> Recorded | None:
         """None before the first take-over."""
         return self._recorded
 
     def positions(self) -> dict[SourcePartition, Position]:
-        return positions_of(self._snapshot.batches(self._settled(None, None), POSITION_COLUMNS))
+        return positions_of(self._snapshot.batches(self._settled(), POSITION_COLUMNS))
 
-    def settled_rows(self, condition: pc.Expression | None = None, *, as_of: datetime | None = None) -> pa.Table:
+    def settled_rows(
+        self, condition: Condition = (), *, as_of: datetime | None = None, columns: list[str] | None = None
+    ) -> pa.Table:
         """Rows that hold for ever. `condition` goes down to the files; `as_of` keeps what was decided until then."""
-        return self._snapshot.read(self._settled(condition, as_of))
+        until = () if as_of is None else (Comparison("decided_at", "<=", as_of),)
+        return self._snapshot.read((*condition, *self._settled(), *until), columns)
 
     def unsettled_rows(self) -> tuple[DecidedSegment, ...]:
         """Rows of the last decision, where they may still be removed."""
         micro_batch = None if self._recorded is None else self._recorded.unsettled_micro_batch
-        return () if micro_batch is None else rows_from_arrow(self._snapshot.read(pc.field("micro_batch") == micro_batch))
+        return () if micro_batch is None else rows_from_arrow(self._snapshot.read((Comparison("micro_batch", "=", micro_batch),)))
 
-    def _settled(self, condition: pc.Expression | None, as_of: datetime | None) -> pc.Expression | None:
-        conditions = [] if condition is None else [condition]
-        if self._recorded is not None and self._recorded.unsettled_micro_batch is not None:
-            conditions.append(pc.field("micro_batch") != self._recorded.unsettled_micro_batch)
-        if as_of is not None:
-            conditions.append(pc.field("decided_at") <= pa.scalar(as_of, TIMESTAMP))
-        return functools.reduce(operator.and_, conditions) if conditions else None
+    def _settled(self) -> Condition:
+        unsettled = None if self._recorded is None else self._recorded.unsettled_micro_batch
+        return () if unsettled is None else (Comparison("micro_batch", "!=", unsettled),)
 
     def translate(
         self, topic: str, partition: int, offset: int, as_of: datetime | None = None, topic_id: str | None = None
@@ -84,7 +93,7 @@ class OffsetMap:
         return self._translators[key].find(offset)  # type: ignore[union-attr]
 
     def _translator(self, side: str, topic: str, partition: int, as_of: datetime | None, topic_id: str | None) -> Translator:
-        of_partition = (pc.field(f"{side}_topic") == topic) & (pc.field(f"{side}_partition") == partition)
+        of_partition = (Comparison(f"{side}_topic", "=", topic), Comparison(f"{side}_partition", "=", partition))
         rows = self.settled_rows(of_partition, as_of=as_of)
         if topic_id is None and rows.num_rows:
             newest = pc.index(rows.column("micro_batch"), pc.max(rows.column("micro_batch"))).as_py()

@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from shallow_mirror.checkpoints.deltalake_writer import CommitFailed, DeltalakeWriter, TableSnapshot, TableWriter
+from shallow_mirror.checkpoints.deltalake_writer import DeltalakeWriter
 from shallow_mirror.checkpoints.positions import POSITION_COLUMNS, Position, moved_by, positions_of
 from shallow_mirror.checkpoints.recorded import Recorded, RunIdentity, check_table, is_settled, read_recorded, version_of
 from shallow_mirror.checkpoints.schema import (
@@ -24,6 +23,7 @@ from shallow_mirror.checkpoints.schema import (
     table_properties,
     table_uri,
 )
+from shallow_mirror.checkpoints.table_writer import CommitFailed, Comparison, Condition, TableSnapshot, TableWriter
 from shallow_mirror.errors import Fenced, OffsetMapConflict, OutcomeUnknown
 from shallow_mirror.types import SlotTxn, SourcePartition
 
@@ -67,6 +67,7 @@ class OffsetMapOwner:
         """
         writer = DeltalakeWriter(table_uri(tables)) if writer is None else writer
         expected = table_properties(mirror, source_cluster_id, target_cluster_id, writer.name)
+        writer.mend()
         for _ in range(_ATTEMPTS):
             before = _snapshot(writer)
             if before is None:
@@ -121,7 +122,7 @@ class OffsetMapOwner:
                 "the table was restored or written by somebody else"
             )
         _log.warning("a commit of unknown outcome is in the offset map: version %d", found.version)
-        self._recorded, self._positions, self._is_resolved = found, None, False
+        self._adopt(found)
 
     def next_decision(self) -> int:
         """The version the next `decide` will carry. Says that everything decided so far is settled."""
@@ -156,20 +157,16 @@ class OffsetMapOwner:
         """Rows of the last decision, if it was not settled: what a start has to resolve. Raises as `check_ownership`."""
         snapshot = self._own_snapshot()
         micro_batch = self._recorded.unsettled_micro_batch
-        return () if micro_batch is None else rows_from_arrow(snapshot.read(pc.field("micro_batch") == micro_batch))
+        return () if micro_batch is None else rows_from_arrow(snapshot.read((Comparison("micro_batch", "=", micro_batch),)))
 
     def remove(self, txn: SlotTxn) -> None:
         """Removes all rows, of every kind, that carry exactly this triple; positions fall back. Raises as `decide`."""
         removal = replace(self._recorded, version=self._next_version(is_odd=False))
-        condition = (
-            (pc.field("transactional_id") == txn.transactional_id)
-            & (pc.field("target_producer_id") == txn.producer_id)
-            & (pc.field("target_producer_epoch") == txn.producer_epoch)
-        )
+        condition = _rows_of(txn)
 
         def write(snapshot: TableSnapshot) -> None:
             if snapshot.read(condition, columns=["run_epoch"]).num_rows:
-                self._writer.delete(snapshot, _predicate(txn), removal.version, removal.metadata())
+                self._writer.delete(snapshot, condition, removal.version, removal.metadata())
             else:
                 self._append(snapshot, OFFSET_MAP.empty_table(), removal)
 
@@ -223,20 +220,27 @@ class OffsetMapOwner:
         self._highest_version = record.version
         for _ in range(_ATTEMPTS):
             before = self._own_snapshot()
-            failure = _try(functools.partial(write, before))
             try:
+                failure = _try(functools.partial(write, before))
                 after = _read_back(self._writer, failure)
             except OutcomeUnknown:
                 self._is_resolved = False
                 raise
             found = self._found(after)
-            if found.version == record.version:
+            if found == record:
                 self._recorded = record
                 return
+            if found.version == record.version:
+                self._adopt(found)
+                raise OutcomeUnknown(f"version {record.version} of the offset map landed on a commit of unknown outcome")
             if after.delta_version == before.delta_version:
                 break
         self._is_resolved = False
         raise OutcomeUnknown(f"version {record.version} of the offset map: not there, may still come: {failure}") from failure
+
+    def _adopt(self, found: Recorded) -> None:
+        """What was written without our knowing; it wants to be resolved."""
+        self._recorded, self._positions, self._is_resolved = found, None, False
 
     def _snapshot(self) -> TableSnapshot:
         snapshot = _snapshot(self._writer)
@@ -268,12 +272,12 @@ class OffsetMapOwner:
             raise OutcomeUnknown("the last decision is not resolved yet: no positions and no decision before it is settled")
 
 
-def _predicate(txn: SlotTxn) -> str:
-    name = txn.transactional_id.replace("'", "''")
+def _rows_of(txn: SlotTxn) -> Condition:
     return (
-        f"transactional_id = '{name}' AND target_producer_id = {txn.producer_id} "
-        f"AND target_producer_epoch = {txn.producer_epoch}"
-    )  # fmt: skip
+        Comparison("transactional_id", "=", txn.transactional_id),
+        Comparison("target_producer_id", "=", txn.producer_id),
+        Comparison("target_producer_epoch", "=", txn.producer_epoch),
+    )
 
 
 def _claim(writer: TableWriter, before: TableSnapshot, claim: Recorded) -> CommitFailed | None:

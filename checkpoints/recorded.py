@@ -7,16 +7,23 @@ metadata of the commit, so that a take-over or a removal does not make an older,
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import time
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from shallow_mirror.checkpoints.deltalake_writer import TableSnapshot
-from shallow_mirror.checkpoints.schema import PROPERTY_MIRROR, PROPERTY_SCHEMA_VERSION, SCHEMA_VERSION, problems_of_columns
+from shallow_mirror.checkpoints.schema import (
+    PROPERTY_MIRROR,
+    PROPERTY_SCHEMA_VERSION,
+    PROPERTY_WRITER,
+    SCHEMA_VERSION,
+    problems_of_columns,
+)
+from shallow_mirror.checkpoints.table_writer import CommitEntry, TableSnapshot
 from shallow_mirror.errors import ConfigError, OffsetMapConflict
 
 
@@ -102,6 +109,45 @@ class Recorded:
         except (KeyError, ValueError) as error:
             raise OffsetMapConflict(f"the commit of version {version} carries damaged metadata: {error!r}") from error
 
+    def above(self, missed: Recorded) -> Recorded:
+        """With what a commit below says that the writer of this one had not seen: what it left unsettled still is.
+
+        Raises OffsetMapConflict where this is a decision: its rows and those below it would both be unsettled.
+        """
+        if self.micro_batch > missed.micro_batch:
+            raise OffsetMapConflict(
+                f"micro-batch {self.micro_batch} of the offset map was decided without knowledge of version {missed.version}"
+            )
+        return replace(
+            self,
+            highest_slot=max(self.highest_slot, missed.highest_slot),
+            micro_batch=missed.micro_batch,
+            unsettled_micro_batch=missed.unsettled_micro_batch,
+            decided_at_ms=max(self.decided_at_ms, missed.decided_at_ms),
+            compacted_micro_batch=max(self.compacted_micro_batch, missed.compacted_micro_batch),
+        )
+
+
+def recorded_of(version: int, commits: Iterable[CommitEntry]) -> Recorded | None:
+    """What the commit of `version` says, and those it landed on without their being seen. `commits`: the newest first.
+
+    None when none of them is of that version. Raises OffsetMapConflict.
+    """
+    entries = iter(commits)
+    newest = next((one for one in entries if one.version == version), None)
+    if newest is None:
+        return None
+    recorded = Recorded.from_metadata(version, newest.metadata)
+    if newest.on_top_of is None:
+        return recorded
+    for one in entries:
+        if one.version == newest.on_top_of:
+            break
+        if newest.on_top_of < one.version < version:
+            missed = recorded_of(one.version, itertools.chain([one], entries))
+            return recorded if missed is None else recorded.above(missed)
+    return recorded
+
 
 def read_recorded(snapshot: TableSnapshot) -> Recorded | None:
     """None in a table that nobody has taken over yet. Raises OffsetMapConflict when the log does not say who wrote it."""
@@ -112,13 +158,13 @@ def read_recorded(snapshot: TableSnapshot) -> Recorded | None:
                 "the offset map holds rows but no recorded version: it is damaged or was copied without its log"
             )
         return None
-    metadata = snapshot.metadata()
-    if metadata is None:
+    recorded = recorded_of(version, snapshot.commits())
+    if recorded is None:
         raise OffsetMapConflict(
             f"the offset map records version {version}, but no commit in its log carries that version's metadata: "
             "somebody else wrote or cleaned the table; restore its _delta_log"
         )
-    return Recorded.from_metadata(version, metadata)
+    return recorded
 
 
 def check_table(snapshot: TableSnapshot, expected: Mapping[str, str]) -> None:
@@ -134,7 +180,7 @@ def check_table(snapshot: TableSnapshot, expected: Mapping[str, str]) -> None:
             f"the offset map has schema version {written_by}, this shallow-mirror knows {SCHEMA_VERSION}: use a newer one"
         )
     problems = [
-        f"the offset map was created with {name} = {found.get(name)!r}, this mirror has {value!r}: use another `tables` folder"
+        f"the offset map was created with {name} = {found.get(name)!r}, this mirror has {value!r}: {_remedy(name, found)}"
         for name, value in expected.items()
         if name != PROPERTY_SCHEMA_VERSION and found.get(name) != value
     ]
@@ -143,3 +189,9 @@ def check_table(snapshot: TableSnapshot, expected: Mapping[str, str]) -> None:
     damaged = problems_of_columns(snapshot.columns)
     if damaged:
         raise OffsetMapConflict("the table is not an offset map of this schema version: " + "; ".join(damaged))
+
+
+def _remedy(name: str, found: Mapping[str, str]) -> str:
+    if name == PROPERTY_WRITER:
+        return f"two writers cannot take turns on one table, set tables_writer: {found.get(name)}"
+    return "use another place for `tables`"

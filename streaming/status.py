@@ -19,8 +19,10 @@ from typing import Any
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.cluster_metadata import ListedOffset
 from shallow_mirror.checkpoints import observations
+from shallow_mirror.checkpoints.observation_stores import ObservationStore, open_store_to_read
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.recorded import Recorded
+from shallow_mirror.checkpoints.table_writer import Comparison
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import Retriable
@@ -125,9 +127,15 @@ class SourceView:
     problem: str | None = None
 
 
-def gather_status(config: MirrorConfig, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> StatusReport:
-    """Raises ConfigError when the mirror never ran, OffsetMapConflict when its map is damaged."""
-    offset_map = OffsetMap.open(config.tables)
+def gather_status(
+    config: MirrorConfig, now_ms: Callable[[], int] = lambda: int(time.time() * 1000), *, spark: Any = None
+) -> StatusReport:
+    """`spark`: the session that reaches tables in a catalog; others are read without.
+
+    Raises ConfigError when the mirror never ran, OffsetMapConflict when its map is damaged.
+    """
+    offset_map = OffsetMap.open(config.tables, spark)
+    store = open_store_to_read(config.tables, spark)
     found = offset_map.positions()
     positions = {source: position.offset for source, position in found.items()}
     copied_until_ms = {
@@ -136,8 +144,8 @@ def gather_status(config: MirrorConfig, now_ms: Callable[[], int] = lambda: int(
         if position.max_timestamp_ms is not None and position.max_timestamp_ms >= 0
     }
     recorded = offset_map.recorded()
-    run = None if recorded is None else _read_run(config.tables, recorded)
-    done = () if recorded is None else _read_micro_batches(config.tables, recorded.micro_batch)
+    run = None if recorded is None else _read_run(store, recorded)
+    done = () if recorded is None else _read_micro_batches(store, recorded.micro_batch)
     note = notes.read_note(notes.note_path(config.checkpoint))
     view = ask_source(config, positions, copied_until_ms)
     at_ms = now_ms()
@@ -210,9 +218,9 @@ def ask_target(config: MirrorConfig) -> str | None:
     return None
 
 
-def _read_run(tables: str, recorded: Recorded) -> RunStatus:
+def _read_run(store: ObservationStore, recorded: Recorded) -> RunStatus:
     """As the map records it; `runs` adds how it ended, where it was written."""
-    rows = observations.read_rows(tables, observations.RUNS_TABLE, f"run_epoch = {recorded.run_epoch}")
+    rows = store.read(observations.RUNS_TABLE, (Comparison("run_epoch", "=", recorded.run_epoch),))
     known = {name: value for row in rows for name, value in row.items() if value is not None}
     outcome, run = known.get("outcome"), recorded.run
     return RunStatus(
@@ -240,9 +248,9 @@ def _is_alive(host: str, pid: int) -> bool | None:
     return True
 
 
-def _read_micro_batches(tables: str, newest: int) -> tuple[MicroBatchStatus, ...]:
-    recent = f"micro_batch > {newest - 20 * MICRO_BATCHES_SHOWN}"
-    rows = observations.read_rows(tables, observations.MICRO_BATCHES_TABLE, recent)
+def _read_micro_batches(store: ObservationStore, newest: int) -> tuple[MicroBatchStatus, ...]:
+    recent = Comparison("micro_batch", ">", newest - 20 * MICRO_BATCHES_SHOWN)
+    rows = store.read(observations.MICRO_BATCHES_TABLE, (recent,))
     ordered = sorted(rows, key=lambda row: (row["micro_batch"], row["settled_at"]))
     return tuple(_micro_batch(row) for row in ordered[-MICRO_BATCHES_SHOWN:])
 

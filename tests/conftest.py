@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
+from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
 from shallow_mirror.streaming import scratch
 
@@ -90,7 +91,8 @@ def spark(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFacto
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
-    return session.local_session("tests", cores=2, log_file=tmp_path_factory.mktemp("spark") / "spark.log")
+    log_file = tmp_path_factory.mktemp("spark") / "spark.log"
+    return session.local_session("tests", cores=2, delta_jars=delta_jars(), log_file=log_file)
 
 
 @pytest.fixture

@@ -16,11 +16,12 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from shallow_mirror.checkpoints import offset_map_owner as module
-from shallow_mirror.checkpoints.deltalake_writer import CommitFailed, DeltalakeWriter
+from shallow_mirror.checkpoints.deltalake_writer import DeltalakeWriter
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.recorded import Recorded, RunIdentity, is_settled, version_of
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, PROPERTY_SCHEMA_VERSION, DecidedSegment, table_properties
+from shallow_mirror.checkpoints.table_writer import CommitFailed, Condition
 from shallow_mirror.errors import ConfigError, Fenced, MirrorError, OffsetMapConflict, OutcomeUnknown
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
@@ -88,9 +89,9 @@ class Faulty(DeltalakeWriter):
         super().append(snapshot, rows, version, metadata)
         self.fault("after append")
 
-    def delete(self, snapshot: Any, predicate: str, version: int, metadata: Mapping[str, str]) -> None:
+    def delete(self, snapshot: Any, condition: Condition, version: int, metadata: Mapping[str, str]) -> None:
         self.fault("before delete")
-        super().delete(snapshot, predicate, version, metadata)
+        super().delete(snapshot, condition, version, metadata)
         self.fault("after delete")
 
     def compact(self, snapshot: Any, metadata: Mapping[str, str]) -> None:

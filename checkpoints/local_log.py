@@ -1,0 +1,151 @@
+"""Driver: what makes commits in a folder of this machine survive a power failure.
+
+Neither deltalake nor Spark asks the disk to keep what it wrote. So the files of a commit are synced before anybody is told
+of it, and nothing is acknowledged that a power failure could take back. What it left half-written was never acknowledged: the
+next take-over sets it aside. A process that is killed leaves no such thing: commits appear under their name complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from shallow_mirror.errors import OutcomeUnknown
+
+_log = logging.getLogger(__name__)
+
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"\d{20}\.checkpoint.*\.parquet")
+_LAST_CHECKPOINT = "_last_checkpoint"
+_PARQUET_END = b"PAR1"
+_SETTLED_S = 10.0
+"""A half-written file this old, by the clock of its file system, is nobody's work in progress."""
+
+
+_SHARED = ("/Volumes/", "/dbfs/")
+"""Look like folders of this machine, and are object stores."""
+
+
+def local_log(location: str) -> LocalLog | None:
+    """Of the Delta table at a path or URI; None where it is not on this machine."""
+    path = location.removeprefix("file://") if location.startswith("file:///") else location.removeprefix("file:")
+    return LocalLog(Path(path)) if path.startswith("/") and not path.startswith(_SHARED) else None
+
+
+class LocalLog:
+    """Of the Delta table in a folder."""
+
+    def __init__(self, table: Path) -> None:
+        self._table, self._log = table, table / "_delta_log"
+
+    def sync(self, above: int) -> None:
+        """Returns when the commits above this version of the table are on the disk, with all files they speak of.
+
+        Raises OutcomeUnknown when the disk refuses: they are there, and nobody knows what a power failure would leave.
+        """
+        try:
+            version = above + 1
+            while (commit := self._log / f"{version:020}.json").exists():
+                added = [file for file, _ in self._added_by(commit)]
+                for file in (*added, commit, self._log / f"{version:020}.checkpoint.parquet"):
+                    _sync(file)
+                version += 1
+            for place in (self._log / _LAST_CHECKPOINT, self._log, self._table, self._table.parent):
+                _sync(place)
+        except OSError as error:
+            raise OutcomeUnknown(f"{self._table}: the disk does not confirm the last commit: {error}") from error
+
+    def set_torn_aside(self) -> None:
+        """Renames the newest commit, or the newest checkpoint, if it is half-written, so that the log ends before it.
+
+        Raises OutcomeUnknown while it is so young that it may be somebody's work in progress.
+        """
+        if not self._log.is_dir():
+            return
+        with _locked(self._log):
+            commits = {int(found[1]): name for name in os.listdir(self._log) if (found := _COMMIT.fullmatch(name))}
+            if commits and self._is_torn(self._log / commits[max(commits)]):
+                self._set_aside(f"{max(commits):020}.")
+                del commits[max(commits)]
+            checkpoints = [name for name in os.listdir(self._log) if _CHECKPOINT.fullmatch(name)]
+            if checkpoints and not _is_whole_parquet(self._log / max(checkpoints)):
+                self._set_aside(max(checkpoints))
+                self._set_aside(_LAST_CHECKPOINT)
+            last = self._log / _LAST_CHECKPOINT
+            if last.exists() and _actions(last) is None:
+                self._set_aside(_LAST_CHECKPOINT)
+        if commits:
+            self.sync(above=max(commits) - 1)
+
+    def _is_torn(self, commit: Path) -> bool:
+        return not _actions(commit) or not all(_is_whole_parquet(file, size) for file, size in self._added_by(commit))
+
+    def _added_by(self, commit: Path) -> list[tuple[Path, int]]:
+        """Data files and their sizes."""
+        added = [one["add"] for one in _actions(commit) or () if "add" in one]
+        return [(self._table / unquote(one["path"]), one["size"]) for one in added]
+
+    def _set_aside(self, beginning: str) -> None:
+        """Every file of that number, also checksums and hidden ones, so that the next commit of it starts afresh."""
+        found = [file for file in self._log.iterdir() if file.name.lstrip(".").startswith(beginning) and file.suffix != ".torn"]
+        for file in found:
+            if self._age_s(file) < _SETTLED_S:
+                raise OutcomeUnknown(f"{file} is half-written and only just so: waiting whether somebody completes it")
+        for file in found:
+            file.rename(file.with_name(f"{file.name}.torn"))
+            _log.warning("%s was half-written when the power failed, nobody was told of it: set aside as .torn", file)
+
+    def _age_s(self, file: Path) -> float:
+        """By the clock that stamps files there, which need not be ours."""
+        with tempfile.NamedTemporaryFile(dir=self._table, prefix="_clock-") as now:
+            return os.stat(now.name).st_mtime - file.stat().st_mtime
+
+
+def _actions(commit: Path) -> list[dict[str, Any]] | None:
+    """None when a line is not a JSON object."""
+    try:
+        lines = [json.loads(line) for line in commit.read_text(encoding="utf-8").splitlines() if line.strip("\0 ")]
+    except ValueError:
+        return None
+    return lines if all(isinstance(line, dict) for line in lines) else None
+
+
+def _is_whole_parquet(file: Path, size: int | None = None) -> bool:
+    try:
+        with file.open("rb") as opened:
+            length = opened.seek(0, os.SEEK_END)
+            if length < len(_PARQUET_END) or (size is not None and length != size):
+                return False
+            opened.seek(-len(_PARQUET_END), os.SEEK_END)
+            return opened.read() == _PARQUET_END
+    except FileNotFoundError:
+        return False
+
+
+def _sync(place: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        descriptor = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Between processes of this machine: what one of them sets aside another must not set aside again, once it is rewritten."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

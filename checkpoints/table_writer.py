@@ -1,0 +1,129 @@
+"""Driver: what the offset map needs of its table, whichever library writes it.
+
+Both writers record an application version (Delta's SetTransaction, id = the mirror) in every commit, with metadata that
+says who wrote it. They differ in what keeps others out:
+
+deltalake     the commit takes the place in the log right after the given snapshot, or fails.
+delta-spark   the commit is dropped without a word unless its version is higher than the recorded one, and otherwise lands
+              on top of whatever is there. So it says which version it was made on (`ON_TOP_OF`): whoever reads it back sees
+              what its writer had not seen.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, Protocol
+
+import pyarrow as pa
+
+TXN_VERSION = "delta_txn_version"
+"""In the metadata of every commit: which application version it belongs to. Compaction repeats that of its predecessor."""
+
+ON_TOP_OF = "on_top_of_version"
+"""In the metadata of commits that others may slip below: the version recorded in the snapshot they were made on, or nothing."""
+
+LOG_RETENTION = "interval 1 days"
+CHECKPOINT_EVERY_COMMITS = 100
+STATS_COLUMNS = "source_topic,source_partition,source_start,source_end,micro_batch,decided_at"
+"""What readers look for. Statistics of every column double the time that opening a map of many files takes."""
+
+TABLE_SETTINGS: Mapping[str, str] = {
+    "delta.logRetentionDuration": LOG_RETENTION,
+    "delta.checkpointInterval": str(CHECKPOINT_EVERY_COMMITS),
+    "delta.dataSkippingStatsColumns": STATS_COLUMNS,
+}
+
+
+class CommitFailed(Exception):
+    """Internal: the library raised. The commit may have been written all the same: read back."""
+
+
+class Comparison(NamedTuple):
+    """Never true of null."""
+
+    column: str
+    operator: Literal["=", "!=", "<=", ">"]
+    value: str | int | datetime
+
+
+Condition = tuple[Comparison, ...]
+"""All of them hold; an empty one holds of every row."""
+
+
+_OPERATORS = {"=": operator.eq, "!=": operator.ne, "<=": operator.le, ">": operator.gt}
+
+
+def expression_of(condition: Condition, sides: Callable[[Comparison], tuple[Any, Any]]) -> Any | None:
+    """In the expressions of a library; `sides` makes the two of a comparison. None of an empty condition."""
+    parts = [_OPERATORS[one.operator](*sides(one)) for one in condition]
+    return functools.reduce(operator.and_, parts) if parts else None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitEntry:
+    """A commit of the log that carries metadata of ours.
+
+    `on_top_of`: the version recorded where it was made, -1 for none; None when nothing could slip in below it.
+    """
+
+    version: int
+    on_top_of: int | None
+    metadata: Mapping[str, str]
+
+
+def commit_entry(metadata: Mapping[str, Any]) -> CommitEntry | None:
+    """None for the commits of others, and for metadata that does not say which version it belongs to."""
+    texts = {name: str(value) for name, value in metadata.items()}
+    try:
+        on_top_of = int(texts[ON_TOP_OF]) if ON_TOP_OF in texts else None
+        return CommitEntry(int(texts[TXN_VERSION]), on_top_of, texts)
+    except (KeyError, ValueError):
+        return None
+
+
+def user_metadata_entry(text: str | None) -> CommitEntry | None:
+    """Of a commit through Spark, which has one text for all metadata."""
+    try:
+        found = json.loads(text or "")
+    except ValueError:
+        return None
+    return commit_entry(found) if isinstance(found, dict) else None
+
+
+class TableSnapshot(Protocol):
+    """The table at one version of its log; later commits are not seen."""
+
+    @property
+    def delta_version(self) -> int: ...
+    @property
+    def properties(self) -> Mapping[str, str]: ...
+    @property
+    def columns(self) -> list[tuple[str, str]]: ...
+    def txn_version(self) -> int | None: ...
+    def commits(self) -> Iterable[CommitEntry]: ...
+    def read(self, condition: Condition = (), columns: list[str] | None = None) -> pa.Table: ...
+    def batches(self, condition: Condition = (), columns: list[str] | None = None) -> Iterable[pa.RecordBatch]: ...
+
+
+class TableWriter(Protocol):
+    """Commits raise CommitFailed; nothing is retried inside. What became of one only a read-back says.
+
+    `create` creates nothing where a table is. `snapshot` is None where there is none; an unreadable table is an
+    OffsetMapConflict, an unreachable one an OSError. `delete` may commit nothing at all when no row matches.
+    `mend` sets aside what a power failure left half-written; it is called before the first snapshot of a take-over.
+    """
+
+    name: str
+
+    def create(self, properties: Mapping[str, str]) -> None: ...
+    def snapshot(self) -> TableSnapshot | None: ...
+    def append(self, snapshot: Any, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None: ...
+    def delete(self, snapshot: Any, condition: Condition, version: int, metadata: Mapping[str, str]) -> None: ...
+    def compact(self, snapshot: Any, metadata: Mapping[str, str]) -> None: ...
+    def clean_up(self) -> None: ...
+    def mend(self) -> None: ...

@@ -1,0 +1,255 @@
+"""The contract that both writers keep: who wins, what is skipped, what is read back, and what any reader sees."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from tests.checkpoints.map_rows import TXN, Faulty, data, lose, once, run_of
+
+from shallow_mirror.checkpoints import offset_map_owner
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
+from shallow_mirror.checkpoints.recorded import version_of
+from shallow_mirror.checkpoints.schema import OFFSET_MAP, DecidedSegment, rows_to_arrow, table_properties
+from shallow_mirror.checkpoints.table_writer import CommitFailed, Comparison, TableSnapshot, TableWriter
+from shallow_mirror.checkpoints.tables import WriterName, choose_writer, open_writer
+from shallow_mirror.errors import ConfigError, Fenced, MirrorError, OutcomeUnknown
+from shallow_mirror.types import SlotTxn
+
+NEWER = SlotTxn("m-0", 1000, 4)
+EMPTY = OFFSET_MAP.empty_table()
+
+
+@dataclass
+class Place:
+    """Where the map of one test is. `spark` is None for deltalake."""
+
+    tables: str
+    name: WriterName
+    spark: Any
+
+    def writer(self) -> TableWriter:
+        """Of its own, as another process would have it."""
+        return open_writer(self.tables, self.name, self.spark)
+
+    def created(self) -> TableWriter:
+        made = self.writer()
+        made.create(table_properties("m", "S", "T", self.name))
+        return made
+
+    def take(self, run: str, writer: TableWriter | None = None) -> OffsetMapOwner:
+        return OffsetMapOwner.take_over(
+            self.tables, mirror="m", source_cluster_id="S", target_cluster_id="T", run=run_of(run),
+            now_ms=lambda: 1_700_000_000_000, writer=writer or self.writer(),
+        )  # fmt: skip
+
+    def settled(self, run: str) -> OffsetMapOwner:
+        owner = self.take(run)
+        owner.settle()
+        return owner
+
+    def delta_version(self) -> int:
+        return opened(self.writer()).delta_version
+
+
+@pytest.fixture(params=["deltalake", pytest.param("spark", marks=pytest.mark.spark)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    spark = request.getfixturevalue("spark") if request.param == "spark" else None
+    return Place(str(tmp_path / "tables"), request.param, spark)
+
+
+def opened(writer: TableWriter) -> TableSnapshot:
+    found = writer.snapshot()
+    assert found is not None
+    return found
+
+
+def rows(start: int, txn: SlotTxn | None = None) -> pa.Table:
+    return rows_to_arrow([data(start, start + 1, txn)], 1, start, 0)
+
+
+def die() -> None:
+    raise KeyboardInterrupt
+
+
+def decide(owner: OffsetMapOwner, *segments: DecidedSegment) -> None:
+    owner.next_decision()
+    owner.decide(segments, 0)
+
+
+# --- commits
+
+
+def test_a_created_table_is_plain_delta_with_the_columns_and_properties_of_a_map(place: Place) -> None:
+    assert place.writer().snapshot() is None
+    found = opened(place.created())
+    assert (found.delta_version, found.txn_version(), list(found.commits())) == (0, None, [])
+    assert found.columns == [(field.name, str(field.type)) for field in OFFSET_MAP]
+    assert found.properties.items() >= table_properties("m", "S", "T", place.name).items()
+    protocol = DeltaTable(f"{place.tables}/offset_map").protocol()
+    assert (protocol.min_reader_version, protocol.min_writer_version, protocol.reader_features) == (1, 2, None)
+    place.writer().create(table_properties("n", "S", "T", place.name))
+    assert opened(place.writer()).properties["shallow_mirror.mirror"] == "m", "a table that is there stays as it is"
+
+
+def test_a_commit_records_its_version_metadata_and_rows_and_older_snapshots_do_not_see_it(place: Place) -> None:
+    writer = place.created()
+    writer.append(opened(writer), EMPTY, 7, {"run_id": "one"})
+    older = opened(writer)
+    writer.append(opened(writer), rows(2), 8, {"run_id": 'it\'s "two"'})
+    newer = opened(place.writer())
+    assert [(one.version, one.metadata["run_id"]) for one in newer.commits()] == [(8, 'it\'s "two"'), (7, "one")]
+    assert (newer.txn_version(), newer.read()) == (8, rows(2))
+    assert pa.Table.from_batches(newer.batches(columns=["source_start"])).to_pydict() == {"source_start": [2]}
+    assert [(one.version, older.txn_version(), older.read().num_rows) for one in older.commits()] == [(7, 7, 0)]
+
+
+def test_a_version_that_is_not_higher_than_the_recorded_one_changes_nothing(place: Place) -> None:
+    writer = place.created()
+    writer.append(opened(writer), rows(1, TXN), 7, {"run_id": "one"})
+    before = opened(writer)
+    for version in (6, 7):
+        with suppress(CommitFailed):  # deltalake says so, Spark does not
+            writer.append(before, rows(9), version, {"run_id": "two"})
+        with suppress(CommitFailed):
+            writer.delete(before, (Comparison("source_start", "=", 1),), version, {"run_id": "two"})
+    assert place.delta_version() == before.delta_version
+
+
+def test_a_delete_takes_the_rows_that_match_and_commits_nothing_where_none_does(place: Place) -> None:
+    writer = place.created()
+    writer.append(opened(writer), pa.concat_tables([rows(1), rows(2, TXN), rows(3, SlotTxn("it's-0", 1, 1))]), 7, {})
+    writer.delete(opened(writer), (Comparison("transactional_id", "=", "nobody"),), 8, {})
+    assert opened(writer).txn_version() == 7
+    writer.delete(
+        opened(writer), (Comparison("transactional_id", "=", "it's-0"), Comparison("target_producer_id", "=", 1)), 9, {}
+    )
+    assert sorted(opened(writer).read(columns=["source_start"])["source_start"].to_pylist()) == [1, 2]
+    assert opened(writer).read((Comparison("transactional_id", "!=", "x"),)).num_rows == 1, "null is not unequal"
+
+
+def test_compaction_and_cleaning_keep_the_version_its_metadata_and_all_rows(place: Place) -> None:
+    writer = place.created()
+    for version in (1, 2, 3):
+        writer.append(opened(writer), rows(version), version, {"run_id": f"of {version}"})
+    writer.compact(opened(writer), {"run_id": "of 3, compacted"})
+    writer.clean_up()
+    found = opened(place.writer())
+    assert (found.txn_version(), next(iter(found.commits())).metadata["run_id"]) == (3, "of 3, compacted")
+    assert sorted(found.read(columns=["source_start"])["source_start"].to_pylist()) == [1, 2, 3]
+    assert len(DeltaTable(f"{place.tables}/offset_map").file_uris()) == 1
+
+
+# --- owners
+
+
+def test_a_take_over_fences_the_older_run_which_then_changes_nothing(place: Place) -> None:
+    first = place.settled("one")
+    decide(first, data(0, 5))
+    second = place.take("two")
+    assert (second.run_epoch, second.recorded().version, second.unsettled()) == (2, version_of(2, 0), (data(0, 5),))
+    before = place.delta_version()
+    for attempt in (first.check_ownership, lambda: decide(first, data(5, 6)), lambda: first.remove(TXN)):
+        with pytest.raises(Fenced, match="run two on host"):
+            attempt()
+    assert place.delta_version() == before
+
+
+def test_of_two_that_take_over_at_once_one_wins_and_the_other_says_who(place: Place) -> None:
+    place.settled("old")
+    together, answers = threading.Barrier(2), list[object]()
+
+    def take(run: str) -> None:
+        try:
+            answers.append(place.take(run, Faulty(place.writer(), once("before append", lambda: together.wait(60)))))
+        except MirrorError as error:
+            answers.append(error)
+
+    threads = [threading.Thread(target=take, args=(run,)) for run in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    (winner,) = (one for one in answers if isinstance(one, OffsetMapOwner))
+    (loser,) = (one for one in answers if isinstance(one, Fenced))
+    assert (winner.run_epoch, str(winner.recorded().run) in str(loser)) == (2, True)
+    winner.check_ownership()
+
+
+def test_a_take_over_knows_the_decision_that_came_in_before_it(place: Place) -> None:
+    old = place.settled("old")
+    new = place.take("new", Faulty(place.writer(), once("before append", lambda: decide(old, data(0, 5)))))
+    assert (new.run_epoch, new.micro_batch, new.unsettled()) == (2, 1, (data(0, 5),))
+    assert place.take("newer").unsettled() == (data(0, 5),)
+    assert OffsetMap.open(place.tables).settled_rows().num_rows == 0
+
+
+def test_a_commit_whose_reply_was_lost_is_read_back_as_written(place: Place) -> None:
+    writer = Faulty(place.writer())
+    owner = place.take("one", writer)
+    for step in (owner.settle, lambda: decide(owner, data(0, 5)), lambda: owner.remove(TXN)):
+        writer.fault = lambda now: lose() if now.startswith("after") else None
+        step()
+    writer.fault = lambda now: lose() if now == "before append" else None
+    with pytest.raises(OutcomeUnknown):
+        owner.settle()
+    owner.check_ownership()
+    assert opened(place.writer()).txn_version() == owner.recorded().version == version_of(1, 4)
+
+
+def test_a_run_that_dies_between_commit_and_read_back_leaves_a_decision_to_resolve(place: Place) -> None:
+    writer = Faulty(place.writer())
+    owner = place.take("one", writer)
+    owner.settle()
+    writer.fault = once("after append", die)
+    with pytest.raises(KeyboardInterrupt):
+        decide(owner, data(0, 5))
+    new = place.take("two")
+    assert new.unsettled() == (data(0, 5),)
+    new.remove(TXN)
+    new.remove(TXN)
+    assert (new.unsettled(), new.recorded().version) == ((), version_of(2, 4)), "a removal without rows commits its version"
+    new.settle()
+    assert (new.positions(), OffsetMap.open(place.tables).positions()) == ({}, {})
+
+
+def test_a_compaction_in_between_neither_stops_a_commit_nor_changes_what_is_recorded(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offset_map_owner, "COMPACT_EVERY_DECISIONS", 2)
+    writer = Faulty(place.writer())
+    owner = place.take("one", writer)
+    owner.settle()
+    decide(owner, data(0, 5))
+    decide(owner, data(5, 6, NEWER))
+    writer.fault = once("before delete", lambda: DeltaTable(f"{place.tables}/offset_map").optimize.compact())
+    owner.remove(NEWER)
+    owner.settle()
+    decide(owner, data(5, 7))
+    owner.settle()
+    assert owner.compact_if_due()
+    assert len(DeltaTable(f"{place.tables}/offset_map").file_uris()) == 1
+    reader = OffsetMap.open(place.tables)
+    assert (reader.recorded(), reader.positions()) == (owner.recorded(), owner.positions())
+    assert [one.offset for one in place.settled("two").positions().values()] == [7]
+
+
+# --- both on one table
+
+
+def test_the_two_writers_cannot_take_turns_on_one_table(place: Place) -> None:
+    place.created()
+    assert choose_writer(place.tables, "auto") == place.name
+    other: WriterName = "spark" if place.name == "deltalake" else "deltalake"
+    stranger = Faulty(place.writer())
+    stranger.name = other
+    with pytest.raises(ConfigError, match=f"take turns on one table, set tables_writer: {place.name}"):
+        place.take("two", stranger)
+    assert place.delta_version() == 0
