@@ -26,7 +26,6 @@ from shallow_mirror.types import (
     IsolationLevel,
     LogAppendTimePolicy,
     Segment,
-    SegmentKind,
     SlotTxn,
     SourcePartition,
     TargetPartition,
@@ -46,7 +45,7 @@ class Mirrored:
     """One topic of one partition. `settings` go into the mirror file, as in `tests.mirror_runs`."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
-        self.source, self.target = StrictCluster(), StrictCluster()
+        self.source, self.target = StrictCluster(cluster_id="east-id"), StrictCluster(cluster_id="west-id")
         self._folder, self._settings, self._sequence = folder, settings, 0
 
     def __enter__(self) -> Self:
@@ -54,7 +53,7 @@ class Mirrored:
         self.target.__enter__()
         self.source.create_topic(TOPIC)
         self.target.create_topic(TOPIC)
-        document = {
+        self.document = {
             "mirror": "m",
             "source": {"alias": "east", "client": {"bootstrap.servers": self.source.bootstrap}},
             "target": {"alias": "west", "client": {"bootstrap.servers": self.target.bootstrap}},
@@ -62,7 +61,7 @@ class Mirrored:
             "tables": "tables",
             **self._settings,
         }
-        self.config = MirrorConfig.from_document(document, folder=self._folder)
+        self.config = MirrorConfig.from_document(self.document, folder=self._folder)
         self.owner = OffsetMapOwner.take_over(
             self.config.tables,
             mirror="m",
