@@ -86,5 +86,7 @@ def _require_done(futures: Mapping[str, Future[None]], what: str, passing: Set[i
             if failure.retriable() or failure.code() < 0:
                 raise Retriable(failure.name(), f"target topic {name} was not {what}: {failure.str()}") from error
             problems.append(f"target topic {name} cannot be {what}: {failure.str()}")
+        except TimeoutError as error:  # the client itself is late
+            raise Retriable("REQUEST_TIMED_OUT", f"target topic {name} was not {what} within {timeout_s:.0f} s") from error
     if problems:
         raise ConfigError(problems)
