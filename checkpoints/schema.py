@@ -14,6 +14,9 @@ from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition,
 SCHEMA_VERSION = 1
 OFFSET_MAP_TABLE = "offset_map"
 
+CATALOG = "catalog:"
+"""Begins a place of tables that is a schema: `catalog:<catalog>.<schema>`."""
+
 PROPERTY_SCHEMA_VERSION = "shallow_mirror.schema_version"
 PROPERTY_MIRROR = "shallow_mirror.mirror"
 PROPERTY_SOURCE_CLUSTER_ID = "shallow_mirror.source_cluster_id"
@@ -156,3 +159,8 @@ def problems_of_columns(found: Iterable[tuple[str, str]]) -> list[str]:
 
 def table_uri(tables: str, table: str = OFFSET_MAP_TABLE) -> str:
     return f"{str(tables).rstrip('/')}/{table}"
+
+
+def schema_of(tables: str) -> str | None:
+    """The schema in a catalog; None of a folder or URI."""
+    return tables.removeprefix(CATALOG) if tables.startswith(CATALOG) else None

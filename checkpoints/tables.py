@@ -1,6 +1,6 @@
 """Driver and reading commands: where the tables of a mirror are, which writer they have, and who reads them.
 
-`tables` is a folder, a URI, or `catalog:<catalog>.<schema>`.
+`tables` is a folder, a URI, or `catalog:<catalog>.<schema>`, which only Spark reaches.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from shallow_mirror.checkpoints.deltalake_writer import DeltalakeWriter
-from shallow_mirror.checkpoints.schema import OFFSET_MAP_TABLE, PROPERTY_WRITER, table_uri
+from shallow_mirror.checkpoints.schema import CATALOG, OFFSET_MAP_TABLE, PROPERTY_WRITER, schema_of, table_uri
 from shallow_mirror.checkpoints.spark_writer import SparkWriter, table_of_path, table_of_schema, writer_session
 from shallow_mirror.checkpoints.table_writer import TableWriter
 from shallow_mirror.errors import ConfigError
@@ -18,14 +18,7 @@ if TYPE_CHECKING:
 
 WriterName = Literal["deltalake", "spark"]
 
-CATALOG = "catalog:"
-
 _OF_DATABRICKS = ("dbfs:", "/Volumes/", "/dbfs/")
-
-
-def schema_of(tables: str) -> str | None:
-    """None of a folder or URI."""
-    return tables.removeprefix(CATALOG) if tables.startswith(CATALOG) else None
 
 
 def is_read_by_spark(tables: str) -> bool:

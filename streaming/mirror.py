@@ -15,12 +15,15 @@ from pyspark.errors import StreamingQueryException
 
 from shallow_mirror import __version__
 from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.checkpoints.observation_stores import open_store
 from shallow_mirror.checkpoints.observations import MicroBatchObservation, Observations
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.recorded import RunIdentity
+from shallow_mirror.checkpoints.tables import choose_writer, open_writer
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, DataLoss, MirrorError, OutcomeUnknown, Retriable
+from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.sinks import routing
 from shallow_mirror.sinks.lingering import LingeringStep
 from shallow_mirror.sinks.micro_batch import MicroBatchReport, MicroBatchSink, first_rows
@@ -117,13 +120,19 @@ class _Run:
             self.source_cluster_id = self._patiently(f"source cluster {source}", lambda: self._id_of(self.source))
             self.target_cluster_id = self._patiently(f"target cluster {target}", lambda: self._id_of(self.target))
             self.config = self._without_loops()
+            tables, setting = self.config.tables, self.config.tables_writer
+            self.tables_writer = self._patiently("tables", lambda: choose_writer(tables, setting))
             if spark is None:
                 spark = session.local_session(
                     f"shallow-mirror {self.config.mirror}",
-                    log_file=Path(self.config.tables) / "_spark.log",
+                    log_file=self.config.spark_log,
                     cores=os.cpu_count() or 2,
+                    delta_jars=delta_jars() if self.tables_writer == "spark" else (),
                 )
             session.check_session(spark)
+            if self.tables_writer == "spark":
+                session.check_delta(spark, tables)
+            self.map_writer = open_writer(tables, self.tables_writer, spark)
             self._supervise(spark)
         finally:
             self.source.close()
@@ -135,7 +144,8 @@ class _Run:
         outcome = "failed"
         try:
             owner = self._patiently("take-over", self._take_over)
-            self.observations = Observations(self.config.tables)
+            store = open_store(self.config.tables, self.tables_writer, spark)
+            self.observations = Observations(self.config.tables, store=store)
             self.observations.run_started(owner.run_epoch, self.identity, __version__)
             self._patiently("query", lambda: self._recover_and_query(owner, spark))
             outcome = "stopped" if self._is_over() else "done"
@@ -222,6 +232,7 @@ class _Run:
                 target_cluster_id=self.target_cluster_id,
                 run=self.identity,
                 now_ms=lambda: int(time.time() * 1000),
+                writer=self.map_writer,
             )
             _log.info("run epoch %d took over the offset map in %s", self.owner.run_epoch, self.config.tables)
         return self.owner

@@ -14,11 +14,13 @@ from typing import Any
 from shallow_mirror import __version__
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.txn import CoordinatorState, describe_txn
+from shallow_mirror.checkpoints.observation_stores import open_store
 from shallow_mirror.checkpoints.observations import Observations
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.checkpoints.tables import choose_writer, open_writer
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
@@ -108,9 +110,12 @@ class SlotReport:
         }  # fmt: skip
 
 
-def look(config: MirrorConfig) -> tuple[SlotReport, ...]:
-    """One for each transaction of the last decision, unless it is settled. Raises ConfigError, OffsetMapConflict, Retriable."""
-    rows = OffsetMap.open(config.tables).unsettled_rows()
+def look(config: MirrorConfig, spark: Any = None) -> tuple[SlotReport, ...]:
+    """One for each transaction of the last decision, unless it is settled. Raises ConfigError, OffsetMapConflict, Retriable.
+
+    `spark`: the session of `session_for_tables`.
+    """
+    rows = OffsetMap.open(config.tables, spark).unsettled_rows()
     deadline = Deadline.after_ms(LOOK_MS, time.monotonic)
     with closing(Cluster(config.target.client)) as target:
         return tuple(_report(target, one, rows, deadline) for one in decided_txns(rows))
@@ -133,8 +138,12 @@ def _report(target: Cluster, decided: DecidedTxn, rows: Sequence[DecidedSegment]
     )
 
 
-def choose(config: MirrorConfig, reports: Sequence[SlotReport], fate: TxnFate, slots: Collection[int] = ()) -> None:
+def choose(
+    config: MirrorConfig, reports: Sequence[SlotReport], fate: TxnFate, slots: Collection[int] = (), spark: Any = None
+) -> None:
     """Resolve the last decision with `fate` for the slots that need a choice, only for `slots` where some are named.
+
+    `spark`: the session of `session_for_tables`.
 
     Raises ConfigError (a slot that needs none), RecoverNeeded (others are left), Fenced, OutcomeUnknown, Retriable: it may be
     called again after each of them.
@@ -145,6 +154,7 @@ def choose(config: MirrorConfig, reports: Sequence[SlotReport], fate: TxnFate, s
         raise ConfigError([*problems, f"slots that need one: {', '.join(map(str, sorted(open_slots))) or 'none'}"])
     chosen = {one.decided.txn: fate for slot, one in open_slots.items() if not slots or slot in slots}
     deadline, run = Deadline.after_ms(CHOICE_MS, time.monotonic), RunIdentity.of_this_process()
+    writer = choose_writer(config.tables, config.tables_writer)
     with closing(Cluster(config.source.client)) as source, closing(Cluster(config.target.client)) as target:
         owner = OffsetMapOwner.take_over(
             config.tables,
@@ -153,8 +163,9 @@ def choose(config: MirrorConfig, reports: Sequence[SlotReport], fate: TxnFate, s
             target_cluster_id=target.cluster_id(deadline),
             run=run,
             now_ms=lambda: int(time.time() * 1000),
+            writer=open_writer(config.tables, writer, spark),
         )
-        observations = Observations(config.tables)
+        observations = Observations(config.tables, store=open_store(config.tables, writer, spark))
         observations.run_started(owner.run_epoch, run, __version__)
         performer = TxnPerformer(owner, target, transaction_timeout_ms=config.write.transaction_timeout_ms)
         recover(owner, performer, mirror=config.mirror, slots=config.write.slots, deadline=deadline, choices=chosen)

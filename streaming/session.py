@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from shallow_mirror.checkpoints.schema import schema_of
+from shallow_mirror.checkpoints.tables import choose_writer, is_read_by_spark
+from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.streaming.scratch import scratch_folder
 
 _log = logging.getLogger(__name__)
@@ -31,9 +36,12 @@ RECOMMENDED: Mapping[str, tuple[str, str]] = {
 
 ARROW_BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 
+EXTENSIONS, DELTA_EXTENSION = "spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension"
+DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+
 _DELTA = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    EXTENSIONS: DELTA_EXTENSION,
+    "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
     "spark.databricks.delta.snapshotPartitions": "1",
 }
 
@@ -118,6 +126,46 @@ def check_session(spark: Any) -> None:
         found = spark.sparkContext.getConf().get(name, value)
         if found.lower() != value:
             _log.warning("%s is %s, better %s: %s", name, found, value, cost)
+
+
+def check_delta(spark: Any, tables: str) -> None:
+    """Raise ConfigError where `spark` lacks what it takes to reach `tables`; a runtime of Databricks has it built in."""
+    if "DATABRICKS_RUNTIME_VERSION" in os.environ:
+        return
+    schema, found = schema_of(tables), spark.sparkContext.getConf()
+    catalog = "spark.sql.catalog." + ("spark_catalog" if schema is None else schema.partition(".")[0])
+    problems = []
+    if DELTA_EXTENSION not in found.get(EXTENSIONS, ""):
+        problems.append(f"{EXTENSIONS} must name {DELTA_EXTENSION}")
+    if not spark.conf.get(catalog, ""):
+        problems.append(f"{catalog} must name a catalog of Delta tables, such as {DELTA_CATALOG}")
+    if problems:
+        why = f"this Spark session has no Delta for the tables in {tables}"
+        raise ConfigError([f"{why}: {one} when the session starts (and spark.jars its jars)" for one in problems])
+
+
+@contextlib.contextmanager
+def session_for_tables(config: MirrorConfig, submitted: Any = None, *, is_writing: bool = False) -> Iterator[Any]:
+    """For commands that do not mirror: None where the tables need no Spark, else `submitted` or a local session.
+
+    Raises ConfigError; JarFetchFailed where Delta's jars are not there and cannot be fetched.
+    """
+    is_needed = is_read_by_spark(config.tables)
+    if is_writing and not is_needed:
+        is_needed = choose_writer(config.tables, config.tables_writer) == "spark"
+    if not is_needed:
+        yield None
+        return
+    own = None
+    if submitted is None:
+        _log.info("the tables in %s need Spark: starting it, which takes some seconds", config.tables)
+        own = submitted = local_session(f"shallow-mirror {config.mirror}", delta_jars=delta_jars(), log_file=config.spark_log)
+    try:
+        check_delta(submitted, config.tables)
+        yield submitted
+    finally:
+        if own is not None:
+            own.stop()
 
 
 def bound_arrow_batches(spark: Any, max_bytes: int) -> None:

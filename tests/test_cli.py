@@ -96,7 +96,7 @@ def _put_map(monkeypatch: pytest.MonkeyPatch, **methods: Any) -> None:
     _put(
         monkeypatch,
         "shallow_mirror.checkpoints.offset_map",
-        OffsetMap=SimpleNamespace(open=lambda tables: SimpleNamespace(**methods)),
+        OffsetMap=SimpleNamespace(open=lambda tables, spark: SimpleNamespace(**methods)),
     )
 
 
@@ -197,7 +197,7 @@ def _report(**changes: Any) -> StatusReport:
 def test_status_is_one_json_document_or_tables(
     conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(status, "gather_status", lambda config: _report(mirror=config.mirror))
+    monkeypatch.setattr(status, "gather_status", lambda config, spark: _report(mirror=config.mirror))
     assert _exit_code("status", str(conf), "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["partitions"] == [

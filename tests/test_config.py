@@ -105,13 +105,32 @@ def test_all_problems_come_at_once() -> None:
     [
         {"read": {"on_data_loss": "continue"}},
         {"write": {"on_refused": "quarantine"}},
-        {"tables_writer": "spark"},
-        {"tables": {"schema": "catalog.schema"}},
     ],
 )
 def test_what_is_not_built_is_refused_by_name(changes: dict[str, Any]) -> None:
     (problem,) = _problems(**changes)
     assert "is not built yet" in problem
+
+
+def test_tables_in_a_schema_are_one_text_once_read_and_survive_the_way_to_another_process() -> None:
+    config = _loaded(tables={"schema": "main.mirrors"}, checkpoint="/checkpoints/m")
+    assert (config.tables, config.checkpoint) == ("catalog:main.mirrors", "/checkpoints/m")
+    assert config.spark_log == Path("/checkpoints/_spark.log")
+    assert MirrorConfig.from_json(config.to_json()) == config
+    assert _loaded(tables="/data/m").spark_log == Path("/data/m/_spark.log")
+
+
+def test_tables_in_a_schema_need_a_checkpoint_of_their_own_and_the_writer_that_reaches_them() -> None:
+    assert _problems(tables={"schema": "main.mirrors"}, tables_writer="deltalake") == (
+        "tables_writer: deltalake cannot write to a catalog: use tables_writer: auto or spark",
+        "checkpoint: is missing; tables in a catalog have no folder that could hold it",
+    )
+
+
+@pytest.mark.parametrize("tables", [{"schema": "mirrors"}, {"scheme": "a.b"}, {"schema": "a.b.c"}, {"schema": 7}, {}, "", 7])
+def test_any_other_place_of_tables_is_refused(tables: Any) -> None:
+    (problem,) = _problems(tables=tables, checkpoint="/c")
+    assert problem.startswith("tables: ")
 
 
 @pytest.mark.parametrize(

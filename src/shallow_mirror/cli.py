@@ -1,4 +1,4 @@
-"""The command line. Answers on stdout, logs and progress on stderr; reading commands start no JVM.
+"""The command line. Answers on stdout, logs and progress on stderr; reading commands start no JVM, except for catalog tables.
 
 Exit codes: 0 done; 1 a difference, or stopped on an error; 2 wrong usage or configuration; 3 fenced by another run;
 4 the operator must run `recover`. 3 and 4 must not be restarted automatically.
@@ -6,12 +6,13 @@ Exit codes: 0 done; 1 a difference, or stopped on an error; 2 wrong usage or con
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -101,10 +102,11 @@ def status(
     from shallow_mirror.streaming.status import gather_status
 
     config, console = MirrorConfig.load(conf), status_view.stdout_console()
-    if is_watching:
-        status_view.watch(lambda: gather_status(config), console, interval_s=interval_s, as_json=as_json)
-    else:
-        status_view.show(gather_status(config), console, as_json=as_json)
+    with _session_for(config) as spark:
+        if is_watching:
+            status_view.watch(lambda: gather_status(config, spark=spark), console, interval_s=interval_s, as_json=as_json)
+        else:
+            status_view.show(gather_status(config, spark=spark), console, as_json=as_json)
 
 
 @app.command()
@@ -126,10 +128,11 @@ def translate(
     from shallow_mirror.checkpoints.offset_map import OffsetMap
     from shallow_mirror.config import MirrorConfig
 
-    at = _time_of(as_of)
-    offset_map = OffsetMap.open(MirrorConfig.load(conf).tables)
-    look_up = offset_map.reverse if reverse else offset_map.translate
-    found = look_up(topic, partition, offset, as_of=at, topic_id=topic_id)
+    at, config = _time_of(as_of), MirrorConfig.load(conf)
+    with _session_for(config) as spark:
+        offset_map = OffsetMap.open(config.tables, spark)
+        look_up = offset_map.reverse if reverse else offset_map.translate
+        found = look_up(topic, partition, offset, as_of=at, topic_id=topic_id)
     answer = {
         "topic": topic,
         "partition": partition,
@@ -196,14 +199,16 @@ def recover(
         raise ConfigError("--commit and --redo exclude each other")
     if slots and not (is_commit or is_redo):
         raise ConfigError("--slot goes with --commit or --redo")
-    config = MirrorConfig.load(conf)
-    reports = look(config)
-    recover_view.show(reports, stdout_console(), as_json=as_json)
-    needs_choice = any(one.needs_choice for one in reports)
-    if needs_choice and not (is_commit or is_redo):
-        raise typer.Exit(EXIT_RECOVER)
+    config, is_choosing = MirrorConfig.load(conf), is_commit or is_redo
+    with _session_for(config, is_writing=is_choosing) as spark:
+        reports = look(config, spark)
+        recover_view.show(reports, stdout_console(), as_json=as_json)
+        needs_choice = any(one.needs_choice for one in reports)
+        if needs_choice and not is_choosing:
+            raise typer.Exit(EXIT_RECOVER)
+        if needs_choice:
+            choose(config, reports, TxnFate.COMMITTED if is_commit else TxnFate.NOT_COMMITTED, slots or (), spark)
     if needs_choice:
-        choose(config, reports, TxnFate.COMMITTED if is_commit else TxnFate.NOT_COMMITTED, slots or ())
         print("resolved: `shallow-mirror run` goes on from here", file=sys.stderr)
 
 
@@ -264,6 +269,21 @@ def _stop_on_signals(mirror: Mirror) -> None:
 
     for number in _STOP_SIGNALS:
         signal.signal(number, stop)
+
+
+@contextlib.contextmanager
+def _session_for(config: MirrorConfig, *, is_writing: bool = False) -> Iterator[Any]:
+    """None for tables that are reached without Spark, and then nothing of it is imported."""
+    from shallow_mirror.checkpoints.tables import is_read_by_spark
+
+    if not is_writing and not is_read_by_spark(config.tables):
+        yield None
+        return
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _NoPandas)]
+    from shallow_mirror.streaming.session import session_for_tables
+
+    with session_for_tables(config, _submitted_session(), is_writing=is_writing) as spark:
+        yield spark
 
 
 def _submitted_session() -> Any:

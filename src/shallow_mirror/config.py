@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from shallow_mirror.broker.client_config import ClientConfig
+from shallow_mirror.checkpoints.schema import CATALOG, schema_of
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks import routing
 from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy
@@ -25,8 +26,6 @@ from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy
 NOT_BUILT: Mapping[tuple[str, str], str] = {
     ("read.on_data_loss", "continue"): "the mirror stops when retention overtook it: use on_data_loss: stop",
     ("write.on_refused", "quarantine"): "the mirror stops at a batch that cannot be copied: use on_refused: stop",
-    ("tables_writer", "spark"): "tables are written by deltalake: use tables_writer: auto or deltalake",
-    ("tables", "{schema: ...}"): "catalog tables are not written: give a folder or URI",
 }
 """(setting, value) -> what can be done today: settings whose meaning is fixed but which this version cannot do."""
 
@@ -38,6 +37,7 @@ EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = -2, -1
 _TRIGGER = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|ms|s)s?")
 _TRIGGER_UNITS_S = {"millisecond": 0.001, "ms": 0.001, "second": 1.0, "s": 1.0, "minute": 60.0}
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_SCHEMA = re.compile(r"[^\s.`]+\.[^\s.`]+")
 
 T = TypeVar("T")
 
@@ -68,6 +68,23 @@ def _target_name(template: str) -> None:
 def _as_text(value: object) -> object:
     """YAML reads an unquoted time as a datetime."""
     return value.isoformat() if isinstance(value, (date, datetime)) else value
+
+
+def _as_location(tables: object) -> object:
+    """`{schema: catalog.schema}` as one text."""
+    if not isinstance(tables, Mapping):
+        return tables
+    if set(tables) != {"schema"} or not (isinstance(tables["schema"], str) and _SCHEMA.fullmatch(tables["schema"])):
+        raise ValueError(f"{dict(tables)} is not a place for tables: give a folder, a URI, or {{schema: catalog.schema}}")
+    return f"{CATALOG}{tables['schema']}"
+
+
+_TABLES_IN_JSON_SCHEMA = {
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        {"type": "object", "properties": {"schema": {"type": "string"}}, "required": ["schema"], "additionalProperties": False},
+    ]
+}
 
 
 def parse_start(start: str) -> int:
@@ -149,7 +166,7 @@ class WriteSettings(_Group):
 
 
 class MirrorConfig(_Group):
-    """All of it, picklable. `tables` and `checkpoint` are absolute once loaded."""
+    """All of it, picklable. `tables` and `checkpoint` are absolute once loaded; a schema is `catalog:<catalog>.<schema>`."""
 
     mirror: _Name
     source: ClusterSettings
@@ -157,7 +174,7 @@ class MirrorConfig(_Group):
     topics: TopicSettings
     read: ReadSettings = ReadSettings()
     write: WriteSettings = WriteSettings()
-    tables: str = Field(min_length=1)
+    tables: Annotated[str, Field(min_length=1), BeforeValidator(_as_location), WithJsonSchema(_TABLES_IN_JSON_SCHEMA)]
     tables_writer: Literal["auto", "deltalake", "spark"] = "auto"
     checkpoint: str = ""
     trigger: Annotated[str, _checked(parse_trigger)] = "2 seconds"
@@ -186,17 +203,25 @@ class MirrorConfig(_Group):
         problems = _not_built_problems(document)
         config: MirrorConfig | None = None
         try:
-            config = cls.model_validate(_without_catalog(document))
+            config = cls.model_validate(document)
         except ValidationError as error:
             problems += [_sentence(one) for one in error.errors(include_url=False, include_context=True)]
         problems += _client_problems(document)
         if config is not None and config.source.alias == config.target.alias:
             problems.append(f"source.alias and target.alias are both {config.source.alias!r}: give the clusters two names")
+        if config is not None and schema_of(config.tables) is not None:
+            problems += _catalog_problems(config)
         if problems or config is None:
             raise ConfigError(problems)
         tables = _absolute(config.tables, folder)
         checkpoint = _absolute(config.checkpoint, folder) if config.checkpoint else f"{tables.rstrip('/')}/_spark"
         return config.model_copy(update={"tables": tables, "checkpoint": checkpoint})
+
+    @property
+    def spark_log(self) -> Path:
+        """Of a local session: beside the tables, or beside the checkpoint where the tables are in no folder of this machine."""
+        beside = Path(self.tables) if self.tables.startswith("/") else Path(self.checkpoint).parent
+        return beside / "_spark.log"
 
     def to_json(self) -> str:
         """The settings as written, references unresolved; `from_json` reads it in another process."""
@@ -210,7 +235,11 @@ class MirrorConfig(_Group):
 def _absolute(location: str, folder: Path) -> str:
     if location.startswith("file://"):
         location = location.removeprefix("file://")
-    return location if _URI.match(location) else str((folder / Path(location).expanduser()).resolve())
+    return (
+        location
+        if _URI.match(location) or schema_of(location) is not None
+        else str((folder / Path(location).expanduser()).resolve())
+    )
 
 
 def _not_built_problems(document: Mapping[str, Any]) -> list[str]:
@@ -219,14 +248,18 @@ def _not_built_problems(document: Mapping[str, Any]) -> list[str]:
         found: Any = document
         for key in setting.split("."):
             found = found.get(key) if isinstance(found, Mapping) else None
-        if found == value or (setting == "tables" and isinstance(found, Mapping)):
+        if found == value:
             problems.append(f"{setting}: {value} is not built yet; {remedy}")
     return problems
 
 
-def _without_catalog(document: Mapping[str, Any]) -> dict[str, Any]:
-    """`tables: {schema: ...}` has its own sentence already."""
-    return {**document, "tables": "-"} if isinstance(document.get("tables"), Mapping) else dict(document)
+def _catalog_problems(config: MirrorConfig) -> list[str]:
+    problems = []
+    if config.tables_writer == "deltalake":
+        problems.append("tables_writer: deltalake cannot write to a catalog: use tables_writer: auto or spark")
+    if not config.checkpoint:
+        problems.append("checkpoint: is missing; tables in a catalog have no folder that could hold it")
+    return problems
 
 
 def _client_problems(document: Mapping[str, Any]) -> list[str]:
