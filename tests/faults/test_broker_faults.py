@@ -1,0 +1,56 @@
+"""A few of the brokers' faults; all of them, many times over and for ten minutes, are the campaigns of `make faults`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.faults.broker_faults import Away, Blow, OneOfThree, OnlyBroker, Wall
+from tests.faults.mirror_process import WITHOUT_SPARK
+from tests.faults.network_faults import SOURCE, TARGET, NetworkScene
+from tests.faults.rounds import BETWEEN_MICRO_BATCHES, Fault
+from tests.faults.steps import ANSWERED, DECIDED, ENDED, PRODUCED, Step
+
+pytestmark = [pytest.mark.brokers, pytest.mark.timeout(900)]
+
+AWAY_S = 30.0
+Case = tuple[Fault, Step]
+
+
+def assert_survived(folder: Path, cases: Sequence[Case], *, target_brokers: int = 1) -> None:
+    """Without a restart, and no record is lost or repeated."""
+    with NetworkScene(WITHOUT_SPARK, target_brokers, checks_meanwhile=False)(folder, "brokers", 1) as scene:
+        for fault, step in cases:
+            done = scene.round(fault, step)
+            checked = done.checked.result()
+            assert (done.ending, checked.differences, done.left_behind) == ("went on", (), ()), f"{fault.name} at {step.name}"
+        assert scene.starts == 1
+
+
+def test_the_only_broker_of_either_side_goes_and_comes_back(tmp_path: Path) -> None:
+    kill, stop = Blow.KILL, Blow.STOP
+    cases: list[Case] = [
+        (OnlyBroker(TARGET, kill), PRODUCED),
+        (OnlyBroker(TARGET, kill), DECIDED),
+        (OnlyBroker(TARGET, stop), ENDED[0]),
+        (OnlyBroker(SOURCE, kill), PRODUCED),
+    ]
+    assert_survived(tmp_path, cases)
+
+
+def test_a_target_of_three_brokers_loses_leaders_and_coordinators_under_load(tmp_path: Path) -> None:
+    cases: list[Case] = [
+        (OneOfThree(TARGET, Blow.KILL), ANSWERED),
+        (OneOfThree(TARGET, Blow.PAUSE), PRODUCED),
+        (OneOfThree(TARGET, Blow.STOP), DECIDED),
+    ]
+    assert_survived(tmp_path, cases, target_brokers=3)
+
+
+def test_a_cluster_that_is_away_is_named_in_status_and_work_resumes_by_itself(tmp_path: Path) -> None:
+    cases: list[Case] = [
+        (Away(TARGET, Wall.STALL, AWAY_S), DECIDED),
+        (Away(SOURCE, Wall.REFUSE, AWAY_S), BETWEEN_MICRO_BATCHES),
+    ]
+    assert_survived(tmp_path, cases)
