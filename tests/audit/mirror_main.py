@@ -1,5 +1,5 @@
-"""`shallow-mirror run` with arguments as given, and `tests.faults.without_spark` in Spark's place: what is proved of an audit does
-not depend on Spark, and starts take a second."""
+"""`shallow-mirror run CONF` with `tests.faults.without_spark` in Spark's place: what is proved of an audit does not depend on
+Spark, and starts take a second."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.mirror_runs import is_settled, positions, wait_for_run
+
 from shallow_mirror import cli
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.streaming.status import gather_status
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 
 @contextmanager
-def mirror(conf: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+def mirror(conf: Path) -> Iterator[subprocess.Popen[str]]:
     """In a process of its own, until the block ends; standard error is a pipe."""
-    command = [sys.executable, "-m", "tests.audit.mirror_main", "run", str(conf), *options]
+    command = [sys.executable, "-m", "tests.audit.mirror_main", "run", str(conf)]
     process = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
     try:
         yield process
@@ -27,9 +31,19 @@ def mirror(conf: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def catch_up(conf: Path) -> None:
-    with mirror(conf, "--available-now") as process:
-        _, said = process.communicate(timeout=240)
+    """Until all that the source shows now is copied and settled; a clean stop."""
+    config = MirrorConfig.load(conf)
+    with mirror(conf) as process:
+        wait_for_run(process, "a map", lambda: positions(config))
+        wait_for_run(process, "the end of the source", lambda: _has_caught_up(config))
+        process.terminate()
+        _, said = process.communicate(timeout=60)
         assert process.returncode == 0, said
+
+
+def _has_caught_up(config: MirrorConfig) -> bool:
+    partitions = gather_status(config).partitions
+    return bool(partitions) and all(one.lag_offsets == 0 for one in partitions) and is_settled(config)
 
 
 if __name__ == "__main__":
