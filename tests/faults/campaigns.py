@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults import process_faults, steps, storage_faults
-from tests.faults.mirror_process import SPARK, WITHOUT_SPARK
+from tests.faults.mirror_process import LOCAL_CLUSTER, SPARK, WITHOUT_SPARK
 from tests.faults.rounds import Fault, Scene
 from tests.faults.steps import Step
 
@@ -117,4 +117,26 @@ STORAGE = Campaign(
     needs_root=True,
 )
 
-ALL = (KILLS, SPARK_KILLS, SUSPENSIONS, CLOCKS, STORAGE)
+CHECKPOINTS = Campaign(
+    name="checkpoints",
+    engine=SPARK,
+    rounds=12,
+    cases=[
+        (fault, step)
+        for fault in (storage_faults.CheckpointDeleted(), storage_faults.CheckpointOfThePast())
+        for step in (steps.PRODUCED, steps.DECIDED, steps.RETURNED, steps.COMMITTED)
+    ],
+    open=PlainScene(SPARK),
+)
+EXECUTORS = Campaign(
+    name="executors",
+    engine=LOCAL_CLUSTER,
+    rounds=12,
+    cases=[
+        *((process_faults.KillExecutor(), step) for step in (steps.INITIALISED, steps.PRODUCED, steps.RECEIPT)),
+        *((KILL, step) for step in (steps.PRODUCED, steps.DECIDED)),
+    ],
+    open=PlainScene(LOCAL_CLUSTER),
+)
+
+ALL = (KILLS, SPARK_KILLS, CHECKPOINTS, EXECUTORS, SUSPENSIONS, CLOCKS, STORAGE)

@@ -52,7 +52,7 @@ class Forked:
 
     def __init__(self, arguments: Sequence[str], log_file: Path, own: Mapping[str, str]) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["tests.faults.mirror_main", "shallow_mirror.streaming.mirror"])
+        context.set_forkserver_preload(["tests.faults.mirror_main", "tests.faults.campaigns", "pandas"])
         self._arguments = list(arguments)
         self._process = context.Process(target=_be_a_mirror, args=(self._arguments, str(log_file), dict(own)))
         self._process.start()
@@ -89,3 +89,8 @@ def _be_a_mirror(arguments: Sequence[str], log_file: str, own: Mapping[str, str]
     code = mirror_main.main(arguments)
     sys.stderr.flush()
     os._exit(code)  # what multiprocessing does at an end waits for workers that wait for it
+
+
+def stop_fork_server() -> None:
+    """It would end with this process; for those who look for what is left before that."""
+    multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]

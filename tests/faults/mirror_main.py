@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from pyspark.sql import SparkSession
 from tests.faults import without_spark
 from tests.faults.knock import Knock
-from tests.faults.mirror_process import WITHOUT_SPARK
+from tests.faults.mirror_process import LOCAL_CLUSTER, WITHOUT_SPARK
 
 from shallow_mirror import cli
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.sinks.micro_batch import MicroBatchSink
+from shallow_mirror.streaming import session
 from shallow_mirror.streaming.mirror import Mirror
 
 
@@ -33,14 +37,33 @@ def knock_at_every_point(knock: Knock) -> None:
     Mirror.from_file = lambda path: Mirror(MirrorConfig.load(path), observer=knock)  # type: ignore[method-assign]
 
 
+def local_cluster(log_file: Path) -> Any:
+    """A session whose tasks run in two executors, processes of their own; the pip package of PySpark is enough for that."""
+    scratch = Path(tempfile.mkdtemp(prefix="local-cluster-"))
+    settings = session._local_settings(session._write_log4j(log_file), scratch, ())
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local-cluster[2,1,1024]").appName("faults")
+    for name, value in {**settings, "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"]}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def session_of(engine: str, conf: str, cores: int) -> Any:
+    """None where `shallow-mirror run` is to make its own."""
+    if engine == WITHOUT_SPARK:
+        return without_spark.Session(workers=cores)
+    if engine == LOCAL_CLUSTER:
+        return local_cluster(Path(conf).with_name("spark.log"))
+    return None
+
+
 def main(arguments: Sequence[str]) -> int:
     """The exit code."""
     conf, gate, cores, engine = arguments
     os.cpu_count = lambda: int(cores)  # a slot is used only where Spark has a core for it
     knock_at_every_point(Knock(gate))
-    if engine == WITHOUT_SPARK:
-        instead = without_spark.Session(workers=int(cores))
-        cli._submitted_session = lambda: instead
+    given = session_of(engine, conf, int(cores))
+    cli._submitted_session = lambda: given
     sys.argv = ["shallow-mirror", "run", conf]
     try:
         cli.main()

@@ -16,8 +16,8 @@ from tests.faults.steps import SLOTS
 
 STOP_TIMEOUT_S = 90.0
 
-SPARK, WITHOUT_SPARK = "Spark", "without Spark"
-"""What runs the micro-batches: Spark, or `without_spark` in its place."""
+SPARK, LOCAL_CLUSTER, WITHOUT_SPARK = "Spark", "Spark, 2 executors", "without Spark"
+"""What runs the micro-batches: Spark in one JVM, Spark with executors of their own, or `without_spark` in its place."""
 
 
 class MirrorProcess:

@@ -18,9 +18,12 @@ from tests.faults.mirror_process import SPARK, MirrorProcess, survivors
 from tests.faults.steps import DECIDED, SLOTS, Step
 from tests.faults.writers import Writers
 
-from shallow_mirror.types import TopicPartition
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.demo.checker import compare, end_offsets, partitions_of
+from shallow_mirror.demo.map_rows import RowTranslation, load_rows
+from shallow_mirror.types import IsolationLevel, TopicPartition
 
-PATIENCE_S = 180.0
+PATIENCE_S = 300.0
 """Bound of every wait; nothing is asserted about how long it took."""
 
 TRANSACTION_TIMEOUT_MS = 60_000
@@ -53,6 +56,16 @@ class Round:
     step: str
     ending: str
     checked: Future[Checked]
+    left_behind: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """After a clean stop: what differs between the clusters and the map as a whole, and what is left of the mirror."""
+
+    records: int
+    differences: tuple[str, ...]
     left_behind: tuple[str, ...]
     seconds: float
 
@@ -181,6 +194,41 @@ class Scene:
             left_behind=tuple(f"process {one.pid}" for one in left),
             seconds=time.monotonic() - began,
         )
+
+    def finish(self) -> Finish:
+        """Writers end, the mirror catches up and is stopped; then all of it is compared again, from the first record on."""
+        began = time.monotonic()
+        self._writers.stop()
+        self._gate.forget()
+        mirror = self.running()
+        self._wait_until_caught_up(mirror)
+        processes = mirror.everything()
+        code = mirror.stop()
+        left = [f"process {one.pid}" for one in survivors(processes, 30.0)]
+        left += [f"file {one.name}" for one in (self.folder / "scratch").iterdir()]
+        rows = RowTranslation(load_rows(self.tables))
+        compared = compare(self.source, self.target, {topic: topic for topic in self.topics}, rows)
+        differences = [str(one) for one in compared.differences] + [f"map: {one}" for one in rows.overlaps()]
+        if code != 0:
+            differences.append(f"the mirror's exit code is {code}:\n{mirror.log()[-2000:]}")
+        return Finish(
+            records=sum(compared.target_records.values()),
+            differences=tuple(differences),
+            left_behind=tuple(left),
+            seconds=time.monotonic() - began,
+        )
+
+    def _wait_until_caught_up(self, mirror: MirrorProcess) -> None:
+        admin = AdminClient({"bootstrap.servers": self.source, "log_level": 0})
+        ends = end_offsets(admin, partitions_of(admin, self.topics), IsolationLevel.READ_COMMITTED)
+        give_up_at = time.monotonic() + PATIENCE_S
+        while True:
+            positions = {one.topic_partition: at.offset for one, at in OffsetMap.open(str(self.tables)).positions().items()}
+            if all(positions.get(place, 0) >= end for place, end in ends.items()):
+                return
+            if mirror.exit_code is not None or time.monotonic() > give_up_at:
+                raise RoundFailed(f"the mirror did not catch up: {positions}, not {ends}:\n{mirror.log()[-4000:]}")
+            time.sleep(0.2)
 
     def _check(self) -> Future[Checked]:
         """To be called while the mirror stands between two micro-batches. One check at a time, in their order."""

@@ -16,13 +16,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-from tests.faults import campaigns, storage_faults
-from tests.faults.campaigns import Campaign
+from tests.faults import campaigns, starts, storage_faults
+from tests.faults.campaigns import Campaign, PlainScene
+from tests.faults.mirror_process import SPARK
 from tests.faults.results import Result, read_results, replace_generated, table
 from tests.faults.rounds import Fault, Round, RoundFailed, Scene
 from tests.faults.steps import Step
 
+NONE = "none"
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
 
 
@@ -54,6 +57,7 @@ class Run:
                         break
                 else:
                     self._note_checked()
+                    self._finish(scene)
                     return
                 self._note_checked()
 
@@ -65,26 +69,29 @@ class Run:
         except RoundFailed as failure:
             self._note_checked()
             print(failure, file=sys.stderr, flush=True)
-            self._note(self._failed(fault, step, str(failure)))
+            self._note(self._result(fault.name, step.name, "did not recover", differences=(str(failure)[:2000],)))
             return False
         self._note_checked()
         self._unchecked = done
         return True
 
-    def _failed(self, fault: Fault, step: Step, why: str) -> Result:
-        return Result(
-            campaign=self._campaign.name,
-            engine=self._campaign.engine,
-            fault=fault.name,
-            step=step.name,
-            ending="did not recover",
-            records=0,
-            acknowledged=0,
-            unknown=0,
-            differences=(why[:2000],),
-            left_behind=(),
-            seconds=0.0,
+    def _finish(self, scene: Scene) -> None:
+        print(f"{self._campaign.name}: everything is compared again", flush=True)
+        try:
+            end = scene.finish()
+        except RoundFailed as failure:
+            self._note(self._result("none", "end", "did not catch up", differences=(str(failure)[:2000],)))
+            return
+        both = {"differences": end.differences, "left_behind": end.left_behind}
+        self._note(
+            self._result("none", "end", "clean stop; all compared again", records=end.records, seconds=end.seconds, **both)
         )
+
+    def _result(self, fault: str, step: str, ending: str, **found: Any) -> Result:
+        """A line about something that is no round."""
+        nothing = {"records": 0, "acknowledged": 0, "unknown": 0, "differences": (), "left_behind": (), "seconds": 0.0}
+        own = {"campaign": self._campaign.name, "engine": self._campaign.engine}
+        return Result(fault=fault, step=step, ending=ending, **own, **{**nothing, **found})
 
     def _note_checked(self) -> None:
         done, self._unchecked = self._unchecked, None
@@ -102,15 +109,18 @@ class Run:
 def main() -> int:
     names = [one.name for one in campaigns.ALL]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("campaigns", nargs="*", metavar="CAMPAIGN", help=f"all of them by default: {', '.join(names)}")
+    parser.add_argument(
+        "campaigns", nargs="*", metavar="CAMPAIGN", help=f"all of them by default; none: only --starts; {', '.join(names)}"
+    )
     parser.add_argument("--rounds", type=int, help="rounds of each campaign; each has its own default")
     parser.add_argument("--minutes", type=float, help="no round of a campaign begins after so many")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--results", type=Path, default=Path("faults.jsonl"), help="where the lines go, and where older ones are")
+    parser.add_argument("--starts", type=int, default=0, metavar="N", help="measure N starts of each kind as well")
     parser.add_argument("--write", action="store_true", help="put the table into docs/faults.md")
     parser.add_argument("--folder", type=Path, help="where clusters and mirrors live; kept. A temporary folder by default")
     chosen = parser.parse_args()
-    unknown = set(chosen.campaigns) - set(names)
+    unknown = set(chosen.campaigns) - {*names, NONE}
     if unknown:
         parser.error(f"no such campaign: {', '.join(sorted(unknown))}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -124,7 +134,11 @@ def main() -> int:
             run = Run(campaign, folder / campaign.name, chosen.results, chosen.seed)
             run.until(chosen.rounds or campaign.rounds, ends_at)
             is_clean &= run.is_clean
-    shown = table(read_results(chosen.results))
+    starts_file = chosen.results.with_suffix(".starts.jsonl")
+    if chosen.starts:
+        with PlainScene(SPARK)(folder / "starts", "starts", chosen.seed) as scene:
+            starts.write_starts(starts_file, starts.measure(scene, chosen.starts))
+    shown = "\n".join((table(read_results(chosen.results)), starts.starts_table(starts.read_starts(starts_file))))
     print(shown)
     if chosen.write:
         DOCUMENT.write_text(replace_generated(DOCUMENT.read_text(encoding="utf-8"), shown), encoding="utf-8")

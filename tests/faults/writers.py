@@ -205,6 +205,9 @@ class Writers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
         for one in self._writers:
             one.stop()
 

@@ -1,0 +1,104 @@
+"""How long it takes until a new record is visible on the target: after a SIGKILL, and after a clean stop."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import TopicPartition as ClientTopicPartition
+from tests.faults.rounds import PATIENCE_S, RoundFailed, Scene
+from tests.faults.steps import DECIDED, LAST_RECEIPT, RETURNED, Step
+
+CLEAN = "clean stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """`seconds` from the start of the process until a record that was written just before it is visible."""
+
+    after: str
+    seconds: float
+
+
+def measure(scene: Scene, each: int) -> list[Start]:
+    """`each` starts after a clean stop, and as many after a kill with open transactions, and after one with decided ones."""
+    found = []
+    for _ in range(each):
+        scene.reach(RETURNED)
+        scene.gate.forget()
+        if scene.running().stop() != 0:
+            raise RoundFailed(f"the mirror did not stop cleanly:\n{scene.running_or_ended().log()[-4000:]}")
+        found.append(Start(after=CLEAN, seconds=_seconds_until_visible(scene)))
+        for step in (LAST_RECEIPT, DECIDED):
+            _kill_at(scene, step)
+            found.append(Start(after=f"SIGKILL at {step.name}", seconds=_seconds_until_visible(scene)))
+    return found
+
+
+def _kill_at(scene: Scene, step: Step) -> None:
+    scene.reach(step)
+    scene.running().kill()
+    scene.gate.forget()
+
+
+def _seconds_until_visible(scene: Scene) -> float:
+    topic = next(iter(scene.topics))
+    key = f"probe-{time.monotonic_ns()}".encode()
+    consumer = Consumer(
+        {
+            "bootstrap.servers": scene.target,
+            "group.id": "starts",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
+    try:
+        _, end = consumer.get_watermark_offsets(ClientTopicPartition(topic, 0), 30)
+        consumer.assign([ClientTopicPartition(topic, 0, end)])
+        producer = Producer({"bootstrap.servers": scene.source, "log_level": 0})
+        producer.produce(topic, b"probe", key, 0)
+        if producer.flush(30):
+            raise RoundFailed("the source did not take the probe")
+        began = time.monotonic()
+        scene.running()
+        while time.monotonic() - began < PATIENCE_S:
+            message = consumer.poll(0.02)
+            if message is not None and message.error():
+                raise KafkaException(message.error())
+            if message is not None and message.key() == key:
+                return time.monotonic() - began
+        raise RoundFailed(f"the probe did not arrive:\n{scene.running().log()[-4000:]}")
+    finally:
+        consumer.close()
+
+
+def write_starts(path: Path, found: Sequence[Start]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(asdict(one)) + "\n" for one in found)
+
+
+def read_starts(path: Path) -> list[Start]:
+    if not path.exists():
+        return []
+    return [Start(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def starts_table(found: Sequence[Start]) -> str:
+    """Pure: medians, and their ratio to that after a clean stop."""
+    cold = [one.seconds for one in found if one.after == CLEAN]
+    lines = [
+        "| start after | runs | seconds until a new record is visible (median, least to most) | ratio |",
+        "|---|---|---|---|",
+    ]
+    for after in dict.fromkeys(one.after for one in found):
+        seconds = [one.seconds for one in found if one.after == after]
+        median = statistics.median(seconds)
+        ratio = f"{median / statistics.median(cold):.2f}" if cold else ""
+        lines.append(f"| {after} | {len(seconds)} | {median:.1f} ({min(seconds):.1f} to {max(seconds):.1f}) | {ratio} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.faults.results import BEGIN, END, Result, read_results, replace_generated, table
+from tests.faults.starts import CLEAN, Start, starts_table
+
+KILLED = Result(
+    campaign="kills",
+    engine="Spark",
+    fault="SIGKILL",
+    step="6 decided",
+    ending="started again",
+    records=1200,
+    acknowledged=1100,
+    unknown=1,
+    differences=(),
+    left_behind=(),
+    seconds=3.5,
+)
+LOST = replace(KILLED, ending="did not recover", records=34, differences=("lost: orders-0", "lost: orders-1"))
+
+
+def test_results_survive_their_file(tmp_path: Path) -> None:
+    file = tmp_path / "faults.jsonl"
+    assert read_results(file) == []
+    file.write_text(KILLED.line() + LOST.line(), encoding="utf-8")
+    assert read_results(file) == [KILLED, LOST]
+
+
+def test_the_table_has_a_row_per_fault_step_and_engine_and_hides_no_difference() -> None:
+    lines = table([KILLED, LOST, KILLED, replace(KILLED, step="8", left_behind=("process 7",))]).splitlines()
+    assert lines[2:] == [
+        "| SIGKILL | 6 decided | Spark | started again (2); did not recover (1) | 3 | 2,434 | 2 | 0 |",
+        "| SIGKILL | 8 | Spark | started again | 1 | 1,200 | 0 | 1 |",
+        "| **all** |  |  |  | 4 | 3,634 | 2 | 1 |",
+    ]
+
+
+def test_only_what_stands_between_the_markers_is_replaced() -> None:
+    assert replace_generated(f"a {BEGIN} old {END} b", "new") == f"a {BEGIN}\nnew\n{END} b"
+    with pytest.raises(ValueError, match="generated: begin"):
+        replace_generated("no markers", "new")
+
+
+def test_starts_are_compared_with_those_after_a_clean_stop() -> None:
+    measured = [Start(after=CLEAN, seconds=seconds) for seconds in (10.0, 8.0, 12.0)] + [Start(after="SIGKILL", seconds=11.0)]
+    assert starts_table(measured).splitlines()[2:] == [
+        "| clean stop | 3 | 10.0 (8.0 to 12.0) | 1.00 |",
+        "| SIGKILL | 1 | 11.0 (11.0 to 11.0) | 1.10 |",
+    ]
