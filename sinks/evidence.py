@@ -9,7 +9,7 @@ from shallow_mirror.broker.forgotten_markers import open_places
 from shallow_mirror.broker.range_reader import RangeReader, ReadRange
 from shallow_mirror.broker.txn import Receipt, read_receipt
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import DataLoss
+from shallow_mirror.errors import DataLoss, Retriable
 from shallow_mirror.sinks.resolve import DecidedTxn, LogEvidence, ReceiptEvidence, WrittenRange
 from shallow_mirror.types import IsolationLevel, SlotTxn
 
@@ -89,3 +89,23 @@ def lost_ranges(
         return listed_end is None or (listed_end.offset <= one.start if wholly else listed_end.offset < one.end)
 
     return tuple(one for one in written if is_lost(one))
+
+
+def refuse_forgotten(target: Cluster, decided: Sequence[DecidedTxn], deadline: Deadline) -> None:
+    """Raises Retriable where a producer's open transaction begins before what its newest one wrote.
+
+    One request for all places, unless something is open in front of ours.
+    """
+    starts = {(one.txn.producer_id, range_.topic_partition): range_.start for one in decided for range_ in one.written}
+    latest = {place: -1 for _, place in starts}
+    stable = target.list_offsets(latest, IsolationLevel.READ_COMMITTED, deadline) if latest else {}
+    held = sorted({place for (_, place), start in starts.items() if stable[place].offset < start})
+    for place, producers in (target.describe_producers(held, deadline) if held else {}).items():
+        for state in producers:
+            start = starts.get((state.producer_id, place), 0)
+            if 0 <= state.current_txn_start_offset < start:
+                raise Retriable(
+                    "FORGOTTEN_MARKER",
+                    f"{place}: records of an aborted transaction of producer id {state.producer_id} are still open from offset "
+                    f"{state.current_txn_start_offset}, in front of what was written now at {start}",
+                )

@@ -10,7 +10,7 @@ Invariants, cited where they are kept:
      (Where EndTxn's answer was ambiguous the transaction is already over; initialising it is what makes that sure.)
   D  Evidence is read only after InitProducerId answered 0.
   E  An odd version (settled) is written only when every transaction of the decision is definite.
-  F  Nothing is produced under a producer id that has records in the target's logs whose marker was never written.
+  F  Nothing is decided behind records of the same producer id whose marker was never written.
 """
 
 from __future__ import annotations
@@ -61,6 +61,16 @@ class RunSlots:
     """Steps 3-5. Answer: a `SlotResult` per slot."""
 
     decision: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseForgotten:
+    """Raises Retriable where records of an older transaction are open under a producer id, in front of what it wrote now.
+
+    Its EndTxn(commit) would make them visible as well. Nothing can come in front of it later: what passes once, passes.
+    """
+
+    decided: tuple[DecidedTxn, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +143,11 @@ class Settle:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckOwnership:
+    """Go on only as the owner of the map. No answer."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReportFate:
     """Tell people what became of a transaction that had to be resolved. No answer."""
 
@@ -145,6 +160,7 @@ _Outcome = TypeVar("_Outcome")
 Action = (
     TakeDecision
     | RunSlots
+    | RefuseForgotten
     | Decide
     | EndTxn
     | AwaitVisible
@@ -154,6 +170,7 @@ Action = (
     | ReadTargetLog
     | RemoveRows
     | Settle
+    | CheckOwnership
     | ReportFate
 )
 
@@ -198,8 +215,10 @@ def run_micro_batch(first_rows: Sequence[DecidedSegment]) -> Generator[Action, A
     rows = tuple(first_rows) + tuple(DecidedSegment(segment, result.txn) for result in results for segment in result.segments)
     if not rows:
         return MicroBatchOutcome(slots=results)
+    decided = decided_txns(rows)
+    yield RefuseForgotten(decided)  # invariant F
     yield Decide(decision, rows)  # invariant A
-    removed = yield from end_all(decided_txns(rows))
+    removed = yield from end_all(decided)
     return MicroBatchOutcome(rows, removed, results)
 
 
@@ -244,6 +263,7 @@ def end_all(
             yield RemoveRows(one.txn)
             removed.append(one.txn)
     if unclear:
+        yield CheckOwnership()  # where another run took over, the operator has nothing to choose
         raise RecoverNeeded("; ".join(str(one) for one in unclear))
     if removed:
         yield Settle()  # invariant E

@@ -15,7 +15,7 @@ from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, Retriable
 from shallow_mirror.sinks import protocol
-from shallow_mirror.sinks.evidence import look_at_log, look_at_receipt, lost_ranges
+from shallow_mirror.sinks.evidence import look_at_log, look_at_receipt, lost_ranges, refuse_forgotten
 from shallow_mirror.sinks.resolve import DecidedTxn, ReceiptEvidence, TxnFate, WrittenRange
 from shallow_mirror.sinks.slot_task import Observer, observe_nothing, transactional_id
 from shallow_mirror.types import IsolationLevel, SlotTxn
@@ -63,6 +63,8 @@ class TxnPerformer:
             case protocol.TakeDecision():
                 self._owner.check_ownership()
                 return self._owner.next_decision()
+            case protocol.RefuseForgotten(decided):
+                return refuse_forgotten(self._target, decided, deadline)
             case protocol.EndTxn(txn):
                 return end_txn(self._target, txn, True, deadline) is EndTxnAnswer.ENDED
             case protocol.AwaitVisible(decided):
@@ -83,6 +85,8 @@ class TxnPerformer:
                 return self._owner.remove(txn)
             case protocol.Settle():
                 return self._owner.settle()
+            case protocol.CheckOwnership():
+                return self._owner.check_ownership()
             case protocol.ReportFate(txn, fate):
                 _log.warning(
                     "recovery: slot txn %s: %s",
