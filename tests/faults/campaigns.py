@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.faults import process_faults, steps, storage_faults
+from tests.faults import broker_faults, network_faults, process_faults, steps, storage_faults
 from tests.faults.mirror_process import LOCAL_CLUSTER, SPARK, WITHOUT_SPARK
+from tests.faults.network_faults import NetworkScene
 from tests.faults.rounds import Fault, Scene
 from tests.faults.steps import Step
 
@@ -139,4 +140,53 @@ EXECUTORS = Campaign(
     open=PlainScene(LOCAL_CLUSTER),
 )
 
-ALL = (KILLS, SPARK_KILLS, CHECKPOINTS, EXECUTORS, SUSPENSIONS, CLOCKS, STORAGE)
+NETWORK = Campaign(
+    name="network",
+    engine=WITHOUT_SPARK,
+    rounds=8 * len(network_faults.CASES),
+    cases=network_faults.CASES,
+    open=NetworkScene(WITHOUT_SPARK),
+)
+SPARK_NETWORK = Campaign(
+    name="spark-network",
+    engine=SPARK,
+    rounds=len(network_faults.CASES),
+    cases=network_faults.CASES,
+    open=NetworkScene(SPARK),
+)
+ONLY_BROKER = Campaign(
+    name="only-broker",
+    engine=WITHOUT_SPARK,
+    rounds=100,
+    cases=broker_faults.ONLY_BROKER,
+    open=NetworkScene(WITHOUT_SPARK, checks_meanwhile=False),
+)
+ONE_OF_THREE = Campaign(
+    name="one-of-three",
+    engine=WITHOUT_SPARK,
+    rounds=100,
+    cases=broker_faults.ONE_OF_THREE,
+    open=NetworkScene(WITHOUT_SPARK, target_brokers=3, checks_meanwhile=False),
+)
+AWAY = Campaign(
+    name="away",
+    engine=WITHOUT_SPARK,
+    rounds=12,
+    cases=broker_faults.away(30),
+    open=NetworkScene(WITHOUT_SPARK, checks_meanwhile=False),
+)
+
+ALL = (
+    KILLS,
+    SPARK_KILLS,
+    CHECKPOINTS,
+    EXECUTORS,
+    SUSPENSIONS,
+    CLOCKS,
+    STORAGE,
+    NETWORK,
+    SPARK_NETWORK,
+    ONLY_BROKER,
+    ONE_OF_THREE,
+    AWAY,
+)
