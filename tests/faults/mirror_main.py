@@ -33,7 +33,7 @@ def knock_at_every_point(knock: Knock) -> None:
         copy(sink, planned, spark_batch_id)
         knock("Returned")
 
-    MicroBatchSink.__call__ = observed  # type: ignore[method-assign]
+    MicroBatchSink.__call__ = observed  # type: ignore[method-assign,assignment]
     Mirror.from_file = lambda path: Mirror(MirrorConfig.load(path), observer=knock)  # type: ignore[method-assign]
 
 

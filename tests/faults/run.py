@@ -89,9 +89,9 @@ class Run:
 
     def _result(self, fault: str, step: str, ending: str, **found: Any) -> Result:
         """A line about something that is no round."""
-        nothing = {"records": 0, "acknowledged": 0, "unknown": 0, "differences": (), "left_behind": (), "seconds": 0.0}
-        own = {"campaign": self._campaign.name, "engine": self._campaign.engine}
-        return Result(fault=fault, step=step, ending=ending, **own, **{**nothing, **found})
+        nothing: dict[str, Any] = {"records": 0, "acknowledged": 0, "unknown": 0, "seconds": 0.0}
+        nothing |= {"differences": (), "left_behind": (), "campaign": self._campaign.name, "engine": self._campaign.engine}
+        return Result(fault=fault, step=step, ending=ending, **{**nothing, **found})
 
     def _note_checked(self) -> None:
         done, self._unchecked = self._unchecked, None

@@ -109,6 +109,6 @@ def test_a_clock_that_jumps_changes_nothing(two_clusters: Any, tmp_path: Path) -
 def test_a_full_disk_and_a_read_only_map_are_waited_for(two_clusters: Any, tmp_path: Path) -> None:
     with storage_faults.small_disk(tmp_path / "mirror" / "tables"):
         with scene_of(two_clusters, tmp_path, WITHOUT_SPARK) as scene:
-            cases = [(storage_faults.DiskFull(), steps.ANSWERED), (storage_faults.ReadOnlyMap(), steps.DECIDED)]
+            cases: list[Case] = [(storage_faults.DiskFull(), steps.ANSWERED), (storage_faults.ReadOnlyMap(), steps.DECIDED)]
             endings = assert_nothing_differs(scene, cases)
     assert set(endings) == {"went on"}
