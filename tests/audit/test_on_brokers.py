@@ -83,8 +83,11 @@ def produce(bootstrap: str, topic: str, codec: str, records: int, *, partition: 
             (producer.abort_transaction if part % 2 else producer.commit_transaction)(30)
 
 
-def kinds(report: Report) -> list[tuple[str, int, int | None]]:
-    return sorted((one.kind.value, one.source.partition, one.source_start) for one in report.differences)
+def kinds(report: Report) -> list[tuple[str, int, int]]:
+    """(kind, partition, first source offset; -1 where the source has no part in it)."""
+    return sorted(
+        (one.kind.value, one.source.partition, -1 if one.source_start is None else one.source_start) for one in report.differences
+    )
 
 
 def test_topics_of_every_codec_and_with_transactions_are_equal_by_batches_and_by_records(
@@ -138,9 +141,9 @@ def test_damage_in_the_log_files_of_either_cluster_is_found(clusters: TwoCluster
     settings = mirrored(tmp_path, clusters, topic_name)
     assert verify(settings).record_count == 120
     with stopped(clusters.source, clusters.target):
-        logs = [LogFile(clusters.target, topic_name, partition) for partition in range(7)]
+        logs = [LogFile(clusters.target, topic_name, partition) for partition in range(6)]
         data = [log.data_places() for log in logs]
-        assert [len(one) for one in data] == [3] * 7
+        assert [len(one) for one in data] == [3] * 6
         second = [log.batches[places[1]] for log, places in zip(logs, data, strict=True)]
         logs[0].batches[data[0][1]] = flipped(second[0], len(second[0]) - 5)
         logs[1].batches[data[1][1]] = changed(second[1], second[1].index(b"1 1 3"), b"1 1 x")
@@ -149,25 +152,26 @@ def test_damage_in_the_log_files_of_either_cluster_is_found(clusters: TwoCluster
         logs[4].batches[data[4][1]] = changed(second[4], BASE_TIMESTAMP_POS, struct.pack(">q", 1_234))
         newer = struct.pack(">q", logs[5].header(data[5][1]).max_timestamp + 9)
         logs[5].batches[data[5][1]] = changed(second[5], MAX_TIMESTAMP_POS, newer)
-        marker = next(i for i in range(len(logs[6].batches)) if logs[6].header(i).is_control)
-        turned = logs[6].batches[marker].replace(b"\x08\x00\x00\x00\x01\x0c", b"\x08\x00\x00\x00\x00\x0c")
-        logs[6].batches[marker] = changed(turned, 0, turned[:8])
         for log in logs:
             log.write()
-        of_source = LogFile(clusters.source, topic_name, 7)
-        of_source.batches[1] = changed(of_source.batches[1], of_source.batches[1].index(b"7 1 2"), b"7 1 x")
-        of_source.write()
+        originals = [LogFile(clusters.source, topic_name, partition) for partition in (6, 7)]
+        originals[0].batches[2] = flipped(originals[0].batches[2], 80)
+        originals[1].batches[1] = changed(originals[1].batches[1], originals[1].batches[1].index(b"7 1 2"), b"7 1 x")
+        for log in originals:
+            log.write()
     for is_deep in (False, True):
         report = verify(settings, is_deep=is_deep)
-        found = kinds(report)
-        assert ("changed", 0, 5) in found
-        assert ("changed", 1, 8) in found
-        assert [one for one in found if one[1] == 2] == [("reordered", 2, 0), ("reordered", 2, 10)]
-        assert ("missing", 3, 5) in found
-        assert ("changed", 4, 5) in found
-        assert [one.target_start for one in report.differences if one.source.partition == 5] == [5]
-        assert ("changed", 7, 7) in found
-        assert {one[1] for one in found} >= {0, 1, 2, 3, 4, 5, 7}
+        assert kinds(report) == [
+            ("changed", 0, 5),
+            ("changed", 1, 8),
+            ("changed", 4, 5),
+            ("changed", 5, -1),
+            ("changed", 6, 10),
+            ("changed", 7, 7),
+            ("missing", 3, 5),
+            ("reordered", 2, 0),
+            ("reordered", 2, 10),
+        ], report.sentences()
 
 
 def test_damage_in_the_map_and_records_of_others_are_found_and_the_command_says_so(
@@ -243,5 +247,7 @@ def _clean(clusters: TwoClusters, topic: str) -> None:
 
 
 def _left(bootstrap: str, topic: str) -> int:
-    write(bootstrap, topic, ["tick"])
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    producer.produce(topic, "tick", "tick")
+    assert producer.flush(30) == 0
     return len([value for value in read_values(bootstrap, topic) if value.startswith("value")])

@@ -205,14 +205,15 @@ class _StretchAudit:
             self._differences.append(known.difference(DifferenceKind.CHANGED, reason, source_start=start, source_end=end))
 
     def _tell_wrong_headers(self) -> None:
-        known = self._circumstances()
-        for (start, end), reason in self._sides.target.log.wrong_headers.items():
-            self._differences.append(
-                known.difference(
-                    DifferenceKind.CHANGED, f"its records are the same, but {reason}", target_start=start, target_end=end
-                )
-            )
-        self._sides.target.log.wrong_headers.clear()
+        """Where nothing else was told of their batches."""
+        known, log = self._circumstances(), self._sides.target.log
+        told = [(one.target_start, one.target_end) for one in self._differences if one.target_start is not None]
+        for (start, end), reason in log.wrong_headers.items():
+            if not any(first < end and start < (last or first) for first, last in told):
+                reason = f"its records are the same, but {reason}"
+                where = {"target_start": start, "target_end": end}
+                self._differences.append(known.difference(DifferenceKind.CHANGED, reason, **where))
+        log.wrong_headers.clear()
 
     def _count_deleted(self) -> None:
         """What retention took from either side, and what compaction took from both."""
