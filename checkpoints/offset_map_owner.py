@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -148,6 +148,7 @@ class OffsetMapOwner:
             micro_batch=self._highest_micro_batch,
             unsettled_micro_batch=self._highest_micro_batch,
             decided_at_ms=max(self._now_ms(), self._recorded.decided_at_ms),
+            row_count=self._recorded.row_count + len(rows),
         )
         table = rows_to_arrow(rows, self.run_epoch, decision.micro_batch, decision.decided_at_ms)
         self._commit(decision, lambda snapshot: self._append(snapshot, table, decision))
@@ -161,11 +162,13 @@ class OffsetMapOwner:
 
     def remove(self, txn: SlotTxn) -> None:
         """Removes all rows, of every kind, that carry exactly this triple; positions fall back. Raises as `decide`."""
-        removal = replace(self._recorded, version=self._next_version(is_odd=False))
         condition = _rows_of(txn)
+        count = self._own_snapshot().read(condition, columns=["run_epoch"]).num_rows
+        row_count = self._recorded.row_count - count
+        removal = replace(self._recorded, version=self._next_version(is_odd=False), row_count=row_count)
 
         def write(snapshot: TableSnapshot) -> None:
-            if snapshot.read(condition, columns=["run_epoch"]).num_rows:
+            if count:
                 self._writer.delete(snapshot, condition, removal.version, removal.metadata())
             else:
                 self._append(snapshot, OFFSET_MAP.empty_table(), removal)
@@ -185,10 +188,20 @@ class OffsetMapOwner:
         self._is_resolved = True
 
     def positions(self) -> dict[SourcePartition, Position]:
-        """Read from the map only while it records what this run wrote last; then kept. Raises as `check_ownership`."""
+        """Read from the map only while it records what this run wrote last; then kept. Raises as `check_ownership`.
+
+        Every row is seen here, so this is where rows that somebody else removed or added are noticed: OffsetMapConflict.
+        """
         self._require_resolved()
         if self._positions is None:
-            self._positions = positions_of(self._own_snapshot().batches(columns=POSITION_COLUMNS))
+            counted = _Counted(self._own_snapshot().batches(columns=POSITION_COLUMNS))
+            positions = positions_of(counted)
+            if counted.row_count != self._recorded.row_count:
+                raise OffsetMapConflict(
+                    f"the offset map holds {counted.row_count} rows, the mirror has written {self._recorded.row_count}: somebody "
+                    "else removed or added rows. Restore the table to its version before that (DESCRIBE HISTORY, RESTORE TABLE)"
+                )
+            self._positions = positions
         return dict(self._positions)
 
     def compact_if_due(self) -> bool:
@@ -270,6 +283,18 @@ class OffsetMapOwner:
     def _require_resolved(self) -> None:
         if not self._is_resolved:
             raise OutcomeUnknown("the last decision is not resolved yet: no positions and no decision before it is settled")
+
+
+class _Counted:
+    """Passes on pieces of a table and counts their rows."""
+
+    def __init__(self, pieces: Iterable[pa.RecordBatch]) -> None:
+        self._pieces, self.row_count = pieces, 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for piece in self._pieces:
+            self.row_count += piece.num_rows
+            yield piece
 
 
 def _rows_of(txn: SlotTxn) -> Condition:

@@ -60,7 +60,7 @@ class Recorded:
     """What the newest commit says. Counters never fall, not by a removal either.
 
     `unsettled_micro_batch`: the decision whose rows may still be removed; None when there is none.
-    `compacted_micro_batch`: the last decision before the last compaction.
+    `compacted_micro_batch`: the last decision before the last compaction. `row_count`: how many rows the map has.
     """
 
     version: int
@@ -70,6 +70,7 @@ class Recorded:
     unsettled_micro_batch: int | None = None
     decided_at_ms: int = 0
     compacted_micro_batch: int = 0
+    row_count: int = 0
 
     @property
     def run_epoch(self) -> int:
@@ -86,6 +87,7 @@ class Recorded:
             "unsettled_micro_batch": "" if self.unsettled_micro_batch is None else str(self.unsettled_micro_batch),
             "decided_at_ms": str(self.decided_at_ms),
             "compacted_micro_batch": str(self.compacted_micro_batch),
+            "row_count": str(self.row_count),
         }
 
     @classmethod
@@ -105,6 +107,7 @@ class Recorded:
                 unsettled_micro_batch=int(unsettled) if unsettled else None,
                 decided_at_ms=int(metadata["decided_at_ms"]),
                 compacted_micro_batch=int(metadata["compacted_micro_batch"]),
+                row_count=int(metadata["row_count"]),
             )
         except (KeyError, ValueError) as error:
             raise OffsetMapConflict(f"the commit of version {version} carries damaged metadata: {error!r}") from error
@@ -125,6 +128,7 @@ class Recorded:
             unsettled_micro_batch=missed.unsettled_micro_batch,
             decided_at_ms=max(self.decided_at_ms, missed.decided_at_ms),
             compacted_micro_batch=max(self.compacted_micro_batch, missed.compacted_micro_batch),
+            row_count=missed.row_count,
         )
 
 

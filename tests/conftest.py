@@ -10,12 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import hypothesis
 import psutil
 import pytest
 
 from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
 from shallow_mirror.streaming import scratch
+
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 _topic_numbers = itertools.count(1)
 

@@ -118,6 +118,36 @@ def lose() -> None:
     raise CommitFailed("the reply was lost")
 
 
+# --- rows of somebody else
+
+
+@pytest.mark.parametrize("change", ["removed", "added"])
+def test_rows_that_somebody_else_removed_or_added_are_noticed_until_the_table_is_restored(tmp_path: Path, change: str) -> None:
+    owner = settled(tmp_path, "one")
+    decide(owner, data(0, 5))
+    decide(owner, data(5, 9))
+    owner.settle()
+    good = delta(tmp_path).version()
+    if change == "removed":
+        delta(tmp_path).delete("source_start = 5")
+    else:
+        write_deltalake(delta(tmp_path), delta(tmp_path).to_pyarrow_table().slice(0, 1), mode="append")
+    second = take(tmp_path, "two")
+    second.settle()
+    with pytest.raises(
+        OffsetMapConflict, match=rf"holds {1 if change == 'removed' else 3} rows, the mirror has written 2: .*RESTORE"
+    ):
+        second.positions()
+    with pytest.raises(OffsetMapConflict):
+        decide(second, data(9, 12))
+    delta(tmp_path).restore(good)
+    third = settled(tmp_path, "three")
+    assert third.positions()[SOURCE].offset == 9
+    decide(third, data(9, 12))
+    third.remove(TXN)
+    assert third.positions() == {}
+
+
 # --- take-over and fencing
 
 
