@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults import launch, process_faults, steps, storage_faults
+from tests.faults import process_faults, steps, storage_faults
 from tests.faults.campaigns import KILL, SHORT_TRANSACTION_MS
+from tests.faults.cases import Case, assert_nothing_differs
 from tests.faults.mirror_process import SPARK, WITHOUT_SPARK
-from tests.faults.rounds import Fault, Scene
-from tests.faults.steps import Step
+from tests.faults.rounds import Scene
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(600)]
 
-Case = tuple[Fault, Step]
-
 DRIVER, JVM, WORKER = process_faults.KillDriver(), process_faults.KillJvm(), process_faults.KillWorker()
+OLD, NONE = storage_faults.CheckpointOfThePast(), storage_faults.CheckpointDeleted()
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_fork_server_is_left() -> Iterator[None]:
-    yield
-    launch.stop_fork_server()
 
 
 @contextmanager
@@ -37,55 +30,24 @@ def scene_of(two_clusters: Any, folder: Path, engine: str, **fields: Any) -> Ite
         yield scene
 
 
-def assert_nothing_differs(scene: Scene, cases: Sequence[Case]) -> list[str]:
-    """How the mirror came out of each."""
-    done = [scene.round(fault, step) for fault, step in cases]
-    checked = [one.checked.result() for one in done]
-    assert [
-        (one.step, both)
-        for one, check in zip(done, checked, strict=True)
-        if (both := (check.differences, one.left_behind)) != ((), ())
-    ] == []
-    assert sum(one.acknowledged for one in checked) > 0
-    end = scene.finish()
-    assert (end.differences, end.left_behind) == ((), ())
-    assert end.records > 0
-    return [one.ending for one in done]
-
-
 def test_a_kill_at_every_step_loses_and_repeats_nothing(two_clusters: Any, tmp_path: Path) -> None:
     with scene_of(two_clusters, tmp_path, WITHOUT_SPARK) as scene:
         endings = assert_nothing_differs(scene, [(KILL, step) for step in steps.ALL])
     assert set(endings) == {"killed, started again"}
 
 
-@pytest.mark.parametrize(
-    ("transfer", "cases"),
-    [
-        (
-            "direct",
-            [
-                (KILL, steps.RETURNED),
-                (DRIVER, steps.PRODUCED),
-                (JVM, steps.ENDED[0]),
-                (WORKER, steps.RECEIPT),
-                (KILL, steps.COMMITTED),
-            ],
-        ),
-        ("through-spark", [(KILL, steps.PRODUCED), (KILL, steps.ENDED[1]), (KILL, steps.COMMITTED)]),
-    ],
-)
-def test_a_kill_of_any_part_of_spark_loses_and_repeats_nothing(
-    two_clusters: Any, tmp_path: Path, transfer: str, cases: Sequence[Case]
+def test_the_death_of_any_part_of_spark_and_the_loss_of_its_checkpoint_lose_and_repeat_nothing(
+    two_clusters: Any, tmp_path: Path
 ) -> None:
-    with scene_of(two_clusters, tmp_path, SPARK, groups={"read": {"transfer": transfer}}) as scene:
-        assert_nothing_differs(scene, cases)
-
-
-def test_a_spark_checkpoint_that_is_gone_or_from_before_loses_and_repeats_nothing(two_clusters: Any, tmp_path: Path) -> None:
-    old, none = storage_faults.CheckpointOfThePast(), storage_faults.CheckpointDeleted()
+    deaths: list[Case] = [(DRIVER, steps.PRODUCED), (JVM, steps.ENDED[0]), (WORKER, steps.RECEIPT), (KILL, steps.RETURNED)]
+    losses: list[Case] = [(OLD, steps.COMMITTED), (NONE, steps.DECIDED), (OLD, steps.COMMITTED)]
     with scene_of(two_clusters, tmp_path, SPARK) as scene:
-        assert_nothing_differs(scene, [(old, steps.COMMITTED), (none, steps.DECIDED), (old, steps.COMMITTED)])
+        assert_nothing_differs(scene, [*deaths, *losses])
+
+
+def test_kills_of_a_mirror_whose_payloads_go_through_spark_lose_and_repeat_nothing(two_clusters: Any, tmp_path: Path) -> None:
+    with scene_of(two_clusters, tmp_path, SPARK, groups={"read": {"transfer": "through-spark"}}) as scene:
+        assert_nothing_differs(scene, [(KILL, steps.PRODUCED), (KILL, steps.ENDED[1])])
 
 
 def test_a_mirror_that_stood_still_beyond_the_transaction_timeout_copies_again_and_once(
@@ -94,7 +56,7 @@ def test_a_mirror_that_stood_still_beyond_the_transaction_timeout_copies_again_a
     suspend = process_faults.Suspend(SHORT_TRANSACTION_MS / 1000 + 3)
     short = {"write": {"transaction_timeout_ms": SHORT_TRANSACTION_MS}}
     with scene_of(two_clusters, tmp_path, WITHOUT_SPARK, groups=short) as scene:
-        assert_nothing_differs(scene, [(suspend, step) for step in (steps.ANSWERED, steps.DECIDED, steps.ENDED[0])])
+        assert_nothing_differs(scene, [(suspend, step) for step in (steps.ANSWERED, steps.ENDED[0])])
 
 
 def test_a_clock_that_jumps_changes_nothing(two_clusters: Any, tmp_path: Path) -> None:
