@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Protocol
 
@@ -93,4 +94,4 @@ def _be_a_mirror(arguments: Sequence[str], log_file: str, own: Mapping[str, str]
 
 def stop_fork_server() -> None:
     """It would end with this process; for those who look for what is left before that."""
-    multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ from typing import Any
 
 from tests.faults import campaigns, starts, storage_faults
 from tests.faults.campaigns import Campaign, PlainScene
-from tests.faults.mirror_process import SPARK
+from tests.faults.mirror_process import SPARK, WITHOUT_SPARK
 from tests.faults.results import Result, read_results, replace_generated, table
 from tests.faults.rounds import Fault, Round, RoundFailed, Scene
 from tests.faults.steps import Step
@@ -136,8 +136,9 @@ def main() -> int:
             is_clean &= run.is_clean
     starts_file = chosen.results.with_suffix(".starts.jsonl")
     if chosen.starts:
-        with PlainScene(SPARK)(folder / "starts", "starts", chosen.seed) as scene:
-            starts.write_starts(starts_file, starts.measure(scene, chosen.starts))
+        for engine in (WITHOUT_SPARK, SPARK):
+            with PlainScene(engine)(folder / f"starts {engine}", "starts", chosen.seed) as scene:
+                starts.write_starts(starts_file, starts.measure(scene, chosen.starts))
     shown = "\n".join((table(read_results(chosen.results)), starts.starts_table(starts.read_starts(starts_file))))
     print(shown)
     if chosen.write:

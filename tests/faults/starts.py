@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ CLEAN = "clean stop"
 class Start:
     """`seconds` from the start of the process until a record that was written just before it is visible."""
 
+    engine: str
     after: str
     seconds: float
 
@@ -28,15 +30,19 @@ class Start:
 def measure(scene: Scene, each: int) -> list[Start]:
     """`each` starts after a clean stop, and as many after a kill with open transactions, and after one with decided ones."""
     found = []
+
+    def note(after: str) -> None:
+        found.append(Start(engine=scene.engine, after=after, seconds=_seconds_until_visible(scene)))
+
     for _ in range(each):
         scene.reach(RETURNED)
         scene.gate.forget()
         if scene.running().stop() != 0:
             raise RoundFailed(f"the mirror did not stop cleanly:\n{scene.running_or_ended().log()[-4000:]}")
-        found.append(Start(after=CLEAN, seconds=_seconds_until_visible(scene)))
+        note(CLEAN)
         for step in (LAST_RECEIPT, DECIDED):
             _kill_at(scene, step)
-            found.append(Start(after=f"SIGKILL at {step.name}", seconds=_seconds_until_visible(scene)))
+            note(f"SIGKILL at {step.name}")
     return found
 
 
@@ -90,15 +96,18 @@ def read_starts(path: Path) -> list[Start]:
 
 
 def starts_table(found: Sequence[Start]) -> str:
-    """Pure: medians, and their ratio to that after a clean stop."""
-    cold = [one.seconds for one in found if one.after == CLEAN]
+    """Pure: medians, and their ratio to that of the same engine after a clean stop."""
+    seconds_of: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    for one in found:
+        seconds_of[one.engine, one.after].append(one.seconds)
     lines = [
-        "| start after | runs | seconds until a new record is visible (median, least to most) | ratio |",
-        "|---|---|---|---|",
+        "| runs on | start after | runs | seconds until a new record is visible (median, least to most) | ratio |",
+        "|---|---|---|---|---|",
     ]
-    for after in dict.fromkeys(one.after for one in found):
-        seconds = [one.seconds for one in found if one.after == after]
-        median = statistics.median(seconds)
-        ratio = f"{median / statistics.median(cold):.2f}" if cold else ""
-        lines.append(f"| {after} | {len(seconds)} | {median:.1f} ({min(seconds):.1f} to {max(seconds):.1f}) | {ratio} |")
+    for (engine, after), seconds in seconds_of.items():
+        median, clean = statistics.median(seconds), seconds_of.get((engine, CLEAN))
+        ratio = f"{median / statistics.median(clean):.2f}" if clean else ""
+        lines.append(
+            f"| {engine} | {after} | {len(seconds)} | {median:.1f} ({min(seconds):.1f} to {max(seconds):.1f}) | {ratio} |"
+        )
     return "\n".join(lines) + "\n"

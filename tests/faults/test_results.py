@@ -46,8 +46,10 @@ def test_only_what_stands_between_the_markers_is_replaced() -> None:
 
 
 def test_starts_are_compared_with_those_after_a_clean_stop() -> None:
-    measured = [Start(after=CLEAN, seconds=seconds) for seconds in (10.0, 8.0, 12.0)] + [Start(after="SIGKILL", seconds=11.0)]
-    assert starts_table(measured).splitlines()[2:] == [
-        "| clean stop | 3 | 10.0 (8.0 to 12.0) | 1.00 |",
-        "| SIGKILL | 1 | 11.0 (11.0 to 11.0) | 1.10 |",
+    clean = [Start(engine="Spark", after=CLEAN, seconds=seconds) for seconds in (10.0, 8.0, 12.0)]
+    others = [Start(engine="Spark", after="SIGKILL", seconds=11.0), Start(engine="none", after="SIGKILL", seconds=2.0)]
+    assert starts_table([*clean, *others]).splitlines()[2:] == [
+        "| Spark | clean stop | 3 | 10.0 (8.0 to 12.0) | 1.00 |",
+        "| Spark | SIGKILL | 1 | 11.0 (11.0 to 11.0) | 1.10 |",
+        "| none | SIGKILL | 1 | 2.0 (2.0 to 2.0) |  |",
     ]
