@@ -116,27 +116,24 @@ class DeltalakeWriter:
 
     def append(self, snapshot: Any, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None:
         """Columns of a later schema version that the rows lack become null."""
-        with _commit_errors():
+        with self._commit_above(snapshot):
             write_deltalake(
                 snapshot.table, rows, mode="append", schema_mode="merge", commit_properties=_commit(snapshot, version, metadata),
                 post_commithook_properties=_QUIET,
             )  # fmt: skip
-        self._keep(snapshot.delta_version)
 
     def delete(self, snapshot: Any, condition: Condition, version: int, metadata: Mapping[str, str]) -> None:
-        with _commit_errors():
+        with self._commit_above(snapshot):
             snapshot.table.delete(
                 sql_of(condition), commit_properties=_commit(snapshot, version, metadata), post_commithook_properties=_QUIET
             )
-        self._keep(snapshot.delta_version)
 
     def compact(self, snapshot: Any, metadata: Mapping[str, str]) -> None:
         """Rewrites small files; leaves the application version alone and repeats its metadata."""
-        with _commit_errors():
+        with self._commit_above(snapshot):
             snapshot.table.optimize.compact(
                 commit_properties=_commit(snapshot, None, metadata), post_commithook_properties=_QUIET
             )
-        self._keep(snapshot.delta_version)
 
     def clean_up(self) -> None:
         """Checkpoints the log and deletes what no version within the retention needs."""
@@ -151,6 +148,16 @@ class DeltalakeWriter:
     def mend(self) -> None:
         if self._log is not None:
             self._log.set_torn_aside()
+
+    @contextlib.contextmanager
+    def _commit_above(self, snapshot: DeltalakeSnapshot) -> Iterator[None]:
+        """Also a commit whose reply was lost is on the disk before it is read back."""
+        above = snapshot.delta_version  # a handle that wrote moves on to what it wrote
+        try:
+            with _commit_errors():
+                yield
+        finally:
+            self._keep(above)
 
     def _keep(self, above: int) -> None:
         if self._log is not None:

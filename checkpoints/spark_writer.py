@@ -185,7 +185,7 @@ class SparkWriter:
 
     def append(self, snapshot: Any, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None:
         """Columns of a later schema version that the rows lack become null."""
-        with _commit_errors(), _active_session_kept():
+        with self._commit_above(snapshot), _active_session_kept():
             frame = self._session.createDataFrame(rows).coalesce(1)
             options = {
                 "txnAppId": snapshot.properties[PROPERTY_MIRROR],
@@ -193,7 +193,6 @@ class SparkWriter:
                 "userMetadata": _text(metadata, version, snapshot),
             }
             frame.writeTo(self._table).options(**options).append()
-        self._keep(snapshot.delta_version)
 
     def delete(self, snapshot: Any, condition: Condition, version: int, metadata: Mapping[str, str]) -> None:
         settings = {
@@ -201,17 +200,15 @@ class SparkWriter:
             APP_VERSION: str(version),
             USER_METADATA: _text(metadata, version, snapshot),
         }
-        with _commit_errors(), self._settings(settings):
+        with self._commit_above(snapshot), self._settings(settings):
             where = " AND ".join(f"{one.column} {one.operator} {_literal(one.value)}" for one in condition)
             self._session.sql(f"DELETE FROM {self._table} WHERE {where}")
-        self._keep(snapshot.delta_version)
 
     def compact(self, snapshot: Any, metadata: Mapping[str, str]) -> None:
         """Rewrites small files; leaves the application version alone and repeats its metadata."""
         text = json.dumps({**metadata, TXN_VERSION: str(snapshot.txn_version())})
-        with _commit_errors(), self._settings({USER_METADATA: text}):
+        with self._commit_above(snapshot), self._settings({USER_METADATA: text}):
             self._session.sql(f"OPTIMIZE {self._table}")
-        self._keep(snapshot.delta_version)
 
     def clean_up(self) -> None:
         """Deletes what no version within the retention needs. Spark itself checkpoints the log and cleans it then."""
@@ -226,6 +223,15 @@ class SparkWriter:
 
     def _find_log(self) -> None:
         self._log = local_log(self._session.sql(f"DESCRIBE DETAIL {self._table}").collect()[0].location)
+
+    @contextlib.contextmanager
+    def _commit_above(self, snapshot: SparkSnapshot) -> Iterator[None]:
+        """Also a commit whose reply was lost is on the disk before it is read back."""
+        try:
+            with _commit_errors():
+                yield
+        finally:
+            self._keep(snapshot.delta_version)
 
     def _keep(self, above: int) -> None:
         if self._log is not None:
