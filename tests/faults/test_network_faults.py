@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.faults.cases import assert_nothing_differs
-from tests.faults.mirror_process import SPARK
+from tests.faults.cases import Case, assert_nothing_differs
+from tests.faults.mirror_process import SPARK, WITHOUT_SPARK
 from tests.faults.network_faults import APIS, CASES, SOURCE, TARGET, NetworkScene, network_case
 from tests.faults.proxy import Harm, Moment
 
@@ -29,6 +30,13 @@ FEW = [
     network_case(TARGET, "OffsetFetch", Harm.CUT, Moment.APPLIED),
 ]
 
+ON_SPARK = [
+    network_case(SOURCE, "Fetch", Harm.HALF_OPEN, Moment.ARRIVING),
+    network_case(TARGET, "Produce", Harm.CUT, Moment.APPLIED),
+    network_case(TARGET, "Produce", Harm.DELAY, Moment.ARRIVING),
+    network_case(TARGET, "EndTxn", Harm.RESET, Moment.APPLIED),
+]
+
 
 def test_every_api_of_both_sides_is_harmed_in_every_way_once() -> None:
     places = {(side, api) for side, apis in APIS.items() for api in apis}
@@ -38,8 +46,10 @@ def test_every_api_of_both_sides_is_harmed_in_every_way_once() -> None:
 
 
 @pytest.mark.brokers
-@pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_a_harmed_request_loses_and_repeats_nothing_and_the_mirror_goes_on(tmp_path: Path) -> None:
-    with NetworkScene(SPARK)(tmp_path, "network", 1) as scene:
-        assert set(assert_nothing_differs(scene, FEW)) == {"went on"}
+@pytest.mark.parametrize(("engine", "cases"), [(WITHOUT_SPARK, FEW), pytest.param(SPARK, ON_SPARK, marks=pytest.mark.spark)])
+def test_a_harmed_request_loses_and_repeats_nothing_and_the_mirror_goes_on(
+    tmp_path: Path, engine: str, cases: Sequence[Case]
+) -> None:
+    with NetworkScene(engine)(tmp_path, "network", 1) as scene:
+        assert set(assert_nothing_differs(scene, cases)) == {"went on"}
