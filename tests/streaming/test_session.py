@@ -37,3 +37,37 @@ def test_spark_connect_is_refused() -> None:
 def test_what_only_costs_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     session.check_session(_session(**{"spark_python_worker_reuse": "false"}))
     assert "worker.reuse" in caplog.text
+
+
+DELTA = {
+    "spark.sql.extensions": f"com.example.Other,{session.DELTA_EXTENSION}",
+    "spark.sql.catalog.spark_catalog": session.DELTA_CATALOG,
+}
+
+
+def _delta_session(settings: dict[str, str]) -> Any:
+    conf = SimpleNamespace(get=lambda name, default: settings.get(name, default))
+    return SimpleNamespace(conf=conf, sparkContext=SimpleNamespace(getConf=lambda: conf))
+
+
+@pytest.mark.parametrize("tables", ["/data/m", "catalog:spark_catalog.mirrors"])
+def test_a_session_with_delta_reaches_tables_in_folders_and_in_sparks_own_catalog(tables: str) -> None:
+    session.check_delta(_delta_session(DELTA), tables)
+
+
+def test_a_session_without_delta_is_refused_with_the_settings_it_needs() -> None:
+    with pytest.raises(ConfigError) as caught:
+        session.check_delta(_delta_session({}), "/data/m")
+    extensions, catalog = caught.value.problems
+    assert f"spark.sql.extensions must name {session.DELTA_EXTENSION}" in extensions
+    assert f"spark.sql.catalog.spark_catalog must name a catalog of Delta tables, such as {session.DELTA_CATALOG}" in catalog
+
+
+def test_a_catalog_that_the_session_does_not_have_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"spark\.sql\.catalog\.unity must name"):
+        session.check_delta(_delta_session(DELTA), "catalog:unity.mirrors")
+
+
+def test_a_runtime_with_delta_built_in_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "18.0")
+    session.check_delta(_delta_session({}), "catalog:main.mirrors")
