@@ -63,6 +63,16 @@ def read_results(path: Path) -> list[Result]:
     return [Result.of_line(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+NO_FAULT = "none"
+"""The fault of a line that is no round: the comparison at the end of a campaign."""
+
+
+def commands(results: Iterable[Result]) -> str:
+    """Pure: what makes as many rounds again."""
+    rounds = Counter(one.campaign for one in results if one.fault != NO_FAULT)
+    return "".join(f'    make faults FAULTS="{campaign} --rounds {count}"\n' for campaign, count in rounds.items())
+
+
 def table(results: Sequence[Result]) -> str:
     """Pure: one row per fault, step and engine, in the order of their first rounds, and a row of sums."""
     groups: defaultdict[tuple[str, str, str], list[Result]] = defaultdict(list)
@@ -70,7 +80,7 @@ def table(results: Sequence[Result]) -> str:
         groups[one.fault, one.step, one.engine].append(one)
     head = ("fault", "step", "runs on", "outcome", "runs", "records checked", "differences", "left behind")
     rows = [(*key, _outcome(group), *_sums(group)) for key, group in groups.items()]
-    rows.append(("**all**", "", "", "", *_sums(results)))
+    rows.append(("**all rounds**", "", "", "", *_sums([one for one in results if one.fault != NO_FAULT])))
     lines = [head, ("---",) * len(head), *rows]
     return "".join(f"| {' | '.join(str(cell) for cell in line)} |\n" for line in lines)
 

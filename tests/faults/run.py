@@ -21,7 +21,7 @@ from typing import Any
 from tests.faults import campaigns, starts, storage_faults
 from tests.faults.campaigns import Campaign, PlainScene
 from tests.faults.mirror_process import SPARK, WITHOUT_SPARK
-from tests.faults.results import Result, read_results, replace_generated, table
+from tests.faults.results import NO_FAULT, Result, commands, read_results, replace_generated, table
 from tests.faults.rounds import Fault, Round, RoundFailed, Scene
 from tests.faults.steps import Step
 
@@ -80,11 +80,11 @@ class Run:
         try:
             end = scene.finish()
         except RoundFailed as failure:
-            self._note(self._result("none", "end", "did not catch up", differences=(str(failure)[:2000],)))
+            self._note(self._result(NO_FAULT, "end", "did not catch up", differences=(str(failure)[:2000],)))
             return
         both = {"differences": end.differences, "left_behind": end.left_behind}
         self._note(
-            self._result("none", "end", "clean stop; all compared again", records=end.records, seconds=end.seconds, **both)
+            self._result(NO_FAULT, "end", "clean stop; all compared again", records=end.records, seconds=end.seconds, **both)
         )
 
     def _result(self, fault: str, step: str, ending: str, **found: Any) -> Result:
@@ -139,7 +139,8 @@ def main() -> int:
         for engine in (WITHOUT_SPARK, SPARK):
             with PlainScene(engine)(folder / f"starts {engine}", "starts", chosen.seed) as scene:
                 starts.write_starts(starts_file, starts.measure(scene, chosen.starts))
-    shown = "\n".join((table(read_results(chosen.results)), starts.starts_table(starts.read_starts(starts_file))))
+    results, measured = read_results(chosen.results), starts.read_starts(starts_file)
+    shown = "\n".join((commands(results), table(results), starts.starts_table(measured)))
     print(shown)
     if chosen.write:
         DOCUMENT.write_text(replace_generated(DOCUMENT.read_text(encoding="utf-8"), shown), encoding="utf-8")

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.faults.results import BEGIN, END, Result, read_results, replace_generated, table
+from tests.faults.results import BEGIN, END, NO_FAULT, Result, commands, read_results, replace_generated, table
 from tests.faults.starts import CLEAN, Start, starts_table
 
 KILLED = Result(
@@ -35,7 +35,15 @@ def test_the_table_has_a_row_per_fault_step_and_engine_and_hides_no_difference()
     assert lines[2:] == [
         "| SIGKILL | 6 decided | Spark | started again (2); did not recover (1) | 3 | 2,434 | 2 | 0 |",
         "| SIGKILL | 8 | Spark | started again | 1 | 1,200 | 0 | 1 |",
-        "| **all** |  |  |  | 4 | 3,634 | 2 | 1 |",
+        "| **all rounds** |  |  |  | 4 | 3,634 | 2 | 1 |",
+    ]
+
+
+def test_the_commands_make_as_many_rounds_again() -> None:
+    end = replace(KILLED, fault=NO_FAULT)
+    assert commands([KILLED, KILLED, end, replace(KILLED, campaign="clocks")]).split("    ")[1:] == [
+        'make faults FAULTS="kills --rounds 2"\n',
+        'make faults FAULTS="clocks --rounds 1"\n',
     ]
 
 
