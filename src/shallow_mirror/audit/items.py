@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +56,7 @@ _BATCH_CONTENT = np.dtype(
 )
 _KEPT_ATTRIBUTES = ~(TRANSACTIONAL_BIT | CONTROL_BIT | DELETE_HORIZON_BIT)
 _RECORD_CONTENT = struct.Struct("<qII24s")
-_LENGTH = struct.Struct("<i")
+_LENGTHS = struct.Struct("<ii")
 
 
 def no_items() -> Items:
@@ -81,20 +81,30 @@ def batch_items(headers: npt.NDArray[np.void], size_bytes: npt.NDArray[np.int64]
     return items
 
 
-def record_items(records: Iterable[Record]) -> Items:
-    """An item per record; raises what reading them raises."""
-    offsets: list[int] = []
-    contents = bytearray()
-    for record in records:
-        offsets.append(record.offset)
-        contents += record_content(record)
-    items = np.zeros(len(offsets), ITEM)
-    items["offset"] = offsets
-    items["end"] = items["offset"] + 1
-    items["partner"] = items["row"] = NOWHERE
-    items["records"], items["level"] = 1, Level.RECORD
-    items["content"] = np.frombuffer(contents, np.uint64).reshape(-1, _CONTENT_BYTES // 8)
-    return items
+class RecordItems:
+    """Collects an item per record. Of many batches together: arrays of single records would cost more than reading them."""
+
+    def __init__(self) -> None:
+        self._offsets: list[int] = []
+        self._contents = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def add(self, record: Record) -> None:
+        self._offsets.append(record.offset)
+        self._contents += record_content(record)
+
+    def take(self) -> Items:
+        """All since the last time. `row` and `partner` are left open."""
+        items = np.zeros(len(self), ITEM)
+        items["offset"] = self._offsets
+        items["end"] = items["offset"] + 1
+        items["partner"] = items["row"] = NOWHERE
+        items["records"], items["level"] = 1, Level.RECORD
+        items["content"] = np.frombuffer(bytes(self._contents), np.uint64).reshape(-1, _CONTENT_BYTES // 8)
+        self._offsets, self._contents = [], bytearray()
+        return items
 
 
 def damaged_item(offset: int, end: int, size_bytes: int = 0) -> Items:
@@ -107,17 +117,16 @@ def damaged_item(offset: int, end: int, size_bytes: int = 0) -> Items:
 
 def record_content(record: Record) -> bytes:
     """Timestamp, checksums of key and value (they tell what differs), and a digest of all three parts with their lengths."""
-    digest = hashlib.blake2b(digest_size=24)
     key, value = record.key, record.value
-    for part in (key, value):
-        digest.update(_LENGTH.pack(-1 if part is None else len(part)))
-        if part:
-            digest.update(part)
+    parts: list[bytes | memoryview] = [_LENGTHS.pack(_length(key), _length(value)), key or b"", value or b""]
     for name, content in record.headers:
-        digest.update(_LENGTH.pack(len(name)) + bytes(name) + _LENGTH.pack(-1 if content is None else len(content)))
-        if content:
-            digest.update(content)
-    return _RECORD_CONTENT.pack(record.timestamp_ms, _checksum(key), _checksum(value), digest.digest())
+        parts += (_LENGTHS.pack(len(name), _length(content)), name, content or b"")
+    digest = hashlib.blake2b(b"".join(parts), digest_size=24).digest()
+    return _RECORD_CONTENT.pack(record.timestamp_ms, _checksum(key), _checksum(value), digest)
+
+
+def _length(part: memoryview | None) -> int:
+    return -1 if part is None else len(part)
 
 
 def _checksum(part: memoryview | None) -> int:

@@ -71,12 +71,17 @@ class Judgement:
     unchecked: Counter[Unchecked]
 
 
+def tell_moved_and_damaged(left: Leftovers, known: Circumstances) -> tuple[Leftovers, list[Difference]]:
+    """What needs no opening to be told, and what is left over then."""
+    differences: list[Difference] = []
+    left = _moved(left, known, differences)
+    return _damaged(left, known, differences), differences
+
+
 def judge(left: Leftovers, known: Circumstances) -> Judgement:
     """Every item that was left over is told once: a moved one is neither missing nor extra."""
-    differences: list[Difference] = []
     unchecked: Counter[Unchecked] = Counter()
-    left = _moved(left, known, differences)
-    left = _damaged(left, known, differences)
+    left, differences = tell_moved_and_damaged(left, known)
     left = _changed(left, known, differences)
     for item in left.source:
         _without_copy(item, known, differences, unchecked)

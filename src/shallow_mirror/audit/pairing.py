@@ -33,7 +33,7 @@ class Pairing:
         self._source, self._target = no_items(), no_items()
         self._left_source: list[Items] = []
         self._left_target: list[Items] = []
-        self.left_count = 0
+        self.left_records = 0
         self.batches = self.records = self.offsets = 0
 
     def add_source(self, items: Items) -> None:
@@ -50,7 +50,7 @@ class Pairing:
         left = self.pair(source, target)
         self._left_source.append(left.source)
         self._left_target.append(left.target)
-        self.left_count += len(left)
+        self.left_records += int(left.source["records"].sum() + left.target["records"].sum())
 
     def pair(self, source: Items, target: Items) -> Leftovers:
         """Count what is equal, return the rest."""
@@ -61,10 +61,16 @@ class Pairing:
         self.offsets += int((equal["end"] - equal["offset"]).sum())
         return Leftovers(source[~paired_source], target[~paired_target])
 
+    def count_with(self, other: Pairing) -> None:
+        """What `other` found equal was left over here."""
+        self.batches += other.batches
+        self.records += other.records
+        self.offsets += other.offsets
+
     def take_leftovers(self) -> Leftovers:
         """Of all that was left over since the last time, what does not pair among itself: rows may be out of order."""
         left = self.pair(joined(self._left_source), joined(self._left_target))
-        self._left_source, self._left_target, self.left_count = [], [], 0
+        self._left_source, self._left_target, self.left_records = [], [], 0
         return left
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from shallow_mirror.audit.items import Items, batch_items, damaged_item, joined, record_items
+from shallow_mirror.audit.items import Items, RecordItems, batch_items, damaged_item, joined, no_items
 from shallow_mirror.audit.rows import Bools
 from shallow_mirror.audit.side import Chunk, Side, Skipped, has_an_end
 from shallow_mirror.errors import CorruptBatch
@@ -48,21 +47,27 @@ def pieces_of(chunk: Chunk | Skipped, side: Side, locate: Locate, opened: Opened
         return
     visible = chunk.chosen[np.isin(chunk.admission.verdicts[chunk.chosen], _VISIBLE) & ~chunk.is_damaged[chunk.chosen]]
     items = batch_items(chunk.index.headers[visible], chunk.index.size_bytes[visible])
-    to_open = np.flatnonzero(locate(items)).tolist()
-    waiting: list[Items] = [_located(_damaged_of(chunk), locate)]
-    begin = 0
-    for at in to_open:
-        waiting.append(items[begin:at])
-        begin = at + 1
-        for records in opened_items(chunk, int(visible[at]), side, locate):
-            waiting.append(records)
-            if sum(map(len, waiting)) >= PIECE_ITEMS:
-                yield Piece(joined(waiting), int(records["end"][-1]))
-                waiting = []
-        opened.batches += 1
-    waiting.append(items[begin:])
+    is_opened = locate(items)
+    yield from opened_pieces(chunk, visible[is_opened].tolist(), side, locate, [items[~is_opened], _damaged_of(chunk)])
+    opened.batches += int(is_opened.sum())
     if len(chunk.chosen):
-        yield Piece(joined(waiting), int(chunk.index.last_offset[chunk.chosen[-1]]) + 1)
+        yield Piece(no_items(), int(chunk.index.last_offset[chunk.chosen[-1]]) + 1)
+
+
+def opened_pieces(
+    chunk: Chunk, batches: Sequence[int], side: Side, locate: Locate, beside: Sequence[Items] = ()
+) -> Iterator[Piece]:
+    """The records of these batches of a chunk, with the items `beside` them. Raises BatchRefused, ConfigError."""
+    collected = RecordItems()
+    waiting = list(beside)
+    position = 0
+    for i in batches:
+        for position in _open_into(collected, chunk, i, side, waiting):
+            if len(collected) >= PIECE_ITEMS:
+                yield Piece(_located(joined([*waiting, collected.take()]), locate), position)
+                waiting = []
+    if waiting or len(collected):
+        yield Piece(_located(joined([*waiting, collected.take()]), locate), position)
 
 
 def _located(items: Items, locate: Locate) -> Items:
@@ -85,22 +90,20 @@ def _damaged_of(chunk: Chunk) -> Items:
     return joined(found)
 
 
-def opened_items(chunk: Chunk, i: int, side: Side, locate: Locate) -> Iterator[Items]:
-    """The records of one batch; the rest of it as damaged where it cannot be read. Raises BatchRefused, ConfigError."""
-    start, size = int(chunk.index.pos[i]), int(chunk.index.size_bytes[i])
-    header = chunk.index.headers[i]
+def _open_into(collected: RecordItems, chunk: Chunk, i: int, side: Side, damaged: list[Items]) -> Iterator[int]:
+    """Up to which offset one batch was opened, record by record; the rest of it as damaged where it cannot be read."""
+    start, size, header = int(chunk.index.pos[i]), int(chunk.index.size_bytes[i]), chunk.index.headers[i]
     base, end = int(header["base_offset"]), int(chunk.index.last_offset[i]) + 1
-    newest = -(1 << 63)
+    position, newest = base, -(1 << 63)
     try:
-        records = open_batch(chunk.records[start : start + size], side.place, max_bytes=OPENED_FETCHES * side.fetch_bytes)
-        while len(items := record_items(itertools.islice(records, PIECE_ITEMS))):
-            newest = max(newest, int(items["content"][:, 0].view(np.int64).max()))
-            base = int(items["end"][-1])
-            yield _located(items, locate)
+        for record in open_batch(chunk.records[start : start + size], side.place, max_bytes=OPENED_FETCHES * side.fetch_bytes):
+            collected.add(record)
+            position, newest = record.offset + 1, max(newest, record.timestamp_ms)
+            yield position
     except CorruptBatch as error:
-        side.log.damages[base] = f"its checksum holds, but {error.reason}"
-        yield _located(damaged_item(base, end, size), locate)
+        side.log.damages[position] = f"its checksum holds, but {error.reason}"
+        damaged.append(damaged_item(position, end, size))
         return
-    if newest != header["max_timestamp"] and not header["attributes"] & LOG_APPEND_TIME_BIT:
-        off_ms = int(header["max_timestamp"]) - newest
-        side.log.wrong_headers[int(header["base_offset"]), end] = f"the maximum timestamp in its header is {off_ms:+d} ms off"
+    off_ms = int(header["max_timestamp"]) - newest
+    if off_ms and not header["attributes"] & LOG_APPEND_TIME_BIT:
+        side.log.wrong_headers[base, end] = f"the maximum timestamp in its header is {off_ms:+d} ms off"

@@ -10,15 +10,15 @@ import numpy as np
 
 from shallow_mirror.audit.differences import Difference, DifferenceKind, merged
 from shallow_mirror.audit.dropped import Dropped
-from shallow_mirror.audit.items import Items, joined
-from shallow_mirror.audit.judgement import Circumstances, Judgement, Unchecked, held_by_neither, judge
-from shallow_mirror.audit.pairing import Leftovers, Pairing, found_elsewhere, to_open, without
-from shallow_mirror.audit.pieces import Locate, OpenedCount, Piece, opened_items, pieces_of
+from shallow_mirror.audit.items import Items, joined, no_items
+from shallow_mirror.audit.judgement import Circumstances, Unchecked, held_by_neither, judge, tell_moved_and_damaged
+from shallow_mirror.audit.pairing import Leftovers, Pairing, to_open
+from shallow_mirror.audit.pieces import Locate, OpenedCount, Piece, opened_pieces, pieces_of
 from shallow_mirror.audit.rows import BEHIND_ALL, Bools, Longs, MapRows, Stretch
 from shallow_mirror.audit.side import Side, Skipped, bytes_per_offset, runs_of
 
-LEFT_ITEMS = 20_000
-"""What finds no partner is judged when there is so much of it, or the stretch is read: memory is bounded, and a copy that
+LEFT_RECORDS = 200_000
+"""What finds no partner is judged when it holds so many records, or the stretch is read: memory is bounded, and a copy that
 lies further away than that is told as missing here and extra there."""
 
 
@@ -81,10 +81,11 @@ class _StretchAudit:
     def run(self) -> StretchResult:
         before = self._sides.source.read_bytes, self._sides.target.read_bytes
         self._read_both()
-        self._settle()
         self._check_dropped()
         self._tell_wrong_headers()
         self._count_deleted()
+        for side in (self._sides.source, self._sides.target):
+            side.log.damages.clear()
         return StretchResult(
             stretch=self._stretch,
             batch_count=self._pairing.batches,
@@ -97,25 +98,35 @@ class _StretchAudit:
         )
 
     def _read_both(self) -> None:
-        source, target = self._source_pieces(), self._target_pieces()
         source_at, target_at = self._rows.image(self._stretch.source.start), self._stretch.target.start
+        self._in_step(self._pairing, self._source_pieces(), self._target_pieces(), source_at, target_at, self._open_and_judge)
+
+    def _in_step(
+        self,
+        pairing: Pairing,
+        source: Iterator[Piece],
+        target: Iterator[Piece],
+        source_at: int,
+        target_at: int,
+        settle: Callable[[Leftovers], None],
+    ) -> None:
+        """Take from the side that is behind; `source_at` and `target_at` are offsets of the target up to which each was read."""
         is_source_done = is_target_done = False
         while not (is_source_done and is_target_done):
             if not is_source_done and (source_at <= target_at or is_target_done):
                 piece = next(source, None)
                 is_source_done = piece is None
                 source_at = BEHIND_ALL if piece is None else self._rows.image(piece.position)
-                if piece is not None:
-                    self._pairing.add_source(piece.items)
+                pairing.add_source(no_items() if piece is None else piece.items)
             else:
                 piece = next(target, None)
                 is_target_done = piece is None
                 target_at = BEHIND_ALL if piece is None else piece.position
-                if piece is not None:
-                    self._pairing.add_target(piece.items)
-            self._pairing.advance(min(source_at, target_at))
-            if self._pairing.left_count > LEFT_ITEMS:
-                self._settle()
+                pairing.add_target(no_items() if piece is None else piece.items)
+            pairing.advance(min(source_at, target_at))
+            if pairing.left_records > LEFT_RECORDS:
+                settle(pairing.take_leftovers())
+        settle(pairing.take_leftovers())
 
     def _source_pieces(self) -> Iterator[Piece]:
         side, wanted = self._sides.source, self._stretch.source
@@ -154,49 +165,49 @@ class _StretchAudit:
         at = np.searchsorted(starts, items["offset"], "right") - 1
         return items[~((at >= 0) & (items["end"] <= ends[at]))]
 
-    def _settle(self) -> None:
-        """Open what overlaps and differs, then judge what is still left over."""
-        left = self._pairing.take_leftovers()
-        if not len(left):
-            return
-        moved = found_elsewhere(left)
-        rest = without(left, [i for i, _ in moved], [j for _, j in moved])
+    def _open_and_judge(self, left: Leftovers) -> None:
+        """Open whole batches that overlap something else of the other side; what is left then is judged."""
+        rest, differences = tell_moved_and_damaged(left, self._circumstances())
+        self._differences += differences
         in_source, in_target = to_open(rest)
-        opened = self._pairing.pair(
-            self._records(self._sides.source_again, rest.source[in_source], self._locate_source),
-            self._records(self._sides.target_again, rest.target[in_target], self._locate_target),
-        )
-        self._opened.batches += int(in_source.sum())
-        remaining = Leftovers(
-            joined([left.source[[i for i, _ in moved]], rest.source[~in_source], opened.source]),
-            joined([left.target[[j for _, j in moved]], rest.target[~in_target], opened.target]),
-        )
-        self._shown.append(remaining.target)
-        self._take(judge(remaining, self._circumstances()))
+        self._judge(Leftovers(rest.source[~in_source], rest.target[~in_target]))
+        if in_source.any() or in_target.any():
+            self._compare_records(rest.source[in_source], rest.target[in_target])
 
-    def _records(self, side: Side, batches: Items, locate: Locate) -> Items:
-        """The records of `batches`, read once more."""
+    def _compare_records(self, source: Items, target: Items) -> None:
+        """Of batches that are read once more."""
+        pairing = Pairing()
+        of_source = self._pieces_again(self._sides.source_again, source, self._locate_source)
+        of_target = self._pieces_again(self._sides.target_again, target, self._locate_target)
+        copied = (Piece(self._copied(piece.items), piece.position) for piece in of_source)
+        self._in_step(pairing, copied, of_target, 0, 0, self._judge)
+        self._opened.batches += len(source)
+        self._pairing.count_with(pairing)
+
+    def _pieces_again(self, side: Side, batches: Items, locate: Locate) -> Iterator[Piece]:
         batches = batches[np.argsort(batches["offset"], kind="stable")]
         wanted = set(batches["offset"].tolist())
-        found: list[Items] = []
+        estimate = bytes_per_offset(int(batches["size_bytes"].sum()), int((batches["end"] - batches["offset"]).sum()))
         for run in runs_of(batches["offset"], batches["end"]):
-            for chunk in side.read(run, bytes_per_offset(int(batches["size_bytes"].sum()), len(batches)), is_first=True):
+            for chunk in side.read(run, estimate, is_first=True):
                 if isinstance(chunk, Skipped):
                     continue
-                for i in chunk.chosen.tolist():
-                    if int(chunk.index.headers["base_offset"][i]) in wanted:
-                        found += opened_items(chunk, i, side, locate)
-        return self._copied(joined(found)) if side is self._sides.source_again else joined(found)
+                base = chunk.index.headers["base_offset"]
+                chosen = [i for i in chunk.chosen.tolist() if int(base[i]) in wanted]
+                yield from opened_pieces(chunk, chosen, side, locate)
+
+    def _judge(self, left: Leftovers) -> None:
+        if len(left):
+            self._shown.append(left.target)
+            judged = judge(left, self._circumstances())
+            self._differences += judged.differences
+            self._unchecked += judged.unchecked
 
     def _circumstances(self) -> Circumstances:
         source, target = self._sides.source, self._sides.target
         return Circumstances(
             source.place, target.place, self._rows, source.log.facts(), target.log.facts(), tuple(self._dropped.absences)
         )
-
-    def _take(self, judged: Judgement) -> None:
-        self._differences += judged.differences
-        self._unchecked += judged.unchecked
 
     def _check_dropped(self) -> None:
         known = self._circumstances()
