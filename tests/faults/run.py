@@ -115,7 +115,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help="rounds of each campaign; each has its own default")
     parser.add_argument("--minutes", type=float, help="no round of a campaign begins after so many")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=Path("faults.jsonl"), help="where the lines go, and where older ones are")
+    parser.add_argument(
+        "--results", type=Path, default=Path("build/faults.jsonl"), help="where the lines go, and where older ones are"
+    )
     parser.add_argument("--starts", type=int, default=0, metavar="N", help="measure N starts of each kind as well")
     parser.add_argument("--write", action="store_true", help="put the table into docs/faults.md")
     parser.add_argument("--folder", type=Path, help="where clusters and mirrors live; kept. A temporary folder by default")
@@ -124,6 +126,7 @@ def main() -> int:
     if unknown:
         parser.error(f"no such campaign: {', '.join(sorted(unknown))}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    chosen.results.parent.mkdir(parents=True, exist_ok=True)
     folder = chosen.folder or Path(tempfile.mkdtemp(prefix="faults-"))
     is_clean = True
     for campaign in campaigns.ALL:
