@@ -5,7 +5,7 @@ PYTEST_ARGS ?=
 # Tests chosen by PYTEST_ARGS may all be of the other kind: pytest's exit code 5.
 NONE_CHOSEN = $(if $(PYTEST_ARGS),|| test $$? -eq 5)
 .DEFAULT_GOAL := help
-.PHONY: help setup java links demo test unit faults check lint types contracts bench clean
+.PHONY: help setup java links demo test unit faults model check lint types contracts bench clean
 
 help: ## say what there is
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -21,6 +21,9 @@ unit: setup ## the tests that need no Java, in two processes
 
 faults: setup java ## hours of faults on real brokers, and the table of what came of them; FAULTS="kills --rounds 50" for less
 	PYTHONPATH=. $(BIN)/python -m tests.faults.run $(FAULTS)
+
+model: setup ## the protocol against a model of both systems: SCHEDULES=1000000 of crashes, races and lost messages
+	$(BIN)/python -m tests.model.run $(or $(SCHEDULES),1000000)
 
 check: setup lint types contracts unit ## what needs no Java: lint, types, import contracts and those tests
 

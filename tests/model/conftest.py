@@ -1,0 +1,23 @@
+"""While a test of the model runs, the product asks the model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+from tests.model.programs import Library
+from tests.model.seams import product_over_ports
+
+
+@pytest.fixture(scope="package", autouse=True)
+def over_ports() -> Iterator[None]:
+    logging.disable(logging.WARNING)
+    with product_over_ports():
+        yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
+def library() -> Library:
+    return Library()

@@ -1,0 +1,236 @@
+"""The driver, in the shape of `streaming/mirror.py`: phases over the product's owner, recovery and micro-batch sink.
+
+A phase ends where all that the next one depends on lies in the map's owner: there one history of answers ends and the next
+begins.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+from tests.model import effects
+from tests.model.delta_log import ModelWriter
+from tests.model.programs import Port, Program
+from tests.model.seams import ModelCluster, ModelTopics, one_column
+from tests.model.slot import MIRROR, TRANSACTION_TIMEOUT_MS, TaskFailed
+from tests.model.source import QUIET, MicroBatch, Scenario, source_partition
+
+from shallow_mirror.broker.client_config import ClientConfig
+from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
+from shallow_mirror.checkpoints.recorded import RunIdentity
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import MirrorError, OutcomeUnknown, Retriable
+from shallow_mirror.sinks.micro_batch import MicroBatchSink, first_rows
+from shallow_mirror.sinks.recovery import TxnPerformer, recover
+from shallow_mirror.sinks.slot_task import SlotJob
+
+NOW_MS = 1_700_000_000_000
+START_MS = 12_000
+_CLIENT = ClientConfig.from_properties({"bootstrap.servers": "model:9092"})
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One start of the mirror."""
+
+    scenario: Scenario
+    number: int
+
+    @property
+    def identity(self) -> RunIdentity:
+        return RunIdentity(run_id=f"run-{self.number}", host="host", pid=self.number, started_at_ms=NOW_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a process ended by itself: `done`, or the error's name."""
+
+    outcome: str
+    detail: str = ""
+
+
+class OwnerState:
+    """An `OffsetMapOwner` between two phases; equal where every field is."""
+
+    def __init__(self, owner: OffsetMapOwner) -> None:
+        self._owner = copy.copy(owner)
+        fields = {name: value for name, value in vars(owner).items() if name not in ("_writer", "_now_ms")}
+        self._key = tuple(
+            tuple(sorted(value.items())) if isinstance(value, dict) else value for _, value in sorted(fields.items())
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OwnerState) and self._key == other._key
+
+    def thaw(self) -> OffsetMapOwner:
+        return copy.copy(self._owner)
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    run: Run
+
+    def play(self, port: Port) -> Program | Ended:
+        try:
+            owner = OffsetMapOwner.take_over(
+                "in memory",
+                mirror=MIRROR,
+                source_cluster_id="S",
+                target_cluster_id="T",
+                run=self.run.identity,
+                now_ms=lambda: NOW_MS,
+                writer=ModelWriter(port),  # type: ignore[arg-type]
+            )
+        except (Retriable, OutcomeUnknown):
+            return self
+        except MirrorError as error:
+            return Ended(type(error).__name__, str(error))
+        return Recover(self.run, OwnerState(owner))
+
+
+def _supervised(run: Run, owner: OffsetMapOwner, phase: Callable[[], Program | Ended]) -> Program | Ended:
+    """Level three of the retries: resolve, and start the query again."""
+    try:
+        return phase()
+    except (Retriable, OutcomeUnknown):
+        return Recover(run, OwnerState(owner))
+    except MirrorError as error:
+        return Ended(type(error).__name__, str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class Recover:
+    run: Run
+    state: OwnerState
+
+    def play(self, port: Port) -> Program | Ended:
+        owner = self.state.thaw()
+        return _supervised(self.run, owner, lambda: self._recover(owner, port))
+
+    def _recover(self, owner: OffsetMapOwner, port: Port) -> Program:
+        target, deadline = ModelCluster(port), _deadline(port)
+        owner.check_ownership()
+        scenario = self.run.scenario
+        recover(owner, _performer(owner, port), mirror=MIRROR, slots=scenario.slots(self.run.number), deadline=deadline)
+        known = owner.positions()
+        starts = {one: 0 for one in map(source_partition, range(len(scenario.logs))) if one not in known}
+        rows = first_rows(ModelTopics(), target, starts, deadline)  # type: ignore[arg-type]
+        if rows:
+            owner.next_decision()
+            owner.decide(rows, highest_slot=-1)
+            owner.settle()
+        return Query(self.run, OwnerState(owner))
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Between two micro-batches."""
+
+    run: Run
+    state: OwnerState
+
+    def play(self, port: Port) -> Program | Ended:
+        owner = self.state.thaw()
+        return _supervised(self.run, owner, lambda: self._next(owner, port))
+
+    def _next(self, owner: OffsetMapOwner, port: Port) -> Program | Ended:
+        positions = tuple(sorted((one, position.offset) for one, position in owner.positions().items()))
+        planned = port.ask(effects.Plan(self.run.number, positions))
+        if isinstance(planned, MicroBatch):
+            return CopyMicroBatch(self.run, OwnerState(owner), planned)
+        if planned is QUIET:
+            _sink(self.run, owner, port).settle_if_idle(0.0)
+            return Query(self.run, OwnerState(owner))
+        owner.settle()
+        return Ended("done")
+
+
+@dataclass(frozen=True, slots=True)
+class CopyMicroBatch:
+    run: Run
+    state: OwnerState
+    planned: MicroBatch
+
+    def play(self, port: Port) -> Program | Ended:
+        owner = self.state.thaw()
+        return _supervised(self.run, owner, lambda: self._copy(owner, port))
+
+    def _copy(self, owner: OffsetMapOwner, port: Port) -> Program:
+        sink = _sink(self.run, owner, port)
+        sink(PlannedFrame(port, self.run.number, self.planned), self.planned.batch_id)  # type: ignore[arg-type]
+        port.ask(effects.CommitMicroBatch(self.planned.batch_id))
+        return Query(self.run, OwnerState(owner))
+
+
+def _deadline(port: Port) -> Deadline:
+    return Deadline.after_ms(START_MS, lambda: port.now_s)
+
+
+def _performer(owner: OffsetMapOwner, port: Port) -> TxnPerformer:
+    target = ModelCluster(port)
+    return TxnPerformer(
+        owner,
+        target,  # type: ignore[arg-type]
+        transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+        clock=target.clock,
+        sleep=target.sleep,
+    )
+
+
+def _sink(run: Run, owner: OffsetMapOwner, port: Port) -> MicroBatchSink:
+    target = ModelCluster(port)
+
+    def report(_report: object) -> None:
+        if run.scenario.compacts:
+            owner.compact_if_due()
+
+    return MicroBatchSink(
+        job=_job(run),
+        slots=run.scenario.slots(run.number),
+        owner=owner,
+        performer=_performer(owner, port),
+        targets=ModelTopics(),  # type: ignore[arg-type]
+        source=target,  # type: ignore[arg-type]
+        report=report,
+        observer=lambda _point: None,
+        clock=target.clock,
+    )
+
+
+class _TellingJob(SlotJob):
+    """Instead of copying, hands itself over: the tasks of the model run elsewhere."""
+
+    def __call__(self, arrow_batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+        return iter([self])
+
+
+def _job(run: Run) -> SlotJob:
+    """Of its fields only those that the driver itself looks at have a value."""
+    fields: dict[str, Any] = dict.fromkeys(one.name for one in dataclasses.fields(SlotJob))
+    fields |= {"mirror": MIRROR, "run_id": run.identity.run_id, "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS}
+    return _TellingJob(**fields | {"source": _CLIENT, "target": _CLIENT})
+
+
+class PlannedFrame:
+    """The micro-batch's DataFrame: evaluating it runs the tasks."""
+
+    def __init__(self, port: Port, run: int, planned: MicroBatch) -> None:
+        self._port, self._run, self._planned = port, run, planned
+
+    def mapInArrow(self, function: Callable[[Any], Iterator[SlotJob]], _schema: str) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(toArrow=lambda: self._evaluated(next(function(iter(())))))
+
+    def _evaluated(self, job: SlotJob) -> pa.Table:
+        positions = tuple(sorted(job.positions.items()))
+        results = self._port.ask(effects.RunTasks(self._run, job.decision, positions, self._planned.ranges))
+        return one_column([pickle.dumps(one.error if isinstance(one, TaskFailed) else one) for one in results])

@@ -1,0 +1,170 @@
+"""What the code under test asks of the world: one value per request that leaves its process."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shallow_mirror.types import PlannedRange, SlotTxn, SourcePartition, TopicPartition
+
+if TYPE_CHECKING:
+    from tests.model.delta_log import Row, Snapshot
+
+    from shallow_mirror.checkpoints.table_writer import Condition
+
+RECEIPTS = TopicPartition("~receipts", 0)
+"""The place of the receipts: a transaction ends there like in a partition, after all others by name."""
+
+
+class NoAnswer(enum.Enum):
+    """The sender hears nothing: the request may have been applied, may be applied later, or never."""
+
+    NO_ANSWER = "no answer"
+
+
+NO_ANSWER = NoAnswer.NO_ANSWER
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Open the Delta table. Answer: a `Snapshot`, or None where there is no table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    properties: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """`removed` are the conditions of a delete. `version` None: a compaction. Answer: whether it was committed."""
+
+    base: Snapshot
+    version: int | None
+    metadata: tuple[tuple[str, str], ...]
+    rows: tuple[Row, ...] = ()
+    removed: Condition | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerId:
+    """Answer: (error code, producer id, producer epoch)."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddToTxn:
+    """AddPartitionsToTxn, or AddOffsetsToTxn where the place is `RECEIPTS`. Answer: an error code."""
+
+    txn: SlotTxn
+    places: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Produce:
+    """One batch of one record; `record` is its source offset. Answer: (error code, target offset)."""
+
+    txn: SlotTxn
+    place: TopicPartition
+    sequence: int
+    record: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteReceipt:
+    """TxnOffsetCommit. Answer: an error code."""
+
+    txn: SlotTxn
+    place: TopicPartition
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndTxn:
+    """Answer: an error code."""
+
+    txn: SlotTxn
+    is_commit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReceipt:
+    """OffsetFetch with require_stable. Answer: (error code, committed metadata or None)."""
+
+    group: str
+    place: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class ListOffsets:
+    """Answer: the last stable offsets or the log ends."""
+
+    places: tuple[TopicPartition, ...]
+    is_committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeProducers:
+    """Answer: per place (producer id, start of its open transaction) of those that have one."""
+
+    places: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Answer: (producer id, producer epoch, is aborted) of the batch at this offset; None where the log has none."""
+
+    place: TopicPartition
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A pause between two tries. No answer; the world goes on meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Spark's next micro-batch. Answer: a `MicroBatch`, `QUIET`, or None where everything is read."""
+
+    run: int
+    positions: tuple[tuple[SourcePartition, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitMicroBatch:
+    """Step 8: Spark's checkpoint says that this micro-batch is done. No answer."""
+
+    batch_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunTasks:
+    """Steps 3-5 of every slot. Answer: a `SlotResult` or a `TaskFailed` of each."""
+
+    run: int
+    decision: int
+    positions: tuple[tuple[SourcePartition, int], ...]
+    ranges: tuple[PlannedRange, ...]
+
+
+Effect = (
+    Look
+    | Create
+    | Commit
+    | InitProducerId
+    | AddToTxn
+    | Produce
+    | WriteReceipt
+    | EndTxn
+    | ReadReceipt
+    | ListOffsets
+    | DescribeProducers
+    | Fetch
+    | Wait
+    | Plan
+    | CommitMicroBatch
+    | RunTasks
+)

@@ -1,0 +1,94 @@
+"""What must hold after every step, and what must be true in the end. A `Violation` names what a reader would see."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.model.delta_log import Row, Snapshot, column
+from tests.model.effects import Commit
+from tests.model.source import Scenario
+from tests.model.target_cluster import TargetCluster
+
+
+class Violation(AssertionError):
+    """The mirror broke its promise."""
+
+
+def require(is_true: bool, what: str) -> None:
+    if not is_true:
+        raise Violation(what)
+
+
+def check_target(scenario: Scenario, target: TargetCluster, table: Snapshot | None) -> None:
+    """What read_committed readers were given is a beginning of the source's records, in order, and all of it is decided."""
+    decided = {} if table is None else table.data
+    for partition, place in enumerate(scenario.places):
+        visible = target.logs[place].visible()
+        records = [record for _, record in visible]
+        expected = scenario.records[partition]
+        if records != expected[: len(records)]:
+            wrong = next(at for at, one in enumerate(records) if records[at : at + 1] != expected[at : at + 1])
+            is_again = records[wrong] in records[:wrong]
+            raise Violation(f"{place}: readers get {records}: {'duplicated' if is_again else 'lost or reordered'}")
+        for at, record in visible:
+            said = decided.get((partition, at))
+            require(said is not None, f"{place}: record {record} is visible at {at} and not decided")
+            require(said == record, f"{place}: the map says that {at} holds record {said}, it holds {record}")
+
+
+def check_commit(scenario: Scenario, target: TargetCluster, before: Snapshot | None, after: Snapshot, commit: Commit) -> None:
+    """Whoever was fenced changes nothing; settled rows stay and are visible; every offset is covered once."""
+    if before is not None:
+        _check_owner(before, after, commit)
+        require(before.settled <= after.settled, "rows that were settled are gone, or doubtful again")
+    _check_coverage(after.rows)
+    shown = {
+        (partition, at): record for partition, place in enumerate(scenario.places) for at, record in target.logs[place].visible()
+    }
+    for where, record in after.settled_data.items():
+        require(
+            shown.get(where) == record, f"a settled row says that record {record} is at {where}: readers get {shown.get(where)}"
+        )
+
+
+def _check_owner(before: Snapshot, after: Snapshot, commit: Commit) -> None:
+    assert after.record is not None
+    if commit.version is None:
+        require(before.record is not None, "a map without an owner is compacted")
+        assert before.record is not None
+        compacted = replace(before.record, compacted_micro_batch=after.record.compacted_micro_batch)
+        require(after.record == compacted and after.rows == before.rows, "a compaction changed more than files")
+        return
+    require(before.recorded is None or commit.version > before.recorded, "the recorded version fell or was used again")
+    if commit.version & 0xFFFF_FFFF == 0:
+        epoch = 0 if before.record is None else before.record.run_epoch
+        require(after.record.run_epoch == epoch + 1, "a take-over skipped or repeated a run epoch")
+    else:
+        require(after.run_id == before.run_id, f"{after.run_id} changed the map after {before.run_id} took over")
+    known = 0 if before.record is None else before.record.micro_batch
+    numbers = {column(row, "micro_batch") for row in commit.rows}
+    require(all(number > known for number in numbers), f"micro-batch number {sorted(numbers)} is used again after {known}")
+
+
+def _check_coverage(rows: tuple[Row, ...]) -> None:
+    ordered = sorted(rows, key=lambda row: (row[2], row[3], row[4]))
+    reached: dict[int, int] = {}
+    for row in ordered:
+        partition, start, end = row[2], row[3], row[4]
+        expected = reached.get(partition, 0)
+        require(start == expected <= end, f"partition {partition}: a row covers [{start}, {end}), the map had reached {expected}")
+        reached[partition] = end
+
+
+def check_done(scenario: Scenario, target: TargetCluster, table: Snapshot | None, *, is_final: bool) -> None:
+    """Everything is read, visible and settled; nothing is left open once zombies and late requests are over."""
+    assert table is not None
+    assert table.record is not None
+    require(table.record.unsettled_micro_batch is None, "the mirror ended without recording that all rows hold")
+    for partition, (place, log) in enumerate(zip(scenario.places, scenario.logs, strict=True)):
+        ends = [row[4] for row in table.rows if row[2] == partition]
+        require(max(ends, default=0) == len(log), f"{place}: the map ends at {max(ends, default=0)}, the source at {len(log)}")
+        found = [record for _, record in target.logs[place].visible()]
+        require(found == scenario.records[partition], f"{place}: lost: readers get {found} of {scenario.records[partition]}")
+        is_closed = target.logs[place].last_stable_offset == len(target.logs[place].entries)
+        require(is_closed or not is_final, f"{place}: a transaction was left open")

@@ -1,0 +1,290 @@
+"""Bugs planted on purpose, each as a context in which the product has it: what broke earlier versions of the protocol.
+
+The search has to find every one of them; otherwise it would not have found the bug either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+from tests.model import slot
+from tests.model.driver import PlannedFrame
+from tests.model.scenarios import ONE_SLOT
+from tests.model.source import Scenario
+from tests.model.target_cluster import Markers
+from tests.model.world import Delivery, Kind, Move
+
+from shallow_mirror.checkpoints import offset_map_owner
+from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
+from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.checkpoints.table_writer import Comparison
+from shallow_mirror.sinks import evidence, protocol, recovery, resolve
+from shallow_mirror.sinks.micro_batch import MicroBatchSink
+from shallow_mirror.sinks.recovery import TxnPerformer
+from shallow_mirror.types import SlotTxn
+
+FIRST_DECISION_OF_TASKS = 4
+"""Of a run that found an empty map: n of its version; the one before decides the first rows."""
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@contextlib.contextmanager
+def planted(patch: Patch) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        patch(monkeypatch)
+        yield
+
+
+def skip_the_read_back(patch: pytest.MonkeyPatch) -> None:
+    def commit(self: Any, record: Any, write: Callable[[Any], None]) -> None:
+        self._highest_version = record.version
+        write(self._snapshot())
+        self._recorded = record
+
+    patch.setattr(OffsetMapOwner, "_commit", commit)
+
+
+def end_before_deciding(patch: pytest.MonkeyPatch) -> None:
+    def run_micro_batch(first_rows: Sequence[DecidedSegment]) -> Generator[Any, Any, protocol.MicroBatchOutcome]:
+        decision = yield protocol.TakeDecision()
+        results = yield protocol.RunSlots(decision)
+        rows = (*first_rows, *(DecidedSegment(segment, result.txn) for result in results for segment in result.segments))
+        if not rows:
+            return protocol.MicroBatchOutcome(slots=results)
+        removed = yield from protocol.end_all(resolve.decided_txns(rows))
+        yield protocol.Decide(decision, rows)
+        return protocol.MicroBatchOutcome(rows, removed, results)
+
+    patch.setattr(protocol, "run_micro_batch", run_micro_batch)
+
+
+def reuse_a_producer_epoch(patch: pytest.MonkeyPatch) -> None:
+    """A worker that keeps what InitProducerId answered for its first micro-batch: of a fresh cluster, epoch 1."""
+    init, play = slot.init_producer_id, slot.SlotTask.play
+    is_later = [False]
+
+    def kept(target: Any, name: str, timeout_ms: int, deadline: Any) -> SlotTxn:
+        return SlotTxn(name, 1000, 1) if is_later[0] else init(target, name, timeout_ms, deadline)
+
+    def remembering(self: slot.SlotTask, port: Any) -> Any:
+        is_later[0] = self.decision & 0xFFFF_FFFF > FIRST_DECISION_OF_TASKS
+        return play(self, port)
+
+    patch.setattr(slot, "init_producer_id", kept)
+    patch.setattr(slot.SlotTask, "play", remembering)
+
+
+def forget_to_resolve_one_slot(patch: pytest.MonkeyPatch) -> None:
+    end_all = protocol.end_all
+
+    def all_but_one(
+        decided: Sequence[resolve.DecidedTxn], *choices: Any, report: bool = False
+    ) -> Generator[Any, Any, tuple[SlotTxn, ...]]:
+        return end_all(decided[:1] if report else decided, *choices, report=report)
+
+    patch.setattr(protocol, "end_all", all_but_one)
+
+
+def trust_the_batch_id(patch: pytest.MonkeyPatch) -> None:
+    call = MicroBatchSink.__call__
+
+    def unless_seen(self: Any, planned: PlannedFrame, batch_id: int) -> None:
+        if batch_id >= self._owner.micro_batch - 1:  # the first decision is that of the first rows
+            call(self, planned, batch_id)  # type: ignore[arg-type]
+
+    patch.setattr(MicroBatchSink, "__call__", unless_seen)
+
+
+def read_evidence_before_fencing(patch: pytest.MonkeyPatch) -> None:
+    def resolve_unfenced(one: resolve.DecidedTxn) -> Generator[Any, Any, resolve.TxnFate]:
+        fate = resolve.judge_receipt((yield protocol.ReadReceipt(one)))
+        if fate is resolve.TxnFate.UNDECIDABLE:
+            fate = resolve.judge_log((yield protocol.ReadTargetLog(one)))
+        yield protocol.InitProducerId(one.txn.transactional_id)
+        return fate
+
+    def look(self: Any, decided: resolve.DecidedTxn, deadline: Any) -> resolve.ReceiptEvidence:
+        return evidence.look_at_receipt(self._target, decided, deadline)
+
+    patch.setattr(protocol, "_resolve", resolve_unfenced)
+    patch.setattr(TxnPerformer, "_receipt_evidence", look)
+
+
+def take_an_absent_receipt_for_no(patch: pytest.MonkeyPatch) -> None:
+    absent = resolve.ReceiptEvidence.ABSENT
+
+    def judge(receipt: resolve.ReceiptEvidence) -> resolve.TxnFate:
+        return resolve.TxnFate.NOT_COMMITTED if receipt is absent else resolve.judge_receipt(receipt)
+
+    patch.setattr(protocol, "judge_receipt", judge)
+
+
+def take_anything_else_in_the_log_for_no(patch: pytest.MonkeyPatch) -> None:
+    def judge(found: Sequence[resolve.LogEvidence]) -> resolve.TxnFate:
+        fate = resolve.judge_log(found)
+        return resolve.TxnFate.NOT_COMMITTED if fate is resolve.TxnFate.UNDECIDABLE else fate
+
+    patch.setattr(protocol, "judge_log", judge)
+
+
+def wait_for_a_pending_receipt(patch: pytest.MonkeyPatch) -> None:
+    def receipt(self: Any, decided: resolve.DecidedTxn, deadline: Any) -> resolve.ReceiptEvidence:
+        while (found := recovery.look_at_receipt(self._target, decided, deadline)) is resolve.ReceiptEvidence.PENDING:
+            deadline.require("the receipt")
+            self._pause(0)
+        return found
+
+    patch.setattr(TxnPerformer, "_receipt_evidence", receipt)
+
+
+def leave_marker_rows_behind(patch: pytest.MonkeyPatch) -> None:
+    rows_of = offset_map_owner._rows_of
+    patch.setattr(offset_map_owner, "_rows_of", lambda txn: (*rows_of(txn), Comparison("kind", "=", "data")))
+
+
+def remove_by_slot(patch: pytest.MonkeyPatch) -> None:
+    rows_of = offset_map_owner._rows_of
+    patch.setattr(offset_map_owner, "_rows_of", lambda txn: rows_of(txn)[:1])
+
+
+def write_no_settled_mark(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(OffsetMapOwner, "settle", lambda self: setattr(self, "_is_resolved", True))
+
+
+def take_the_answer_to_end_txn_for_the_end(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TxnPerformer, "_await_visible", lambda *_: ())
+
+
+def go_on_before_every_slot_is_definite(patch: pytest.MonkeyPatch) -> None:
+    def end_all(decided: Sequence[resolve.DecidedTxn], *_: object, **__: object) -> Generator[Any, Any, tuple[SlotTxn, ...]]:
+        for one in decided:
+            if (yield protocol.EndTxn(one.txn)):
+                yield protocol.AwaitVisible(one)
+        return ()
+
+    patch.setattr(protocol, "end_all", end_all)
+
+
+def return_normally_after_a_removal(patch: pytest.MonkeyPatch) -> None:
+    def copy(self: Any, planned: Any) -> None:
+        self._round(planned, ())
+
+    patch.setattr(MicroBatchSink, "_copy", copy)
+
+
+def take_any_receipt_of_the_slot_for_ours(patch: pytest.MonkeyPatch) -> None:
+    anothers, ours = resolve.ReceiptEvidence.ANOTHERS, resolve.ReceiptEvidence.OURS
+
+    def look(*arguments: Any) -> resolve.ReceiptEvidence:
+        found = evidence.look_at_receipt(*arguments)
+        return ours if found is anothers else found
+
+    patch.setattr(recovery, "look_at_receipt", look)
+
+
+def use_a_micro_batch_number_again(patch: pytest.MonkeyPatch) -> None:
+    decide = OffsetMapOwner.decide
+
+    def after_what_is_there(self: Any, rows: Any, highest_slot: int) -> None:
+        numbers = self._snapshot().read(columns=["micro_batch"]).column("micro_batch").to_pylist()
+        self._highest_micro_batch = max(numbers, default=0)
+        decide(self, rows, highest_slot)
+
+    patch.setattr(OffsetMapOwner, "decide", after_what_is_there)
+
+
+def keep_the_positions_of_before_the_resolution(patch: pytest.MonkeyPatch) -> None:
+    remove = OffsetMapOwner.remove
+
+    def and_forget_that_they_moved(self: Any, txn: SlotTxn) -> None:
+        before = self._positions or offset_map_owner.positions_of(
+            self._snapshot().batches(columns=offset_map_owner.POSITION_COLUMNS)
+        )
+        remove(self, txn)
+        self._positions = before
+
+    patch.setattr(OffsetMapOwner, "remove", and_forget_that_they_moved)
+
+
+def forget_the_forgotten_abort_marker(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recovery, "abort_forgotten", lambda *_: None)
+    patch.setattr(recovery, "refuse_forgotten", lambda *_: None)
+    patch.setattr(slot, "abort_forgotten", lambda *_: None)
+
+
+def decide_behind_forgotten_records(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recovery, "refuse_forgotten", lambda *_: None)
+
+
+def start_where_spark_says(patch: pytest.MonkeyPatch) -> None:
+    """Positions are those of the plan: Spark's checkpoint counts as progress."""
+    play = slot.SlotTask.play
+
+    def from_the_plan(self: slot.SlotTask, port: Any) -> Any:
+        starts = {one.source: one.start for one in self.ranges}
+        positions = tuple((source, starts.get(source, position)) for source, position in self.positions)
+        return play(replace(self, positions=positions), port)
+
+    patch.setattr(slot.SlotTask, "play", from_the_plan)
+
+
+class Planted(NamedTuple):
+    """A mutation, and a search that is large enough to find it: `allows` says which deviations it needs."""
+
+    patch: Patch
+    deviations: int
+    scenario: Scenario = Scenario(logs=("rm", "r"), plan_sizes=(2,))
+    allows: Callable[[Move], bool] = lambda move: move.kind is Kind.TIME_OUT
+
+
+def _only(*kinds: Kind) -> Callable[[Move], bool]:
+    return lambda move: move.kind in kinds
+
+
+def _late_end_txn(move: Move) -> bool:
+    is_late = move.kind is Kind.PERFORM and move.delivery in (Delivery.LATE, Delivery.NOT_DURABLE)
+    return is_late or move.kind is Kind.LETTER
+
+
+def _zombie_forgotten(move: Move) -> bool:
+    is_forgotten = move.kind is Kind.TASK and move.markers is Markers.FORGOTTEN
+    return is_forgotten or move.kind is Kind.ZOMBIE or (move.kind is Kind.CRASH and move.who == 0)
+
+
+TWO_BATCHES = Scenario(logs=("rr", "r"), plan_sizes=(1,))
+
+PLANTED = (
+    Planted(skip_the_read_back, 2, replace(ONE_SLOT, is_spark_writer=True), _only(Kind.START, Kind.SWITCH)),
+    Planted(end_before_deciding, 0),
+    Planted(reuse_a_producer_epoch, 0, ONE_SLOT),
+    Planted(forget_to_resolve_one_slot, 1, allows=_only(Kind.CRASH)),
+    Planted(trust_the_batch_id, 2, TWO_BATCHES, _only(Kind.CRASH, Kind.LOSE_CHECKPOINT)),
+    Planted(start_where_spark_says, 1, allows=_only(Kind.CRASH)),
+    Planted(read_evidence_before_fencing, 3, ONE_SLOT, _late_end_txn),
+    Planted(take_an_absent_receipt_for_no, 2, replace(ONE_SLOT, keeps_receipts=False), _only(Kind.CRASH)),
+    Planted(
+        take_anything_else_in_the_log_for_no, 2, replace(ONE_SLOT, keeps_receipts=False, keeps_logs=False), _only(Kind.CRASH)
+    ),
+    Planted(wait_for_a_pending_receipt, 1, replace(ONE_SLOT, forgets_aborts=True)),
+    Planted(take_any_receipt_of_the_slot_for_ours, 1, ONE_SLOT),
+    Planted(leave_marker_rows_behind, 1),
+    Planted(remove_by_slot, 1, TWO_BATCHES),
+    Planted(write_no_settled_mark, 0),
+    Planted(
+        take_the_answer_to_end_txn_for_the_end,
+        1,
+        replace(ONE_SLOT, forgets_commits=True, has_zombies=False),
+        lambda move: move.markers is Markers.FORGOTTEN,
+    ),
+    Planted(go_on_before_every_slot_is_definite, 1),
+    Planted(return_normally_after_a_removal, 1),
+    Planted(use_a_micro_batch_number_again, 1, ONE_SLOT),
+    Planted(keep_the_positions_of_before_the_resolution, 1),
+    Planted(forget_the_forgotten_abort_marker, 1, replace(ONE_SLOT, forgets_aborts=True)),
+    Planted(decide_behind_forgotten_records, 3, replace(ONE_SLOT, forgets_aborts=True), _zombie_forgotten),
+)

@@ -1,0 +1,31 @@
+"""The small mirrors that are searched, each with one habit of its surroundings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.model.source import Scenario
+
+ONE_SLOT = Scenario(logs=("rr",), plan_sizes=(1,), layouts=((0,),))
+"""One slot, two micro-batches: the smallest mirror in which anything can go wrong."""
+
+TWO_SLOTS = Scenario(logs=("rm", "r"), plan_sizes=(1, 2))
+"""Two slots, and an offset that is not a record."""
+
+SCENARIOS = {
+    "one slot": ONE_SLOT,
+    "two slots": TWO_SLOTS,
+    "other boundaries after a restart": Scenario(),
+    "slots move at a restart": replace(TWO_SLOTS, layouts=((0, 1), (0, 0))),
+    "fewer slots at first": replace(TWO_SLOTS, layouts=((0, 0), (0, 1))),
+    "slots stop early": replace(TWO_SLOTS, logs=("rr", "r"), plan_sizes=(2,), layouts=((0, 0), (0, 1)), stops_early=True),
+    "idle between micro-batches": replace(TWO_SLOTS, quiet_after=0),
+    "compaction after every decision": replace(ONE_SLOT, compacts=True),
+    "written by Spark": replace(ONE_SLOT, is_spark_writer=True),
+    "compacted by Spark": replace(ONE_SLOT, is_spark_writer=True, compacts=True),
+    "receipts expire": replace(ONE_SLOT, keeps_receipts=False),
+    "retention of seconds": replace(TWO_SLOTS, keeps_logs=False),
+    "receipts expire, retention of seconds": replace(ONE_SLOT, keeps_receipts=False, keeps_logs=False),
+    "markers of aborts are forgotten": replace(TWO_SLOTS, forgets_aborts=True),
+    "markers are forgotten": replace(TWO_SLOTS, forgets_aborts=True, forgets_commits=True, has_zombies=False),
+}

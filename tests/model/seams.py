@@ -1,0 +1,189 @@
+"""The product's cluster client over a port: the requests of `broker/txn.py` and `sinks/recovery.py`, answered as values.
+
+`Cluster` is replaced whole, and below `txn` the one function that turns a request into bytes and back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.model import effects
+from tests.model.effects import NO_ANSWER, RECEIPTS
+from tests.model.programs import Port
+from tests.model.source import TOPIC, target_partition
+
+from shallow_mirror.broker import txn
+from shallow_mirror.broker.cluster_metadata import ClusterMetadata, ListedOffset, PartitionMetadata, ProducerState, TopicMetadata
+from shallow_mirror.broker.range_reader import ReadRange
+from shallow_mirror.checkpoints import offset_map_owner
+from shallow_mirror.checkpoints.schema import OFFSET_MAP, rows_to_arrow
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import DataLoss, Retriable
+from shallow_mirror.sinks import evidence
+from shallow_mirror.sinks.slot_task import RoutedTopic
+from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SlotTxn, TopicPartition
+
+PAUSE_S = 1.6
+"""Every pause takes this long: longer than the product's patience with markers, a part of that with receipts."""
+
+_PARTITIONS = {partition: PartitionMetadata(partition, 0, 0) for partition in range(4)}
+_METADATA = ClusterMetadata("T", {}, {TOPIC: TopicMetadata(TOPIC, target_partition(0).topic_id, False, 0, _PARTITIONS)})
+
+
+class ModelCluster:
+    """What `TxnPerformer`, `evidence`, `txn` and `forgotten_markers` use of a `Cluster`: nothing is ever unreachable."""
+
+    def __init__(self, port: Port) -> None:
+        self.port = port
+        self.config = SimpleNamespace(request_timeout_ms=60_000)
+
+    def coordinator(self, _kind: object, _key: str, _deadline: Deadline) -> ModelCluster:
+        return self
+
+    def forget_coordinator(self, _kind: object, _key: str) -> None:
+        """There is one coordinator, and it is found at once."""
+
+    def pause(self, _tries: int, _deadline: Deadline) -> None:
+        self.sleep(PAUSE_S)
+
+    def sleep(self, _seconds: float) -> None:
+        self.port.ask(effects.Wait())
+        self.port.now_s += PAUSE_S
+
+    def clock(self) -> float:
+        return self.port.now_s
+
+    def metadata(self, _topics: Sequence[str], _deadline: Deadline) -> ClusterMetadata:
+        return _METADATA
+
+    def leaders(self, places: Sequence[TopicPartition], _deadline: Deadline) -> dict[TopicPartition, PartitionMetadata]:
+        return {place: _METADATA.topics[place.topic].partitions[place.partition] for place in places}
+
+    def list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], isolation: IsolationLevel, _deadline: Deadline
+    ) -> dict[TopicPartition, ListedOffset]:
+        places = tuple(sorted(timestamps))
+        offsets = self.port.ask(effects.ListOffsets(places, isolation is IsolationLevel.READ_COMMITTED))
+        return {place: ListedOffset(offset, -1, 0) for place, offset in zip(places, offsets, strict=True)}
+
+    def describe_producers(
+        self, places: Collection[TopicPartition], _deadline: Deadline
+    ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
+        places = tuple(sorted(places))
+        producers = self.port.ask(effects.DescribeProducers(places))
+        return {
+            place: tuple(ProducerState(producer_id, 0, start) for producer_id, start in states)
+            for place, states in zip(places, producers, strict=True)
+        }
+
+
+class ModelReader:
+    """`RangeReader` for the one batch that evidence is looked for in."""
+
+    def __init__(self, cluster: ModelCluster, ranges: Sequence[ReadRange], **_settings: object) -> None:
+        self._port, self._range = cluster.port, ranges[0]
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        place, offset = self._range.topic_partition, self._range.position
+        found = self._port.ask(effects.Fetch(place, offset))
+        if found is None:
+            raise DataLoss(place, offset, None, "retention has deleted it")
+        producer_id, producer_epoch, is_aborted = found
+        dtype = [("base_offset", "i8"), ("producer_id", "i8"), ("producer_epoch", "i2")]
+        headers = np.array([(offset, producer_id, producer_epoch)], dtype=dtype)
+        aborted = ((producer_id, offset),) if is_aborted else ()
+        yield (SimpleNamespace(index=SimpleNamespace(headers=headers, last_offset=np.array([offset])), aborted=aborted),)
+
+
+def _call(cluster: ModelCluster, api: str, _deadline: Deadline, **fields: Any) -> Any:
+    """Instead of `messages.call`: one request, one answer in the shape of kafka-python's."""
+    answer = cluster.port.ask(_request(api, fields))
+    if answer is NO_ANSWER:
+        raise Retriable("NETWORK_EXCEPTION", f"no answer to {api}")
+    match api:
+        case "InitProducerId":
+            return SimpleNamespace(error_code=answer[0], producer_id=answer[1], producer_epoch=answer[2])
+        case "AddPartitionsToTxn":
+            partitions = [SimpleNamespace(partition_error_code=answer)]
+            return SimpleNamespace(results_by_topic_v3_and_below=[SimpleNamespace(results_by_partition=partitions)])
+        case "TxnOffsetCommit":
+            return SimpleNamespace(topics=[SimpleNamespace(partitions=[SimpleNamespace(error_code=answer)])])
+        case "OffsetFetch":
+            committed = -1 if answer[1] is None else 0
+            found = SimpleNamespace(error_code=answer[0], committed_offset=committed, metadata=answer[1])
+            return SimpleNamespace(error_code=0, topics=[SimpleNamespace(partitions=[found])])
+        case _:
+            return SimpleNamespace(error_code=answer)
+
+
+def _request(api: str, fields: Mapping[str, Any]) -> effects.Effect:
+    match api:
+        case "InitProducerId":
+            return effects.InitProducerId(fields["transactional_id"])
+        case "AddPartitionsToTxn":
+            prefix, topics = "v3_and_below_", fields["v3_and_below_topics"]
+            places = tuple(TopicPartition(topic.name, partition) for topic in topics for partition in topic.partitions)
+            return effects.AddToTxn(_txn_of(fields, prefix), places)
+        case "AddOffsetsToTxn":
+            return effects.AddToTxn(_txn_of(fields), (RECEIPTS,))
+        case "TxnOffsetCommit":
+            topic = fields["topics"][0]
+            [partition] = topic.partitions
+            place = TopicPartition(topic.name, partition.partition_index)
+            return effects.WriteReceipt(_txn_of(fields), place, partition.committed_metadata)
+        case "EndTxn":
+            return effects.EndTxn(_txn_of(fields), fields["committed"])
+        case "OffsetFetch":
+            topic = fields["topics"][0]
+            assert fields["require_stable"], "a receipt is read before it is stable"
+            return effects.ReadReceipt(fields["group_id"], TopicPartition(topic.name, topic.partition_indexes[0]))
+    raise AssertionError(f"the model has no answer to {api}")
+
+
+def _txn_of(fields: Mapping[str, Any], prefix: str = "") -> SlotTxn:
+    return SlotTxn(fields[f"{prefix}transactional_id"], fields[f"{prefix}producer_id"], fields[f"{prefix}producer_epoch"])
+
+
+class ModelTopics:
+    """`TargetTopics`: every topic is there and is routed to itself."""
+
+    known: Mapping[str, RoutedTopic] = {
+        TOPIC: RoutedTopic(
+            target_topic=TOPIC,
+            target_topic_id=target_partition(0).topic_id,
+            limits=BatchLimits(
+                max_message_bytes=1, isolation_level=IsolationLevel.READ_COMMITTED, log_append_time=LogAppendTimePolicy.KEEP
+            ),
+        )
+    }
+
+    def prepare(self, topics: Mapping[str, int], deadline: Deadline) -> None:
+        """Nothing is missing."""
+
+
+@contextlib.contextmanager
+def product_over_ports() -> Iterator[None]:
+    """While it lasts, the product's requests go to the port of the cluster they are made to.
+
+    Compaction is due after every decision, for those who ask whether it is. Arrow tables of equal rows are made once: nothing
+    else costs as much.
+    """
+    empty = OFFSET_MAP.empty_table()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(txn, "call", _call)
+        patch.setattr(evidence, "RangeReader", ModelReader)
+        patch.setattr(offset_map_owner, "COMPACT_EVERY_DECISIONS", 1)
+        patch.setattr(offset_map_owner, "OFFSET_MAP", SimpleNamespace(empty_table=lambda: empty))
+        patch.setattr(offset_map_owner, "rows_to_arrow", functools.cache(rows_to_arrow))
+        yield
+
+
+def one_column(values: Sequence[bytes]) -> pa.Table:
+    return pa.table({"body": pa.array(list(values), pa.binary())})

@@ -1,0 +1,259 @@
+"""The target cluster: transaction coordinator, partition logs, receipts, by the rules in front of KIP-890 part 2.
+
+Values are immutable and kept in four dicts, so that a search can fork and compare clusters cheaply.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tests.model import effects
+from tests.model.effects import RECEIPTS
+
+from shallow_mirror.types import TopicPartition
+
+OK, OUT_OF_ORDER, INVALID_EPOCH, INVALID_STATE, INVALID_MAPPING = 0, 45, 47, 48, 49
+CONCURRENT, UNSTABLE, FENCED = 51, 88, 90
+
+
+class Markers(enum.Enum):
+    """What becomes of the markers of a transaction that has just been decided."""
+
+    WRITTEN = "written"
+    HELD = "held"
+    FIRST_HELD = "written at the first place, held at the others"
+    FORGOTTEN = "forgotten by a coordinator that was killed"
+    FIRST_FORGOTTEN = "written at the first place, forgotten at the others"
+    LAST_FORGOTTEN = "forgotten at the first place, written at the others"
+
+
+class Phase(enum.Enum):
+    EMPTY = "empty"
+    ONGOING = "ongoing"
+    PREPARED = "prepared"
+    COMPLETE = "complete"
+
+
+class Txn(NamedTuple):
+    """What the coordinator knows of one transactional id. `held` are places whose markers are still to be written."""
+
+    producer_id: int
+    epoch: int
+    phase: Phase = Phase.EMPTY
+    is_commit: bool = False
+    places: tuple[TopicPartition, ...] = ()
+    held: tuple[TopicPartition, ...] = ()
+    marker_epoch: int = 0
+
+
+class Fate(enum.Enum):
+    OPEN = "open"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+class Entry(NamedTuple):
+    """One offset of a log. A transaction marker has no record and no sequence."""
+
+    producer_id: int
+    epoch: int
+    sequence: int | None
+    record: int | None
+    fate: Fate
+
+
+class Log(NamedTuple):
+    entries: tuple[Entry, ...] = ()
+    start: int = 0
+
+    @property
+    def last_stable_offset(self) -> int:
+        return next((at for at, one in enumerate(self.entries) if one.fate is Fate.OPEN), len(self.entries))
+
+    def open_producers(self) -> tuple[tuple[int, int], ...]:
+        first: dict[int, int] = {}
+        for at, one in enumerate(self.entries):
+            if one.fate is Fate.OPEN:
+                first.setdefault(one.producer_id, at)
+        return tuple(first.items())
+
+    def marked(self, producer_id: int, epoch: int, *, is_commit: bool) -> Log:
+        """A marker ends everything that is open under its producer id, of whatever epoch."""
+        fate = Fate.COMMITTED if is_commit else Fate.ABORTED
+        ended = (
+            Entry(*one[:4], fate) if one.fate is Fate.OPEN and one.producer_id == producer_id else one for one in self.entries
+        )
+        return Log((*ended, Entry(producer_id, epoch, None, None, fate)), self.start)
+
+    def visible(self) -> list[tuple[int, int]]:
+        """(target offset, record) of what a read_committed reader who was always there has been given."""
+        return [
+            (at, one.record)
+            for at, one in enumerate(self.entries[: self.last_stable_offset])
+            if one.record is not None and one.fate is Fate.COMMITTED
+        ]
+
+
+class TargetCluster:
+    def __init__(self, places: Iterable[TopicPartition]) -> None:
+        self.txns: dict[str, Txn] = {}
+        self.logs: dict[TopicPartition, Log] = {place: Log() for place in places}
+        self.receipts: dict[tuple[str, TopicPartition], str] = {}
+        self.pending: dict[int, tuple[tuple[str, TopicPartition], str]] = {}
+
+    def fork(self) -> TargetCluster:
+        copy = TargetCluster(())
+        copy.txns, copy.logs = dict(self.txns), dict(self.logs)
+        copy.receipts, copy.pending = dict(self.receipts), dict(self.pending)
+        return copy
+
+    def key(self) -> tuple[object, ...]:
+        return (
+            tuple(sorted(self.txns.items())),
+            tuple(self.logs.values()),
+            tuple(sorted(self.receipts.items())),
+            tuple(sorted(self.pending.items())),
+        )
+
+    def init_producer_id(self, name: str, markers: Markers) -> tuple[int, int, int]:
+        txn = self.txns.get(name)
+        if txn is None:
+            txn = self.txns[name] = Txn(1000 + len(self.txns), 0)
+            return OK, txn.producer_id, txn.epoch
+        if txn.phase is Phase.ONGOING:
+            self._fence(name, markers)
+        if txn.phase in (Phase.ONGOING, Phase.PREPARED):
+            return CONCURRENT, -1, -1
+        self.txns[name] = Txn(txn.producer_id, txn.epoch + 1)
+        return OK, txn.producer_id, txn.epoch + 1
+
+    def time_out(self, name: str, markers: Markers) -> None:
+        self._fence(name, markers)
+
+    def _fence(self, name: str, markers: Markers) -> None:
+        txn = self.txns[name]
+        self._end(name, txn._replace(epoch=txn.epoch + 1, marker_epoch=txn.epoch + 1), False, markers)
+
+    def _problem(self, asked: effects.SlotTxn) -> int:
+        txn = self.txns.get(asked.transactional_id)
+        if txn is None or txn.producer_id != asked.producer_id:
+            return INVALID_MAPPING
+        return OK if txn.epoch == asked.producer_epoch else FENCED
+
+    def add_to_txn(self, asked: effects.SlotTxn, places: Sequence[TopicPartition]) -> int:
+        problem = self._problem(asked)
+        txn = self.txns.get(asked.transactional_id)
+        if problem or txn is None:
+            return problem
+        if txn.phase is Phase.PREPARED:
+            return CONCURRENT
+        before = txn.places if txn.phase is Phase.ONGOING else ()
+        self.txns[asked.transactional_id] = Txn(
+            txn.producer_id, txn.epoch, Phase.ONGOING, places=tuple(sorted({*before, *places}))
+        )
+        return OK
+
+    def _verified(self, asked: effects.SlotTxn, place: TopicPartition) -> int:
+        """What the leader of a partition hears from the coordinator before the first write of a transaction."""
+        problem = self._problem(asked)
+        if problem:
+            return INVALID_EPOCH if problem == FENCED else problem
+        txn = self.txns[asked.transactional_id]
+        return OK if txn.phase is Phase.ONGOING and place in txn.places else INVALID_STATE
+
+    def produce(self, asked: effects.Produce) -> tuple[int, int]:
+        log = self.logs[asked.place]
+        mine = (asked.txn.producer_id, asked.txn.producer_epoch)
+        if any(one.producer_id == mine[0] and one.epoch > mine[1] for one in log.entries):
+            return INVALID_EPOCH, -1
+        is_open = any(one.fate is Fate.OPEN and (one.producer_id, one.epoch) == mine for one in log.entries)
+        problem = OK if is_open else self._verified(asked.txn, asked.place)
+        if problem:
+            return problem, -1
+        written = [at for at, one in enumerate(log.entries) if one.sequence is not None and (one.producer_id, one.epoch) == mine]
+        if asked.sequence < len(written):
+            return OK, written[asked.sequence]  # a duplicate: what was written first is confirmed
+        if asked.sequence > len(written):
+            return OUT_OF_ORDER, -1
+        entry = Entry(*mine, asked.sequence, asked.record, Fate.OPEN)
+        self.logs[asked.place] = log._replace(entries=(*log.entries, entry))
+        return OK, len(log.entries)
+
+    def write_receipt(self, asked: effects.WriteReceipt) -> int:
+        problem = self._verified(asked.txn, RECEIPTS)
+        if not problem:
+            self.pending[asked.txn.producer_id] = ((asked.txn.transactional_id, asked.place), asked.metadata)
+        return problem
+
+    def read_receipt(self, asked: effects.ReadReceipt) -> tuple[int, str | None]:
+        wanted = (asked.group, asked.place)
+        if any(place == wanted for place, _ in self.pending.values()):
+            return UNSTABLE, None
+        return OK, self.receipts.get(wanted)
+
+    def end_txn(self, asked: effects.SlotTxn, is_commit: bool, markers: Markers) -> int:
+        problem = self._problem(asked)
+        txn = self.txns.get(asked.transactional_id)
+        if problem or txn is None:
+            return problem
+        if txn.phase is Phase.EMPTY or (txn.phase is not Phase.ONGOING and txn.is_commit != is_commit):
+            return INVALID_STATE
+        if txn.phase is Phase.PREPARED:
+            return CONCURRENT
+        if txn.phase is Phase.ONGOING:
+            self._end(asked.transactional_id, txn._replace(marker_epoch=txn.epoch), is_commit, markers)
+        return OK
+
+    def _end(self, name: str, txn: Txn, is_commit: bool, markers: Markers) -> None:
+        """`places` are sorted, and the receipts come last: the first place is a partition, if there is one."""
+        first, rest = txn.places[:1], txn.places[1:]
+        txn = txn._replace(phase=Phase.PREPARED, is_commit=is_commit)
+        written, held = {
+            Markers.WRITTEN: (txn.places, ()),
+            Markers.HELD: ((), txn.places),
+            Markers.FIRST_HELD: (first, rest),
+            Markers.FORGOTTEN: ((), ()),
+            Markers.FIRST_FORGOTTEN: (first, ()),
+            Markers.LAST_FORGOTTEN: (rest, ()),
+        }[markers]
+        self._write_markers(txn, written)
+        self._set_held(name, txn, held)
+
+    def _set_held(self, name: str, txn: Txn, held: tuple[TopicPartition, ...]) -> None:
+        self.txns[name] = txn._replace(phase=Phase.PREPARED if held else Phase.COMPLETE, places=(), held=held)
+
+    def _write_markers(self, txn: Txn, places: Iterable[TopicPartition]) -> None:
+        for place in places:
+            if place == RECEIPTS:
+                written = self.pending.pop(txn.producer_id, None)
+                if written is not None and txn.is_commit:
+                    self.receipts[written[0]] = written[1]
+            else:
+                self.logs[place] = self.logs[place].marked(txn.producer_id, txn.marker_epoch, is_commit=txn.is_commit)
+
+    def with_held_markers(self) -> list[str]:
+        return [name for name, txn in self.txns.items() if txn.held]
+
+    def release(self, name: str, *, is_forgotten: bool = False) -> None:
+        """The markers that were held are written, or their coordinator is killed and forgets them."""
+        txn = self.txns[name]
+        if not is_forgotten:
+            self._write_markers(txn, txn.held)
+        self._set_held(name, txn, ())
+
+    def ongoing(self) -> list[str]:
+        return [name for name, txn in self.txns.items() if txn.phase is Phase.ONGOING]
+
+    def truncate(self) -> None:
+        """Retention deletes everything that readers could have read."""
+        for place, log in self.logs.items():
+            self.logs[place] = log._replace(start=log.last_stable_offset)
+
+    def fetch(self, place: TopicPartition, offset: int) -> tuple[int, int, bool] | None:
+        log = self.logs[place]
+        if not log.start <= offset < log.last_stable_offset:
+            return None
+        found = log.entries[offset]
+        return found.producer_id, found.epoch, found.fate is Fate.ABORTED

@@ -1,0 +1,15 @@
+"""The search is shown to find what broke earlier versions of the protocol."""
+
+from __future__ import annotations
+
+import pytest
+from tests.model.mutations import PLANTED, Planted, planted
+from tests.model.programs import Library
+from tests.model.search import Search
+
+
+@pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.patch.__name__)
+def test_a_planted_bug_is_found(bug: Planted) -> None:
+    with planted(bug.patch):
+        found = Search(Library(), bug.scenario, bug.deviations, allows=bug.allows).run()
+    assert found.finding is not None

@@ -1,0 +1,451 @@
+"""The whole model: processes, tasks, late requests, the two systems they write to; and the moves a scheduler may choose from.
+
+Left alone, the world takes the default move until the mirror has copied everything. A schedule is a list of deviations from
+that: a fault, a switch to the other process, something that was late and comes now.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, NamedTuple
+
+from tests.model import effects
+from tests.model.delta_log import Snapshot, land
+from tests.model.driver import Ended, Run, TakeOver
+from tests.model.effects import NO_ANSWER, Effect
+from tests.model.invariants import Violation, check_commit, check_done, check_target, require
+from tests.model.programs import Library, Node
+from tests.model.slot import SlotTask
+from tests.model.source import Scenario, SparkCheckpoint, plan
+from tests.model.target_cluster import FENCED, Markers, Phase, TargetCluster
+
+MAX_STARTS = 12
+MAX_STEPS = 1_500
+MOST_RIVALS = 2
+"""Processes that live at once."""
+
+
+class Delivery(enum.Enum):
+    OK = "answered"
+    REPLY_LOST = "applied, reply lost"
+    LOST = "request lost"
+    LATE = "delayed"
+    NOT_DURABLE = "refused by a coordinator whose newer epoch does not last"
+
+
+class Kind(enum.Enum):
+    """Kinds of moves. A process that is `PERFORM`ed is the one that runs on by default."""
+
+    PERFORM = "perform"
+    TASK = "task"
+    START = "start"
+    CRASH = "crash"
+    SWITCH = "switch"
+    LOSE_TASK = "lose task"
+    ZOMBIE_STEP = "zombie step"
+    ZOMBIE = "zombie runs on"
+    LETTER = "late request arrives"
+    TIME_OUT = "time out"
+    RELEASE = "held markers are written"
+    FORGET = "held markers are forgotten"
+    EXPIRE = "receipts expire"
+    TRUNCATE = "retention"
+    LOSE_CHECKPOINT = "Spark checkpoint lost"
+    REWIND_CHECKPOINT = "Spark checkpoint restored from its beginning"
+
+
+class Move(NamedTuple):
+    """`who`: the number of a process, task or letter, or a transactional id."""
+
+    kind: Kind
+    who: Any = None
+    delivery: Delivery = Delivery.OK
+    markers: Markers = Markers.WRITTEN
+
+    def __str__(self) -> str:
+        words = [self.kind.value, *([] if self.who is None else [str(self.who)])]
+        if self.delivery is not Delivery.OK:
+            words.append(f"({self.delivery.value})")
+        if self.markers is not Markers.WRITTEN:
+            words.append(f"(markers {self.markers.value})")
+        return " ".join(words)
+
+
+class Process(NamedTuple):
+    number: int
+    node: Node
+    awaited: tuple[int, ...] = ()
+
+
+class Task(NamedTuple):
+    """`owner`: the process that waits for it; None for a zombie."""
+
+    node: Node
+    owner: int | None
+
+
+_LOST_AND_LATE = (Delivery.REPLY_LOST, Delivery.LOST, Delivery.LATE)
+_FAULTS: dict[type, tuple[Delivery, ...]] = {
+    effects.Look: (Delivery.LOST,),
+    effects.Commit: _LOST_AND_LATE,
+    effects.InitProducerId: (Delivery.REPLY_LOST, Delivery.LATE),
+    effects.AddToTxn: (Delivery.REPLY_LOST, Delivery.LATE),
+    effects.Produce: _LOST_AND_LATE,
+    effects.WriteReceipt: (Delivery.REPLY_LOST, Delivery.LATE),
+    effects.EndTxn: (Delivery.REPLY_LOST, Delivery.LATE, Delivery.NOT_DURABLE),
+}
+_HELD = (Markers.HELD, Markers.FIRST_HELD)
+_FORGOTTEN = (Markers.FORGOTTEN, Markers.FIRST_FORGOTTEN, Markers.LAST_FORGOTTEN)
+
+
+class World:
+    def __init__(self, library: Library, scenario: Scenario) -> None:
+        self.library, self.scenario = library, scenario
+        self.target = TargetCluster(scenario.places)
+        self.table: Snapshot | None = None
+        self.spark = SparkCheckpoint()
+        self.processes: dict[int, Process] = {}
+        self.tasks: dict[int, Task] = {}
+        self.letters: tuple[Effect, ...] = ()
+        self.current: int | None = None
+        self.starts = self.task_count = self.waits = self.steps = 0
+        self.is_copied = self.is_confirmed = self.is_stuck = False
+        self.confirming: int | None = None
+        self.has_lost_logs = not scenario.keeps_logs
+
+    def fork(self) -> World:
+        copy = object.__new__(World)
+        copy.__dict__.update(self.__dict__)
+        copy.target = self.target.fork()
+        copy.processes, copy.tasks = dict(self.processes), dict(self.tasks)
+        return copy
+
+    def key(self) -> int:
+        """Equal for worlds with the same future (and for others with a probability of 2^-64)."""
+        return hash(
+            (
+                self.target.key(),
+                self.table,
+                self.spark,
+                tuple(self.processes.values()),
+                tuple(self.tasks.items()),
+                self.letters,
+                (self.current, self.starts, self.waits, self.confirming),
+                (self.is_copied, self.is_confirmed, self.is_stuck, self.has_lost_logs),
+            )
+        )
+
+    # --- what can be chosen
+
+    def default(self) -> Move | None:
+        """None: nothing is left to do."""
+        if self.is_stuck:
+            return None
+        if self.current is not None:
+            process = self.processes[self.current]
+            waiting = [task for task in process.awaited if self.tasks[task].node.request is not None]
+            return Move(Kind.TASK, waiting[0]) if waiting else Move(Kind.PERFORM, self.current)
+        if not self.is_copied:
+            return Move(Kind.START)
+        if self.letters:
+            return Move(Kind.LETTER, 0)
+        for task in self.tasks:
+            return Move(Kind.ZOMBIE, task)
+        for name in self.target.with_held_markers():
+            return Move(Kind.RELEASE, name)
+        for name in self.target.ongoing():
+            return Move(Kind.TIME_OUT, name)
+        return None if self.is_confirmed else Move(Kind.START)
+
+    def deviations(self) -> list[Move]:
+        """Everything else that may happen now. Only while the mirror is at work: then faults stop."""
+        default = self.default()
+        if default is None or default.kind not in (Kind.PERFORM, Kind.TASK, Kind.START):
+            return []
+        moves = [] if default.kind is Kind.START else self._faults_of(default)
+        moves += [Move(Kind.SWITCH, number) for number in self.processes if number != self.current]
+        if self.current is not None:
+            moves.append(Move(Kind.CRASH, self.current))
+            if len(self.processes) < MOST_RIVALS and self.scenario.has_zombies:
+                moves.append(Move(Kind.START))
+        for number, task in self.tasks.items():
+            if task.owner is None:
+                moves += [Move(Kind.ZOMBIE_STEP, number), Move(Kind.ZOMBIE, number)]
+            elif task.node.request is not None and self.scenario.has_zombies:
+                moves.append(Move(Kind.LOSE_TASK, number))
+        moves += [Move(Kind.LETTER, at) for at in range(len(self.letters))]
+        moves += [
+            Move(Kind.TIME_OUT, name, markers=markers)
+            for name in self.target.ongoing()
+            for markers in (Markers.WRITTEN, *self._odd_markers(is_commit=False))
+        ]
+        for name in self.target.with_held_markers():
+            moves.append(Move(Kind.RELEASE, name))
+            if Markers.FORGOTTEN in self._odd_markers(self.target.txns[name].is_commit):
+                moves.append(Move(Kind.FORGET, name))
+        if self.target.receipts:
+            moves.append(Move(Kind.EXPIRE))
+        if any(log.start < log.last_stable_offset for log in self.target.logs.values()):
+            moves.append(Move(Kind.TRUNCATE))
+        if not self.processes and self.spark.ends is not None:
+            moves += [Move(Kind.LOSE_CHECKPOINT), Move(Kind.REWIND_CHECKPOINT)]
+        return moves
+
+    def _faults_of(self, default: Move) -> list[Move]:
+        request = (self.processes if default.kind is Kind.PERFORM else self.tasks)[default.who].node.request
+        moves = [default._replace(delivery=delivery) for delivery in _FAULTS.get(type(request), ())]
+        if isinstance(request, effects.InitProducerId) and self._is_ongoing(request.transactional_id):
+            moves += [default._replace(markers=markers) for markers in self._odd_markers(is_commit=False)]
+        if isinstance(request, effects.EndTxn) and self._is_ongoing(request.txn.transactional_id):
+            moves += [default._replace(markers=markers) for markers in self._odd_markers(request.is_commit)]
+        return moves
+
+    def _is_ongoing(self, name: str) -> bool:
+        txn = self.target.txns.get(name)
+        return txn is not None and txn.phase is Phase.ONGOING
+
+    def _odd_markers(self, is_commit: bool) -> tuple[Markers, ...]:
+        forgets = self.scenario.forgets_commits if is_commit else self.scenario.forgets_aborts
+        return _HELD + _FORGOTTEN if forgets else _HELD
+
+    # --- what happens then
+
+    def take(self, move: Move) -> None:
+        """One step. Raises Violation."""
+        self.steps += 1
+        require(self.steps < MAX_STEPS, "recovery does not end: too many steps without a fault")
+        match move.kind:
+            case Kind.PERFORM:
+                self._perform(move)
+            case Kind.TASK | Kind.ZOMBIE_STEP:
+                self._step_task(move.who, move)
+            case Kind.ZOMBIE:
+                while move.who in self.tasks:
+                    self._step_task(move.who, move)
+            case Kind.START:
+                self._start()
+            case Kind.CRASH:
+                self._bury(move.who)
+            case Kind.SWITCH:
+                self.current = move.who
+            case Kind.LOSE_TASK:
+                self._lose_task(move.who)
+            case Kind.LETTER:
+                letter = self.letters[move.who]
+                self.letters = self.letters[: move.who] + self.letters[move.who + 1 :]
+                self._apply(letter, move.markers)
+            case _:
+                self._surroundings(move)
+
+    def _surroundings(self, move: Move) -> None:
+        match move.kind:
+            case Kind.TIME_OUT:
+                self.target.time_out(move.who, move.markers)
+            case Kind.RELEASE:
+                self.target.release(move.who)
+            case Kind.FORGET:
+                self.target.release(move.who, is_forgotten=True)
+            case Kind.EXPIRE:
+                self.target.receipts.clear()
+            case Kind.TRUNCATE:
+                self.has_lost_logs = True
+                self.target.truncate()
+            case Kind.LOSE_CHECKPOINT:
+                self.spark = SparkCheckpoint(was_quiet=self.spark.was_quiet)
+            case Kind.REWIND_CHECKPOINT:
+                self.spark = SparkCheckpoint(ends=(0,) * len(self.scenario.logs), was_quiet=self.spark.was_quiet)
+            case _:
+                raise AssertionError(f"not a move of the surroundings: {move}")
+        self._check_target()
+
+    def _start(self) -> None:
+        require(self.starts < MAX_STARTS, "recovery does not end: one start after another")
+        number, self.starts = self.starts, self.starts + 1
+        if not self.processes and self.is_copied:
+            self.confirming = number
+        self.processes[number] = Process(number, self.library.start(TakeOver(Run(self.scenario, number))))
+        self.current = number
+
+    def _bury(self, number: int) -> None:
+        """Its tasks go on as zombies."""
+        process = self.processes.pop(number)
+        for task in process.awaited:
+            if self.tasks[task].node.request is None or not self.scenario.has_zombies:
+                del self.tasks[task]
+            else:
+                self.tasks[task] = self.tasks[task]._replace(owner=None)
+        self.current = next(iter(self.processes), None)
+
+    def _lose_task(self, number: int) -> None:
+        """Spark takes it for dead and starts another attempt; the lost one goes on."""
+        task = self.tasks[number]
+        assert task.owner is not None
+        program = task.node.program
+        assert isinstance(program, SlotTask)
+        again = SlotTask(
+            program.scenario, program.run, program.decision, program.slot, program.attempt + 1, program.ranges, program.positions
+        )
+        self.tasks[number] = task._replace(owner=None)
+        self.task_count += 1
+        self.tasks[self.task_count] = Task(self.library.start(again), task.owner)
+        process = self.processes[task.owner]
+        awaited = tuple(self.task_count if one == number else one for one in process.awaited)
+        self.processes[task.owner] = process._replace(awaited=awaited)
+
+    def _perform(self, move: Move) -> None:
+        process = self.processes[move.who]
+        request = process.node.request
+        assert request is not None
+        if isinstance(request, effects.RunTasks):
+            if not process.awaited:
+                self._launch(process, request)
+                return
+            answer: Any = tuple(self.tasks.pop(task).node.outcome for task in process.awaited)
+        else:
+            answer = self._answer(request, move)
+        self._go_on(process.number, self.library.go_on(process.node, answer))
+
+    def _launch(self, process: Process, request: effects.RunTasks) -> None:
+        self.waits = 0
+        awaited = []
+        for slot in sorted({one.slot for one in request.ranges}):
+            ranges = tuple(one for one in request.ranges if one.slot == slot)
+            program = SlotTask(self.scenario, request.run, request.decision, slot, 0, ranges, request.positions)
+            self.task_count += 1
+            self.tasks[self.task_count] = Task(self.library.start(program), process.number)
+            awaited.append(self.task_count)
+        self.processes[process.number] = process._replace(awaited=tuple(awaited))
+
+    def _go_on(self, number: int, node: Node) -> None:
+        self.processes[number] = Process(number, node)
+        if node.request is None:
+            self._bury(number)
+            self._ended(number, node.outcome)
+
+    def _ended(self, number: int, ended: Ended) -> None:
+        """A run that was taken over and had nothing left to write may not have noticed."""
+        assert self.table is not None
+        is_owner = self.table.run_id == f"run-{number}"
+        match ended.outcome:
+            case "done" if is_owner:
+                self.is_copied = True
+                self.is_confirmed = number == self.confirming
+                check_done(self.scenario, self.target, self.table, is_final=self.is_confirmed and not self.processes)
+            case "done" | "Fenced" if not is_owner:
+                pass
+            case "RecoverNeeded" if is_owner and self.has_lost_logs and self._lacks_receipts():
+                self.is_stuck = True
+            case _:
+                raise Violation(f"run {number} ended with {ended.outcome}: {ended.detail}")
+
+    def _lacks_receipts(self) -> bool:
+        """Whether a transaction that is to be resolved has none: it was aborted, or its receipt expired or is pending."""
+        assert self.table is not None
+        return any(receipt not in self.target.receipts for receipt in self.table.doubtful_receipts())
+
+    def _step_task(self, number: int, move: Move) -> None:
+        task = self.tasks[number]
+        request = task.node.request
+        assert request is not None
+        node = self.library.go_on(task.node, self._answer(request, move))
+        if node.request is None and task.owner is None:
+            del self.tasks[number]
+        else:
+            self.tasks[number] = Task(node, task.owner)
+
+    def _answer(self, request: Effect, move: Move) -> Any:
+        match move.delivery:
+            case Delivery.LOST:
+                return NO_ANSWER
+            case Delivery.LATE:
+                self.letters = (*self.letters, request)
+                return NO_ANSWER
+            case Delivery.NOT_DURABLE:
+                return FENCED
+        answer = self._apply(request, move.markers)
+        return answer if move.delivery is Delivery.OK else NO_ANSWER
+
+    def _apply(self, request: Effect, markers: Markers) -> Any:
+        target = self.target
+        match request:
+            case effects.Look():
+                return self.table
+            case effects.Create(properties):
+                self.table = self.table or Snapshot(0, properties)
+                return None
+            case effects.Commit():
+                return self._commit(request)
+            case effects.ListOffsets(places, is_committed):
+                logs = [target.logs[place] for place in places]
+                return tuple(log.last_stable_offset if is_committed else len(log.entries) for log in logs)
+            case effects.DescribeProducers(places):
+                return tuple(target.logs[place].open_producers() for place in places)
+            case effects.Fetch(place, offset):
+                return target.fetch(place, offset)
+            case effects.ReadReceipt():
+                return target.read_receipt(request)
+            case effects.Plan(run, positions):
+                self.spark, planned = plan(self.spark, self.scenario, run, dict(positions))
+                return planned
+            case effects.CommitMicroBatch(batch_id):
+                self.spark = self.spark._replace(committed_id=batch_id)
+                return None
+            case effects.Wait():
+                return self._wait()
+        return self._write(request, markers)
+
+    def _write(self, request: Effect, markers: Markers) -> Any:
+        target = self.target
+        match request:
+            case effects.InitProducerId(name):
+                answer: Any = target.init_producer_id(name, markers)
+                self._check_target()
+                return answer
+            case effects.AddToTxn(txn, places):
+                return target.add_to_txn(txn, places)
+            case effects.Produce():
+                return target.produce(request)
+            case effects.WriteReceipt():
+                return target.write_receipt(request)
+            case effects.EndTxn(txn, is_commit):
+                answer = target.end_txn(txn, is_commit, markers)
+                self._check_target()
+                return answer
+        raise AssertionError(f"nobody answers {request}")
+
+    def _commit(self, commit: effects.Commit) -> bool:
+        before = self.table
+        assert before is not None
+        after = land(before, commit, is_spark=self.scenario.is_spark_writer)
+        if after is None:
+            return False
+        if after is not before:
+            check_commit(self.scenario, self.target, before, after, commit)
+            self.table = after
+            self._check_target()
+        return True
+
+    def _wait(self) -> None:
+        """Who waits lets the world go on: markers come at last, and what is open too long is aborted."""
+        self.waits += 1
+        if self.waits == 2:
+            for name in self.target.with_held_markers():
+                self.target.release(name)
+        if self.waits == 4:
+            self.waits = 0
+            for name in self.target.ongoing():
+                self.target.time_out(name, Markers.WRITTEN)
+        self._check_target()
+
+    def _check_target(self) -> None:
+        if not self.scenario.keeps_receipts:
+            self.target.receipts.clear()
+        if not self.scenario.keeps_logs:
+            self.target.truncate()
+        check_target(self.scenario, self.target, self.table)
+
+
+def run_on(world: World) -> None:
+    """Without further faults, until nothing is left to do. Raises Violation."""
+    while (move := world.default()) is not None:
+        world.take(move)
