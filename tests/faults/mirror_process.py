@@ -24,7 +24,7 @@ class MirrorProcess:
     """One run. Standard output and error are appended to `log_file`; scratch files lie in `scratch`."""
 
     def __init__(self, conf: Path, gate: str, log_file: Path, scratch: Path, engine: str, environment: Mapping[str, str]) -> None:
-        self.log_file, self.started_at = log_file, time.monotonic()
+        self.log_file = log_file
         self._log_start = log_file.stat().st_size if log_file.exists() else 0
         scratch.mkdir(exist_ok=True)
         started = launch.Forked if engine == WITHOUT_SPARK else launch.anew

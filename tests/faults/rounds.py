@@ -86,14 +86,12 @@ class Scene:
     engine: str = SPARK
     client: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     groups: Mapping[str, Any] = field(default_factory=dict)
-    replication_factor: int = 1
     records_per_s: float = 400
     seed: int = 0
     checks_meanwhile: bool = False
     environment: dict[str, str] = field(default_factory=dict)
     more: dict[str, Any] = field(default_factory=dict)
     mirror: MirrorProcess | None = None
-    starts: int = 0
     _gate: Gate = field(init=False)
     _writers: Writers = field(init=False)
     _checker: Checker = field(init=False)
@@ -148,7 +146,6 @@ class Scene:
                 self.engine,
                 self.environment,
             )
-            self.starts += 1
         return self.mirror
 
     def running_or_ended(self) -> MirrorProcess:
@@ -254,10 +251,7 @@ class Scene:
 
     def _create_topics(self) -> Sequence[TopicPartition]:
         admin = AdminClient({"bootstrap.servers": self.source, "log_level": 0})
-        new = [
-            NewTopic(name, partitions, self.replication_factor, config={"retention.ms": "-1"})
-            for name, partitions in self.topics.items()
-        ]
+        new = [NewTopic(name, partitions, 1, config={"retention.ms": "-1"}) for name, partitions in self.topics.items()]
         for created in admin.create_topics(new).values():
             created.result(30)
         return [TopicPartition(name, number) for name, partitions in self.topics.items() for number in range(partitions)]
