@@ -148,13 +148,6 @@ def difference_of_records(source: npt.NDArray[np.uint64], target: npt.NDArray[np
     return ", ".join(parts)
 
 
-def difference_of_batches(source: npt.NDArray[np.uint64], target: npt.NDArray[np.uint64]) -> str:
-    """Which parts of two batches differ, as the end of a sentence; for batches that nobody could open."""
-    ours, theirs = source.view(_BATCH_CONTENT)[0], target.view(_BATCH_CONTENT)[0]
-    names = [name.replace("_", " ") for name in _BATCH_CONTENT.names or () if ours[name] != theirs[name]]
-    return "their batches differ in " + ", ".join(names)
-
-
 def same_content(source: Items, target: Items) -> npt.NDArray[np.bool_]:
     """Pairwise, for items of equal number. Damaged ones equal nothing."""
     same = (source["content"] == target["content"]).all(axis=1) & (source["level"] == target["level"])

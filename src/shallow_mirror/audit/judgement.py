@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from shallow_mirror.audit.differences import Difference, DifferenceKind, merged
-from shallow_mirror.audit.items import NOWHERE, Items, Level, difference_of_batches, difference_of_records
+from shallow_mirror.audit.items import NOWHERE, Items, Level, difference_of_records
 from shallow_mirror.audit.pairing import Leftovers, found_elsewhere, without
 from shallow_mirror.audit.rows import KINDS, QUARANTINED, MapRows
 from shallow_mirror.types import TopicPartition
@@ -161,7 +161,7 @@ def _damaged(left: Leftovers, known: Circumstances, differences: list[Difference
 
 
 def _changed(left: Leftovers, known: Circumstances, differences: list[Difference]) -> Leftovers:
-    """Something else stands where the copy ought to be."""
+    """Another record stands where the copy ought to be; batches that overlap were opened before."""
     by_offset = {int(offset): j for j, offset in enumerate(left.target["offset"].tolist())}
     pairs = []
     for i, partner in enumerate(left.source["partner"].tolist()):
@@ -169,10 +169,7 @@ def _changed(left: Leftovers, known: Circumstances, differences: list[Difference
         if j is None:
             continue
         source, target = left.source[i], left.target[j]
-        tell: Callable[[Any, Any], str] = difference_of_batches
-        if source["level"] == target["level"] == Level.RECORD:
-            tell = difference_of_records
-        reason = tell(source["content"], target["content"]) if source["level"] == target["level"] else "another record is there"
+        reason = difference_of_records(source["content"], target["content"])
         differences.append(known.difference(DifferenceKind.CHANGED, reason, **(_target_range(target) | _source_range(source))))
         pairs.append((i, j))
     return without(left, [i for i, _ in pairs], [j for _, j in pairs])
