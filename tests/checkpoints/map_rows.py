@@ -15,6 +15,7 @@ from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition,
 SOURCE = SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", 0)
 TARGET = TargetPartition("orders", "tgttgttgttgttgttgttgtA", 0)
 TXN = SlotTxn("m-0", 1000, 3)
+NEWER = SlotTxn("m-0", 1000, 4)
 
 
 def run_of(name: str) -> RunIdentity:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import polars
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from tests.checkpoints.map_rows import TXN, Faulty, data, lose, once, run_of
+from tests.checkpoints.map_rows import NEWER, TXN, Faulty, data, lose, once, run_of
 
 from shallow_mirror.checkpoints import offset_map_owner
 from shallow_mirror.checkpoints.offset_map import OffsetMap
@@ -23,7 +25,6 @@ from shallow_mirror.checkpoints.tables import WriterName, choose_writer, open_wr
 from shallow_mirror.errors import ConfigError, Fenced, MirrorError, OutcomeUnknown
 from shallow_mirror.types import SlotTxn
 
-NEWER = SlotTxn("m-0", 1000, 4)
 EMPTY = OFFSET_MAP.empty_table()
 
 
@@ -253,3 +254,22 @@ def test_the_two_writers_cannot_take_turns_on_one_table(place: Place) -> None:
     with pytest.raises(ConfigError, match=f"take turns on one table, set tables_writer: {place.name}"):
         place.take("two", stranger)
     assert place.delta_version() == 0
+
+
+# --- other readers
+
+
+def test_polars_and_duckdb_see_the_rows_that_the_writer_reads(place: Place) -> None:
+    writer, file = place.created(), f"{place.tables}/offset_map"
+    for start in (1, 2):
+        writer.append(opened(writer), pa.concat_tables([rows(start), rows(start + 10, TXN)]), start, {})
+    writer.delete(opened(writer), (Comparison("source_start", "=", 11),), 3, {})
+    expected = sorted(opened(writer).read().to_pylist(), key=lambda row: row["source_start"])
+    assert [row["source_start"] for row in expected] == [1, 2, 12]
+    assert polars.scan_delta(file).sort("source_start").collect().to_dicts() == expected
+    files = DeltaTable(file).to_pyarrow_dataset()
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        found = connection.sql("SELECT * FROM files ORDER BY source_start").to_arrow_table()
+    assert found.to_pylist() == expected
+    assert files.schema.names == found.column_names
