@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import pytest
 from tests.model import slot
 from tests.model.driver import PlannedFrame
+from tests.model.moves import Delivery, Kind, Move
 from tests.model.scenarios import ONE_SLOT
 from tests.model.source import Scenario
 from tests.model.target_cluster import Markers
-from tests.model.world import Delivery, Kind, Move
 
 from shallow_mirror.checkpoints import offset_map_owner
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
@@ -234,9 +234,10 @@ def start_where_spark_says(patch: pytest.MonkeyPatch) -> None:
 
 
 class Planted(NamedTuple):
-    """A mutation, and a search that is large enough to find it: `allows` says which deviations it needs."""
+    """A mutation, what it leads to, and a search that is large enough to show it: `allows` says which deviations it needs."""
 
     patch: Patch
+    leads_to: str
     deviations: int
     scenario: Scenario = Scenario(logs=("rm", "r"), plan_sizes=(2,))
     allows: Callable[[Move], bool] = lambda move: move.kind is Kind.TIME_OUT
@@ -259,32 +260,37 @@ def _zombie_forgotten(move: Move) -> bool:
 TWO_BATCHES = Scenario(logs=("rr", "r"), plan_sizes=(1,))
 
 PLANTED = (
-    Planted(skip_the_read_back, 2, replace(ONE_SLOT, is_spark_writer=True), _only(Kind.START, Kind.SWITCH)),
-    Planted(end_before_deciding, 0),
-    Planted(reuse_a_producer_epoch, 0, ONE_SLOT),
-    Planted(forget_to_resolve_one_slot, 1, allows=_only(Kind.CRASH)),
-    Planted(trust_the_batch_id, 2, TWO_BATCHES, _only(Kind.CRASH, Kind.LOSE_CHECKPOINT)),
-    Planted(start_where_spark_says, 1, allows=_only(Kind.CRASH)),
-    Planted(read_evidence_before_fencing, 3, ONE_SLOT, _late_end_txn),
-    Planted(take_an_absent_receipt_for_no, 2, replace(ONE_SLOT, keeps_receipts=False), _only(Kind.CRASH)),
+    Planted(skip_the_read_back, "not decided", 2, replace(ONE_SLOT, is_spark_writer=True), _only(Kind.START, Kind.SWITCH)),
+    Planted(end_before_deciding, "not decided", 0),
+    Planted(reuse_a_producer_epoch, "the map says", 0, ONE_SLOT),
+    Planted(forget_to_resolve_one_slot, "a settled row says", 1, allows=_only(Kind.CRASH)),
+    Planted(trust_the_batch_id, "the map ends", 2, TWO_BATCHES, _only(Kind.CRASH, Kind.LOSE_CHECKPOINT)),
+    Planted(start_where_spark_says, "OffsetMapConflict", 1, allows=_only(Kind.CRASH)),
+    Planted(read_evidence_before_fencing, "not decided", 3, ONE_SLOT, _late_end_txn),
+    Planted(take_an_absent_receipt_for_no, "not decided", 2, replace(ONE_SLOT, keeps_receipts=False), _only(Kind.CRASH)),
     Planted(
-        take_anything_else_in_the_log_for_no, 2, replace(ONE_SLOT, keeps_receipts=False, keeps_logs=False), _only(Kind.CRASH)
+        take_anything_else_in_the_log_for_no,
+        "not decided",
+        2,
+        replace(ONE_SLOT, keeps_receipts=False, keeps_logs=False),
+        _only(Kind.CRASH),
     ),
-    Planted(wait_for_a_pending_receipt, 1, replace(ONE_SLOT, forgets_aborts=True)),
-    Planted(take_any_receipt_of_the_slot_for_ours, 1, ONE_SLOT),
-    Planted(leave_marker_rows_behind, 1),
-    Planted(remove_by_slot, 1, TWO_BATCHES),
-    Planted(write_no_settled_mark, 0),
+    Planted(wait_for_a_pending_receipt, "does not end", 1, replace(ONE_SLOT, forgets_aborts=True)),
+    Planted(take_any_receipt_of_the_slot_for_ours, "a settled row says", 1, ONE_SLOT),
+    Planted(leave_marker_rows_behind, "a row covers", 1),
+    Planted(remove_by_slot, "settled are gone", 1, TWO_BATCHES),
+    Planted(write_no_settled_mark, "without recording", 0),
     Planted(
         take_the_answer_to_end_txn_for_the_end,
+        "a settled row says",
         1,
         replace(ONE_SLOT, forgets_commits=True, has_zombies=False),
         lambda move: move.markers is Markers.FORGOTTEN,
     ),
-    Planted(go_on_before_every_slot_is_definite, 1),
-    Planted(return_normally_after_a_removal, 1),
-    Planted(use_a_micro_batch_number_again, 1, ONE_SLOT),
-    Planted(keep_the_positions_of_before_the_resolution, 1),
-    Planted(forget_the_forgotten_abort_marker, 1, replace(ONE_SLOT, forgets_aborts=True)),
-    Planted(decide_behind_forgotten_records, 3, replace(ONE_SLOT, forgets_aborts=True), _zombie_forgotten),
+    Planted(go_on_before_every_slot_is_definite, "a settled row says", 1),
+    Planted(return_normally_after_a_removal, "the map ends", 1),
+    Planted(use_a_micro_batch_number_again, "used again", 1, ONE_SLOT),
+    Planted(keep_the_positions_of_before_the_resolution, "the map ends", 1),
+    Planted(forget_the_forgotten_abort_marker, "duplicated", 1, replace(ONE_SLOT, forgets_aborts=True)),
+    Planted(decide_behind_forgotten_records, "duplicated", 3, replace(ONE_SLOT, forgets_aborts=True), _zombie_forgotten),
 )

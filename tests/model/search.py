@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tests.model.invariants import Violation
+from tests.model.moves import Move
 from tests.model.programs import Library
 from tests.model.source import Scenario
-from tests.model.world import Move, World
+from tests.model.world import World
 
 
 class Deviation(NamedTuple):

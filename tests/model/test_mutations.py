@@ -13,3 +13,4 @@ def test_a_planted_bug_is_found(bug: Planted) -> None:
     with planted(bug.patch):
         found = Search(Library(), bug.scenario, bug.deviations, allows=bug.allows).run()
     assert found.finding is not None
+    assert bug.leads_to in found.finding.violation

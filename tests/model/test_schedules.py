@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from tests.model import effects
 from tests.model.invariants import Violation
+from tests.model.moves import Delivery, Kind, Move
 from tests.model.mutations import decide_behind_forgotten_records, planted
 from tests.model.programs import Library
 from tests.model.scenarios import ONE_SLOT, SCENARIOS, TWO_SLOTS
 from tests.model.search import Search, begun
 from tests.model.target_cluster import Markers
-from tests.model.world import Delivery, Kind, Move, World, run_on
+from tests.model.world import World, run_on
 
 SCHEDULES_OF_THE_SMALLEST = 12_000
 SCHEDULES_OF_A_SCENARIO = 500

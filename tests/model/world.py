@@ -6,7 +6,6 @@ that: a fault, a switch to the other process, something that was late and comes 
 
 from __future__ import annotations
 
-import enum
 from typing import Any, NamedTuple
 
 from tests.model import effects
@@ -14,6 +13,7 @@ from tests.model.delta_log import Snapshot, land
 from tests.model.driver import Ended, Run, TakeOver
 from tests.model.effects import NO_ANSWER, Effect
 from tests.model.invariants import Violation, check_commit, check_done, check_target, require
+from tests.model.moves import FORGOTTEN_MARKERS, HELD_MARKERS, Delivery, Kind, Move, faults_of
 from tests.model.programs import Library, Node
 from tests.model.slot import SlotTask
 from tests.model.source import Scenario, SparkCheckpoint, plan
@@ -23,52 +23,6 @@ MAX_STARTS = 12
 MAX_STEPS = 1_500
 MOST_RIVALS = 2
 """Processes that live at once."""
-
-
-class Delivery(enum.Enum):
-    OK = "answered"
-    REPLY_LOST = "applied, reply lost"
-    LOST = "request lost"
-    LATE = "delayed"
-    NOT_DURABLE = "refused by a coordinator whose newer epoch does not last"
-
-
-class Kind(enum.Enum):
-    """Kinds of moves. A process that is `PERFORM`ed is the one that runs on by default."""
-
-    PERFORM = "perform"
-    TASK = "task"
-    START = "start"
-    CRASH = "crash"
-    SWITCH = "switch"
-    LOSE_TASK = "lose task"
-    ZOMBIE_STEP = "zombie step"
-    ZOMBIE = "zombie runs on"
-    LETTER = "late request arrives"
-    TIME_OUT = "time out"
-    RELEASE = "held markers are written"
-    FORGET = "held markers are forgotten"
-    EXPIRE = "receipts expire"
-    TRUNCATE = "retention"
-    LOSE_CHECKPOINT = "Spark checkpoint lost"
-    REWIND_CHECKPOINT = "Spark checkpoint restored from its beginning"
-
-
-class Move(NamedTuple):
-    """`who`: the number of a process, task or letter, or a transactional id."""
-
-    kind: Kind
-    who: Any = None
-    delivery: Delivery = Delivery.OK
-    markers: Markers = Markers.WRITTEN
-
-    def __str__(self) -> str:
-        words = [self.kind.value, *([] if self.who is None else [str(self.who)])]
-        if self.delivery is not Delivery.OK:
-            words.append(f"({self.delivery.value})")
-        if self.markers is not Markers.WRITTEN:
-            words.append(f"(markers {self.markers.value})")
-        return " ".join(words)
 
 
 class Process(NamedTuple):
@@ -82,20 +36,6 @@ class Task(NamedTuple):
 
     node: Node
     owner: int | None
-
-
-_LOST_AND_LATE = (Delivery.REPLY_LOST, Delivery.LOST, Delivery.LATE)
-_FAULTS: dict[type, tuple[Delivery, ...]] = {
-    effects.Look: (Delivery.LOST,),
-    effects.Commit: _LOST_AND_LATE,
-    effects.InitProducerId: (Delivery.REPLY_LOST, Delivery.LATE),
-    effects.AddToTxn: (Delivery.REPLY_LOST, Delivery.LATE),
-    effects.Produce: _LOST_AND_LATE,
-    effects.WriteReceipt: (Delivery.REPLY_LOST, Delivery.LATE),
-    effects.EndTxn: (Delivery.REPLY_LOST, Delivery.LATE, Delivery.NOT_DURABLE),
-}
-_HELD = (Markers.HELD, Markers.FIRST_HELD)
-_FORGOTTEN = (Markers.FORGOTTEN, Markers.FIRST_FORGOTTEN, Markers.LAST_FORGOTTEN)
 
 
 class World:
@@ -193,7 +133,7 @@ class World:
 
     def _faults_of(self, default: Move) -> list[Move]:
         request = (self.processes if default.kind is Kind.PERFORM else self.tasks)[default.who].node.request
-        moves = [default._replace(delivery=delivery) for delivery in _FAULTS.get(type(request), ())]
+        moves = [default._replace(delivery=delivery) for delivery in faults_of(request)]
         if isinstance(request, effects.InitProducerId) and self._is_ongoing(request.transactional_id):
             moves += [default._replace(markers=markers) for markers in self._odd_markers(is_commit=False)]
         if isinstance(request, effects.EndTxn) and self._is_ongoing(request.txn.transactional_id):
@@ -206,7 +146,7 @@ class World:
 
     def _odd_markers(self, is_commit: bool) -> tuple[Markers, ...]:
         forgets = self.scenario.forgets_commits if is_commit else self.scenario.forgets_aborts
-        return _HELD + _FORGOTTEN if forgets else _HELD
+        return HELD_MARKERS + FORGOTTEN_MARKERS if forgets else HELD_MARKERS
 
     # --- what happens then
 
