@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.faults import broker_faults, network_faults, process_faults, steps, storage_faults
 from tests.faults.mirror_process import LOCAL_CLUSTER, SPARK, WITHOUT_SPARK
-from tests.faults.network_faults import NetworkScene
+from tests.faults.network_faults import TARGET, NetworkScene
 from tests.faults.rounds import Fault, Scene
 from tests.faults.steps import Step
 
@@ -175,6 +175,17 @@ AWAY = Campaign(
     cases=broker_faults.away(30),
     open=NetworkScene(WITHOUT_SPARK, checks_meanwhile=False),
 )
+TEN_MINUTES_AWAY = Campaign(
+    name="ten-minutes-away",
+    engine=WITHOUT_SPARK,
+    rounds=4,
+    cases=[
+        (fault, step)
+        for fault, step in broker_faults.away(600)
+        if step is (steps.DECIDED if fault.side == TARGET else steps.PRODUCED)
+    ],
+    open=NetworkScene(WITHOUT_SPARK, checks_meanwhile=False),
+)
 
 ALL = (
     KILLS,
@@ -189,4 +200,5 @@ ALL = (
     ONLY_BROKER,
     ONE_OF_THREE,
     AWAY,
+    TEN_MINUTES_AWAY,
 )
