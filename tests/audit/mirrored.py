@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -144,8 +145,6 @@ class Mirrored:
 
 
 def kafka_text(topic_id: Any) -> str:
-    import base64
-
     return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
 
 
@@ -175,8 +174,7 @@ def data_places(log: PartitionLog) -> list[int]:
         for i, one in enumerate(log.batches)
         if not one.header.is_control
         and not any(
-            (aborted.producer_id, True)
-            == (one.header.producer_id, aborted.first_offset <= one.header.base_offset < aborted.last_offset)
+            one.header.producer_id == aborted.producer_id and aborted.first_offset <= one.header.base_offset < aborted.last_offset
             for aborted in log.aborted
         )
     ]
