@@ -1,0 +1,103 @@
+"""A target that forbids what a mirror needs: one clear error before anything is produced, and a restart that goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+from tests import mirror_runs as runs
+from tests.mirror_runs import catch_up, config, create_topic, high_watermark, read_values, write
+
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
+
+pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(600)]
+
+GUARDED = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+    "transaction.max.timeout.ms": "60000",
+}
+
+
+@pytest.fixture(scope="module")
+def guarded(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    """One cluster that obeys ACLs; everything that no ACL is about is allowed."""
+    nodes = start_clusters(tmp_path_factory.mktemp("guarded"), 1, properties=GUARDED)
+    yield nodes[0]
+    stop_clusters(nodes)
+
+
+class Denied:
+    """Forbids everybody one operation on one resource while the block runs."""
+
+    def __init__(self, cluster: LocalKafka, kind: ResourceType, name: str, operation: AclOperation) -> None:
+        self._cluster = cluster
+        self._pattern = (kind, name, ResourcePatternType.PREFIXED, "User:*", "*", operation, AclPermissionType.DENY)
+
+    def __enter__(self) -> None:
+        client = runs.admin(self._cluster.bootstrap)
+        for future in client.create_acls([AclBinding(*self._pattern)]).values():
+            future.result(30)
+
+    def __exit__(self, *_: object) -> None:
+        client = runs.admin(self._cluster.bootstrap)
+        for future in client.delete_acls([AclBindingFilter(*self._pattern)]).values():
+            assert len(future.result(30)) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "operation", "said"),
+    [
+        (ResourceType.TRANSACTIONAL_ID, AclOperation.WRITE, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED: grant Describe and Write"),
+        (ResourceType.GROUP, AclOperation.READ, "GROUP_AUTHORIZATION_FAILED: grant Describe and Read on the target's groups"),
+        (ResourceType.TOPIC, AclOperation.WRITE, "TOPIC_AUTHORIZATION_FAILED: grant .* Write .* on the target's"),
+    ],
+)
+def test_a_missing_right_is_named_with_what_to_grant_and_nothing_is_visible(
+    kind: ResourceType,
+    operation: AclOperation,
+    said: str,
+    two_clusters: Any,
+    guarded: LocalKafka,
+    topic_name: str,
+    tmp_path: Path,
+    spark: Any,
+) -> None:
+    source, target = two_clusters.source.bootstrap, guarded.bootstrap
+    topic = f"{operation.name}-{topic_name}"[:200]
+    create_topic(source, topic)
+    create_topic(target, topic)
+    write(source, topic, ["a", "b"])
+    settings = config(tmp_path, source, target, [topic], mirror=f"mirror-{kind.name}", write={"slots": 1})
+    name = topic if kind is ResourceType.TOPIC else settings.mirror
+    with Denied(guarded, kind, name, operation), pytest.raises(ConfigError, match=said):
+        catch_up(settings, spark)
+    assert read_values(target, topic) == []
+    assert runs.last_stable_offset(target, topic) == high_watermark(target, topic)
+    catch_up(settings, spark)
+    assert read_values(target, topic) == ["a", "b"]
+
+
+def test_a_transaction_timeout_above_the_brokers_cap_is_refused_with_the_setting(
+    two_clusters: Any, guarded: LocalKafka, topic_name: str, tmp_path: Path, spark: Any
+) -> None:
+    source, target = two_clusters.source.bootstrap, guarded.bootstrap
+    create_topic(source, topic_name)
+    write(source, topic_name, ["a"])
+    too_long = config(tmp_path, source, target, [topic_name], write={"transaction_timeout_ms": 60_001})
+    with pytest.raises(ConfigError, match=r"write\.transaction_timeout_ms: 60001 is above transaction\.max\.timeout\.ms"):
+        catch_up(too_long, spark)
+    assert topic_name not in runs.topics_of(target)
+    catch_up(config(tmp_path, source, target, [topic_name]), spark)
+    assert read_values(target, topic_name) == ["a"]
