@@ -117,12 +117,16 @@ class Search:
 
 
 def begun(library: Library, scenario: Scenario, deviations: int, chance: random.Random) -> tuple[World, Schedule]:
-    """A world that has come to so many deviations, or to its end. Raises Violation."""
-    world, schedule = World(library, scenario), []
+    """A world that has come to so many deviations, or to its end. Raises Violation, with the finding as its text."""
+    world = World(library, scenario)
+    schedule: list[Deviation] = []
     while len(schedule) < deviations and (move := world.default()) is not None:
         moves = world.deviations() if chance.random() < BEGINNING_RATE else []
         if moves:
             move = chance.choice(moves)
             schedule.append(Deviation(world.steps, move))
-        world.take(move)
+        try:
+            world.take(move)
+        except Violation as violation:
+            raise Violation(str(Finding(scenario, tuple(schedule), str(violation)))) from violation
     return world, tuple(schedule)
