@@ -7,8 +7,11 @@ Beside the points of the mirror's own observer there are two of Spark's: `Planne
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,6 +60,13 @@ def session_of(engine: str, conf: str, cores: int) -> Any:
     return None
 
 
+def end_with(parent: int) -> None:
+    """A mirror whose harness was killed would wait for its clusters without end."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
 def main(arguments: Sequence[str]) -> int:
     """The exit code."""
     conf, gate, cores, engine = arguments
@@ -64,6 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     knock_at_every_point(Knock(gate))
     given = session_of(engine, conf, int(cores))
     cli._submitted_session = lambda: given
+    threading.Thread(target=end_with, args=(os.getppid(),), name="harness", daemon=True).start()
     sys.argv = ["shallow-mirror", "run", conf]
     try:
         cli.main()
