@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import pickle
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from shallow_mirror.broker.cluster import Cluster
@@ -41,6 +44,17 @@ class MicroBatchReport:
     rows: tuple[DecidedSegment, ...]
     fetched_bytes: int
     duration_ms: Mapping[str, float]
+
+
+_LOST_WORKER = re.compile(
+    r"Python worker exited unexpectedly|Python worker failed to connect back|waiting for the Python worker to connect back"
+    r"|ExecutorLostFailure"
+)
+
+
+def lost_worker(text: str) -> str | None:
+    """The line in which Spark says that a process of its own went away, which the next attempt may survive."""
+    return next((line.strip() for line in text.splitlines() if _LOST_WORKER.search(line)), None)
 
 
 class StoppedBeforeMicroBatch(Exception):
@@ -170,7 +184,14 @@ class MicroBatchSink:
             routes=dict(self._targets.known),
             time_left_ms=self._job.transaction_timeout_ms * TASK_SHARE,
         )
-        table = planned.mapInArrow(lambda batches: job(batches), RESULT_SCHEMA).toArrow()  # the only evaluation of this round
+        slots = planned.mapInArrow(lambda batches: job(batches), RESULT_SCHEMA)
+        try:
+            table = slots.toArrow()  # the only evaluation of this round
+        except (PySparkException, Py4JError) as failure:
+            lost = lost_worker(str(failure))
+            if lost is None:
+                raise
+            raise Retriable("WORKER_LOST", f"Spark lost a Python worker or executor of the slots: {lost}") from failure
         answers = [pickle.loads(body) for body in table.column("body").to_pylist()]
         errors = [answer for answer in answers if isinstance(answer, MirrorError)]
         if errors:

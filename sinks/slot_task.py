@@ -75,9 +75,10 @@ class RoutedTopic:
 class SlotJob:
     """Everything a task needs, carried in the closure of one micro-batch.
 
-    `positions` are source offsets from the offset map, `target_ends` the ends of what it knows on the target; `time_left_ms` is what remains of the micro-batch's deadline when
-    the task starts (clocks of different machines are never compared). `max_segments` bounds the rows a slot may return:
-    it stops at a batch boundary and the rest is read in another round.
+    `positions` are source offsets from the offset map, `target_ends` the ends of what it knows on the target.
+    `time_left_ms` is what remains of the micro-batch's deadline when the task starts (clocks of different machines are
+    never compared). `max_segments` bounds the rows a slot may return: it stops at a batch boundary and the rest is read in
+    another round.
     """
 
     mirror: str

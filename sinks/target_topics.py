@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.cluster_metadata import TopicMetadata
+from shallow_mirror.broker.error_codes import is_forbidden, refusal
 from shallow_mirror.broker.topics import TopicSpec, add_partitions, copied_configs, ensure_topics
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
@@ -143,6 +144,11 @@ class TargetTopics:
     def _existing(self, names: Sequence[str], deadline: Deadline) -> dict[str, TopicMetadata]:
         self._target.forget_metadata()
         listed = self._target.metadata(names, deadline).topics
+        problems = [
+            f"target topic {name}: {refusal(one.error_code)}" for name, one in listed.items() if is_forbidden(one.error_code)
+        ]
+        if problems:
+            raise ConfigError(problems)
         return {name: topic for name, topic in listed.items() if topic.error_code == 0}
 
     def _create_missing(self, missing: Mapping[str, str], partitions: Mapping[str, int], deadline: Deadline) -> None:

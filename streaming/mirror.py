@@ -26,7 +26,7 @@ from shallow_mirror.errors import ConfigError, DataLoss, MirrorError, OutcomeUnk
 from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.sinks import routing
 from shallow_mirror.sinks.lingering import LingeringStep
-from shallow_mirror.sinks.micro_batch import MicroBatchReport, MicroBatchSink, first_rows
+from shallow_mirror.sinks.micro_batch import MicroBatchReport, MicroBatchSink, first_rows, lost_worker
 from shallow_mirror.sinks.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.slot_task import Observer, SlotJob, observe_nothing
 from shallow_mirror.sinks.target_topics import TargetTopics
@@ -93,6 +93,9 @@ def _planner_error(text: str) -> MirrorError:
     told = told_error(text)
     if told is not None:
         return told
+    lost = lost_worker(text)
+    if lost is not None:
+        return Retriable("WORKER_LOST", f"Spark lost the planner's process: {lost}")
     _log.error("the streaming query ended: %s", text)
     return MirrorError(f"the streaming query ended: {text.splitlines()[0] if text else 'Spark does not say why'}")
 

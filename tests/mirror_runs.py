@@ -267,6 +267,18 @@ class CrashAt:
             raise Crash(point)
 
 
+class KillWorkerOnce:
+    """Observer. The first Python worker that passes `point` is gone without a word."""
+
+    def __init__(self, point: str, mark: Path) -> None:
+        self._point, self._mark = point, mark
+
+    def __call__(self, point: str) -> None:
+        if point == self._point and not self._mark.exists():
+            self._mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 def is_settled(settings: MirrorConfig) -> bool:
     recorded = OffsetMap.open(settings.tables).recorded()
     return recorded is not None and recorded.version % 2 == 1

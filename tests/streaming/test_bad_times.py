@@ -172,3 +172,25 @@ def test_what_an_open_source_transaction_holds_back_is_copied_once_it_has_ended(
             assert runs.positions(settings) == {(topic_name, 0): 1}
         mirror.wait_for("the rest", lambda: runs.positions(settings).get((topic_name, 0)) == 4)
     assert read_values(target, topic_name) == ["before", "within", "behind"]
+
+
+@pytest.mark.parametrize("transfer", ["direct", "through-spark"])
+def test_a_python_worker_that_is_killed_does_not_end_the_mirror(
+    transfer: str,
+    two_clusters: Any,
+    topic_name: str,
+    tmp_path: Path,
+    spark: Any,
+    crash_points: None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    topic = f"{transfer}-{topic_name}"[:200]
+    create_topic(source, topic)
+    write(source, topic, values(0, 10))
+    settings = config(tmp_path, source, target, [topic], mirror=f"killed-worker-{transfer}", read={"transfer": transfer})
+    catch_up(settings, spark, observer=runs.KillWorkerOnce("task.produced", tmp_path / "killed"))
+    assert (tmp_path / "killed").exists()
+    assert "WORKER_LOST: Spark lost a Python worker" in caplog.text
+    assert read_values(target, topic) == values(0, 10)
+    assert runs.last_stable_offset(target, topic) == runs.high_watermark(target, topic)
