@@ -13,8 +13,8 @@ help: ## say what there is
 demo: setup java ## two real clusters, messy traffic, mirror, kill, resume, prove
 	$(BIN)/shallow-mirror demo
 
-test: setup java unit ## every test, with real brokers and Spark
-	$(BIN)/pytest --durations=15 -m "brokers or spark" $(PYTEST_ARGS) $(NONE_CHOSEN)
+test: setup java unit ## every test, with real brokers and Spark, in two processes
+	$(BIN)/pytest -n 2 --dist loadfile --durations=25 -m "brokers or spark" $(PYTEST_ARGS) $(NONE_CHOSEN)
 
 unit: setup ## the tests that need no Java, in two processes
 	$(BIN)/pytest -n 2 -m "not brokers and not spark" $(PYTEST_ARGS) $(NONE_CHOSEN)
