@@ -135,9 +135,15 @@ def test_an_audit_tells_every_record_that_differs_and_none_outside_of_their_batc
         if one.source_start is not None
         for offset in range(one.source_start, one.source_end or 0)
     }
-    assert wrong <= told <= _batches_with(source, wrong)
+    assert wrong <= told <= _batches_with(source, wrong) | (_twins(source) if wrong else set())
     assert result.record_count == len(wanted) - len(told)
     assert not result.unchecked
+
+
+def _twins(source: list[bytes]) -> set[int]:
+    """Of equal records any may be told as the one that is missing or has moved."""
+    found = contents(source)
+    return {offset for offset, content in found.items() if list(found.values()).count(content) > 1}
 
 
 def _batches_with(batches: Sequence[bytes], offsets: set[int]) -> set[int]:

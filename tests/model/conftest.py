@@ -10,8 +10,9 @@ from tests.model.programs import Library
 from tests.model.seams import product_over_ports
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(autouse=True)
 def over_ports() -> Iterator[None]:
+    """For each test anew: another process of the tests may be given something else in between."""
     logging.disable(logging.WARNING)
     with product_over_ports():
         yield

@@ -168,6 +168,9 @@ class ModelTopics:
         """Nothing is missing."""
 
 
+_rows_to_arrow = functools.cache(rows_to_arrow)
+
+
 @contextlib.contextmanager
 def product_over_ports() -> Iterator[None]:
     """While it lasts, the product's requests go to the port of the cluster they are made to.
@@ -181,7 +184,7 @@ def product_over_ports() -> Iterator[None]:
         patch.setattr(evidence, "RangeReader", ModelReader)
         patch.setattr(offset_map_owner, "COMPACT_EVERY_DECISIONS", 1)
         patch.setattr(offset_map_owner, "OFFSET_MAP", SimpleNamespace(empty_table=lambda: empty))
-        patch.setattr(offset_map_owner, "rows_to_arrow", functools.cache(rows_to_arrow))
+        patch.setattr(offset_map_owner, "rows_to_arrow", _rows_to_arrow)
         yield
 
 
