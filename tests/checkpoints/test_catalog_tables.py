@@ -1,0 +1,55 @@
+"""What is refused as a place for an offset map in a catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.checkpoints.map_rows import run_of
+
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
+from shallow_mirror.checkpoints.tables import open_writer
+from shallow_mirror.errors import ConfigError, OffsetMapConflict
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def tables(spark: Any, tmp_path: Path) -> Iterator[str]:
+    """A schema of Spark's own catalog, with its files in `tmp_path`."""
+    schema = "spark_catalog.somebody"
+    spark.sql(f"CREATE SCHEMA {schema} LOCATION '{tmp_path}/schema'")
+    yield f"catalog:{schema}"
+    spark.sql(f"DROP SCHEMA {schema} CASCADE")
+
+
+def take(tables: str, spark: Any) -> OffsetMapOwner:
+    return OffsetMapOwner.take_over(
+        tables, mirror="m", source_cluster_id="S", target_cluster_id="T", run=run_of("one"), now_ms=lambda: 0,
+        writer=open_writer(tables, "spark", spark),
+    )  # fmt: skip
+
+
+def test_a_schema_that_does_not_exist_is_named_with_the_statement_that_creates_it(spark: Any) -> None:
+    with pytest.raises(ConfigError, match=r"CREATE SCHEMA `spark_catalog`\.`nowhere`"):
+        take("catalog:spark_catalog.nowhere", spark)
+    with pytest.raises(ConfigError, match="no offset map"):
+        OffsetMap.open("catalog:spark_catalog.nowhere", spark)
+
+
+def test_a_schema_is_not_read_without_spark() -> None:
+    with pytest.raises(ConfigError, match="only Spark reaches"):
+        OffsetMap.open("catalog:spark_catalog.nowhere")
+
+
+def test_tables_of_somebody_else_are_left_alone(spark: Any, tables: str) -> None:
+    name = f"{tables.removeprefix('catalog:')}.offset_map"
+    for source, problem in (("parquet", "not a Delta table"), ("delta", "not an offset map")):
+        spark.sql(f"CREATE TABLE {name} (a INT) USING {source}")
+        with pytest.raises(OffsetMapConflict, match=problem):
+            take(tables, spark)
+        assert spark.table(name).columns == ["a"]
+        spark.sql(f"DROP TABLE {name}")

@@ -1,0 +1,55 @@
+"""A whole mirror whose tables are in a catalog, where only Spark writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import mirror_runs
+from tests.mirror_runs import Crash, CrashAt
+
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.schema import OFFSET_MAP_TABLE
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.streaming.status import gather_status
+
+pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.usefixtures("crash_points")]
+
+SCHEMA = "spark_catalog.mirrored"
+
+
+@pytest.fixture
+def schema(spark: Any, tmp_path: Path) -> Iterator[str]:
+    spark.sql(f"CREATE SCHEMA {SCHEMA} LOCATION '{tmp_path}/schema'")
+    yield SCHEMA
+    spark.sql(f"DROP SCHEMA {SCHEMA} CASCADE")
+
+
+def test_a_decision_in_a_catalog_whose_transactions_were_not_ended_is_rolled_forward(
+    two_clusters: Any, spark: Any, schema: str, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    document = mirror_runs.document(source, target, [topic_name], mirror=topic_name, checkpoint=str(tmp_path / "checkpoint"))
+    settings = MirrorConfig.from_document({**document, "tables": {"schema": schema}}, folder=tmp_path)
+    mirror_runs.create_topic(source, topic_name)
+    mirror_runs.write(source, topic_name, ["a", "b"])
+    with pytest.raises(Crash):
+        mirror_runs.catch_up(settings, spark, CrashAt("Decide"))
+    assert mirror_runs.last_stable_offset(target, topic_name) == 0
+    mirror_runs.write(source, topic_name, ["c"])
+    mirror_runs.catch_up(settings, spark)
+    assert mirror_runs.read_values(target, topic_name) == ["a", "b", "c"]
+
+    report = gather_status(settings, spark=spark)
+    assert report.run is not None
+    assert (report.run.outcome, [one.position for one in report.partitions]) == ("done", [3])
+    assert [one.record_count for one in report.micro_batches] == [1], "the run that crashed told nothing"
+    found = OffsetMap.open(settings.tables, spark).translate(topic_name, 0, 1)
+    assert found.target_offset == 1, "had it been done again, it would lie behind an aborted transaction"
+    rows = spark.table(f"{schema}.{OFFSET_MAP_TABLE}").where("kind = 'data'").collect()
+    assert sorted((row.source_start, row.source_end) for row in rows) == [(0, 2), (2, 3)]
+
+    without_spark = gather_status(settings.model_copy(update={"tables": str(tmp_path / "schema")}))
+    assert (without_spark.run, without_spark.micro_batches) == (report.run, report.micro_batches)
