@@ -14,7 +14,8 @@ demo: setup java ## two real clusters, messy traffic, mirror, kill, resume, prov
 	$(BIN)/shallow-mirror demo
 
 test: setup java unit ## every test, with real brokers and Spark, in two processes
-	$(BIN)/pytest -n 2 --dist loadfile --durations=25 -m "brokers or spark" $(PYTEST_ARGS) $(NONE_CHOSEN)
+	$(BIN)/pytest -n 2 --dist loadfile --durations=25 -m "(brokers or spark) and not alone" $(PYTEST_ARGS) $(NONE_CHOSEN)
+	$(BIN)/pytest -m "(brokers or spark) and alone" $(PYTEST_ARGS) $(NONE_CHOSEN)
 
 unit: setup ## the tests that need no Java, in two processes
 	$(BIN)/pytest -n 2 -m "not brokers and not spark" $(PYTEST_ARGS) $(NONE_CHOSEN)

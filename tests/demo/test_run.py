@@ -30,6 +30,7 @@ def test_the_written_mirror_file_is_a_valid_one(tmp_path: Path) -> None:
     assert config.tables == str(tmp_path)
 
 
+@pytest.mark.alone
 @pytest.mark.brokers
 def test_the_demo_kills_a_mirror_in_a_transaction_and_finds_no_difference(
     tmp_path: Path, copying_mirror: None, capsys: pytest.CaptureFixture[str]
@@ -43,6 +44,7 @@ def test_the_demo_kills_a_mirror_in_a_transaction_and_finds_no_difference(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.alone
 @pytest.mark.brokers
 def test_the_demo_ends_with_1_when_a_record_is_lost_and_keeps_the_evidence(
     tmp_path: Path, copying_mirror: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

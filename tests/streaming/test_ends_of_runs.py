@@ -18,7 +18,7 @@ from shallow_mirror import cli
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.local_kafka.node import free_ports
 
-pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.alone, pytest.mark.timeout(400)]
 
 
 @pytest.fixture
