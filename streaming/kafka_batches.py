@@ -1,6 +1,6 @@
 """The public data source `kafka-batches`: one row per record batch, as stream and as batch query.
 
-`spark.dataSource.register(KafkaBatches)` once, then `spark.readStream.format("kafka-batches")`. Options: batch_options.py;
+`register(spark)` once, then `spark.readStream.format("kafka-batches")`. Options: batch_options.py;
 columns: `broker/batch_rows.py`. Batches are not opened: a row holds every field of the header, what a mirror would do
 with the batch, and its bytes. With `batches` = `all` markers, aborted data and holes have rows as well.
 """
@@ -25,7 +25,7 @@ from shallow_mirror.broker.worker import cluster_of_worker, freeze_imports_once
 from shallow_mirror.config import LATEST_TIMESTAMP, MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, DataLoss, MirrorError, Retriable
-from shallow_mirror.streaming import planning
+from shallow_mirror.streaming import planned_stream, planning
 from shallow_mirror.streaming.batch_options import BatchOptions, parse_options
 from shallow_mirror.streaming.micro_batch_planner import MicroBatchPlanner
 from shallow_mirror.streaming.planned_stream import (
@@ -55,7 +55,7 @@ _STALL_REQUESTS = 4
 
 
 def register(spark: SparkSession) -> None:
-    spark.dataSource.register(KafkaBatches)
+    planned_stream.register(spark, KafkaBatches)
 
 
 class KafkaBatches(DataSource):  # type: ignore[misc]

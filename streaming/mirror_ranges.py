@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, StructField, StructType
 
+from shallow_mirror.streaming import planned_stream
 from shallow_mirror.streaming.planned_stream import PlannedStreamReader, SlotPartition
 from shallow_mirror.types import PlannedRange
 
@@ -46,7 +47,7 @@ ARROW_SCHEMA = pa.schema(
 
 
 def register(spark: SparkSession) -> None:
-    spark.dataSource.register(MirrorRanges)
+    planned_stream.register(spark, MirrorRanges)
 
 
 class MirrorRanges(DataSource):  # type: ignore[misc]

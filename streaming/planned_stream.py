@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 from shallow_mirror.broker.client_config import ClientConfig
@@ -30,6 +30,13 @@ _CONFIG = "mirrorsecret"
 """Spark hides options whose name holds "secret" in plans and logs; a client property may be one."""
 _PARALLELISM = "parallelism"
 _INITIAL = "initial"
+
+
+def register(spark: SparkSession, source: type[DataSource]) -> None:
+    """Spark refuses a name that its *active* session knows and `spark` does not: `spark` is made the active one first."""
+    if SparkSession.getActiveSession() is not None:
+        spark.createDataFrame([], "nothing int")
+    spark.dataSource.register(source)
 
 
 @dataclass(frozen=True)

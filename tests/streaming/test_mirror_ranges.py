@@ -118,7 +118,7 @@ def _run_available_now(spark: Any, config: MirrorConfig) -> list[list[tuple[Any,
 
 @pytest.mark.spark
 def test_a_query_plans_bounded_micro_batches_takes_in_a_new_topic_and_ends(spark: Any, tmp_path: Path) -> None:
-    spark.dataSource.register(TableSource)
+    planned_stream.register(spark, TableSource)
     config = _config(tmp_path)
     micro_batches = _run_available_now(spark, config)
     rows = [row for micro_batch in micro_batches for row in micro_batch]
@@ -137,9 +137,19 @@ def test_a_query_plans_bounded_micro_batches_takes_in_a_new_topic_and_ends(spark
 
 @pytest.mark.spark
 def test_client_properties_do_not_show_in_plans(spark: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    spark.dataSource.register(TableSource)
+    planned_stream.register(spark, TableSource)
     frame = spark.readStream.format(mirror_ranges.NAME).options(**planned_stream.options_of_mirror(_config(tmp_path))).load()
     frame.explain(True)
     printed = capfd.readouterr().out
     assert "Physical Plan" in printed
     assert "bootstrap.servers" not in printed
+
+
+@pytest.mark.spark
+def test_a_session_takes_the_source_in_while_another_that_knows_it_is_the_active_one(spark: Any) -> None:
+    mirror_ranges.register(spark)
+    other = spark.newSession()
+    spark.createDataFrame([], "nothing int")  # `spark` is the active one again
+    mirror_ranges.register(other)
+    mirror_ranges.register(other)
+    mirror_ranges.register(spark)
