@@ -2,6 +2,8 @@
 BIN := .venv/bin
 STAMP := .venv/.installed
 PYTEST_ARGS ?=
+# Compiled once: without that every process of a test run compiles the project again, and pytest rewrites every assertion.
+unexport PYTHONDONTWRITEBYTECODE
 # Tests chosen by PYTEST_ARGS may all be of the other kind: pytest's exit code 5.
 NONE_CHOSEN = $(if $(PYTEST_ARGS),|| test $$? -eq 5)
 .DEFAULT_GOAL := help
@@ -26,7 +28,8 @@ faults: setup java ## hours of faults on real brokers, and the table of what cam
 model: setup ## the protocol against a model of both systems: SCHEDULES=1000000 of crashes, races and lost messages
 	$(BIN)/python -m tests.model.run $(or $(SCHEDULES),1000000)
 
-check: setup lint types contracts unit ## what needs no Java: lint, types, import contracts and those tests
+check: setup lint types contracts ## the quick part, without Java: lint, types, import contracts and all but the thorough tests
+	$(BIN)/pytest -n 2 -m "not brokers and not spark and not thorough" $(PYTEST_ARGS) $(NONE_CHOSEN)
 
 lint: setup ## ruff: rules and format
 	$(BIN)/ruff check .

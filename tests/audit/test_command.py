@@ -11,6 +11,8 @@ import yaml
 from tests.audit.mirrored import Mirrored
 from tests.record_batches import batch
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Iterator[Mirrored]:

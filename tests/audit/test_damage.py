@@ -21,6 +21,8 @@ from tests.record_batches import batch, marker, record
 
 from shallow_mirror.audit import Difference, DifferenceKind, Report, Unchecked
 
+pytestmark = pytest.mark.thorough
+
 ATTRIBUTES_POS, BASE_TIMESTAMP_POS, MAX_TIMESTAMP_POS, PAYLOAD_POS = 21, 27, 35, 61
 Depth = pytest.mark.parametrize("is_deep", [False, True], ids=["by batches", "deep"])
 

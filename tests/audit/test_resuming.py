@@ -25,6 +25,8 @@ from shallow_mirror.errors import ConfigError, Retriable
 
 STRETCHES = 6
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Iterator[Mirrored]:

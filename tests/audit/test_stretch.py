@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.audit.mirrored import at, changed
@@ -119,6 +120,7 @@ def audit(source: list[bytes], target: list[bytes], per_answer: tuple[int, int],
     return verify_stretch(sides, stretch, is_first=True, on_position=lambda position: None)
 
 
+@pytest.mark.thorough
 @given(copies(), st.tuples(st.integers(1, 4), st.integers(1, 4)), st.booleans())
 @settings(max_examples=300, deadline=None)
 def test_an_audit_tells_every_record_that_differs_and_none_outside_of_their_batches(

@@ -86,6 +86,7 @@ def test_metadata_is_found_below_commits_of_other_tools(writer: DeltalakeWriter)
     assert next(iter(opened(writer).commits())).metadata["run_id"] == "of 2"
 
 
+@pytest.mark.thorough
 def test_compaction_and_cleaning_keep_the_version_its_metadata_and_all_rows(writer: DeltalakeWriter) -> None:
     for version in range(1, 120):
         writer.append(opened(writer), rows(version), version, {"run_id": f"of {version}"})

@@ -24,6 +24,7 @@ SCHEDULES_OF_THE_SMALLEST = 12_000
 SCHEDULES_OF_A_SCENARIO = 500
 
 
+@pytest.mark.thorough
 def test_nothing_is_lost_or_repeated_in_the_smallest_mirror(library: Library) -> None:
     tally = Search(library, ONE_SLOT, 2).run(SCHEDULES_OF_THE_SMALLEST)
     assert tally.finding is None, tally.finding
