@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from shallow_mirror.checkpoints.positions import POSITION_COLUMNS, Position, positions_of
 from shallow_mirror.checkpoints.recorded import Recorded, check_table, read_recorded
-from shallow_mirror.checkpoints.schema import DecidedSegment, rows_from_arrow
+from shallow_mirror.checkpoints.schema import PROPERTY_MAP_ID, DecidedSegment, rows_from_arrow
 from shallow_mirror.checkpoints.table_writer import Comparison, Condition, TableWriter
 from shallow_mirror.checkpoints.tables import open_reader
 from shallow_mirror.checkpoints.translation import Translation, Translator
@@ -48,6 +48,10 @@ class OffsetMap:
     def require(self, properties: Mapping[str, str]) -> None:
         """Raises ConfigError with every property that the map was created with another value of."""
         check_table(self._snapshot, properties)
+
+    @property
+    def map_id(self) -> str:
+        return self._snapshot.properties[PROPERTY_MAP_ID]
 
     def recorded(self) -> Recorded | None:
         """None before the first take-over."""

@@ -14,10 +14,19 @@ import pyarrow as pa
 
 from shallow_mirror.checkpoints.deltalake_writer import DeltalakeWriter
 from shallow_mirror.checkpoints.positions import POSITION_COLUMNS, Position, moved_by, positions_of
-from shallow_mirror.checkpoints.recorded import Recorded, RunIdentity, check_table, is_settled, read_recorded, version_of
+from shallow_mirror.checkpoints.recorded import (
+    Recorded,
+    RunIdentity,
+    check_table,
+    is_settled,
+    read_recorded,
+    version_of,
+)
 from shallow_mirror.checkpoints.schema import (
     OFFSET_MAP,
+    PROPERTY_MAP_ID,
     DecidedSegment,
+    properties_of_new_map,
     rows_from_arrow,
     rows_to_arrow,
     table_properties,
@@ -41,8 +50,8 @@ class OffsetMapOwner:
     An OutcomeUnknown makes it unresolved again: `check_ownership` finds out what was written, then the same way.
     """
 
-    def __init__(self, writer: TableWriter, recorded: Recorded, now_ms: Callable[[], int]) -> None:
-        self._writer, self._recorded, self._now_ms = writer, recorded, now_ms
+    def __init__(self, writer: TableWriter, recorded: Recorded, map_id: str, now_ms: Callable[[], int]) -> None:
+        self._writer, self._recorded, self.map_id, self._now_ms = writer, recorded, map_id, now_ms
         self._highest_version, self._highest_micro_batch = recorded.version, recorded.micro_batch
         self._next: int | None = None
         self._is_resolved = False
@@ -59,8 +68,9 @@ class OffsetMapOwner:
         run: RunIdentity,
         now_ms: Callable[[], int],
         writer: TableWriter | None = None,
+        before_creation: Callable[[], None] = lambda: None,
     ) -> OffsetMapOwner:
-        """Creates the map if there is none. Fences every older run.
+        """Creates the map if there is none, unless `before_creation` raises. Fences every older run.
 
         Raises Fenced (another run took over at the same time and won), OutcomeUnknown (call again with the same `run`:
         a take-over that was written is recognised), ConfigError and OffsetMapConflict (the table is not this mirror's).
@@ -71,12 +81,13 @@ class OffsetMapOwner:
         for _ in range(_ATTEMPTS):
             before = _snapshot(writer)
             if before is None:
-                writer.create(expected)
+                before_creation()
+                writer.create(properties_of_new_map(expected))
                 continue
             check_table(before, expected)
             found = read_recorded(before)
             if found is not None and found.run.run_id == run.run_id:
-                return cls(writer, found, now_ms)
+                return cls(writer, found, before.properties[PROPERTY_MAP_ID], now_ms)
             epoch = 0 if found is None else found.run_epoch
             failure = _claim(
                 writer, before, replace(found or Recorded(version=0, run=run), version=version_of(epoch + 1, 0), run=run)
@@ -84,7 +95,7 @@ class OffsetMapOwner:
             after = _read_back(writer, failure)
             latest = read_recorded(after)
             if latest is not None and latest.run.run_id == run.run_id:
-                return cls(writer, latest, now_ms)
+                return cls(writer, latest, after.properties[PROPERTY_MAP_ID], now_ms)
             if latest is not None and latest.run_epoch > epoch:
                 raise Fenced(f"{latest.run}, run epoch {latest.run_epoch}")
             if after.delta_version == before.delta_version:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from shallow_mirror.checkpoints.schema import (
+    PROPERTY_MAP_ID,
     PROPERTY_MIRROR,
     PROPERTY_SCHEMA_VERSION,
     PROPERTY_WRITER,
@@ -174,8 +175,9 @@ def read_recorded(snapshot: TableSnapshot) -> Recorded | None:
 def check_table(snapshot: TableSnapshot, expected: Mapping[str, str]) -> None:
     """`expected` are properties that must be as given. Raises ConfigError (another mirror's), OffsetMapConflict (no map)."""
     found = snapshot.properties
-    if PROPERTY_MIRROR not in found:
-        raise OffsetMapConflict(f"the table is not an offset map: it lacks the property {PROPERTY_MIRROR}")
+    for name in (PROPERTY_MIRROR, PROPERTY_MAP_ID):
+        if name not in found:
+            raise OffsetMapConflict(f"the table is not an offset map: it lacks the property {name}")
     written_by = found.get(PROPERTY_SCHEMA_VERSION, "")
     if not written_by.isdecimal():
         raise OffsetMapConflict(f"the offset map's property {PROPERTY_SCHEMA_VERSION} is damaged: {written_by!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +23,8 @@ PROPERTY_MIRROR = "shallow_mirror.mirror"
 PROPERTY_SOURCE_CLUSTER_ID = "shallow_mirror.source_cluster_id"
 PROPERTY_TARGET_CLUSTER_ID = "shallow_mirror.target_cluster_id"
 PROPERTY_WRITER = "shallow_mirror.writer"
+PROPERTY_MAP_ID = "shallow_mirror.map_id"
+"""Of one offset map, made with it: receipts on the target name it, so that two maps under one mirror id are told apart."""
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -145,6 +148,11 @@ def table_properties(mirror: str, source_cluster_id: str, target_cluster_id: str
         PROPERTY_TARGET_CLUSTER_ID: target_cluster_id,
         PROPERTY_WRITER: writer,
     }
+
+
+def properties_of_new_map(properties: Mapping[str, str]) -> dict[str, str]:
+    """`table_properties`, and an id that no other map has."""
+    return {**properties, PROPERTY_MAP_ID: str(uuid.uuid4())}
 
 
 def problems_of_columns(found: Iterable[tuple[str, str]]) -> list[str]:

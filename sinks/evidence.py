@@ -2,29 +2,65 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.forgotten_markers import open_places
 from shallow_mirror.broker.range_reader import RangeReader, ReadRange
-from shallow_mirror.broker.txn import Receipt, read_receipt
+from shallow_mirror.broker.txn import Receipt, describe_txn, read_receipt, read_receipts
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import DataLoss, Retriable
+from shallow_mirror.errors import BrokerTooOld, ConfigError, DataLoss, Retriable
 from shallow_mirror.sinks.resolve import DecidedTxn, LogEvidence, ReceiptEvidence, WrittenRange
 from shallow_mirror.types import IsolationLevel, SlotTxn
+
+_log = logging.getLogger(__name__)
 
 _FETCH_BYTES = 1 << 20
 
 
-def look_at_receipt(target: Cluster, decided: DecidedTxn, deadline: Deadline) -> ReceiptEvidence:
-    """As it is now. Raises Retriable."""
+def look_at_receipt(target: Cluster, decided: DecidedTxn, map_id: str, deadline: Deadline) -> ReceiptEvidence:
+    """As it is now. Raises Retriable, ConfigError (another map's receipt: it may have replaced ours)."""
     answer = read_receipt(target, decided.txn.transactional_id, decided.receipt_partition, deadline)
     if answer is None:
         return ReceiptEvidence.ABSENT
     if not isinstance(answer, Receipt):
         return ReceiptEvidence.PENDING
+    _require_own(answer, decided.txn.transactional_id, map_id)
     is_ours = (answer.producer_id, answer.producer_epoch) == (decided.txn.producer_id, decided.txn.producer_epoch)
     return ReceiptEvidence.OURS if is_ours else ReceiptEvidence.ANOTHERS
+
+
+def refuse_foreign_receipts(target: Cluster, transactional_ids: Sequence[str], map_id: str, deadline: Deadline) -> None:
+    """Raises ConfigError where another mirror commits under these ids, Retriable. To be asked before they are fenced."""
+    for transactional_id in transactional_ids:
+        for receipt in read_receipts(target, transactional_id, deadline):
+            _require_own(receipt, transactional_id, map_id)
+
+
+def refuse_used_ids(target: Cluster, transactional_ids: Sequence[str], deadline: Deadline) -> None:
+    """For an offset map that does not exist yet. Raises ConfigError where the target knows one of its ids, Retriable."""
+    for transactional_id in transactional_ids:
+        try:
+            known = describe_txn(target, transactional_id, deadline)
+        except BrokerTooOld as error:
+            _log.warning("whether somebody else uses the transactional id %s is not known: %s", transactional_id, error)
+            return
+        if known is not None:
+            raise ConfigError(
+                f"the offset map is new, but the target knows the transactional id {transactional_id} (its last transaction: "
+                f"{known.state}, producer id {known.producer_id}): another application or another mirror uses it, or this "
+                "mirror's tables are gone. Give the mirror another id (`mirror`), or bring its tables back"
+            )
+
+
+def _require_own(receipt: Receipt, transactional_id: str, map_id: str) -> None:
+    if receipt.map_id != map_id:
+        raise ConfigError(
+            f"consumer group {transactional_id} on the target holds a receipt of the offset map {receipt.map_id} (run "
+            f"{receipt.run_id}); this mirror's is {map_id}: two mirrors use one id with different tables, or the tables were "
+            "made anew. Give one of them another id (`mirror`); if the other is gone for good, delete its consumer groups"
+        )
 
 
 def look_at_log(

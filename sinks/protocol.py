@@ -225,10 +225,21 @@ def run_micro_batch(first_rows: Sequence[DecidedSegment]) -> Generator[Action, A
 def start_up(
     unsettled: Sequence[DecidedSegment], transactional_ids: Sequence[str], choices: Choices = _NO_CHOICES
 ) -> Generator[Action, Any, tuple[SlotTxn, ...]]:
-    """After the take-over: resolve the last decision, fence every slot, settle. Returns what was removed."""
-    removed = yield from end_all(decided_txns(unsettled), choices, report=True)
-    for transactional_id in transactional_ids:  # invariant C: after resolution
+    """After the take-over: resolve the last decision, fence every slot, settle. Returns what was removed.
+
+    Slots that the decision does not name are fenced first: what they left open would hide what it decided.
+    """
+    decided = decided_txns(unsettled)
+    named = {one.txn.transactional_id for one in decided}
+    others = tuple(one for one in transactional_ids if one not in named)
+    for transactional_id in others:
         yield InitProducerId(transactional_id)
+    if decided:
+        yield AbortForgotten(others, tuple(sorted({place.topic_partition for one in decided for place in one.written})))
+    removed = yield from end_all(decided, choices, report=True)
+    for transactional_id in transactional_ids:
+        if transactional_id in named:  # invariant C: after resolution
+            yield InitProducerId(transactional_id)
     yield Settle()
     yield AbortForgotten(tuple(transactional_ids))  # invariant F
     return removed

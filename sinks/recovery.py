@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -15,9 +15,9 @@ from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, Retriable
 from shallow_mirror.sinks import protocol
-from shallow_mirror.sinks.evidence import look_at_log, look_at_receipt, lost_ranges, refuse_forgotten
+from shallow_mirror.sinks.evidence import look_at_log, look_at_receipt, lost_ranges, refuse_foreign_receipts, refuse_forgotten
 from shallow_mirror.sinks.resolve import DecidedTxn, ReceiptEvidence, TxnFate, WrittenRange
-from shallow_mirror.sinks.slot_task import Observer, observe_nothing, transactional_id
+from shallow_mirror.sinks.slot_task import Observer, observe_nothing, transactional_ids
 from shallow_mirror.types import IsolationLevel, SlotTxn
 
 _log = logging.getLogger(__name__)
@@ -100,6 +100,10 @@ class TxnPerformer:
         """The short loop: perform, answer, until the protocol returns."""
         return protocol.drive(steps, lambda action: self.perform(action, deadline), self._observer)
 
+    def refuse_foreign_receipts(self, names: Sequence[str], deadline: Deadline) -> None:
+        """Before the first of them is fenced: a mirror that another offset map belongs to goes on undisturbed."""
+        refuse_foreign_receipts(self._target, names, self._owner.map_id, deadline)
+
     def _await_visible(self, decided: DecidedTxn, deadline: Deadline) -> tuple[WrittenRange, ...]:
         """EndTxn's 0 is not the end: wait until readers can see all of it, and write markers again that never came."""
         waiting, polls = self._still_hidden(decided.written, deadline), 0
@@ -136,7 +140,7 @@ class TxnPerformer:
     def _receipt_evidence(self, decided: DecidedTxn, deadline: Deadline) -> ReceiptEvidence:
         """A pending receipt belongs to a transaction that was only just ended: fence again and look again, for a while."""
         patience = deadline.sooner(PENDING_PATIENCE_MS)
-        while (found := look_at_receipt(self._target, decided, deadline)) is ReceiptEvidence.PENDING:
+        while (found := look_at_receipt(self._target, decided, self._owner.map_id, deadline)) is ReceiptEvidence.PENDING:
             if patience.is_over():
                 break
             init_producer_id(self._target, decided.txn.transactional_id, self._transaction_timeout_ms, deadline)
@@ -171,7 +175,8 @@ def recover(
     unsettled = owner.unsettled()
     if not unsettled:
         _log.info("recovery: nothing to resolve")
-    names = [transactional_id(mirror, slot) for slot in range(max(slots, owner.highest_slot + 1))]
+    names = transactional_ids(mirror, max(slots, owner.highest_slot + 1))
+    performer.refuse_foreign_receipts(names, deadline)
     removed = performer.run(protocol.start_up(unsettled, names, choices), deadline)
     if removed:
         _log.warning("recovery: %d slot transactions were not committed; their ranges are read again", len(removed))

@@ -82,6 +82,7 @@ class SlotJob:
     """
 
     mirror: str
+    map_id: str
     run_id: str
     decision: int
     source: ClientConfig
@@ -134,6 +135,10 @@ def ranges_of(batch: pa.RecordBatch) -> list[PlannedRange]:
 
 def transactional_id(mirror: str, slot: int) -> str:
     return f"{mirror}-{slot}"
+
+
+def transactional_ids(mirror: str, slots: int) -> list[str]:
+    return [transactional_id(mirror, slot) for slot in range(slots)]
 
 
 def run_slot(job: SlotJob, rows: Iterator[pa.RecordBatch], *, is_planned_ranges: bool) -> SlotResult:
@@ -301,7 +306,15 @@ class _OpenSlot:
         """The last write of the transaction: commits with it, and proves it. Nothing to prove where nothing was written."""
         if self.txn is None:
             return
-        write_receipt(self._target, self.txn, min(self._sequences), self._job.decision, self._job.run_id, self._deadline)
+        write_receipt(
+            self._target,
+            self.txn,
+            min(self._sequences),
+            decision=self._job.decision,
+            map_id=self._job.map_id,
+            run_id=self._job.run_id,
+            deadline=self._deadline,
+        )
         self._job.observer("task.receipt")
 
     def _target_of(self, source: SourcePartition) -> TopicPartition:

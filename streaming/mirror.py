@@ -25,10 +25,11 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, DataLoss, MirrorError, OutcomeUnknown, Retriable
 from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.sinks import routing
+from shallow_mirror.sinks.evidence import refuse_used_ids
 from shallow_mirror.sinks.lingering import LingeringStep
 from shallow_mirror.sinks.micro_batch import MicroBatchReport, MicroBatchSink, first_rows, lost_worker
 from shallow_mirror.sinks.recovery import TxnPerformer, recover
-from shallow_mirror.sinks.slot_task import Observer, SlotJob, observe_nothing
+from shallow_mirror.sinks.slot_task import Observer, SlotJob, observe_nothing, transactional_ids
 from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.streaming import kafka_batches, mirror_ranges, notes, planned_stream, planning, session
 from shallow_mirror.streaming.plan_settings import PlanSettings
@@ -236,9 +237,13 @@ class _Run:
                 run=self.identity,
                 now_ms=lambda: int(time.time() * 1000),
                 writer=self.map_writer,
+                before_creation=self._refuse_used_ids,
             )
             _log.info("run epoch %d took over the offset map in %s", self.owner.run_epoch, self.config.tables)
         return self.owner
+
+    def _refuse_used_ids(self) -> None:
+        refuse_used_ids(self.target, transactional_ids(self.config.mirror, self.config.write.slots), self._deadline())
 
     def _recover_and_query(self, owner: OffsetMapOwner, spark: Any) -> None:
         config = self.config
@@ -260,7 +265,7 @@ class _Run:
         )
         self._register_partitions(owner, targets)
         sink = MicroBatchSink(
-            job=self._job_template(),
+            job=self._job_template(owner),
             slots=config.write.slots,
             owner=owner,
             performer=performer,
@@ -298,10 +303,11 @@ class _Run:
         if problems:
             raise ConfigError(problems)
 
-    def _job_template(self) -> SlotJob:
+    def _job_template(self, owner: OffsetMapOwner) -> SlotJob:
         config = self.config
         return SlotJob(
             mirror=config.mirror,
+            map_id=owner.map_id,
             run_id=self.identity.run_id,
             decision=0,
             source=config.source.client,

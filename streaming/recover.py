@@ -115,13 +115,14 @@ def look(config: MirrorConfig, spark: Any = None) -> tuple[SlotReport, ...]:
 
     `spark`: the session of `session_for_tables`.
     """
-    rows = OffsetMap.open(config.tables, spark).unsettled_rows()
+    offset_map = OffsetMap.open(config.tables, spark)
+    rows = offset_map.unsettled_rows()
     deadline = Deadline.after_ms(LOOK_MS, time.monotonic)
     with closing(Cluster(config.target.client)) as target:
-        return tuple(_report(target, one, rows, deadline) for one in decided_txns(rows))
+        return tuple(_report(target, one, rows, offset_map.map_id, deadline) for one in decided_txns(rows))
 
 
-def _report(target: Cluster, decided: DecidedTxn, rows: Sequence[DecidedSegment], deadline: Deadline) -> SlotReport:
+def _report(target: Cluster, decided: DecidedTxn, rows: Sequence[DecidedSegment], map_id: str, deadline: Deadline) -> SlotReport:
     segments = [row.segment for row in rows if row.txn == decided.txn]
     copied: dict[SourcePartition, tuple[int, int]] = {}
     for one in segments:
@@ -132,7 +133,7 @@ def _report(target: Cluster, decided: DecidedTxn, rows: Sequence[DecidedSegment]
         copied=copied,
         record_count=sum(one.record_count for one in segments),
         coordinator=describe_txn(target, decided.txn.transactional_id, deadline),
-        receipt=look_at_receipt(target, decided, deadline),
+        receipt=look_at_receipt(target, decided, map_id, deadline),
         log=tuple(look_at_log(target, decided.txn, one, deadline, lambda _: time.sleep(_PAUSE_S)) for one in decided.written),
         lost=lost_ranges(target, decided.written, deadline),
     )

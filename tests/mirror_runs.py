@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,9 +31,10 @@ PATIENCE_S = 120.0
 
 
 def document(source: str, target: str, include: Sequence[str], /, **groups: Any) -> dict[str, Any]:
-    """A mirror file. `groups` are merged into it, one level deep."""
+    """A mirror file. `groups` are merged into it, one level deep. Other topics or tables make another mirror."""
+    mirror = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps([source, target, list(include), str(groups.get("tables"))]))
     made: dict[str, Any] = {
-        "mirror": "m",
+        "mirror": f"m-{mirror}",
         "source": {"alias": "east", "client": {"bootstrap.servers": source}},
         "target": {"alias": "west", "client": {"bootstrap.servers": target}},
         "topics": {"include": list(include)},

@@ -22,6 +22,10 @@ class ConfigError(MirrorError):
         return type(self), (self.problems,)
 
 
+class BrokerTooOld(ConfigError):
+    """A broker does not offer a request that is asked for on some ways only."""
+
+
 class CorruptBatch(MirrorError):
     """Bytes that are not what their producer sent, or cannot be a record batch."""
 

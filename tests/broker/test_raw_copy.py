@@ -128,7 +128,7 @@ def test_batches_of_every_codec_arrive_with_the_same_payload_bytes(two_clusters:
     source, target = cluster_of(two_clusters.source), cluster_of(two_clusters.target)
     txn = init_producer_id(target, f"copy-{topic_name}", 60_000, deadline())
     copy(source, target, topic_name, txn)
-    write_receipt(target, txn, TopicPartition(topic_name, 0), 4, "run", deadline())
+    write_receipt(target, txn, TopicPartition(topic_name, 0), decision=4, map_id="map", run_id="run", deadline=deadline())
     assert records(two_clusters.target, topic_name) == [[], []]
     assert end_txn(target, txn, True, deadline()) is EndTxnAnswer.ENDED
     assert end_txn(target, txn, True, deadline()) is EndTxnAnswer.ENDED
@@ -140,7 +140,7 @@ def test_batches_of_every_codec_arrive_with_the_same_payload_bytes(two_clusters:
     fence = init_producer_id(target, txn.transactional_id, 60_000, deadline())
     assert fence.producer_epoch > txn.producer_epoch
     receipt = read_receipt(target, txn.transactional_id, TopicPartition(topic_name, 0), deadline())
-    assert receipt == Receipt(txn.producer_id, txn.producer_epoch, 4, "run")
+    assert receipt == Receipt(txn.producer_id, txn.producer_epoch, 4, "map", "run")
     assert end_txn(target, txn, True, deadline()) is EndTxnAnswer.AMBIGUOUS
     source.close()
     target.close()
@@ -153,7 +153,7 @@ def test_an_aborted_copy_leaves_nothing_and_no_receipt(two_clusters: Any, topic_
     source, target = cluster_of(two_clusters.source), cluster_of(two_clusters.target)
     txn = init_producer_id(target, f"copy-{topic_name}", 60_000, deadline())
     copy(source, target, topic_name, txn)
-    write_receipt(target, txn, TopicPartition(topic_name, 0), 4, "run", deadline())
+    write_receipt(target, txn, TopicPartition(topic_name, 0), decision=4, map_id="map", run_id="run", deadline=deadline())
     init_producer_id(target, txn.transactional_id, 60_000, deadline())
     assert read_receipt(target, txn.transactional_id, TopicPartition(topic_name, 0), deadline()) is None
     assert records(two_clusters.target, topic_name) == [[], []]

@@ -71,7 +71,7 @@ class Slot:
         add_offsets(self.client, self.txn, self.clock.deadline(ms))
 
     def receipt(self, ms: float = 20_000) -> None:
-        write_receipt(self.client, self.txn, A, 7, "run", self.clock.deadline(ms))
+        write_receipt(self.client, self.txn, A, decision=7, map_id="map", run_id="run", deadline=self.clock.deadline(ms))
 
     def read(self, ms: float = 20_000) -> Receipt | PendingReceipt | None:
         return read_receipt(self.client, NAME, A, self.clock.deadline(ms))
@@ -284,7 +284,7 @@ def test_a_receipt_exists_only_when_its_transaction_is_committed_and_written_out
     assert slot.end() is EndTxnAnswer.ENDED
     assert slot.read() is PendingReceipt.PENDING
     fake.write_markers()
-    assert slot.read() == Receipt(slot.txn.producer_id, slot.txn.producer_epoch, 7, "run")
+    assert slot.read() == Receipt(slot.txn.producer_id, slot.txn.producer_epoch, 7, "map", "run")
     assert all(one.require_stable for one in fake.bodies("OffsetFetch"))
 
 
@@ -355,7 +355,7 @@ def test_a_lost_answer_to_the_commit_is_found_out_by_asking_again(fake: StrictCl
     fake.change("EndTxn", dropped_after(), AS_IT_SHOULD, after(fake.write_markers))
     assert slot.end() is EndTxnAnswer.ENDED
     assert fake.asked("EndTxn") == 3
-    assert slot.read() == Receipt(slot.txn.producer_id, slot.txn.producer_epoch, 7, "run")
+    assert slot.read() == Receipt(slot.txn.producer_id, slot.txn.producer_epoch, 7, "map", "run")
 
 
 @pytest.mark.parametrize("lost", [dropped_before(), dropped_after(), error(51), error(7, is_performed=True)])
@@ -392,7 +392,7 @@ def test_a_transaction_that_was_committed_and_initialised_again_is_ambiguous_and
     slot.end()
     slot.init()
     assert slot.end() is EndTxnAnswer.AMBIGUOUS
-    assert slot.read() == Receipt(slot.txn.producer_id, slot.txn.producer_epoch, 7, "run")
+    assert slot.read() == Receipt(slot.txn.producer_id, slot.txn.producer_epoch, 7, "map", "run")
 
 
 def test_a_transaction_that_never_began_is_ambiguous(slot: Slot) -> None:

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from shallow_mirror.checkpoints.deltalake_writer import DeltalakeSnapshot, DeltalakeWriter
-from shallow_mirror.checkpoints.schema import OFFSET_MAP, DecidedSegment, rows_to_arrow, table_properties
+from shallow_mirror.checkpoints.schema import OFFSET_MAP, DecidedSegment, properties_of_new_map, rows_to_arrow, table_properties
 from shallow_mirror.checkpoints.table_writer import CommitFailed, Comparison
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
@@ -26,7 +26,7 @@ def rows(start: int, txn: SlotTxn | None = None) -> object:
 @pytest.fixture
 def writer(tmp_path: Path) -> DeltalakeWriter:
     made = DeltalakeWriter(str(tmp_path / "offset_map"))
-    made.create(table_properties("m", "S", "T", "deltalake"))
+    made.create(properties_of_new_map(table_properties("m", "S", "T", "deltalake")))
     return made
 
 
@@ -43,7 +43,7 @@ def test_creating_at_once_leaves_the_table_of_one_with_its_properties(tmp_path: 
         own = DeltalakeWriter(str(tmp_path / "map"))
         ready.wait(30)
         try:
-            own.create(table_properties(name, "S", "T", "deltalake"))
+            own.create(properties_of_new_map(table_properties(name, "S", "T", "deltalake")))
             created.append(opened(own).properties["shallow_mirror.mirror"])
         except Exception as error:  # noqa: BLE001 - any error fails the test
             errors.append(error)

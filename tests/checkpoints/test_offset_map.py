@@ -20,7 +20,13 @@ from shallow_mirror.checkpoints.deltalake_writer import DeltalakeWriter
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.recorded import Recorded, RunIdentity, is_settled, version_of
-from shallow_mirror.checkpoints.schema import OFFSET_MAP, PROPERTY_SCHEMA_VERSION, DecidedSegment, table_properties
+from shallow_mirror.checkpoints.schema import (
+    OFFSET_MAP,
+    PROPERTY_SCHEMA_VERSION,
+    DecidedSegment,
+    properties_of_new_map,
+    table_properties,
+)
 from shallow_mirror.checkpoints.table_writer import CommitFailed, Condition
 from shallow_mirror.errors import ConfigError, Fenced, MirrorError, OffsetMapConflict, OutcomeUnknown
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
@@ -560,7 +566,7 @@ def test_every_difference_is_named_at_once(tmp_path: Path) -> None:
 
 def test_a_newer_schema_version_is_refused(tmp_path: Path) -> None:
     properties = table_properties("m", "S", "T", "deltalake") | {PROPERTY_SCHEMA_VERSION: "2"}
-    DeltalakeWriter(str(tmp_path / "offset_map")).create(properties)
+    DeltalakeWriter(str(tmp_path / "offset_map")).create(properties_of_new_map(properties))
     with pytest.raises(ConfigError, match="schema version 2"):
         take(tmp_path, "one")
     with pytest.raises(ConfigError, match="use a newer one"):
@@ -575,14 +581,14 @@ def test_a_foreign_table_is_no_offset_map(tmp_path: Path) -> None:
 
 def test_a_table_without_a_column_or_with_another_type_is_no_offset_map(tmp_path: Path) -> None:
     schema = OFFSET_MAP.remove(OFFSET_MAP.get_field_index("kind")).set(3, pa.field("source_start", pa.string()))
-    properties = table_properties("m", "S", "T", "deltalake")
+    properties = properties_of_new_map(table_properties("m", "S", "T", "deltalake"))
     DeltaTable.create(str(tmp_path / "offset_map"), schema, configuration=properties, raise_if_key_not_exists=False)
     with pytest.raises(OffsetMapConflict, match=r"column source_start: string.*column kind: missing"):
         take(tmp_path, "one")
 
 
 def test_a_table_with_a_further_nullable_column_is_an_offset_map(tmp_path: Path) -> None:
-    properties = table_properties("m", "S", "T", "deltalake")
+    properties = properties_of_new_map(table_properties("m", "S", "T", "deltalake"))
     schema = OFFSET_MAP.append(pa.field("remark", pa.string()))
     DeltaTable.create(str(tmp_path / "offset_map"), schema, configuration=properties, raise_if_key_not_exists=False)
     owner = settled(tmp_path, "one")
@@ -602,7 +608,7 @@ def test_a_log_that_is_garbage_or_a_version_without_its_author_is_a_conflict(tmp
 
 
 def test_rows_without_a_recorded_version_are_a_conflict(tmp_path: Path) -> None:
-    DeltalakeWriter(str(tmp_path / "offset_map")).create(table_properties("m", "S", "T", "deltalake"))
+    DeltalakeWriter(str(tmp_path / "offset_map")).create(properties_of_new_map(table_properties("m", "S", "T", "deltalake")))
     row = OFFSET_MAP.empty_table().to_pylist() or [dict.fromkeys(OFFSET_MAP.names)]
     write_deltalake(delta(tmp_path), pa.Table.from_pylist(row, schema=OFFSET_MAP), mode="append")
     with pytest.raises(OffsetMapConflict, match="no recorded version"):

@@ -19,7 +19,7 @@ from shallow_mirror.checkpoints import offset_map_owner
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.recorded import version_of
-from shallow_mirror.checkpoints.schema import OFFSET_MAP, DecidedSegment, rows_to_arrow, table_properties
+from shallow_mirror.checkpoints.schema import OFFSET_MAP, DecidedSegment, properties_of_new_map, rows_to_arrow, table_properties
 from shallow_mirror.checkpoints.table_writer import CommitFailed, Comparison, TableSnapshot, TableWriter
 from shallow_mirror.checkpoints.tables import WriterName, choose_writer, open_writer
 from shallow_mirror.errors import ConfigError, Fenced, MirrorError, OutcomeUnknown
@@ -42,7 +42,7 @@ class Place:
 
     def created(self) -> TableWriter:
         made = self.writer()
-        made.create(table_properties("m", "S", "T", self.name))
+        made.create(properties_of_new_map(table_properties("m", "S", "T", self.name)))
         return made
 
     def take(self, run: str, writer: TableWriter | None = None) -> OffsetMapOwner:
@@ -96,7 +96,7 @@ def test_a_created_table_is_plain_delta_with_the_columns_and_properties_of_a_map
     assert found.properties.items() >= table_properties("m", "S", "T", place.name).items()
     protocol = DeltaTable(f"{place.tables}/offset_map").protocol()
     assert (protocol.min_reader_version, protocol.min_writer_version, protocol.reader_features) == (1, 2, None)
-    place.writer().create(table_properties("n", "S", "T", place.name))
+    place.writer().create(properties_of_new_map(table_properties("n", "S", "T", place.name)))
     assert opened(place.writer()).properties["shallow_mirror.mirror"] == "m", "a table that is there stays as it is"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from shallow_mirror.checkpoints.deltalake_writer import DeltalakeWriter
 from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.schema import table_properties
+from shallow_mirror.checkpoints.schema import properties_of_new_map, table_properties
 from shallow_mirror.checkpoints.tables import choose_writer, is_read_by_spark, name_in_sql
 from shallow_mirror.errors import ConfigError
 
@@ -25,7 +25,7 @@ def test_tables_that_are_not_there_yet_are_written_by_deltalake(tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["deltalake", "spark"])
 def test_auto_goes_on_with_the_writer_that_created_the_tables(tmp_path: Path, name: str) -> None:
-    DeltalakeWriter(str(tmp_path / "offset_map")).create(table_properties("m", "S", "T", name))
+    DeltalakeWriter(str(tmp_path / "offset_map")).create(properties_of_new_map(table_properties("m", "S", "T", name)))
     assert choose_writer(str(tmp_path), "auto") == name
 
 

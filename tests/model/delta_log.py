@@ -11,9 +11,10 @@ import pyarrow as pa
 from tests.model import effects
 from tests.model.effects import NO_ANSWER
 from tests.model.programs import Port
+from tests.model.source import MAP_ID
 
 from shallow_mirror.checkpoints.recorded import Recorded, read_recorded
-from shallow_mirror.checkpoints.schema import OFFSET_MAP
+from shallow_mirror.checkpoints.schema import OFFSET_MAP, PROPERTY_MAP_ID
 from shallow_mirror.checkpoints.table_writer import CommitEntry, CommitFailed, Comparison, Condition
 from shallow_mirror.types import SegmentKind, TopicPartition
 
@@ -182,7 +183,8 @@ class ModelWriter:
         self._port = port
 
     def create(self, properties: Mapping[str, str]) -> None:
-        self._port.ask(effects.Create(tuple(sorted(properties.items()))))
+        made = {**properties, PROPERTY_MAP_ID: MAP_ID}  # the product's is another each time
+        self._port.ask(effects.Create(tuple(sorted(made.items()))))
 
     def snapshot(self) -> Snapshot | None:
         answer: Snapshot | effects.NoAnswer | None = self._port.ask(effects.Look())

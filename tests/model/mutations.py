@@ -109,7 +109,7 @@ def read_evidence_before_fencing(patch: pytest.MonkeyPatch) -> None:
         return fate
 
     def look(self: Any, decided: resolve.DecidedTxn, deadline: Any) -> resolve.ReceiptEvidence:
-        return evidence.look_at_receipt(self._target, decided, deadline)
+        return evidence.look_at_receipt(self._target, decided, self._owner.map_id, deadline)
 
     patch.setattr(protocol, "_resolve", resolve_unfenced)
     patch.setattr(TxnPerformer, "_receipt_evidence", look)
@@ -134,7 +134,9 @@ def take_anything_else_in_the_log_for_no(patch: pytest.MonkeyPatch) -> None:
 
 def wait_for_a_pending_receipt(patch: pytest.MonkeyPatch) -> None:
     def receipt(self: Any, decided: resolve.DecidedTxn, deadline: Any) -> resolve.ReceiptEvidence:
-        while (found := recovery.look_at_receipt(self._target, decided, deadline)) is resolve.ReceiptEvidence.PENDING:
+        while (
+            found := recovery.look_at_receipt(self._target, decided, self._owner.map_id, deadline)
+        ) is resolve.ReceiptEvidence.PENDING:
             deadline.require("the receipt")
             self._pause(0)
         return found

@@ -104,6 +104,8 @@ class ModelReader:
 
 def _call(cluster: ModelCluster, api: str, _deadline: Deadline, **fields: Any) -> Any:
     """Instead of `messages.call`: one request, one answer in the shape of kafka-python's."""
+    if api == "OffsetFetch" and fields["topics"] is None:
+        return SimpleNamespace(error_code=0, topics=[])  # asks whose receipts there are: there is one map here
     answer = cluster.port.ask(_request(api, fields))
     if answer is NO_ANSWER:
         raise Retriable("NETWORK_EXCEPTION", f"no answer to {api}")

@@ -9,7 +9,7 @@ from tests.model import effects
 from tests.model.effects import NO_ANSWER
 from tests.model.programs import Port
 from tests.model.seams import ModelCluster
-from tests.model.source import Scenario, target_partition
+from tests.model.source import MAP_ID, Scenario, target_partition
 
 from shallow_mirror.broker.error_codes import error_name
 from shallow_mirror.broker.forgotten_markers import abort_forgotten
@@ -90,7 +90,9 @@ class SlotTask:
                     sequence += 1
                 _extend(segments, one.source, offset, target_offset)
         if txn is not None:
-            write_receipt(target, txn, min(written), self.decision, str(self.run), deadline)
+            write_receipt(
+                target, txn, min(written), decision=self.decision, map_id=MAP_ID, run_id=str(self.run), deadline=deadline
+            )
         unknown = tuple(one for one in self.ranges if one.source not in positions)
         return SlotResult(self.slot, txn, tuple(segments), unknown=unknown, is_partial=is_partial)
 

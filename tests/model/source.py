@@ -11,6 +11,7 @@ from typing import NamedTuple
 from shallow_mirror.types import PlannedRange, SourcePartition, TargetPartition, TopicPartition
 
 TOPIC = "t"
+MAP_ID = "the only offset map"
 
 
 class Quiet(enum.Enum):

@@ -61,6 +61,7 @@ class Clusters:
     def job(self, positions: dict[SourcePartition, int], **changes: Any) -> SlotJob:
         settings: dict[str, Any] = {
             "mirror": "m",
+            "map_id": "map",
             "run_id": "run",
             "decision": 2,
             "source": _client(self.source),

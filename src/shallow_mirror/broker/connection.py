@@ -45,6 +45,7 @@ class Connection:
         self._next_correlation_id = 0
         self._outstanding: deque[int] = deque()
         self.is_closed = False
+        self.missing_apis: frozenset[str] = frozenset()
 
     @property
     def outstanding(self) -> int:

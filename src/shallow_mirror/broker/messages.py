@@ -40,7 +40,7 @@ from kafka.protocol.producer import (
 
 from shallow_mirror.broker.connection import Connection
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, Retriable
+from shallow_mirror.errors import BrokerTooOld, ConfigError, Retriable
 
 _USED: dict[str, tuple[Any, Any, int]] = {
     "ApiVersions": (ApiVersionsRequest, ApiVersionsResponse, 3),
@@ -58,7 +58,8 @@ _USED: dict[str, tuple[Any, Any, int]] = {
     "DescribeTransactions": (DescribeTransactionsRequest, DescribeTransactionsResponse, 0),
 }
 _HOT_PATH = {0: ("Produce", 9), 1: ("Fetch", 12)}
-_MAY_BE_MISSING = {"DescribeProducers", "DescribeTransactions"}  # 3.0 and later; asked for only when something went wrong
+_SINCE = {"DescribeProducers": "3.0", "DescribeTransactions": "3.0"}
+"""May be missing: asked for when something went wrong, or is suspected."""
 _ALWAYS_HEADER_0 = "ApiVersions"
 
 
@@ -69,7 +70,9 @@ def request_class(api: str) -> Any:
 
 
 def call(connection: Connection, api: str, deadline: Deadline, **fields: Any) -> Any:
-    """One request, one answer. Raises Retriable on network errors and on answers that cannot be decoded."""
+    """One request, one answer. Raises Retriable on network errors and on answers that cannot be decoded, BrokerTooOld."""
+    if api in connection.missing_apis:
+        raise BrokerTooOld(f"broker {connection.transport.peer} offers no {api}: Kafka {_SINCE[api]} or later is needed")
     request_type, response_type, version = _USED[api]
     request = request_type[version](**fields)
     correlation_id = connection.next_correlation_id()
@@ -91,20 +94,25 @@ def _tag_section_bytes(body: memoryview) -> int:
 
 
 def check_versions(connection: Connection, deadline: Deadline) -> None:
-    """Refuses a broker that does not speak the fixed versions, naming the first few that differ."""
+    """Refuses a broker that does not speak the fixed versions, and takes note of what else it does not offer."""
     answer = call(connection, "ApiVersions", deadline, client_software_name="shallow-mirror", client_software_version="0.1.0")
     if answer.error_code:
         raise ConfigError(
             f"broker {connection.transport.peer} is too old: it does not answer ApiVersions v3 (Kafka 2.8 or later is needed)"
         )
     offered = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
-    wanted = {request.API_KEY: (api, version) for api, (request, _, version) in _USED.items() if api not in _MAY_BE_MISSING}
-    problems = []
+    wanted = {request.API_KEY: (api, version) for api, (request, _, version) in _USED.items()}
+    problems, missing = [], set()
     for key, (api, version) in {**wanted, **_HOT_PATH}.items():
         low, high = offered.get(key, (0, -1))
-        if not low <= version <= high:
+        if low <= version <= high:
+            continue
+        if api in _SINCE:
+            missing.add(api)
+        else:
             problems.append(
                 f"broker {connection.transport.peer} offers {api} {low} to {high}; version {version} is needed (Kafka 2.8 to 4.x)"
             )
     if problems:
         raise ConfigError(problems)
+    connection.missing_apis = frozenset(missing)

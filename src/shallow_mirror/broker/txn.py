@@ -64,6 +64,8 @@ class Receipt:
     producer_id: int
     producer_epoch: int
     decision: int
+    map_id: str
+    """Of the offset map that the decision is in."""
     run_id: str
 
 
@@ -152,7 +154,9 @@ def add_offsets(cluster: Cluster, txn: SlotTxn, deadline: Deadline) -> None:
     _raise_for(answer.error_code, f"AddOffsetsToTxn of {txn}")
 
 
-def write_receipt(cluster: Cluster, txn: SlotTxn, place: TopicPartition, decision: int, run_id: str, deadline: Deadline) -> None:
+def write_receipt(
+    cluster: Cluster, txn: SlotTxn, place: TopicPartition, *, decision: int, map_id: str, run_id: str, deadline: Deadline
+) -> None:
     """A group offset that exists only if the transaction commits. Group: the transactional id; offset: the decision."""
     add_offsets(cluster, txn, deadline)
     topic = request_class("TxnOffsetCommit").TxnOffsetCommitRequestTopic
@@ -161,6 +165,7 @@ def write_receipt(cluster: Cluster, txn: SlotTxn, place: TopicPartition, decisio
         "producer_id": txn.producer_id,
         "producer_epoch": txn.producer_epoch,
         "decision": decision,
+        "map": map_id,
         "run": run_id,
     }
     partition = topic.TxnOffsetCommitRequestPartition(
@@ -193,19 +198,8 @@ def read_receipt(
 ) -> Receipt | PendingReceipt | None:
     """None: no receipt there (never written, or expired). Always asks for the stable offset and names the partition."""
     topic = request_class("OffsetFetch").OffsetFetchRequestTopic
-    answer = _ask(
-        cluster,
-        CoordinatorKind.GROUP,
-        transactional_id,
-        "OffsetFetch",
-        lambda answer: answer.error_code,
-        deadline,
-        group_id=transactional_id,
-        topics=[topic(name=place.topic, partition_indexes=[place.partition])],
-        require_stable=True,
-    )
-    _raise_for(answer.error_code, f"reading the receipt of {transactional_id}")
-    found = answer.topics[0].partitions[0]
+    asked = [topic(name=place.topic, partition_indexes=[place.partition])]
+    found = _fetch_offsets(cluster, transactional_id, asked, deadline, require_stable=True)[0].partitions[0]
     if found.error_code == _UNSTABLE_OFFSET_COMMIT:
         return PendingReceipt.PENDING
     _raise_for(found.error_code, f"reading the receipt of {transactional_id} on {place}")
@@ -214,12 +208,44 @@ def read_receipt(
     return _parse_receipt(found.metadata or "", transactional_id)
 
 
+def read_receipts(cluster: Cluster, transactional_id: str, deadline: Deadline) -> list[Receipt]:
+    """Every committed receipt of the group; what is pending at the moment is left out."""
+    topics = _fetch_offsets(cluster, transactional_id, None, deadline, require_stable=False)
+    return [_parse_receipt(one.metadata or "", transactional_id) for topic in topics for one in topic.partitions]
+
+
+def _fetch_offsets(
+    cluster: Cluster, group: str, topics: list[Any] | None, deadline: Deadline, *, require_stable: bool
+) -> list[Any]:
+    """`topics`: None for all that the group has."""
+    answer = _ask(
+        cluster,
+        CoordinatorKind.GROUP,
+        group,
+        "OffsetFetch",
+        lambda answer: answer.error_code,
+        deadline,
+        group_id=group,
+        topics=topics,
+        require_stable=require_stable,
+    )
+    _raise_for(answer.error_code, f"reading the receipt of {group}")
+    found: list[Any] = answer.topics
+    return found
+
+
 def _parse_receipt(metadata: str, transactional_id: str) -> Receipt:
     try:
         fields = json.loads(metadata)
         if fields["v"] != RECEIPT_VERSION:
             raise ValueError(f"version {fields['v']}")
-        return Receipt(int(fields["producer_id"]), int(fields["producer_epoch"]), int(fields["decision"]), str(fields["run"]))
+        return Receipt(
+            producer_id=int(fields["producer_id"]),
+            producer_epoch=int(fields["producer_epoch"]),
+            decision=int(fields["decision"]),
+            map_id=str(fields["map"]),
+            run_id=str(fields["run"]),
+        )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ConfigError(
             f"consumer group {transactional_id} on the target holds an offset that is not a receipt of this mirror ({error}): "
@@ -251,7 +277,7 @@ def end_txn(cluster: Cluster, txn: SlotTxn, commit: bool, deadline: Deadline) ->
 
 
 def describe_txn(cluster: Cluster, transactional_id: str, deadline: Deadline) -> CoordinatorState | None:
-    """None when the coordinator does not know the id (any more). Needs Kafka 3.0 or later."""
+    """None when the coordinator does not know the id (any more). Raises BrokerTooOld in front of Kafka 3.0."""
 
     def code_of(answer: Any) -> int:
         return int(answer.transaction_states[0].error_code)
