@@ -9,9 +9,10 @@ from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.cluster_metadata import TopicMetadata
 from shallow_mirror.broker.error_codes import is_forbidden, refusal
-from shallow_mirror.broker.topics import TopicSpec, add_partitions, copied_configs, ensure_topics
+from shallow_mirror.broker.topics import TopicSpec, add_partitions, ensure_topics
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.sinks import target_rules
 from shallow_mirror.sinks.slot_task import RoutedTopic
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SourcePartition, TargetPartition
 
@@ -77,16 +78,19 @@ class TargetTopics:
     ) -> None:
         settings = self._target.topic_configs(sorted(found), deadline)
         problems = [
-            problem
+            f"target topic {target} {problem}"
             for source, target in sorted(names.items())
             for problem in (
-                _problems_of(source, topics[source], found[target], settings[target])
+                target_rules.problems_of(source, topics[source], len(found[target].partitions), settings[target])
                 if target in found
-                else [_missing_sentence(source, target, topics[source])]
+                else [target_rules.missing_problem(source, topics[source])]
             )
         ]
         if problems:
             raise ConfigError(problems)
+        for target in sorted(found):
+            if target_rules.is_stamping(settings[target]):
+                _log.warning("target topic %s %s", target, target_rules.STAMPING_DOUBT)
         for source, target in names.items():
             self._routes[source] = RoutedTopic(
                 target_topic=target,
@@ -106,26 +110,12 @@ class TargetTopics:
 
     def _require_same_targets(self, names: Mapping[str, str], found: Mapping[str, TopicMetadata]) -> None:
         """Raises ConfigError where what was copied before is not in the topic that would get the rest."""
-        problems = []
-        for source, target in names.items():
-            before = self._mirrored.get(source)
-            if before is None:
-                continue
-            remedy = (
-                f"Mirror {source} from its start with another mirror id, tables and checkpoint, or exclude it (topics.exclude)"
-            )
-            if before.topic != target:
-                problems.append(
-                    f"source topic {source} was mirrored to {before.topic} until now, topics.target_name makes it {target}: "
-                    f"set topics.target_name back. {remedy}"
-                )
-            elif target not in found:
-                problems.append(f"target topic {target} (for {source}) was deleted, with what was copied to it. {remedy}")
-            elif found[target].topic_id != before.topic_id:
-                problems.append(
-                    f"target topic {target} (for {source}) was deleted and created again (topic id {before.topic_id} became "
-                    f"{found[target].topic_id}), without what was copied to it before. {remedy}"
-                )
+        mirrored = {source: self._mirrored[source] for source in names if source in self._mirrored}
+        told = (
+            target_rules.other_target_problem(source, before, names[source], found.get(names[source]))
+            for source, before in mirrored.items()
+        )
+        problems = [problem for problem in told if problem is not None]
         if problems:
             raise ConfigError(problems)
 
@@ -154,33 +144,8 @@ class TargetTopics:
     def _create_missing(self, missing: Mapping[str, str], partitions: Mapping[str, int], deadline: Deadline) -> None:
         settings = self._source.topic_configs(sorted(missing), deadline)
         specs = [
-            TopicSpec(target, partitions[source], self._replication_factor, copied_configs(settings[source]))
+            TopicSpec(target, partitions[source], self._replication_factor, target_rules.copied_configs(settings[source]))
             for source, target in sorted(missing.items())
         ]
         _log.info("creating target topics: %s", ", ".join(f"{spec.name} ({spec.partitions} partitions)" for spec in specs))
         ensure_topics(self._target_client, specs, timeout_s=deadline.remaining_ms() / 1000)
-
-
-def _missing_sentence(source: str, target: str, partitions: int) -> str:
-    return (
-        f"target topic {target} (for source topic {source}) does not exist and topics.create is false: "
-        f"create it with at least {partitions} partitions, or set topics.create: true"
-    )
-
-
-def _problems_of(source: str, partitions: int, target: TopicMetadata, settings: Mapping[str, str]) -> list[str]:
-    problems = []
-    if len(target.partitions) < partitions:
-        problems.append(
-            f"target topic {target.name} has fewer partitions ({len(target.partitions)}) than source topic {source} "
-            f"({partitions}): add partitions to the target topic (they are matched by number)"
-        )
-    compression = settings.get("compression.type", "producer")
-    if compression != "producer":
-        problems.append(
-            f"target topic {target.name} has compression.type={compression}: the broker would open and recompress every batch. "
-            "Set compression.type=producer on it"
-        )
-    if settings.get("message.timestamp.type") == "LogAppendTime":
-        _log.warning("target topic %s has message.timestamp.type=LogAppendTime: records get the target's time", target.name)
-    return problems

@@ -12,21 +12,6 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.errors import ConfigError, Retriable
 
-COPIED = (
-    "cleanup.policy",
-    "retention.ms",
-    "retention.bytes",
-    "max.message.bytes",
-    "delete.retention.ms",
-    "min.compaction.lag.ms",
-)
-"""Settings of the source topic that its target topic gets."""
-
-FORCED: Mapping[str, str] = {"compression.type": "producer", "message.timestamp.type": "CreateTime"}
-"""Settings without which batches would not stay as they are."""
-
-_OPEN_TIMESTAMPS = "9223372036854775807"
-_TIMESTAMP_LIMITS = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
 _TOPIC_ALREADY_EXISTS = 36
 _INVALID_PARTITIONS = 37
 
@@ -39,12 +24,6 @@ class TopicSpec:
     partitions: int
     replication_factor: int | None
     configs: Mapping[str, str]
-
-
-def copied_configs(source: Mapping[str, str]) -> dict[str, str]:
-    """Settings of a target topic, given those of its source topic."""
-    copied = {name: source[name] for name in COPIED if name in source}
-    return {**copied, **FORCED, **dict.fromkeys(_TIMESTAMP_LIMITS, _OPEN_TIMESTAMPS)}
 
 
 def ensure_topics(client: ClientConfig, specs: Sequence[TopicSpec], *, timeout_s: float) -> None:
