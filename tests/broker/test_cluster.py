@@ -335,6 +335,14 @@ def test_settings_of_a_topic_are_those_of_the_broker(fake: StrictCluster, client
     assert [found[name]["max.message.bytes"] for name in ("t", "small")] == ["1048588", "500"]
 
 
+def test_settings_of_a_broker_are_its_own(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    fake.broker_configs = {"transaction.max.timeout.ms": "60000"}
+    assert client.broker_configs(1, clock.deadline()) == {"transaction.max.timeout.ms": "60000"}
+    fake.change("DescribeConfigs", error(31))
+    with pytest.raises(ConfigError, match="reading the settings of broker 1: the broker answered CLUSTER_AUTHORIZATION_FAILED"):
+        client.broker_configs(1, clock.deadline())
+
+
 def test_producers_are_described_by_their_leaders(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
     fake.seed(("t", 0), batch(0, 5, attributes=0x10, producer_id=4, producer_epoch=2, base_sequence=0))
     fake.seed(("t", 1), batch(0, 5, producer_id=5, producer_epoch=0, base_sequence=0))

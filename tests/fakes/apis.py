@@ -15,7 +15,7 @@ from tests.fakes.kafka_codec import API_KEYS, VERSIONS, Request, UnreadableReque
 from tests.fakes.partition_log import Appended, Read
 from tests.fakes.record_rules import HEADER_BYTES, Header, Refused, header_of, one_batch
 
-_TOPIC_RESOURCE = 2
+_TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
 
 
 def answer(state: ClusterState, node_id: int, request: Request, change: Change) -> Any:
@@ -252,6 +252,8 @@ def _describe_configs(state: ClusterState, node_id: int, body: Any, change: Chan
     result = response.DescribeConfigsResult
 
     def settings(resource: Any) -> dict[str, str]:
+        if resource.resource_type == _BROKER_RESOURCE and resource.resource_name == str(node_id):
+            return state.broker_configs
         if resource.resource_type != _TOPIC_RESOURCE:
             raise Refused(42)
         configs = state.log_of((resource.resource_name, 0)).configs

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable
 
-from tests.fakes.coordinators import OFFSETS_PLACE, Groups, Place, Transactions
+from tests.fakes.coordinators import MAX_TIMEOUT_MS, OFFSETS_PLACE, Groups, Place, Transactions
 from tests.fakes.partition_log import PartitionLog
 from tests.fakes.record_rules import Header, Refused
 
@@ -20,6 +20,7 @@ class ClusterState:
         self.cluster_id, self.now_ms = cluster_id, now_ms
         self.lock = threading.Condition(threading.RLock())
         self.nodes: dict[int, Address] = {}
+        self.broker_configs = {"transaction.max.timeout.ms": str(MAX_TIMEOUT_MS), "default.replication.factor": "1"}
         self.topic_ids: dict[str, uuid.UUID] = {}
         self.logs: dict[Place, PartitionLog] = {}
         self.groups = Groups()

@@ -33,7 +33,7 @@ from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolic
 PAUSE_S = 1.6
 """Every pause takes this long: longer than the product's patience with markers, a part of that with receipts."""
 
-_PARTITIONS = {partition: PartitionMetadata(partition, 0, 0) for partition in range(4)}
+_PARTITIONS = {partition: PartitionMetadata(partition, 0, 0, 1) for partition in range(4)}
 _METADATA = ClusterMetadata("T", {}, {TOPIC: TopicMetadata(TOPIC, target_partition(0).topic_id, False, 0, _PARTITIONS)})
 
 

@@ -33,7 +33,7 @@ BACK_OFF_MS = (5, 10, 20, 50, 100, 200, 500, 1000)
 NEW_TOPIC_PATIENCE_MS = 1000
 """How long a topic may be unknown before it does not exist: brokers hear of a new one a moment after its creator."""
 
-_TOPIC_RESOURCE = 2
+_TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
 _CONTROL = "control"
 
 _K = TypeVar("_K")
@@ -296,20 +296,37 @@ class Cluster:
     def topic_configs(self, names: Sequence[str], deadline: Deadline) -> dict[str, dict[str, str]]:
         """Settings by topic; a setting without a value is left out."""
         self._own_process()
-        return self.retrying("reading topic settings", lambda one: self._topic_configs(names, one), deadline)
+        return self.retrying(
+            "reading topic settings",
+            lambda one: self._configs(self.any_broker(one), _TOPIC_RESOURCE, names, "topic", one),
+            deadline,
+        )
 
-    def _topic_configs(self, names: Sequence[str], deadline: Deadline) -> dict[str, dict[str, str]]:
+    def broker_configs(self, node_id: int, deadline: Deadline) -> dict[str, str]:
+        """Settings of one broker, defaults included; a setting without a value, or a secret one, is left out."""
+        self._own_process()
+        name = str(node_id)
+        found = self.retrying(
+            "reading broker settings",
+            lambda one: self._configs(self.connection(node_id, _CONTROL, one), _BROKER_RESOURCE, [name], "broker", one),
+            deadline,
+        )
+        return found[name]
+
+    def _configs(
+        self, connection: Connection, resource_type: int, names: Sequence[str], kind: str, deadline: Deadline
+    ) -> dict[str, dict[str, str]]:
         resource = request_class("DescribeConfigs").DescribeConfigsResource
         answer = call(
-            self.any_broker(deadline),
+            connection,
             "DescribeConfigs",
             deadline,
-            resources=[resource(resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=None) for name in names],
+            resources=[resource(resource_type=resource_type, resource_name=name, configuration_keys=None) for name in names],
             include_synonyms=False,
             include_documentation=False,
         )
         for one in answer.results:
-            self._raise_for(one.error_code, f"reading the settings of topic {one.resource_name}")
+            self._raise_for(one.error_code, f"reading the settings of {kind} {one.resource_name}")
         found = {
             one.resource_name: {setting.name: setting.value for setting in one.configs if setting.value is not None}
             for one in answer.results

@@ -24,6 +24,7 @@ class PartitionMetadata:
     partition: int
     leader: int
     leader_epoch: int
+    replica_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def parse_topic_metadata(topic: Any) -> TopicMetadata:
         bool(topic.is_internal),
         topic.error_code,
         {
-            one.partition_index: PartitionMetadata(one.partition_index, one.leader_id, one.leader_epoch)
+            one.partition_index: PartitionMetadata(one.partition_index, one.leader_id, one.leader_epoch, len(one.replica_nodes))
             for one in topic.partitions
         },
     )
