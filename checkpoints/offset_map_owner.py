@@ -69,8 +69,11 @@ class OffsetMapOwner:
         now_ms: Callable[[], int],
         writer: TableWriter | None = None,
         before_creation: Callable[[], None] = lambda: None,
+        slots: int = 0,
     ) -> OffsetMapOwner:
         """Creates the map if there is none, unless `before_creation` raises. Fences every older run.
+
+        `slots` is how many this run may use: the next one fences them also if this one decides nothing.
 
         Raises Fenced (another run took over at the same time and won), OutcomeUnknown (call again with the same `run`:
         a take-over that was written is recognised), ConfigError and OffsetMapConflict (the table is not this mirror's).
@@ -89,9 +92,9 @@ class OffsetMapOwner:
             if found is not None and found.run.run_id == run.run_id:
                 return cls(writer, found, before.properties[PROPERTY_MAP_ID], now_ms)
             epoch = 0 if found is None else found.run_epoch
-            failure = _claim(
-                writer, before, replace(found or Recorded(version=0, run=run), version=version_of(epoch + 1, 0), run=run)
-            )
+            known = found or Recorded(version=0, run=run)
+            highest_slot = max(known.highest_slot, slots - 1)
+            failure = _claim(writer, before, replace(known, version=version_of(epoch + 1, 0), run=run, highest_slot=highest_slot))
             after = _read_back(writer, failure)
             latest = read_recorded(after)
             if latest is not None and latest.run.run_id == run.run_id:
@@ -108,7 +111,7 @@ class OffsetMapOwner:
 
     @property
     def highest_slot(self) -> int:
-        """Of all decisions over the life of the map; -1 when no slot was ever used."""
+        """Of all runs and decisions over the life of the map; -1 when no slot was ever used."""
         return self._recorded.highest_slot
 
     @property

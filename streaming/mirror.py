@@ -238,6 +238,7 @@ class _Run:
                 now_ms=lambda: int(time.time() * 1000),
                 writer=self.map_writer,
                 before_creation=self._refuse_used_ids,
+                slots=self.config.write.slots,
             )
             _log.info("run epoch %d took over the offset map in %s", self.owner.run_epoch, self.config.tables)
         return self.owner

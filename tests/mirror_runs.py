@@ -32,7 +32,7 @@ PATIENCE_S = 120.0
 
 def document(source: str, target: str, include: Sequence[str], /, **groups: Any) -> dict[str, Any]:
     """A mirror file. `groups` are merged into it, one level deep. Other topics or tables make another mirror."""
-    mirror = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps([source, target, list(include), str(groups.get("tables"))]))
+    mirror = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps([list(include), str(groups.get("tables"))]))
     made: dict[str, Any] = {
         "mirror": f"m-{mirror}",
         "source": {"alias": "east", "client": {"bootstrap.servers": source}},

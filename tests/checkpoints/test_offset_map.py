@@ -339,6 +339,23 @@ def test_a_removal_that_finds_no_row_still_commits_its_version(tmp_path: Path) -
     assert owner.positions()[SOURCE].offset == 5
 
 
+def test_the_slots_of_a_run_that_decided_nothing_are_known_to_the_next(tmp_path: Path) -> None:
+    assert take(tmp_path, "one", slots=4).highest_slot == 3
+    assert take(tmp_path, "two", slots=2).highest_slot == 3
+
+
+def test_a_map_is_not_made_against_a_veto_and_keeps_its_id(tmp_path: Path) -> None:
+    def veto() -> None:
+        raise ConfigError("no")
+
+    with pytest.raises(ConfigError, match="no"):
+        take(tmp_path, "one", before_creation=veto)
+    assert not (tmp_path / "offset_map").exists()
+    made = take(tmp_path, "one")
+    assert take(tmp_path, "two", before_creation=veto).map_id == made.map_id == OffsetMap.open(str(tmp_path)).map_id
+    assert made.map_id != take(tmp_path / "other", "one").map_id
+
+
 def test_a_micro_batch_number_is_not_used_again_after_its_rows_were_removed(tmp_path: Path) -> None:
     owner = settled(tmp_path, "one")
     decide(owner, data(0, 5), highest_slot=6)

@@ -89,6 +89,7 @@ class TakeOver:
                 target_cluster_id="T",
                 run=self.run.identity,
                 now_ms=lambda: NOW_MS,
+                slots=self.run.scenario.slots(self.run.number),
                 writer=ModelWriter(port),  # type: ignore[arg-type]
             )
         except (Retriable, OutcomeUnknown):

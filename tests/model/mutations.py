@@ -219,6 +219,20 @@ def forget_the_forgotten_abort_marker(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(slot, "abort_forgotten", lambda *_: None)
 
 
+def fence_other_slots_after_the_decision(patch: pytest.MonkeyPatch) -> None:
+    def start_up(
+        unsettled: Sequence[Any], transactional_ids: Sequence[str], choices: protocol.Choices
+    ) -> Generator[Any, Any, tuple[SlotTxn, ...]]:
+        removed = yield from protocol.end_all(resolve.decided_txns(unsettled), choices, report=True)
+        for transactional_id in transactional_ids:
+            yield protocol.InitProducerId(transactional_id)
+        yield protocol.Settle()
+        yield protocol.AbortForgotten(tuple(transactional_ids))
+        return removed
+
+    patch.setattr(protocol, "start_up", start_up)
+
+
 def decide_behind_forgotten_records(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "refuse_forgotten", lambda *_: None)
 

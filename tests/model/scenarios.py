@@ -27,5 +27,6 @@ SCENARIOS = {
     "retention of seconds": replace(TWO_SLOTS, keeps_logs=False),
     "receipts expire, retention of seconds": replace(ONE_SLOT, keeps_receipts=False, keeps_logs=False),
     "markers of aborts are forgotten": replace(TWO_SLOTS, forgets_aborts=True),
+    "slots move, markers of aborts are forgotten": replace(TWO_SLOTS, layouts=((0, 1), (0, 0)), forgets_aborts=True),
     "markers are forgotten": replace(TWO_SLOTS, forgets_aborts=True, forgets_commits=True, has_zombies=False),
 }

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from tests.model import effects
 from tests.model.invariants import Violation
 from tests.model.moves import Delivery, Kind, Move
-from tests.model.mutations import decide_behind_forgotten_records, planted
+from tests.model.mutations import decide_behind_forgotten_records, fence_other_slots_after_the_decision, planted
 from tests.model.programs import Library
 from tests.model.scenarios import ONE_SLOT, SCENARIOS, TWO_SLOTS
 from tests.model.search import Search, begun
@@ -148,6 +148,27 @@ def test_a_zombie_whose_abort_was_forgotten_is_not_committed_with_the_next_decis
     assert zombie_whose_abort_is_forgotten(library).is_confirmed
     with planted(decide_behind_forgotten_records), pytest.raises(Violation, match="duplicated"):
         zombie_whose_abort_is_forgotten(Library())
+
+
+def zombie_under_a_slot_that_moved(library: Library) -> World:
+    """As before, but the partition belongs to another slot by now, and the zombie's transaction times out: nothing fences it in
+    front of the decision, and readers see nothing behind it."""
+    world = World(library, replace(TWO_SLOTS, layouts=((0, 1), (0, 0)), forgets_aborts=True))
+    until(world, task_asks(effects.InitProducerId, of_run=0))
+    world.take(Move(Kind.CRASH, 0))
+    until(world, task_asks(effects.InitProducerId, of_run=1))
+    zombie = max(number for number, task in world.tasks.items() if task.owner is None)
+    world.take(Move(Kind.ZOMBIE, zombie))
+    for name in world.target.ongoing():
+        world.take(Move(Kind.TIME_OUT, name, markers=Markers.FORGOTTEN))
+    run_on(world)
+    return world
+
+
+def test_what_a_zombie_left_open_does_not_hide_a_decision_of_another_slot_for_ever(library: Library) -> None:
+    assert zombie_under_a_slot_that_moved(library).is_confirmed
+    with planted(fence_other_slots_after_the_decision), pytest.raises(Violation, match="does not end"):
+        zombie_under_a_slot_that_moved(Library())
 
 
 def test_a_run_that_was_taken_over_ends_as_fenced_also_where_the_evidence_is_gone(library: Library) -> None:

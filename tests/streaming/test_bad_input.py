@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from tests import mirror_runs as runs
 from tests.mirror_runs import Running, catch_up, config, create_topic, read_values, write
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
+from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.errors import BatchRefused, ConfigError, DataLoss, TargetDataLoss
 from shallow_mirror.types import TopicPartition
 
@@ -39,8 +42,51 @@ def test_tables_of_other_clusters_are_refused_and_the_message_names_both(cluster
         swapped.value.problems, ("source", "target"), (clusters.ids, (target_id, source_id)), strict=True
     ):
         assert f"{side}_cluster_id = '{ids[0]}', this mirror has '{ids[1]}'" in problem
-    with pytest.raises(ConfigError, match=r"shallow_mirror\.mirror = 'm', this mirror has 'other'"):
+    with pytest.raises(ConfigError, match=r"shallow_mirror\.mirror = 'm-.*', this mirror has 'other'"):
         catch_up(config(tmp_path, clusters.source, clusters.target, [clusters.name], mirror="other"), spark)
+
+
+def test_a_mirror_with_the_id_of_another_is_refused_and_the_other_goes_on(clusters: Clusters, tmp_path: Path, spark: Any) -> None:
+    create_topic(clusters.source, clusters.name)
+    write(clusters.source, clusters.name, ["a"])
+    first, second = (
+        config(tmp_path / name, clusters.source, clusters.target, [clusters.name], mirror=clusters.name) for name in ("a", "b")
+    )
+    catch_up(first, spark)
+    with pytest.raises(ConfigError, match=f"the target knows the transactional id {clusters.name}-0 .*another id"):
+        catch_up(second, spark)
+    assert not Path(second.tables).exists()
+    OffsetMapOwner.take_over(
+        second.tables,
+        mirror=second.mirror,
+        source_cluster_id=clusters.ids[0],
+        target_cluster_id=clusters.ids[1],
+        run=RunIdentity.of_this_process(),
+        now_ms=lambda: 0,
+    )
+    with pytest.raises(ConfigError, match=f"holds a receipt of the offset map {OffsetMap.open(first.tables).map_id} .*one id"):
+        catch_up(second, spark)
+    write(clusters.source, clusters.name, ["b"])
+    catch_up(first, spark)
+    assert read_values(clusters.target, clusters.name) == ["a", "b"]
+
+
+def test_a_transactional_id_of_another_application_is_refused_and_left_alone(
+    clusters: Clusters, tmp_path: Path, spark: Any
+) -> None:
+    create_topic(clusters.source, clusters.name)
+    create_topic(clusters.target, f"{clusters.name}-its")
+    settings = config(tmp_path, clusters.source, clusters.target, [clusters.name])
+    other = Producer({"bootstrap.servers": clusters.target, "transactional.id": f"{settings.mirror}-1"})
+    other.init_transactions(20)
+    other.begin_transaction()
+    other.produce(f"{clusters.name}-its", b"its own")
+    other.flush(20)
+    with pytest.raises(ConfigError, match=f"the target knows the transactional id {settings.mirror}-1 .*another application"):
+        catch_up(settings, spark)
+    other.commit_transaction(20)
+    assert read_values(clusters.target, f"{clusters.name}-its") == ["its own"]
+    assert not Path(settings.tables).exists()
 
 
 def test_a_mirror_onto_itself_is_refused_before_anything_is_written(clusters: Clusters, tmp_path: Path, spark: Any) -> None:
