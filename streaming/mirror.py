@@ -22,7 +22,7 @@ from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.checkpoints.tables import choose_writer, open_writer
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, DataLoss, MirrorError, OutcomeUnknown, Retriable
+from shallow_mirror.errors import DataLoss, MirrorError, OutcomeUnknown, Retriable
 from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.sinks import routing
 from shallow_mirror.sinks.evidence import refuse_used_ids
@@ -31,7 +31,7 @@ from shallow_mirror.sinks.micro_batch import MicroBatchReport, MicroBatchSink, f
 from shallow_mirror.sinks.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.slot_task import Observer, SlotJob, observe_nothing, transactional_ids
 from shallow_mirror.sinks.target_topics import TargetTopics
-from shallow_mirror.streaming import kafka_batches, mirror_ranges, notes, planned_stream, planning, session
+from shallow_mirror.streaming import kafka_batches, loops, mirror_ranges, notes, planned_stream, planning, session
 from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import Planner
 from shallow_mirror.streaming.told_errors import told_error
@@ -121,9 +121,9 @@ class _Run:
     def start_and_supervise(self, spark: Any, own_session: bool) -> None:
         source, target = self.config.source.alias, self.config.target.alias
         try:
-            self.source_cluster_id = self._patiently(f"source cluster {source}", lambda: self._id_of(self.source))
-            self.target_cluster_id = self._patiently(f"target cluster {target}", lambda: self._id_of(self.target))
-            self.config = self._without_loops()
+            self.source_cluster_id: str = self._patiently(f"source cluster {source}", lambda: self._id_of(self.source))
+            self.target_cluster_id: str = self._patiently(f"target cluster {target}", lambda: self._id_of(self.target))
+            self.config = loops.without_own_targets(self.config, is_same_cluster=self._is_same_cluster)
             tables, setting = self.config.tables, self.config.tables_writer
             self.tables_writer = self._patiently("tables", lambda: choose_writer(tables, setting))
             if spark is None:
@@ -215,17 +215,9 @@ class _Run:
     def _id_of(self, cluster: Cluster) -> str:
         return cluster.cluster_id(self._deadline(REACH_ATTEMPT_MS))
 
-    def _without_loops(self) -> MirrorConfig:
-        """Within one cluster the mirror leaves its own target topics out. Raises ConfigError before anything is written."""
-        if self.source_cluster_id != self.target_cluster_id:
-            return self.config
-        topics, alias = self.config.topics, self.config.source.alias
-        problem = routing.same_cluster_problem(topics.target_name, alias)
-        if problem is not None:
-            raise ConfigError(f"source {alias} and target {self.config.target.alias} are one cluster, {problem}")
-        own = routing.own_targets_pattern(topics.target_name, alias)
-        _log.info("source and target are one cluster: topics that match %s are this mirror's targets and are left out", own)
-        return self.config.model_copy(update={"topics": topics.model_copy(update={"exclude": [*topics.exclude, own]})})
+    @property
+    def _is_same_cluster(self) -> bool:
+        return self.source_cluster_id == self.target_cluster_id
 
     def _take_over(self) -> OffsetMapOwner:
         if self.owner is None:
@@ -284,7 +276,7 @@ class _Run:
         known = owner.positions()
         planner = Planner(PlanSettings.of_mirror(self.config), self.source)
         starts = planner.start_offsets(known, deadline)
-        self._refuse_loops(starts)
+        loops.refuse_loops(self.config, (one.topic for one in starts), is_same_cluster=self._is_same_cluster)
         topics = sorted({one.topic for one in (*starts, *known) if self.config.topics.is_included(one.topic)})
         listed = self.source.metadata(topics, deadline).topics
         targets.prepare({name: len(topic.partitions) for name, topic in listed.items() if topic.error_code == 0}, deadline)
@@ -293,16 +285,6 @@ class _Run:
             owner.next_decision()
             owner.decide(rows, highest_slot=-1)
             owner.settle()
-
-    def _refuse_loops(self, starts: Any) -> None:
-        problems = routing.problems(
-            sorted({one.topic for one in starts}),
-            template=self.config.topics.target_name,
-            source_alias=self.config.source.alias,
-            is_same_cluster=self.source_cluster_id == self.target_cluster_id,
-        )
-        if problems:
-            raise ConfigError(problems)
 
     def _job_template(self, owner: OffsetMapOwner) -> SlotJob:
         config = self.config
