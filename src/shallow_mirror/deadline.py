@@ -34,3 +34,17 @@ class Deadline:
         """Raise `Retriable("DEADLINE")` once it is over; `waiting_for` completes "gave up waiting for …"."""
         if self.is_over():
             raise Retriable("DEADLINE", f"gave up waiting for {waiting_for}")
+
+
+class Silence:
+    """A clock (seconds) of how long nothing was heard, for a deadline that moves on with what is read."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._since = clock()
+
+    def heard(self) -> None:
+        self._since = self._clock()
+
+    def __call__(self) -> float:
+        return self._clock() - self._since

@@ -19,7 +19,7 @@ from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.connection import ReceiveBuffer
 from shallow_mirror.broker.fetch_exchange import MAX_BATCH_BYTES
 from shallow_mirror.broker.range_reader import IndexedPartition, RangeReader, ReadRange
-from shallow_mirror.deadline import Deadline
+from shallow_mirror.deadline import Deadline, Silence
 from shallow_mirror.errors import BatchRefused, CorruptBatch, DataLoss
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, OffsetRange, TopicPartition
 from shallow_mirror.wire.admission import Admission, Verdict, admit
@@ -33,20 +33,6 @@ MAX_WAIT_MS = 100
 """What is read lies below the log's end, so a broker has nothing to wait for."""
 
 CRC_REASON = "its checksum does not match its bytes"
-
-
-class Silence:
-    """A clock (seconds) of how long nothing was heard, for a deadline that moves on with what is read."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._since = clock()
-
-    def heard(self) -> None:
-        self._since = self._clock()
-
-    def __call__(self) -> float:
-        return self._clock() - self._since
 
 
 @dataclass(frozen=True, slots=True, eq=False)
