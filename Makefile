@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests chosen by PYTEST_ARGS may all be of the other kind: pytest's exit code 5.
 NONE_CHOSEN = $(if $(PYTEST_ARGS),|| test $$? -eq 5)
 .DEFAULT_GOAL := help
-.PHONY: help setup java links demo test unit faults model check lint types contracts bench clean
+.PHONY: help setup java links demo test long unit faults model check lint types contracts bench clean
 
 help: ## say what there is
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -16,8 +16,11 @@ demo: setup java ## two real clusters, messy traffic, mirror, kill, resume, prov
 	$(BIN)/shallow-mirror demo
 
 test: setup java unit ## every test, with real brokers and Spark, in two processes
-	$(BIN)/pytest -n 2 --dist loadfile --durations=25 -m "(brokers or spark) and not alone" $(PYTEST_ARGS) $(NONE_CHOSEN)
-	$(BIN)/pytest -m "(brokers or spark) and alone" $(PYTEST_ARGS) $(NONE_CHOSEN)
+	$(BIN)/pytest -n 2 --dist loadfile --durations=25 -m "(brokers or spark) and not alone and not long" $(PYTEST_ARGS) $(NONE_CHOSEN)
+	$(BIN)/pytest -m "(brokers or spark) and alone and not long" $(PYTEST_ARGS) $(NONE_CHOSEN)
+
+long: setup java ## tests of many variants on brokers and Spark that `make test` leaves out
+	$(BIN)/pytest -m long $(PYTEST_ARGS) $(NONE_CHOSEN)
 
 unit: setup ## the tests that need no Java, in two processes
 	$(BIN)/pytest -n 2 -m "not brokers and not spark" $(PYTEST_ARGS) $(NONE_CHOSEN)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from shallow_mirror.types import (
 )
 from shallow_mirror.wire.admission import Verdict, admit
 from shallow_mirror.wire.batch_index import index_batches
+from shallow_mirror.wire.rebuild import Rebuilt
 
 SOURCE, TARGET = SourcePartition("t", "id", 0), TargetPartition("t", "other", 0)
 LIMITS = BatchLimits(
@@ -66,6 +68,31 @@ def test_markers_gaps_and_aborted_data_get_rows_and_shift_what_follows() -> None
 def test_what_lies_between_the_position_and_the_first_batch_is_a_gap() -> None:
     rows = built(batch(9, 1), position=4)
     assert [(row.kind.value, row.source_start, row.source_end) for row in rows] == [("gap", 4, 9), ("data", 9, 10)]
+
+
+def test_a_rebuilt_batch_has_a_row_for_each_run_on_both_sides_and_does_not_merge_with_raw_ones() -> None:
+    records = view(batch(0, 2), batch(2, deltas=[0, 1, 2, 4, 5], last_offset_delta=7), batch(10, 1))
+    index = index_batches(records)
+    place = TopicPartition("t", 0)
+    admission = admit(index, records, topic_partition=place, position=0, range_end=99, aborted=(), limits=LIMITS)
+    builder = SegmentBuilder(SOURCE, TARGET, 0)
+    made = Rebuilt((b"", b""), (2, 3), np.array([2, 3, 4, 6, 7]))
+    builder.add(index, admission, [100, 102, 110, 113], {1: made})
+    rows = builder.build()
+    assert [(row.kind.value, row.source_start, row.source_end, row.target_start) for row in rows] == [
+        ("data", 0, 2, 100),
+        ("data", 2, 4, 102),
+        ("data", 4, 5, 110),
+        ("gap", 5, 6, None),
+        ("data", 6, 8, 111),
+        ("gap", 8, 10, None),
+        ("data", 10, 11, 113),
+    ]
+    data = [row for row in rows if row.kind is SegmentKind.DATA]
+    assert [(row.record_count, row.batch_count, row.rebuilt_batch_count) for row in data] == [
+        (2, 1, 0), (2, 1, 1), (1, 0, 0), (2, 0, 0), (1, 1, 0)
+    ]  # fmt: skip
+    assert sum(row.size_bytes for row in rows) == len(records)
 
 
 def test_closing_beyond_the_last_batch_adds_a_gap() -> None:

@@ -60,6 +60,11 @@ class Place:
         return opened(self.writer()).delta_version
 
 
+LongOnSpark = pytest.mark.parametrize(
+    "place", ["deltalake", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.long])], indirect=True
+)
+
+
 @pytest.fixture(params=["deltalake", pytest.param("spark", marks=pytest.mark.spark)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     spark = request.getfixturevalue("spark") if request.param == "spark" else None
@@ -88,6 +93,7 @@ def decide(owner: OffsetMapOwner, *segments: DecidedSegment) -> None:
 # --- commits
 
 
+@LongOnSpark
 def test_a_created_table_is_plain_delta_with_the_columns_and_properties_of_a_map(place: Place) -> None:
     assert place.writer().snapshot() is None
     found = opened(place.created())
@@ -100,6 +106,7 @@ def test_a_created_table_is_plain_delta_with_the_columns_and_properties_of_a_map
     assert opened(place.writer()).properties["shallow_mirror.mirror"] == "m", "a table that is there stays as it is"
 
 
+@LongOnSpark
 def test_a_commit_records_its_version_metadata_and_rows_and_older_snapshots_do_not_see_it(place: Place) -> None:
     writer = place.created()
     writer.append(opened(writer), EMPTY, 7, {"run_id": "one"})
@@ -151,6 +158,7 @@ def test_compaction_and_cleaning_keep_the_version_its_metadata_and_all_rows(plac
 # --- owners
 
 
+@LongOnSpark
 def test_a_take_over_fences_the_older_run_which_then_changes_nothing(place: Place) -> None:
     first = place.settled("one")
     decide(first, data(0, 5))
@@ -184,6 +192,7 @@ def test_of_two_that_take_over_at_once_one_wins_and_the_other_says_who(place: Pl
     winner.check_ownership()
 
 
+@LongOnSpark
 def test_a_take_over_knows_the_decision_that_came_in_before_it(place: Place) -> None:
     old = place.settled("old")
     new = place.take("new", Faulty(place.writer(), once("before append", lambda: decide(old, data(0, 5)))))
@@ -221,6 +230,7 @@ def test_a_run_that_dies_between_commit_and_read_back_leaves_a_decision_to_resol
     assert (new.positions(), OffsetMap.open(place.tables).positions()) == ({}, {})
 
 
+@LongOnSpark
 def test_a_compaction_in_between_neither_stops_a_commit_nor_changes_what_is_recorded(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

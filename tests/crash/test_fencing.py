@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.mirror_runs import catch_up
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.config import MirrorConfig
 
 CONF = """
 mirror: fenced
@@ -55,7 +57,9 @@ def wait_for_position(folder: Path, topic: str, offset: int) -> None:
     raise AssertionError(f"position {offset} was not reached")
 
 
-def test_a_second_mirror_takes_over_and_the_first_ends_with_3(two_clusters: Any, topic_name: str, tmp_path: Path) -> None:
+def test_a_second_mirror_takes_over_and_the_first_ends_with_3(
+    two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any
+) -> None:
     source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
     admin = AdminClient({"bootstrap.servers": source})
     admin.create_topics([NewTopic(topic_name, 1, 1)])[topic_name].result(20)
@@ -75,9 +79,7 @@ def test_a_second_mirror_takes_over_and_the_first_ends_with_3(two_clusters: Any,
     finally:
         first.kill()
         first.wait()
-    rest = start(tmp_path, "second.yaml", "--available-now")
-    _, said = rest.communicate(timeout=150)
-    assert rest.returncode == 0, said[-3000:]
+    catch_up(MirrorConfig.load(tmp_path / "second.yaml"), spark)
     rows = OffsetMap.open(str(tmp_path / "tables")).settled_rows().to_pylist()
     data = [row for row in rows if row["kind"] == "data"]
     assert sum(row["record_count"] for row in data) == 200

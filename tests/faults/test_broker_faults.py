@@ -15,7 +15,7 @@ from tests.faults.steps import ANSWERED, DECIDED, ENDED, PRODUCED
 
 pytestmark = [pytest.mark.brokers, pytest.mark.timeout(900)]
 
-AWAY_S = 30.0
+AWAY_S = 15.0
 
 
 def assert_survived(folder: Path, cases: Sequence[Case], *, target_brokers: int = 1) -> None:

@@ -31,9 +31,7 @@ FEW = [
 ]
 
 ON_SPARK = [
-    network_case(SOURCE, "Fetch", Harm.HALF_OPEN, Moment.ARRIVING),
     network_case(TARGET, "Produce", Harm.CUT, Moment.APPLIED),
-    network_case(TARGET, "Produce", Harm.DELAY, Moment.ARRIVING),
     network_case(TARGET, "EndTxn", Harm.RESET, Moment.APPLIED),
 ]
 

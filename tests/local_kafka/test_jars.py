@@ -145,36 +145,3 @@ def test_ivy_is_found_inside_pyspark() -> None:
 
 def test_no_registry_is_named_in_the_code() -> None:
     assert "http" not in Path(os.path.realpath(jars.__file__)).read_text()
-
-
-@pytest.mark.spark
-def test_spark_writes_and_reads_a_delta_table_with_these_jars(tmp_path: Path) -> None:
-    """In a process of its own: `spark.jars` counts only when Spark's JVM starts."""
-    import subprocess
-    import sys
-
-    script = f"""
-from pyspark.sql import SparkSession
-from shallow_mirror.local_kafka.jars import delta_jars
-spark = (SparkSession.builder.master("local[1]").appName("delta").config("spark.ui.enabled", "false")
-    .config("spark.jars", ",".join(map(str, delta_jars())))
-    .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-    .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-    .config("spark.sql.shuffle.partitions", "1").config("spark.databricks.delta.snapshotPartitions", "1")
-    .config("spark.sql.warehouse.dir", {str(tmp_path / "warehouse")!r}).getOrCreate())
-table = {str(tmp_path / "table")!r}
-spark.range(5).coalesce(1).write.format("delta").save(table)
-for version in (1, 1, 2):
-    spark.range(5, 7).coalesce(1).write.format("delta").mode("append").option("txnAppId", "a").option(
-        "txnVersion", version).save(table)
-from delta.tables import DeltaTable
-DeltaTable.forPath(spark, table).delete("id = 0")
-DeltaTable.forPath(spark, table).optimize().executeCompaction()
-print("rows", sorted(row.id for row in spark.read.format("delta").load(table).collect()))
-"""
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-    ended = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    assert "rows [1, 2, 3, 4, 5, 5, 6, 6]" in ended.stdout
