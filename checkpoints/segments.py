@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
 
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 from shallow_mirror.wire.admission import Admission, Verdict, kind_of
 from shallow_mirror.wire.batch_index import BatchIndex
+from shallow_mirror.wire.rebuild import Rebuilt
 
 _PASSED_OVER = (Verdict.DROP_BELOW, Verdict.BEYOND)
+_REBUILT = "rebuilt"
+"""In the key of a row: raw and rebuilt batches do not merge, so that an audit opens the rebuilt ones only."""
+
+_NOTHING_REBUILT: Mapping[int, Rebuilt] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -23,6 +31,7 @@ class _Row:
     target_start: int | None = None
     record_count: int = 0
     batch_count: int = 0
+    rebuilt_batch_count: int = 0
     size_bytes: int = 0
     max_timestamp_ms: int | None = None
     source_leader_epoch: int | None = None
@@ -35,7 +44,8 @@ class SegmentBuilder:
     """Covers [position, next position) of one source partition without hole or overlap (checked by `build`).
 
     Neighbouring batches of the same kind and the same target - source shift become one row. Transaction markers get a row
-    each. Offsets between batches, and batches that hold nothing, are gaps.
+    each. Offsets between batches, and batches that hold nothing, are gaps. A rebuilt batch has a row for every run of
+    offsets that it holds, and gaps between them; the first one counts it.
     """
 
     def __init__(self, source: SourcePartition, target: TargetPartition, position: int) -> None:
@@ -46,8 +56,17 @@ class SegmentBuilder:
     def segment_count(self) -> int:
         return len(self._rows)
 
-    def add(self, index: BatchIndex, admission: Admission, target_base_offsets: Sequence[int]) -> None:
-        """`target_base_offsets`: where the raw batches, in order, were appended on the target."""
+    def add(
+        self,
+        index: BatchIndex,
+        admission: Admission,
+        target_base_offsets: Sequence[int],
+        rebuilt: Mapping[int, Rebuilt] = _NOTHING_REBUILT,
+    ) -> None:
+        """`target_base_offsets`: where the batches that were sent, in order, were appended on the target.
+
+        A raw batch was sent as one, batch `i` of `rebuilt` as those it was rebuilt into.
+        """
         headers = index.headers
         placed = iter(target_base_offsets)
         columns = zip(
@@ -65,9 +84,12 @@ class SegmentBuilder:
         for i, (verdict, base, last, size, records, timestamp, leader_epoch, producer_id, producer_epoch) in enumerate(columns):
             if verdict in _PASSED_OVER:
                 continue
+            further: Sequence[_Row] = ()
             if verdict == Verdict.RAW:
                 at = next(placed)
                 row = _Row((SegmentKind.DATA, at - base), SegmentKind.DATA, base, last + 1, at, records)
+            elif verdict == Verdict.REBUILD and len(rebuilt[i].offsets):
+                row, *further = _rows_of_rebuilt(rebuilt[i], [next(placed) for _ in rebuilt[i].counts])
             elif verdict == Verdict.DROP_ABORTED:
                 key = (SegmentKind.ABORTED, producer_id, producer_epoch)
                 row = _Row(key, SegmentKind.ABORTED, base, last + 1, record_count=records)
@@ -78,14 +100,17 @@ class SegmentBuilder:
                 row = _Row((kind, base), kind, base, last + 1)
                 row.source_producer_id, row.source_producer_epoch = producer_id, producer_epoch
                 row.coordinator_epoch = marker.coordinator_epoch
-            elif verdict == Verdict.DROP_EMPTY:
+            elif verdict in (Verdict.DROP_EMPTY, Verdict.REBUILD):
                 row = _Row((SegmentKind.GAP,), SegmentKind.GAP, base, last + 1)
             else:
                 raise ValueError(f"{self._source}: batch at {base} has verdict {Verdict(verdict).name}: it can be no segment")
-            row.batch_count, row.size_bytes, row.max_timestamp_ms, row.source_leader_epoch = 1, size, timestamp, leader_epoch
-            self._append(row)
+            row.batch_count, row.size_bytes = 1, size
+            for one in (row, *further):
+                one.max_timestamp_ms, one.source_leader_epoch = timestamp, leader_epoch
+                self._append(one)
+            self._gap_up_to(last + 1)
         if next(placed, None) is not None:
-            raise ValueError(f"{self._source}: more target offsets than raw batches")
+            raise ValueError(f"{self._source}: more target offsets than batches that were sent")
 
     def close_at(self, position: int) -> None:
         """Everything up to `position` is accounted for: what is left holds no record."""
@@ -114,8 +139,9 @@ class SegmentBuilder:
         last.end = row.end
         last.record_count += row.record_count
         last.batch_count += row.batch_count
+        last.rebuilt_batch_count += row.rebuilt_batch_count
         last.size_bytes += row.size_bytes
-        if row.batch_count:
+        if row.max_timestamp_ms is not None:
             last.max_timestamp_ms, last.source_leader_epoch = row.max_timestamp_ms, row.source_leader_epoch
 
     def _segment(self, row: _Row) -> Segment:
@@ -129,6 +155,7 @@ class SegmentBuilder:
             target_end=None if row.target_start is None else row.target_start + row.end - row.start,
             record_count=row.record_count,
             batch_count=row.batch_count,
+            rebuilt_batch_count=row.rebuilt_batch_count,
             size_bytes=row.size_bytes,
             max_timestamp_ms=row.max_timestamp_ms,
             source_leader_epoch=row.source_leader_epoch,
@@ -136,6 +163,20 @@ class SegmentBuilder:
             source_producer_epoch=row.source_producer_epoch,
             coordinator_epoch=row.coordinator_epoch,
         )
+
+
+def _rows_of_rebuilt(rebuilt: Rebuilt, base_offsets: Sequence[int]) -> list[_Row]:
+    """A row for each run of records that lie beside each other on both sides; the first one counts the batch."""
+    source = rebuilt.offsets
+    target = np.concatenate([base + np.arange(count) for base, count in zip(base_offsets, rebuilt.counts, strict=True)])
+    firsts = np.append(0, np.flatnonzero((np.diff(source) != 1) | (np.diff(target) != 1)) + 1)
+    counts = np.diff(np.append(firsts, len(source)))
+    rows = [
+        _Row((SegmentKind.DATA, at - start, _REBUILT), SegmentKind.DATA, start, start + count, at, count)
+        for start, at, count in zip(source[firsts].tolist(), target[firsts].tolist(), counts.tolist(), strict=True)
+    ]
+    rows[0].rebuilt_batch_count = 1
+    return rows
 
 
 def check_coverage(positions: Mapping[SourcePartition, int], segments: Iterable[Segment]) -> dict[SourcePartition, int]:

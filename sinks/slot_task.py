@@ -1,4 +1,4 @@
-"""Executor: one slot of a micro-batch: read, admit, restamp, produce, receipt, segments.
+"""Executor: one slot of a micro-batch: read, admit, rebuild, restamp, produce, receipt, segments.
 
 One call reads every range of the slot from its position on and writes what is admitted in one Kafka transaction, which
 it leaves open: only the driver ends it, after the decision. A slot that has nothing to write opens no transaction.
@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
@@ -39,7 +38,9 @@ from shallow_mirror.types import (
     TargetPartition,
     TopicPartition,
 )
-from shallow_mirror.wire.admission import Admission, Verdict, admit, first_unsupported
+from shallow_mirror.wire.admission import Admission, admit
+from shallow_mirror.wire.outgoing import Outgoing, make_outgoing
+from shallow_mirror.wire.records import OPENED_FETCHES
 from shallow_mirror.wire.restamp import restamp
 
 _log = logging.getLogger(__name__)
@@ -193,11 +194,10 @@ def _copy(job: SlotJob, reading: SlotReading, positions: Mapping[SourcePartition
 
     is_partial = False
     for parts in reading:
-        admitted: list[tuple[ReadPart, Admission]] = []
+        admitted: list[_AdmittedPart] = []
         for part in parts:
-            admission = _admit(job, part, moved[part.source])
-            moved[part.source] = admission.next_position
-            admitted.append((part, admission))
+            admitted.append(_admit(job, part, moved[part.source]))
+            moved[part.source] = admitted[-1].admission.next_position
         slot.copy(admitted, builder_of)
         if sum(builder.segment_count for builder in builders.values()) > job.max_segments:
             is_partial = True
@@ -210,21 +210,40 @@ def _copy(job: SlotJob, reading: SlotReading, positions: Mapping[SourcePartition
     return SlotResult(slot.number, slot.txn, segments, slot.fetched_bytes, reading.unknown, is_partial)
 
 
-def _admit(job: SlotJob, part: ReadPart, position: int) -> Admission:
-    """Admission of one partition's part of a response. Raises BatchRefused for what cannot be copied as it is."""
+@dataclass(frozen=True, slots=True)
+class _AdmittedPart:
+    """One partition's part of a response, what becomes of its batches, and what is sent of it."""
+
+    part: ReadPart
+    admission: Admission
+    outgoing: Outgoing
+
+
+def _admit(job: SlotJob, part: ReadPart, position: int) -> _AdmittedPart:
+    """Raises BatchRefused for what cannot be copied, CorruptBatch for what cannot be opened to be rebuilt."""
+    place, limits = part.source.topic_partition, job.routes[part.source.topic].limits
     admission = admit(
         part.index,
         part.records,
-        topic_partition=part.source.topic_partition,
+        topic_partition=place,
         position=position,
         range_end=part.range_end,
         aborted=part.aborted,
-        limits=job.routes[part.source.topic].limits,
+        limits=limits,
     )
-    refusal = first_unsupported(admission)
-    if refusal is not None:
-        raise BatchRefused(part.source.topic_partition, refusal.base_offset, refusal.rule, refusal.remedy)
-    return admission
+    if admission.refusals:
+        refusal = admission.refusals[0]
+        raise BatchRefused(place, refusal.base_offset, refusal.rule, refusal.remedy)
+    outgoing = make_outgoing(
+        part.index,
+        part.records,
+        admission,
+        topic_partition=place,
+        position=position,
+        limits=limits,
+        max_opened_bytes=OPENED_FETCHES * job.fetch_bytes,
+    )
+    return _AdmittedPart(part, admission, outgoing)
 
 
 class _OpenSlot:
@@ -244,43 +263,39 @@ class _OpenSlot:
         fenced = init_producer_id(self._target, name, timeout_ms, self._deadline)
         abort_forgotten(self._target, [fenced], places, timeout_ms, self._deadline)
 
-    def copy(
-        self,
-        admitted: Sequence[tuple[ReadPart, Admission]],
-        builder_of: Callable[[SourcePartition], SegmentBuilder],
-    ) -> None:
-        """Restamp and produce the raw batches of one response, and hand every batch's fate to the segments."""
-        raw = [np.flatnonzero(admission.verdicts == Verdict.RAW) for _, admission in admitted]
-        placed: dict[TopicPartition, list[int]] = {}
-        if any(len(chosen) for chosen in raw):
-            placed = self._produce([(part, chosen) for (part, _), chosen in zip(admitted, raw, strict=True) if len(chosen)])
-        for part, admission in admitted:
-            self.fetched_bytes += int(part.index.size_bytes.sum())
-            builder_of(part.source).add(part.index, admission, placed.get(self._target_of(part.source), []))
+    def copy(self, admitted: Sequence[_AdmittedPart], builder_of: Callable[[SourcePartition], SegmentBuilder]) -> None:
+        """Restamp and produce what is sent of one response, and hand every batch's fate to the segments."""
+        sent = [one for one in admitted if len(one.outgoing)]
+        placed = self._produce(sent) if sent else {}
+        for one in admitted:
+            source = one.part.source
+            self.fetched_bytes += int(one.part.index.size_bytes.sum())
+            base_offsets = placed.get(self._target_of(source), [])
+            builder_of(source).add(one.part.index, one.admission, base_offsets, one.outgoing.rebuilt)
 
-    def _produce(self, chosen_of: Sequence[tuple[ReadPart, np.ndarray]]) -> dict[TopicPartition, list[int]]:
+    def _produce(self, sent: Sequence[_AdmittedPart]) -> dict[TopicPartition, list[int]]:
         txn, window = self._open()
-        added = [place for part, _ in chosen_of if (place := self._target_of(part.source)) not in self._sequences]
+        added = [place for one in sent if (place := self._target_of(one.part.source)) not in self._sequences]
         if added:
             add_partitions(self._target, txn, added, self._deadline)
             self._sequences.update(dict.fromkeys(added, 0))
         queues: dict[TopicPartition, list[memoryview]] = {}
-        for part, chosen in chosen_of:
-            place = self._target_of(part.source)
+        for one in sent:
+            place, outgoing = self._target_of(one.part.source), one.outgoing
             self._sequences[place] = restamp(
-                part.records,
-                part.index,
-                chosen,
+                outgoing.records,
+                outgoing.index,
+                outgoing.chosen,
                 producer_id=txn.producer_id,
                 producer_epoch=txn.producer_epoch,
                 first_sequence=self._sequences[place],
             )
-            starts, sizes = part.index.pos[chosen].tolist(), part.index.size_bytes[chosen].tolist()
-            queues[place] = [part.records[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+            starts, sizes = outgoing.index.pos[outgoing.chosen].tolist(), outgoing.index.size_bytes[outgoing.chosen].tolist()
+            queues[place] = [outgoing.records[start : start + size] for start, size in zip(starts, sizes, strict=True)]
         try:
             placed = window.produce_all(queues)
         except ProduceRefused as refused:
-            raise self._explained(refused, chosen_of, queues) from refused
+            raise self._explained(refused, sent, queues) from refused
         for place, base_offsets in placed.items():
             recorded_end = self._job.target_ends.get(place, 0)
             if base_offsets and base_offsets[0] < recorded_end:
@@ -321,18 +336,15 @@ class _OpenSlot:
         return TopicPartition(self._job.routes[source.topic].target_topic, source.partition)
 
     def _explained(
-        self,
-        refused: ProduceRefused,
-        chosen_of: Sequence[tuple[ReadPart, np.ndarray]],
-        queues: Mapping[TopicPartition, Sequence[memoryview]],
+        self, refused: ProduceRefused, sent: Sequence[_AdmittedPart], queues: Mapping[TopicPartition, Sequence[memoryview]]
     ) -> MirrorError:
         """The target's answer in the source's terms: which batch, and whether it was damaged before the target saw it."""
-        for part, chosen in chosen_of:
-            if self._target_of(part.source) != refused.topic_partition:
+        for one in sent:
+            if self._target_of(one.part.source) != refused.topic_partition:
                 continue
-            place = part.source.topic_partition
-            batch = int(chosen[refused.index_in_queue])
-            base_offset = int(part.index.headers["base_offset"][batch])
-            sent = queues[refused.topic_partition][refused.index_in_queue]
-            return explain_refusal(refused, sent, place, base_offset, int(part.index.pos[batch]))
+            index = one.part.index
+            batch = int(one.outgoing.origins[refused.index_in_queue])
+            base_offset, pos = int(index.headers["base_offset"][batch]), int(index.pos[batch])
+            bytes_sent = queues[refused.topic_partition][refused.index_in_queue]
+            return explain_refusal(refused, bytes_sent, one.part.source.topic_partition, base_offset, pos)
         return refused

@@ -40,6 +40,7 @@ def batch(
     base_sequence: int = -1,
     leader_epoch: int = 3,
     timestamp: int = 1_000,
+    max_timestamp: int | None = None,
     payload: bytes | None = None,
     magic: int = 2,
 ) -> bytes:
@@ -47,7 +48,8 @@ def batch(
     if payload is None:
         payload = b"".join(record(delta) for delta in deltas)
     last = last_offset_delta if last_offset_delta is not None else (deltas[-1] if deltas else 0)
-    body = _BODY.pack(attributes, last, timestamp, timestamp, producer_id, producer_epoch, base_sequence, len(deltas)) + payload
+    newest = timestamp if max_timestamp is None else max_timestamp
+    body = _BODY.pack(attributes, last, timestamp, newest, producer_id, producer_epoch, base_sequence, len(deltas)) + payload
     head = struct.pack(">qiibI", base_offset, len(body) + 9, leader_epoch, magic, crc32c.crc32c(body))
     return head + body
 

@@ -62,7 +62,7 @@ def test_a_row_holds_every_header_field_what_a_mirror_would_do_and_the_bytes() -
         "last_offset": 7,
         "kind": "data",
         "verdict": "raw",
-        "refusal": None,
+        "reason": None,
         "size_bytes": len(raw),
         "records_count": 3,
         "codec": "zstd",
@@ -104,7 +104,7 @@ def test_markers_aborted_data_holes_and_refusals_have_rows_only_where_all_are_as
     assert [row["payload"] for row in every] == [parts[0], None, parts[1], parts[2], parts[3], None]
     assert every[3]["coordinator_epoch"] == 5
     assert every[4]["verdict"] == "rebuild"
-    assert "LogAppendTime" in str(every[4]["refusal"])
+    assert "LogAppendTime" in str(every[4]["reason"])
     committed = table(rows_of(fetched, 0, 10, keep=Keep.COMMITTED))
     assert [(row["kind"], row["payload"]) for row in committed] == [("data", parts[0]), ("data", parts[3])]
 
@@ -119,7 +119,7 @@ def test_a_batch_belongs_to_the_range_that_holds_its_base_offset() -> None:
 def test_a_batch_into_which_the_log_start_was_moved_belongs_to_the_first_range() -> None:
     ((row,),) = (table(rows_of([answer(batch(0, 4), log_start_offset=2)], 2, 4)),)
     assert (row["base_offset"], row["verdict"]) == (0, "rebuild")
-    assert "straddles" in str(row["refusal"])
+    assert "straddles" in str(row["reason"])
 
 
 def test_expired_offsets_have_a_row_of_their_own() -> None:

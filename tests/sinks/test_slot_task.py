@@ -82,13 +82,13 @@ class Clusters:
     def run(self, job: SlotJob, *ranges: PlannedRange) -> SlotResult:
         return run_slot(job, iter([arrow_batch_of(ranges)]), is_planned_ranges=True)
 
-    def committed(self, result: SlotResult, place: SourcePartition) -> list[bytes]:
+    def committed(self, result: SlotResult, place: SourcePartition, topic: str = "copy") -> list[bytes]:
         """Record sections that the target shows to read_committed readers once the slot's transaction has ended."""
         assert result.txn is not None
         cluster = Cluster(_client(self.target))
         assert end_txn(cluster, result.txn, True, Deadline.after_ms(5_000, time.monotonic)) is EndTxnAnswer.ENDED
         cluster.close()
-        log = self.target.log("copy", place.partition)
+        log = self.target.log(topic, place.partition)
         return [
             one.data[BATCH_HEADER_BYTES:]
             for one in log.batches
@@ -214,11 +214,73 @@ def test_bytes_that_were_damaged_behind_their_producer_are_named_corrupt(cluster
     assert (raised.value.topic_partition, raised.value.base_offset) == (A.topic_partition, 0)
 
 
-def test_a_batch_that_this_version_cannot_copy_is_refused_before_anything_is_written(clusters: Clusters) -> None:
-    clusters.source.seed(("orders", 0), batch(0, deltas=[0, 2]))
-    with pytest.raises(BatchRefused, match="compaction"):
+def test_a_rebuilt_batch_goes_in_order_between_raw_ones_and_every_offset_of_it_has_a_row(clusters: Clusters) -> None:
+    clusters.write(A, 2)
+    clusters.source.seed(("orders", 0), batch(2, deltas=[1, 3, 4], last_offset_delta=6))
+    clusters.write(A, 1)
+    result = clusters.run(clusters.job({A: 0}), planned(A, 10))
+    assert [(one.kind, one.source_start, one.source_end, one.target_start) for one in result.segments] == [
+        (SegmentKind.DATA, 0, 2, 0),
+        (SegmentKind.GAP, 2, 3, None),
+        (SegmentKind.DATA, 3, 4, 2),
+        (SegmentKind.GAP, 4, 5, None),
+        (SegmentKind.DATA, 5, 7, 3),
+        (SegmentKind.GAP, 7, 9, None),
+        (SegmentKind.DATA, 9, 10, 5),
+    ]
+    assert [one.rebuilt_batch_count for one in result.segments] == [0, 0, 1, 0, 0, 0, 0]
+    first, last = payloads(clusters.written[A])
+    assert clusters.committed(result, A) == [first, record(0) + record(1) + record(2), last]
+
+
+def test_a_batch_that_the_position_is_in_loses_what_lies_below_it(clusters: Clusters) -> None:
+    clusters.write(A, 5)
+    clusters.source.log("orders", 0).delete_records_before(3)
+    result = clusters.run(clusters.job({A: 3}), planned(A, 5))
+    assert [(one.source_start, one.source_end, one.target_start, one.record_count) for one in result.segments] == [(3, 5, 0, 2)]
+    assert clusters.committed(result, A) == [record(0, value=b"3") + record(1, value=b"4")]
+
+
+def test_a_batch_that_is_too_large_for_the_target_is_split_and_one_too_large_record_is_refused(clusters: Clusters) -> None:
+    clusters.target.create_topic("small", 2, **{"max.message.bytes": "200"})
+    small = BatchLimits(
+        max_message_bytes=200, isolation_level=IsolationLevel.READ_COMMITTED, log_append_time=LogAppendTimePolicy.KEEP
+    )
+    routes = {"orders": RoutedTopic(target_topic="small", target_topic_id="t", limits=small)}
+    clusters.write(A, 40)
+    result = clusters.run(clusters.job({A: 0}, routes=routes), planned(A, 40))
+    (segment,) = result.segments
+    assert (segment.source_end, segment.record_count, segment.batch_count, segment.rebuilt_batch_count) == (40, 40, 1, 1)
+    assert len(clusters.committed(result, A, "small")) > 1
+    clusters.source.seed(("orders", 1), batch(0, 2, payload=record(0) + record(1, value=bytes(150))))
+    with pytest.raises(BatchRefused, match=r"its record at offset 1 alone .* larger than max\.message\.bytes=200") as refused:
+        clusters.run(clusters.job({B: 0}, routes=routes), planned(B, 2))
+    assert (refused.value.topic_partition, refused.value.base_offset) == (B.topic_partition, 0)
+
+
+def test_a_batch_of_which_the_position_leaves_nothing_is_a_gap_without_a_transaction(clusters: Clusters) -> None:
+    clusters.source.seed(("orders", 0), batch(0, deltas=[0, 1], last_offset_delta=5))
+    result = clusters.run(clusters.job({A: 3}), planned(A, 6))
+    assert [(one.kind, one.source_start, one.source_end) for one in result.segments] == [(SegmentKind.GAP, 3, 6)]
+    assert clusters.target.asked("InitProducerId") == 0
+
+
+def test_a_damaged_batch_is_not_rebuilt_and_nothing_is_written(clusters: Clusters) -> None:
+    damaged = bytearray(batch(0, deltas=[0, 2]))
+    damaged[-3] ^= 0xFF
+    clusters.source.seed(("orders", 0), bytes(damaged))
+    with pytest.raises(CorruptBatch, match=r"orders-0: .* base offset 0 .*CRC"):
         clusters.run(clusters.job({A: 0}), planned(A, 3))
     assert clusters.target.asked("Produce") == 0
+
+
+def test_a_rebuilt_batch_that_the_target_refuses_is_named_by_its_source_offset(clusters: Clusters) -> None:
+    clusters.write(A, 2)
+    clusters.source.seed(("orders", 0), batch(2, deltas=[0, 2]))
+    clusters.target.change("Produce", AS_IT_SHOULD, error(32))
+    with pytest.raises(BatchRefused, match="INVALID_TIMESTAMP") as refused:
+        clusters.run(clusters.job({A: 0}), planned(A, 5))
+    assert (refused.value.topic_partition, refused.value.base_offset) == (A.topic_partition, 2)
 
 
 def test_a_partition_without_a_position_is_left_alone_and_reported(clusters: Clusters) -> None:
@@ -271,11 +333,11 @@ def test_rows_that_spark_hands_over_are_copied_from_the_position_as_direct_readi
     clusters.source.seed(("orders", 0), batch(7, 2, attributes=0x10, producer_id=9, producer_epoch=0, base_sequence=0))
     clusters.source.seed(("orders", 0), marker(9, 0, 9))
     clusters.write(A, 4)
-    clusters.write(B, 1)
-    rows = rows_of(clusters, planned(A, 14, start=2), planned(B, 1))
+    clusters.source.seed(("orders", 1), batch(0, deltas=[0, 2, 3]))
+    rows = rows_of(clusters, planned(A, 14, start=2), planned(B, 4))
     through = run_slot(clusters.job({A: position, B: 0}), iter(rows), is_planned_ranges=False)
     copied = clusters.committed(through, A)
-    direct = clusters.run(clusters.job({A: position, B: 0}), planned(A, 14, start=2), planned(B, 1))
+    direct = clusters.run(clusters.job({A: position, B: 0}), planned(A, 14, start=2), planned(B, 4))
 
     def told(result: SlotResult) -> list[tuple[Any, ...]]:
         return [(one.source, one.kind, one.source_start, one.source_end, one.record_count) for one in result.segments]

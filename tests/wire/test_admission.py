@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.record_batches import batch, marker, view
 
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, TopicPartition
-from shallow_mirror.wire.admission import Admission, Verdict, admit, first_unsupported
+from shallow_mirror.wire.admission import Admission, Verdict, admit
 from shallow_mirror.wire.batch_index import index_batches
 from shallow_mirror.wire.markers import MarkerType, parse_marker
 
@@ -62,16 +62,13 @@ def verdicts(admission: Admission) -> list[Verdict]:
         (batch(0, 1, attributes=0x20, payload=b"\xff"), {}, Verdict.REFUSE, "control"),
     ],
 )
-def test_every_rule_has_its_verdict_and_says_what_to_do(
+def test_every_rule_has_its_verdict_and_a_refusal_says_what_to_do(
     made: bytes, settings: dict[str, Any], verdict: Verdict, said: str | None
 ) -> None:
     admission = admitted(made, **settings)
     assert verdicts(admission) == [verdict]
-    problem = first_unsupported(admission)
-    assert (problem is None) == (said is None)
-    if problem is not None and said is not None:
-        assert said in problem.rule
-        assert problem.remedy
+    assert [said in one.rule for one in (*admission.refusals, *admission.rebuilds) if said] == [True] * bool(said)
+    assert [bool(one.remedy) for one in admission.refusals] == [True] * (verdict is Verdict.REFUSE)
 
 
 def test_the_position_passes_dropped_batches_but_not_those_beyond() -> None:
@@ -112,7 +109,8 @@ def test_an_aborted_transaction_that_began_below_the_position_is_still_dropped()
 def test_aborted_data_that_could_not_be_copied_is_no_problem() -> None:
     holed = batch(0, deltas=[0, 2], attributes=0x10, producer_id=1, producer_epoch=0, base_sequence=0)
     admission = admitted(holed, marker(3, 0, 1), aborted=((1, 0),))
-    assert first_unsupported(admission) is None
+    assert not admission.refusals
+    assert not admission.rebuilds
 
 
 def test_read_uncommitted_keeps_aborted_data_and_drops_markers() -> None:

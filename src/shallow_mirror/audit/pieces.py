@@ -13,10 +13,7 @@ from shallow_mirror.audit.side import Chunk, Side, Skipped, has_an_end
 from shallow_mirror.errors import CorruptBatch
 from shallow_mirror.wire.admission import Verdict
 from shallow_mirror.wire.header import LOG_APPEND_TIME_BIT
-from shallow_mirror.wire.records import open_batch
-
-OPENED_FETCHES = 16
-"""A batch that is opened may take this many `read.fetch_bytes`."""
+from shallow_mirror.wire.records import OPENED_FETCHES, open_batch
 
 PIECE_ITEMS = 65_536
 """So many items, or a few more, are made at a time."""

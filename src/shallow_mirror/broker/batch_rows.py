@@ -30,7 +30,7 @@ ARROW_SCHEMA = pa.schema(
         pa.field("last_offset", pa.int64(), nullable=False),
         pa.field("kind", pa.string(), nullable=False),
         pa.field("verdict", pa.string()),
-        pa.field("refusal", pa.string()),
+        pa.field("reason", pa.string()),
         pa.field("size_bytes", pa.int32()),
         pa.field("records_count", pa.int32()),
         pa.field("codec", pa.string()),
@@ -187,7 +187,7 @@ def _batch_columns(rows: Sequence[_Row], fetched: IndexedPartition, admission: A
     at = np.where(is_hole, 0, chosen)
     headers, attributes = fetched.index.headers[at], fetched.index.headers["attributes"][at]
     sizes = fetched.index.size_bytes[at]
-    reasons = {one.index: f"{one.rule}. {one.remedy}" for one in (*admission.refusals, *admission.rebuilds)}
+    reasons = {one.index: ". ".join(filter(None, (one.rule, one.remedy))) for one in (*admission.refusals, *admission.rebuilds)}
     columns = {
         name: pa.array(headers[field].astype(ARROW_SCHEMA.field(name).type.to_pandas_dtype()), mask=is_hole)
         for name, field in _HEADER_COLUMNS.items()
@@ -198,7 +198,7 @@ def _batch_columns(rows: Sequence[_Row], fetched: IndexedPartition, admission: A
     is_append_time = (attributes & LOG_APPEND_TIME_BIT) != 0
     columns["timestamp_type"] = pa.array(np.where(is_append_time, "LogAppendTime", "CreateTime"), pa.string(), mask=is_hole)
     columns["verdict"] = pa.array([_verdict(admission, i) for i in chosen.tolist()], pa.string())
-    columns["refusal"] = pa.array([reasons.get(i) for i in chosen.tolist()], pa.string())
+    columns["reason"] = pa.array([reasons.get(i) for i in chosen.tolist()], pa.string())
     epochs = [marker.coordinator_epoch if (marker := admission.markers.get(i)) else None for i in chosen.tolist()]
     columns["coordinator_epoch"] = pa.array(epochs, pa.int32())
     columns["payload"] = _payloads(fetched, chosen, is_hole)

@@ -33,8 +33,8 @@ _KIND_OF_VERDICT = {Verdict.DROP_ABORTED: SegmentKind.ABORTED, Verdict.DROP_EMPT
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """Also the reason of a rebuild, which is refused as long as rebuilding is not built."""
+class Reason:
+    """Why batch `index` is refused and what to do; or why it has to be rebuilt, and what would spare that (empty: nothing)."""
 
     index: int
     base_offset: int
@@ -49,11 +49,8 @@ class Admission:
     verdicts: npt.NDArray[np.int8]
     next_position: int
     markers: Mapping[int, Marker] = field(default_factory=dict)
-    refusals: tuple[Refusal, ...] = ()
-    rebuilds: tuple[Refusal, ...] = ()
-
-
-_NOT_BUILT = "This version copies whole batches only"
+    refusals: tuple[Reason, ...] = ()
+    rebuilds: tuple[Reason, ...] = ()
 
 
 def admit(
@@ -76,8 +73,8 @@ def admit(
     last = index.last_offset
     attributes = headers["attributes"]
     verdicts = np.zeros(count, np.int8)
-    refusals: dict[int, Refusal] = {}
-    rebuilds: dict[int, Refusal] = {}
+    refusals: dict[int, Reason] = {}
+    rebuilds: dict[int, Reason] = {}
 
     def mark(mask: npt.NDArray[np.bool_], verdict: Verdict, rule: str = "", remedy: str = "") -> None:
         """A later mark wins over an earlier one: call in rising order of precedence."""
@@ -86,21 +83,19 @@ def admit(
             refusals.pop(i, None)
             rebuilds.pop(i, None)
             if verdict in (Verdict.REFUSE, Verdict.REBUILD):
-                (refusals if verdict is Verdict.REFUSE else rebuilds)[i] = Refusal(i, int(base[i]), rule, remedy)
+                (refusals if verdict is Verdict.REFUSE else rebuilds)[i] = Reason(i, int(base[i]), rule, remedy)
 
     is_append_time = (attributes & LOG_APPEND_TIME_BIT) != 0
     if limits.log_append_time is LogAppendTimePolicy.KEEP:
         mark(is_append_time, Verdict.REBUILD, "the source topic has message.timestamp.type=LogAppendTime",
-             f"{_NOT_BUILT}: set read.log_append_time: producer to copy the producers' times")  # fmt: skip
+             "read.log_append_time: producer copies the producers' times instead")  # fmt: skip
     mark(index.size_bytes > limits.max_message_bytes, Verdict.REBUILD,
          f"larger than max.message.bytes={limits.max_message_bytes} of the target topic",
-         f"Set its max.message.bytes to {int(index.size_bytes.max(initial=0))} or more and start again")  # fmt: skip
-    mark(headers["records_count"] != headers["last_offset_delta"].astype(np.int64) + 1, Verdict.REBUILD,
-         "records are missing inside the batch (compaction)",
-         f"{_NOT_BUILT}: exclude the compacted topic (topics.exclude)")  # fmt: skip
-    mark((base < position) & (last >= position), Verdict.REBUILD,
-         f"the batch straddles the position {position} (records in front of it were deleted)",
-         f"{_NOT_BUILT}: delete records up to a batch boundary, or exclude the topic")  # fmt: skip
+         f"Set its max.message.bytes to {int(index.size_bytes.max(initial=0))} or more")  # fmt: skip
+    has_holes = headers["records_count"] != headers["last_offset_delta"].astype(np.int64) + 1
+    mark(has_holes, Verdict.REBUILD, "records are missing inside the batch (compaction)")
+    is_straddling = (base < position) & (last >= position)
+    mark(is_straddling, Verdict.REBUILD, f"the batch straddles the position {position} (records in front of it were deleted)")
     mark((attributes & CODEC_MASK) > max(Codec), Verdict.REFUSE, "unknown compression codec",
          "No broker accepts this batch; the source is damaged or newer than this version")  # fmt: skip
     mark((headers["last_offset_delta"] < 0) | (headers["records_count"] < 0), Verdict.REFUSE, "impossible count or offsets",
@@ -133,11 +128,6 @@ def kind_of(admission: Admission, i: int) -> SegmentKind:
     if verdict is Verdict.DROP_CONTROL:
         return _KIND_OF_MARKER[admission.markers[i].type]
     return _KIND_OF_VERDICT.get(verdict, SegmentKind.DATA)
-
-
-def first_unsupported(admission: Admission) -> Refusal | None:
-    """The first batch that this version cannot copy: refused, or in need of the rebuild that is not built."""
-    return min((*admission.refusals, *admission.rebuilds), key=lambda refusal: refusal.index, default=None)
 
 
 def _parse_markers(

@@ -1,4 +1,4 @@
-"""Pure: the compressed block of a record batch, opened within a bound on what comes out.
+"""Pure: the compressed block of a record batch: opened within a bound on what comes out, and made.
 
 A block may come from anybody who may write to the source. So nothing is allocated by what a block says of itself, all
 frames of a block count against one bound, and whatever a library makes of bad bytes ends as one error.
@@ -17,6 +17,10 @@ from shallow_mirror.wire.header import Codec
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
+_XERIAL_VERSIONS = struct.pack(">ii", 1, 1)
+_XERIAL_PART_BYTES = 32 << 10
+"""Java's block size."""
+
 _BLOCK_LENGTH = struct.Struct(">i")
 _MAX_WINDOW_BYTES = 1 << 27
 """The window of the highest level that producers can choose; a frame that wants more is not opened."""
@@ -41,6 +45,11 @@ def decompress(block: memoryview, codec: Codec, max_bytes: int) -> memoryview:
     if codec is Codec.NONE:
         return _bounded(block, max_bytes)
     return memoryview(_OPENERS[codec](block, max_bytes))
+
+
+def compress(block: memoryview, codec: Codec) -> bytes | memoryview:
+    """One block as Java's producer writes it at the codec's default level. Raises ConfigError without the codec's library."""
+    return block if codec is Codec.NONE else _PACKERS[codec](block)
 
 
 def _bounded(block: memoryview, max_bytes: int) -> memoryview:
@@ -136,6 +145,29 @@ def _snappy_length(block: memoryview) -> int:
     raise BadBlock("it does not begin with a length")
 
 
+def _packed_gzip(block: memoryview) -> bytes:
+    encoder = zlib.compressobj(wbits=_GZIP_FRAMING)
+    return encoder.compress(block) + encoder.flush()
+
+
+def _packed_snappy(block: memoryview) -> bytes:
+    cramjam = _library("cramjam")
+    out = [_XERIAL_MAGIC + _XERIAL_VERSIONS]
+    for start in range(0, len(block), _XERIAL_PART_BYTES):
+        part = bytes(cramjam.snappy.compress_raw(block[start : start + _XERIAL_PART_BYTES]))
+        out += (_BLOCK_LENGTH.pack(len(part)), part)
+    return b"".join(out)
+
+
+def _packed_lz4(block: memoryview) -> bytes:
+    frame = _library("lz4.frame")
+    return bytes(frame.compress(block, block_size=frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False))
+
+
+def _packed_zstd(block: memoryview) -> bytes:
+    return bytes(_library("zstandard").ZstdCompressor().compress(block))
+
+
 def _library(name: str) -> Any:
     try:
         return importlib.import_module(name)
@@ -151,4 +183,11 @@ _OPENERS: dict[Codec, Callable[[memoryview, int], bytes]] = {
     Codec.SNAPPY: _snappy,
     Codec.LZ4: _lz4,
     Codec.ZSTD: _zstd,
+}
+
+_PACKERS: dict[Codec, Callable[[memoryview], bytes]] = {
+    Codec.GZIP: _packed_gzip,
+    Codec.SNAPPY: _packed_snappy,
+    Codec.LZ4: _packed_lz4,
+    Codec.ZSTD: _packed_zstd,
 }

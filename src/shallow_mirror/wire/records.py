@@ -1,12 +1,12 @@
 """Pure: the one place that opens a record batch: its records one by one, as the bytes say them.
 
-The mirror's own path never comes here. What is opened may have been written by anybody: sizes are believed only as far
-as bytes are there, and what comes out of decompression is bounded by the caller.
+The raw path never comes here. What is opened may have been written by anybody: sizes are believed only as far as bytes
+are there, and what comes out of decompression is bounded by the caller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,10 +17,13 @@ from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire.compression import BadBlock, BlockTooLarge, decompress
 from shallow_mirror.wire.header import BATCH_HEADER_BYTES, CODEC_MASK, HEADER, LOG_APPEND_TIME_BIT, Codec
 
+OPENED_FETCHES = 16
+"""What a batch holds may take this many `read.fetch_bytes` when it is opened."""
+
 Headers = tuple[tuple[memoryview, memoryview | None], ...]
 
 _MAX_VARINT_SHIFT = 63
-_MIN_LONG, _MAX_LONG = -(1 << 63), (1 << 63) - 1
+_MIN_LONG, _MAX_LONG, _MAX_UNSIGNED = -(1 << 63), (1 << 63) - 1, (1 << 64) - 1
 
 
 class Record(NamedTuple):
@@ -34,40 +37,78 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Whose bytes they are, for errors."""
+class UnpackedBatch:
+    """The header's fields by name, and the records behind it, decompressed but not yet looked at."""
 
     topic_partition: TopicPartition
-    base_offset: int
+    header: Mapping[str, int]
+    block: memoryview
+
+    @property
+    def codec(self) -> Codec:
+        return Codec(self.header["attributes"] & CODEC_MASK)
+
+    @property
+    def append_time_ms(self) -> int | None:
+        """The time that all its records have, in a LogAppendTime batch."""
+        return self.header["max_timestamp"] if self.header["attributes"] & LOG_APPEND_TIME_BIT else None
 
     def corrupt(self, pos: int, reason: str) -> CorruptBatch:
-        return CorruptBatch(self.topic_partition, self.base_offset, pos, reason)
+        """`pos` counts within the opened records."""
+        return CorruptBatch(self.topic_partition, self.header["base_offset"], pos, reason)
+
+    def records(self) -> Iterator[Record]:
+        """One at a time. Offsets rise within those the header spans, and there are as many as it says, or this raises.
+
+        A record of a LogAppendTime batch has the batch's time, as consumers see it. Raises CorruptBatch.
+        """
+        base_offset, base_timestamp, append_time = self.header["base_offset"], self.header["base_timestamp"], self.append_time_ms
+        count, last_delta = self.header["records_count"], self.header["last_offset_delta"]
+        pos, before = 0, -1
+        for number in range(count):
+            try:
+                end, (timestamp_delta, offset_delta, key, value, headers) = parse_record(self.block, pos)
+            except (IndexError, ValueError) as error:
+                raise self.corrupt(pos, f"record {number} of {count} cannot be read: {_reason(error)}") from error
+            if not before < offset_delta <= last_delta:
+                reason = f"record {number} has offset delta {offset_delta}, behind {before} of at most {last_delta}"
+                raise self.corrupt(pos, reason)
+            timestamp_ms = base_timestamp + timestamp_delta if append_time is None else append_time
+            if not _MIN_LONG <= timestamp_ms <= _MAX_LONG:
+                raise self.corrupt(pos, f"record {number} has the impossible timestamp {timestamp_ms}")
+            pos, before = end, offset_delta
+            yield Record(base_offset + offset_delta, timestamp_ms, key, value, headers)
+        if pos != len(self.block):
+            raise self.corrupt(pos, f"{len(self.block) - pos} bytes behind its {count} records")
 
 
 def open_batch(batch: memoryview, topic_partition: TopicPartition, *, max_bytes: int) -> Iterator[Record]:
-    """The records of a whole batch of magic 2, one at a time; its checksum is not looked at.
+    """The records of a whole batch of magic 2. Raises what `unpack_batch` and `UnpackedBatch.records` raise."""
+    return unpack_batch(batch, topic_partition, max_bytes=max_bytes).records()
 
-    `max_bytes` bounds the opened records. A record of a LogAppendTime batch has the batch's time, as consumers see it.
-    Offsets rise within those the header spans, and there are as many records as the header says, or the iteration raises.
-    Raises CorruptBatch (its `pos` counts within the opened records), BatchRefused above the bound, ConfigError.
+
+def unpack_batch(batch: memoryview, topic_partition: TopicPartition, *, max_bytes: int) -> UnpackedBatch:
+    """A whole batch of magic 2, decompressed; its checksum is not looked at. `max_bytes` bounds what comes out.
+
+    Raises CorruptBatch, BatchRefused above the bound, ConfigError where the codec's library is not installed.
     """
     header = _header(batch, topic_partition)
-    place = _Place(topic_partition, header["base_offset"])
     codec = header["attributes"] & CODEC_MASK
     if codec > max(Codec):
-        raise place.corrupt(0, f"unknown compression codec {codec}")
+        raise CorruptBatch(topic_partition, header["base_offset"], 0, f"unknown compression codec {codec}")
     try:
         block = decompress(batch[BATCH_HEADER_BYTES:], Codec(codec), max_bytes)
     except BadBlock as error:
-        raise place.corrupt(0, f"its {Codec(codec).name.lower()} block cannot be opened: {error}") from error
+        reason = f"its {Codec(codec).name.lower()} block cannot be opened: {error}"
+        raise CorruptBatch(topic_partition, header["base_offset"], 0, reason) from error
     except BlockTooLarge as error:
         raise BatchRefused(
             topic_partition,
-            place.base_offset,
+            header["base_offset"],
             f"its records take more than {max_bytes} bytes when they are opened",
             "Raise read.fetch_bytes, which bounds what may be opened, and start again",
         ) from error
-    return _records(block, header, place)
+    return UnpackedBatch(topic_partition, header, block)
 
 
 def _header(batch: memoryview, topic_partition: TopicPartition) -> dict[str, int]:
@@ -77,42 +118,21 @@ def _header(batch: memoryview, topic_partition: TopicPartition) -> dict[str, int
     return dict(zip(HEADER.names or (), values, strict=True))
 
 
-def _records(block: memoryview, header: dict[str, int], place: _Place) -> Iterator[Record]:
-    base_timestamp = header["base_timestamp"]
-    append_time = header["max_timestamp"] if header["attributes"] & LOG_APPEND_TIME_BIT else None
-    count, last_delta = header["records_count"], header["last_offset_delta"]
-    pos, before = 0, -1
-    for number in range(count):
-        try:
-            end, (timestamp_delta, offset_delta, key, value, headers) = _record(block, pos)
-        except (IndexError, ValueError) as error:
-            raise place.corrupt(pos, f"record {number} of {count} cannot be read: {_reason(error)}") from error
-        if not before < offset_delta <= last_delta:
-            raise place.corrupt(pos, f"record {number} has offset delta {offset_delta}, behind {before} of at most {last_delta}")
-        timestamp_ms = base_timestamp + timestamp_delta if append_time is None else append_time
-        if not _MIN_LONG <= timestamp_ms <= _MAX_LONG:
-            raise place.corrupt(pos, f"record {number} has the impossible timestamp {timestamp_ms}")
-        pos, before = end, offset_delta
-        yield Record(place.base_offset + offset_delta, timestamp_ms, key, value, headers)
-    if pos != len(block):
-        raise place.corrupt(pos, f"{len(block) - pos} bytes behind its {count} records")
-
-
 def _reason(error: Exception) -> str:
     return "its bytes end too soon" if isinstance(error, IndexError) else str(error)
 
 
-def _record(block: memoryview, pos: int) -> tuple[int, tuple[int, int, memoryview | None, memoryview | None, Headers]]:
+def parse_record(block: memoryview, pos: int) -> tuple[int, tuple[int, int, memoryview | None, memoryview | None, Headers]]:
     """The end of the record that begins at `pos`, and what it holds. Raises IndexError, ValueError."""
-    length, pos = _varint(block, pos)
+    length, pos = read_varint(block, pos)
     end = pos + length
     if length < 0 or end > len(block):
         raise ValueError(f"{length} bytes long, where {len(block) - pos} are left")
-    timestamp_delta, pos = _varint(block, pos + 1)
-    offset_delta, pos = _varint(block, pos)
+    timestamp_delta, pos = read_varint(block, pos + 1)
+    offset_delta, pos = read_varint(block, pos)
     key, pos = _field(block, pos, end)
     value, pos = _field(block, pos, end)
-    count, pos = _varint(block, pos)
+    count, pos = read_varint(block, pos)
     if not 0 <= count <= end - pos:
         raise ValueError(f"{count} headers in {end - pos} bytes")
     headers: list[tuple[memoryview, memoryview | None]] = []
@@ -128,7 +148,7 @@ def _record(block: memoryview, pos: int) -> tuple[int, tuple[int, int, memoryvie
 
 
 def _field(block: memoryview, pos: int, end: int) -> tuple[memoryview | None, int]:
-    length, pos = _varint(block, pos)
+    length, pos = read_varint(block, pos)
     if length == -1:
         return None, pos
     if length < 0 or pos + length > end:
@@ -136,7 +156,8 @@ def _field(block: memoryview, pos: int, end: int) -> tuple[memoryview | None, in
     return block[pos : pos + length], pos + length
 
 
-def _varint(block: memoryview, pos: int) -> tuple[int, int]:
+def read_varint(block: memoryview | bytes, pos: int) -> tuple[int, int]:
+    """The zig-zag number at `pos` and where it ends. Raises IndexError, ValueError."""
     byte = block[pos]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), pos + 1
@@ -146,6 +167,8 @@ def _varint(block: memoryview, pos: int) -> tuple[int, int]:
         byte = block[pos]
         raw |= (byte & 0x7F) << shift
         if byte < 0x80:
+            if raw > _MAX_UNSIGNED:
+                raise ValueError(f"a varint of more than 64 bits at byte {pos}")
             return (raw >> 1) ^ -(raw & 1), pos + 1
         shift += 7
         if shift > _MAX_VARINT_SHIFT:
