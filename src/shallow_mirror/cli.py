@@ -1,7 +1,7 @@
 """The command line. Answers on stdout, logs and progress on stderr; reading commands start no JVM, except for catalog tables.
 
-Exit codes: 0 done; 1 a difference, or stopped on an error; 2 wrong usage or configuration; 3 fenced by another run;
-4 the operator must run `recover`. 3 and 4 must not be restarted automatically.
+Exit codes: 0 done; 1 a difference, something that will be refused, or stopped on an error; 2 wrong usage or configuration;
+3 fenced by another run; 4 the operator must run `recover`. 3 and 4 must not be restarted automatically.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 EXIT_ERROR, EXIT_CONFIG, EXIT_FENCED, EXIT_RECOVER = 1, 2, 3, 4
-EXIT_DIFFERENT, EXIT_INTERRUPTED = 1, 130
+EXIT_DIFFERENT, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 1, 130
 
 app = typer.Typer(
     name="shallow-mirror",
@@ -39,7 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_READING_COMMANDS = ("status", "translate", "recover", "verify")
+_READING_COMMANDS = ("preflight", "status", "translate", "recover", "verify")
 _OWN_PROCESS = object()
 
 
@@ -85,6 +85,39 @@ def run(
     _log_settings(mirror.config)
     _stop_on_signals(mirror)
     mirror.run(_submitted_session(), available_now=available_now, for_seconds=for_seconds)
+
+
+@app.command()
+def preflight(
+    conf: _Conf,
+    sample_bytes: Annotated[
+        int | None, typer.Option("--sample", metavar="BYTES", min=1, help="Read about so much of each partition (64 MiB).")
+    ] = None,
+    reads_all: Annotated[bool, typer.Option("--all", help="Read everything up to the log ends of now.")] = False,
+    as_json: _Json = False,
+) -> None:
+    """What the mirror would meet and do, before it runs: batches that pass, are rebuilt or refused (exit code 1), settings,
+    rights, time. Changes nothing anywhere."""
+    from rich.console import Console
+
+    from shallow_mirror.config import MirrorConfig
+    from shallow_mirror.preflight import DEFAULT_SAMPLE_BYTES, check, view
+    from shallow_mirror.progress import progress_on
+    from shallow_mirror.streaming.status_view import stdout_console
+
+    if reads_all and sample_bytes is not None:
+        raise ConfigError("--sample and --all exclude each other")
+    sample_bytes = None if reads_all else sample_bytes or DEFAULT_SAMPLE_BYTES
+    config = MirrorConfig.load(conf)
+    with (
+        _session_for(config) as spark,
+        _interruptible("nothing was changed"),
+        progress_on(Console(stderr=True), "preflight") as on_progress,
+    ):
+        report = check(config, spark=spark, sample_bytes=sample_bytes, on_progress=on_progress)
+    view.show(report, stdout_console(), as_json=as_json)
+    if not report.is_fine:
+        raise typer.Exit(EXIT_REFUSED)
 
 
 @app.command()
@@ -162,18 +195,16 @@ def verify(
     from rich.console import Console
 
     from shallow_mirror import audit
-    from shallow_mirror.audit import view
     from shallow_mirror.config import MirrorConfig
+    from shallow_mirror.progress import progress_on
 
     config = MirrorConfig.load(conf)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with view.progress_on(Console(stderr=True)) as on_progress:
-            report = audit.verify(config, topics=topics, is_deep=is_deep, from_start=from_start, on_progress=on_progress)
-    except KeyboardInterrupt:
-        print("stopped; what was verified is kept: the same command goes on from there", file=sys.stderr)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-    view.show(report, as_json=as_json)
+    with (
+        _interruptible("what was verified is kept: the same command goes on from there"),
+        progress_on(Console(stderr=True), "verify") as on_progress,
+    ):
+        report = audit.verify(config, topics=topics, is_deep=is_deep, from_start=from_start, on_progress=on_progress)
+    print(json.dumps(report.document()) if as_json else "\n".join(report.sentences()))
     if not report.is_equal:
         raise typer.Exit(EXIT_DIFFERENT)
 
@@ -269,6 +300,17 @@ def _stop_on_signals(mirror: Mirror) -> None:
 
     for number in _STOP_SIGNALS:
         signal.signal(number, stop)
+
+
+@contextlib.contextmanager
+def _interruptible(left: str) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the command; `left` says how it leaves things."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"stopped; {left}", file=sys.stderr)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from shallow_mirror.audit.differences import Difference, DifferenceKind, merged
 from shallow_mirror.audit.judgement import Unchecked
 from shallow_mirror.audit.report import KEPT_DIFFERENCES, SHOWN_DIFFERENCES, Report, Tally
 from shallow_mirror.audit.run import AuditProgress
-from shallow_mirror.audit.view import progress_on
+from shallow_mirror.progress import progress_on
 from shallow_mirror.types import TopicPartition
 
 A, B = TopicPartition("orders", 3), TopicPartition("copy", 3)
@@ -73,7 +73,7 @@ def test_the_report_for_machines_holds_every_field() -> None:
 def test_progress_in_a_pipe_is_a_line_now_and_then() -> None:
     now, out = [0.0], io.StringIO()
     at = AuditProgress(place=A, done_offsets=30, total_offsets=120, read_bytes=5_000_000, difference_count=0)
-    with progress_on(Console(file=out), lambda: now[0]) as on_progress:
+    with progress_on(Console(file=out), "verify", lambda: now[0]) as on_progress:
         for now[0] in (1.0, 4.9, 5.0, 7.0, 11.0):
             on_progress(at)
     assert out.getvalue().splitlines() == ["verify: 25 % of 120 offsets; orders-3, 5 MB read, no difference"] * 2
@@ -82,7 +82,7 @@ def test_progress_in_a_pipe_is_a_line_now_and_then() -> None:
 def test_progress_on_a_terminal_is_a_bar() -> None:
     out = io.StringIO()
     at = AuditProgress(place=A, done_offsets=30, total_offsets=120, read_bytes=5_000_000, difference_count=2)
-    with progress_on(Console(file=out, force_terminal=True, width=120)) as on_progress:
+    with progress_on(Console(file=out, force_terminal=True, width=120), "verify") as on_progress:
         on_progress(at)
     assert "orders-3, 5 MB read, 2 differences" in out.getvalue()
     assert "25%" in out.getvalue()

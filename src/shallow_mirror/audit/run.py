@@ -44,6 +44,10 @@ class AuditProgress:
     read_bytes: int
     difference_count: int
 
+    def __str__(self) -> str:
+        found = "no difference" if self.difference_count == 0 else f"{self.difference_count} differences"
+        return f"{self.place}, {self.read_bytes / 1e6:,.0f} MB read, {found}"
+
 
 OnProgress = Callable[[AuditProgress], None]
 

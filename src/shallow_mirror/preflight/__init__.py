@@ -1,0 +1,9 @@
+"""What a mirror would meet: `preflight` looks at both clusters, reads headers of batches, and changes nothing."""
+
+from __future__ import annotations
+
+from shallow_mirror.preflight.report import Report, TopicReport
+from shallow_mirror.preflight.run import DEFAULT_SAMPLE_BYTES, check
+from shallow_mirror.preflight.sampling import PreflightProgress
+
+__all__ = ["DEFAULT_SAMPLE_BYTES", "PreflightProgress", "Report", "TopicReport", "check"]

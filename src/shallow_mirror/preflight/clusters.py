@@ -1,0 +1,86 @@
+"""Driver: what a preflight asks both clusters besides their topics: versions, settings of brokers, rights. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.rights import Operation, Rights
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError, Retriable
+from shallow_mirror.preflight.findings import Finding, Level
+from shallow_mirror.preflight.targets import TargetPlan
+
+MAX_TIMEOUT = "transaction.max.timeout.ms"
+
+_PURPOSE = "control"
+
+
+def broker_problems(
+    cluster: Cluster, alias: str, node_ids: Iterable[int], deadline: Callable[[], Deadline], *, is_target: bool
+) -> Iterator[Finding]:
+    """Every broker is spoken to: any of them may lead, or coordinate."""
+    for node_id in node_ids:
+        subject = f"cluster {alias}, broker {node_id}"
+        try:
+            missing = cluster.connection(node_id, _PURPOSE, deadline()).missing_apis
+        except ConfigError as error:
+            yield from (Finding(Level.STOPS, subject, problem) for problem in error.problems)
+        except Retriable as error:
+            yield Finding(Level.UNKNOWN, subject, f"cannot be reached now: {error}")
+        else:
+            if missing and is_target:
+                apis = ", ".join(sorted(missing))
+                yield Finding(Level.DOUBT, subject, f"offers no {apis}: what a crash left behind may need an operator")
+
+
+def read_broker_settings(
+    cluster: Cluster, node_ids: Iterable[int], deadline: Callable[[], Deadline]
+) -> tuple[dict[int, Mapping[str, str]], dict[int, str]]:
+    """By broker, and why of others they are not known."""
+    found: dict[int, Mapping[str, str]] = {}
+    refused: dict[int, str] = {}
+    for node_id in node_ids:
+        try:
+            found[node_id] = cluster.broker_configs(node_id, deadline())
+        except (ConfigError, Retriable) as error:
+            refused[node_id] = str(error)
+    return found, refused
+
+
+def timeout_problems(
+    alias: str, settings: Mapping[int, Mapping[str, str]], refused: Mapping[int, str], transaction_timeout_ms: int
+) -> Iterator[Finding]:
+    """Pure."""
+    for node_id, one in settings.items():
+        most = one.get(MAX_TIMEOUT)
+        if most is not None and int(most) < transaction_timeout_ms:
+            what = f"has {MAX_TIMEOUT}={most}: lower write.transaction_timeout_ms ({transaction_timeout_ms}) to it, or raise it"
+            yield Finding(Level.STOPS, f"cluster {alias}, broker {node_id}", what)
+    for node_id, reason in refused.items():
+        what = f"{MAX_TIMEOUT} and the defaults of new topics are not known: {reason}"
+        yield Finding(Level.UNKNOWN, f"cluster {alias}, broker {node_id}", what)
+
+
+def source_right_problems(rights: Rights, plans: Mapping[str, TargetPlan]) -> Iterator[Finding]:
+    """Pure."""
+    for source in plans:
+        yield from _missing_rights(f"source topic {source}", rights.topics.get(source), {Operation.READ})
+
+
+def target_right_problems(rights: Rights, plans: Mapping[str, TargetPlan]) -> Iterator[Finding]:
+    """Pure. `rights` on the target's topics, existing or not. A right to create may be of the topic or of the cluster."""
+    for plan in plans.values():
+        held = rights.topics.get(plan.topic)
+        needed = {Operation.WRITE}
+        if plan.created_with is not None and Operation.CREATE not in (rights.cluster or ()):
+            needed.add(Operation.CREATE)
+        if plan.added_partitions:
+            needed.add(Operation.ALTER)
+        yield from _missing_rights(f"target topic {plan.topic}", held, needed)
+
+
+def _missing_rights(subject: str, held: frozenset[Operation] | None, needed: set[Operation]) -> Iterator[Finding]:
+    missing = sorted(needed - held) if held is not None else []
+    if missing:
+        yield Finding(Level.STOPS, subject, f"is not allowed to us: grant {', '.join(str(one) for one in missing)}")

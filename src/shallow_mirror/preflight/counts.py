@@ -1,0 +1,168 @@
+"""Pure: the batches of a topic, counted by what a mirror would do with each. Only headers are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shallow_mirror.preflight.times import Bools, TimeLimits, too_new, too_old
+from shallow_mirror.types import BatchLimits, SegmentKind, TopicPartition
+from shallow_mirror.wire.admission import Admission, Verdict, kind_of
+from shallow_mirror.wire.batch_index import BatchIndex
+from shallow_mirror.wire.header import CODEC_MASK, Codec
+
+MOST_RULES = 100
+"""Rules may name what they found; a hostile source would make one of each batch. Those behind are counted as one."""
+
+_OTHER_RULES = "other rules"
+_DATA = (Verdict.RAW, Verdict.REBUILD, Verdict.REFUSE)
+_NOT_OURS = (Verdict.BEYOND, Verdict.DROP_BELOW)
+
+Longs = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Amount:
+    """`size_bytes` as on the wire, headers included."""
+
+    batch_count: int = 0
+    record_count: int = 0
+    size_bytes: int = 0
+
+    def add(self, other: Amount) -> None:
+        self.batch_count += other.batch_count
+        self.record_count += other.record_count
+        self.size_bytes += other.size_bytes
+
+
+@dataclass(slots=True)
+class RuleCount:
+    """`place` and `base_offset` of the first batch that it was about."""
+
+    remedy: str
+    place: TopicPartition
+    base_offset: int
+    amount: Amount
+
+    def document(self, rule: str) -> dict[str, Any]:
+        first = {"topic": self.place.topic, "partition": self.place.partition, "base_offset": self.base_offset}
+        return {"rule": rule, "remedy": self.remedy, "first": first, **asdict(self.amount)}
+
+
+@dataclass(slots=True)
+class TopicCounts:
+    """`read`: all batches at and above the positions; `data`: those of them that readers see, which are `raw`, in `rebuilds` or
+    in `refusals`; the others in `dropped`. `codecs` divides `data`.
+    """
+
+    read: Amount = field(default_factory=Amount)
+    data: Amount = field(default_factory=Amount)
+    raw: Amount = field(default_factory=Amount)
+    codecs: dict[str, Amount] = field(default_factory=dict)
+    rebuilds: dict[str, RuleCount] = field(default_factory=dict)
+    refusals: dict[str, RuleCount] = field(default_factory=dict)
+    dropped: dict[SegmentKind, Amount] = field(default_factory=dict)
+    largest_batch_bytes: int = 0
+
+    @property
+    def rebuilt(self) -> Amount:
+        return _sum(self.rebuilds)
+
+    @property
+    def refused(self) -> Amount:
+        return _sum(self.refusals)
+
+    def refuse(self, place: TopicPartition, base_offset: int, rule: str, remedy: str, amount: Amount) -> None:
+        _count(self.refusals, place, base_offset, rule, remedy, amount)
+
+    def add(self, place: TopicPartition, index: BatchIndex, admission: Admission, limits: BatchLimits, times: TimeLimits) -> None:
+        """One partition's part of an answer. Both limits are the target topic's."""
+        part, verdicts = _Part(place, index), admission.verdicts
+        is_data = np.isin(verdicts, _DATA)
+        self.read.add(part.amount(~np.isin(verdicts, _NOT_OURS)))
+        self.data.add(part.amount(is_data))
+        self.largest_batch_bytes = max(self.largest_batch_bytes, int(part.sizes[is_data].max(initial=0)))
+        self._count_codecs(part, is_data)
+        self._count_dropped(part, admission)
+        for one in admission.refusals:
+            self.refuse(place, one.base_offset, one.rule, one.remedy, part.amount_of(one.index))
+        is_left = np.isin(verdicts, (Verdict.RAW, Verdict.REBUILD))
+        for is_beyond, rule, remedy in _target_rules(part, limits, times):
+            chosen = is_left & is_beyond
+            if chosen.any():
+                self.refuse(place, int(index.headers["base_offset"][chosen][0]), rule, remedy, part.amount(chosen))
+            is_left = is_left & ~is_beyond
+        self.raw.add(part.amount(is_left & (verdicts == Verdict.RAW)))
+        for one in admission.rebuilds:
+            if is_left[one.index]:
+                _count(self.rebuilds, place, one.base_offset, one.rule, one.remedy, part.amount_of(one.index))
+
+    def _count_codecs(self, part: _Part, is_data: Bools) -> None:
+        codecs = part.index.headers["attributes"] & CODEC_MASK
+        for code in np.unique(codecs[is_data]).tolist():
+            name = Codec(code).name.lower() if code <= max(Codec) else f"unknown ({code})"
+            self.codecs.setdefault(name, Amount()).add(part.amount(is_data & (codecs == code)))
+
+    def _count_dropped(self, part: _Part, admission: Admission) -> None:
+        is_dropped = ~np.isin(admission.verdicts, (*_DATA, *_NOT_OURS))
+        kinds = {i: kind_of(admission, i) for i in np.flatnonzero(is_dropped).tolist()}
+        for kind in set(kinds.values()):
+            chosen = np.zeros(len(part.index), np.bool_)
+            chosen[[i for i, one in kinds.items() if one is kind]] = True
+            self.dropped.setdefault(kind, Amount()).add(part.amount(chosen))
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            **{name: asdict(getattr(self, name)) for name in ("read", "data", "raw", "rebuilt", "refused")},
+            "codecs": {name: asdict(amount) for name, amount in sorted(self.codecs.items())},
+            "rebuilds": [one.document(rule) for rule, one in self.rebuilds.items()],
+            "refusals": [one.document(rule) for rule, one in self.refusals.items()],
+            "dropped": {kind.value: asdict(amount) for kind, amount in sorted(self.dropped.items())},
+            "largest_batch_bytes": self.largest_batch_bytes,
+        }
+
+
+class _Part:
+    """Sizes and record counts of the batches of one index; counts that cannot be are taken for none."""
+
+    def __init__(self, place: TopicPartition, index: BatchIndex) -> None:
+        self.place, self.index, self.sizes = place, index, index.size_bytes
+        self.records: Longs = np.maximum(index.headers["records_count"], 0).astype(np.int64)
+
+    def amount(self, chosen: Bools) -> Amount:
+        return Amount(int(chosen.sum()), int(self.records[chosen].sum()), int(self.sizes[chosen].sum()))
+
+    def amount_of(self, i: int) -> Amount:
+        return Amount(1, int(self.records[i]), int(self.sizes[i]))
+
+
+def _target_rules(part: _Part, limits: BatchLimits, times: TimeLimits) -> Iterator[tuple[Bools, str, str]]:
+    """What the target's broker refuses whatever is done to the batch: which batches, the rule, the remedy."""
+    most = limits.max_message_bytes
+    is_one = (part.sizes > most) & (part.records == 1)
+    yield (
+        np.asarray(is_one, np.bool_),
+        f"one record that alone is larger than max.message.bytes={most} of the target topic",
+        f"Set its max.message.bytes to {int(part.sizes[is_one].max(initial=0))} or more",
+    )
+    for limit, is_beyond in ((times.oldest, too_old), (times.newest, too_new)):
+        if limit is not None:
+            yield is_beyond(part.index, limit, limits.log_append_time), limit.rule, limit.remedy
+
+
+def _count(rules: dict[str, RuleCount], place: TopicPartition, base_offset: int, rule: str, remedy: str, amount: Amount) -> None:
+    if rule not in rules and len(rules) >= MOST_RULES:
+        rule = _OTHER_RULES
+    rules.setdefault(rule, RuleCount(remedy, place, base_offset, Amount())).amount.add(amount)
+
+
+def _sum(rules: dict[str, RuleCount]) -> Amount:
+    total = Amount()
+    for one in rules.values():
+        total.add(one.amount)
+    return total

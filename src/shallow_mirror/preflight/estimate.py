@@ -1,0 +1,97 @@
+"""Pure: how much there is to copy and how long that takes, from what was measured and from nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+LEAST_MEASURED_BYTES = 1 << 20
+"""Less says nothing about speed: setting up weighs more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSample:
+    """[position, end) is the backlog, [position, reached) was read; `reached` lies behind the position's own batch at least,
+    where anything was read."""
+
+    position: int
+    end: int
+    reached: int
+    read_bytes: int
+
+    @property
+    def backlog_offsets(self) -> int:
+        return self.end - self.position
+
+    @property
+    def read_offsets(self) -> int:
+        return min(self.reached, self.end) - self.position
+
+    @property
+    def is_whole(self) -> bool:
+        return self.reached >= self.end
+
+    @property
+    def backlog_bytes(self) -> int | None:
+        """Read, or what was read continued over the rest; None where nothing was read of a backlog."""
+        if self.is_whole:
+            return self.read_bytes
+        return round(self.read_bytes / self.read_offsets * self.backlog_offsets) if self.read_offsets else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """`size_bytes` leaves out `unread_partitions`. `is_exact`: all of it was read."""
+
+    size_bytes: int
+    offsets: int
+    is_exact: bool
+    unread_partitions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """`measured_bytes` in `measured_s`, and of what that was measured."""
+
+    basis: str
+    measured_bytes: int
+    measured_s: float
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.measured_bytes / self.measured_s
+
+    def seconds_for(self, size_bytes: int) -> float:
+        return size_bytes / self.bytes_per_s
+
+
+def backlog_of(samples: Sequence[PartitionSample]) -> Backlog:
+    sizes = [one.backlog_bytes for one in samples]
+    return Backlog(
+        size_bytes=sum(size for size in sizes if size is not None),
+        offsets=sum(one.backlog_offsets for one in samples),
+        is_exact=all(one.is_whole for one in samples),
+        unread_partitions=sizes.count(None),
+    )
+
+
+def reading_pace(read_bytes: int, seconds: float) -> Pace | None:
+    """None where too little was read to tell."""
+    if read_bytes < LEAST_MEASURED_BYTES or seconds <= 0:
+        return None
+    return Pace(basis="reading alone, in this preflight", measured_bytes=read_bytes, measured_s=seconds)
+
+
+def mirror_pace(rows: Iterable[Mapping[str, Any]]) -> Pace | None:
+    """Of rows of `micro_batches`, of those that were large enough to tell. None where there is none."""
+    telling = [(row["fetched_bytes"], json.loads(row["duration_ms"]).get("Total", 0.0) / 1000) for row in rows]
+    telling = [(size, seconds) for size, seconds in telling if size >= LEAST_MEASURED_BYTES and seconds > 0]
+    if not telling:
+        return None
+    return Pace(
+        basis=f"this mirror's last {len(telling)} micro-batches of at least {LEAST_MEASURED_BYTES >> 20} MiB",
+        measured_bytes=sum(size for size, _ in telling),
+        measured_s=sum(seconds for _, seconds in telling),
+    )

@@ -1,0 +1,46 @@
+"""Pure: what a preflight found besides the batches themselves."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+SHOWN_SUBJECTS = 5
+
+
+class Level(enum.StrEnum):
+    STOPS = "stops"
+    """The mirror would stop, or never begin."""
+    DOUBT = "doubt"
+    """It would run; the copy would be another one, cost more, or stop later."""
+    UNKNOWN = "unknown"
+    """Nobody may say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`subject` is the cluster, broker, topic or topic-partition that `what` is said of."""
+
+    level: Level
+    subject: str
+    what: str
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def sentences(findings: Iterable[Finding]) -> list[str]:
+    """One for all subjects of which the same is said, in the order in which they were found."""
+    subjects: dict[str, list[str]] = {}
+    for one in findings:
+        subjects.setdefault(one.what, []).append(one.subject)
+    return [f"{listed(of_it)}: {what}" for what, of_it in subjects.items()]
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first few by name."""
+    known = list(dict.fromkeys(names))
+    more = len(known) - SHOWN_SUBJECTS
+    return ", ".join(known[:SHOWN_SUBJECTS]) + (f" and {more} more" if more > 0 else "")

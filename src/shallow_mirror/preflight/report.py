@@ -1,0 +1,95 @@
+"""Driver: what a preflight found, as fields and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from shallow_mirror.preflight.counts import TopicCounts
+from shallow_mirror.preflight.estimate import Backlog, Pace, PartitionSample, backlog_of
+from shallow_mirror.preflight.findings import Finding, Level
+from shallow_mirror.preflight.targets import TargetPlan
+from shallow_mirror.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterReport:
+    alias: str
+    cluster_id: str
+    broker_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicReport:
+    """`samples` of the partitions that have a leader; `target` as it is, or as the mirror would make it."""
+
+    topic: str
+    target: TargetPlan
+    samples: Mapping[TopicPartition, PartitionSample]
+    counts: TopicCounts
+
+    @property
+    def backlog(self) -> Backlog:
+        return backlog_of(list(self.samples.values()))
+
+    def document(self) -> dict[str, Any]:
+        partitions = [
+            {"partition": place.partition, **asdict(one), "backlog_bytes": one.backlog_bytes}
+            for place, one in sorted(self.samples.items())
+        ]
+        return {
+            "topic": self.topic,
+            "target": self.target.document(),
+            "backlog": asdict(self.backlog),
+            **self.counts.document(),
+            "partitions": partitions,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """`sample_bytes`: at most about so many were read of a partition; None: everything up to the log ends of the start.
+
+    `has_map`: whether positions are those of an offset map; `paces`: the mirror's own first, where it is known.
+    """
+
+    mirror: str
+    sample_bytes: int | None
+    seconds: float
+    source: ClusterReport
+    target: ClusterReport
+    has_map: bool
+    topics: tuple[TopicReport, ...]
+    findings: tuple[Finding, ...]
+    paces: tuple[Pace, ...]
+
+    @property
+    def is_fine(self) -> bool:
+        """Nothing that was looked at will be refused, and nothing stops the mirror."""
+        is_stopped = any(one.level is Level.STOPS for one in self.findings)
+        return not is_stopped and not any(one.counts.refusals for one in self.topics)
+
+    @property
+    def backlog(self) -> Backlog:
+        return backlog_of([sample for topic in self.topics for sample in topic.samples.values()])
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        backlog = self.backlog
+        return {
+            "mirror": self.mirror,
+            "is_fine": self.is_fine,
+            "sample_bytes": self.sample_bytes,
+            "seconds": self.seconds,
+            "source": asdict(self.source),
+            "target": asdict(self.target),
+            "has_map": self.has_map,
+            "backlog": asdict(backlog),
+            "estimates": [
+                {**asdict(one), "bytes_per_s": one.bytes_per_s, "seconds": one.seconds_for(backlog.size_bytes)}
+                for one in self.paces
+            ],
+            "findings": [one.document() for one in self.findings],
+            "topics": [one.document() for one in self.topics],
+        }

@@ -1,0 +1,199 @@
+"""Driver: `preflight`: what a mirror would meet, and do with it. Changes nothing anywhere, starts no JVM."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.cluster_metadata import ClusterMetadata
+from shallow_mirror.broker.rights import ask_rights
+from shallow_mirror.checkpoints.observation_stores import open_store_to_read
+from shallow_mirror.checkpoints.observations import MICRO_BATCHES_TABLE
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.checkpoints.schema import PROPERTY_MIRROR, PROPERTY_SOURCE_CLUSTER_ID, PROPERTY_TARGET_CLUSTER_ID
+from shallow_mirror.checkpoints.table_writer import Comparison
+from shallow_mirror.checkpoints.tables import open_reader
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch, DataLoss
+from shallow_mirror.preflight.clusters import (
+    broker_problems,
+    read_broker_settings,
+    source_right_problems,
+    target_right_problems,
+    timeout_problems,
+)
+from shallow_mirror.preflight.estimate import Pace, mirror_pace, reading_pace
+from shallow_mirror.preflight.findings import Finding, Level
+from shallow_mirror.preflight.reading import PATIENCE_MS, SampleReader
+from shallow_mirror.preflight.report import ClusterReport, Report, TopicReport
+from shallow_mirror.preflight.sampling import OnProgress, TopicSampler, ignore_progress, plan_starts
+from shallow_mirror.preflight.targets import TargetCluster, TargetPlan, TargetPlans
+from shallow_mirror.streaming import loops
+from shallow_mirror.streaming.plan_settings import PlanSettings
+from shallow_mirror.streaming.planner import LogEnds, Planner
+from shallow_mirror.types import SourcePartition
+
+DEFAULT_SAMPLE_BYTES = 64 << 20
+
+PACE_MICRO_BATCHES = 100
+"""The mirror's own pace is that of so many last micro-batches."""
+
+
+def check(
+    config: MirrorConfig,
+    *,
+    spark: Any = None,
+    sample_bytes: int | None = DEFAULT_SAMPLE_BYTES,
+    on_progress: OnProgress = ignore_progress,
+    clock: Callable[[], float] = time.monotonic,
+) -> Report:
+    """Look at everything between the mirror's positions and the log ends of now, or at `sample_bytes` of each partition.
+
+    `spark`: the session that reaches tables in a catalog. What would stop the mirror is in the report. Raises ConfigError (the
+    mirror file, another mirror's map, brokers that speak no version of ours), OffsetMapConflict, Retriable (a cluster does not
+    answer).
+    """
+    source, target = Cluster(config.source.client, clock=clock), Cluster(config.target.client, clock=clock)
+    with closing(source), closing(target):
+        return _Preflight(config, spark, source, target, clock).run(sample_bytes, on_progress)
+
+
+class _Preflight:
+    def __init__(self, config: MirrorConfig, spark: Any, source: Cluster, target: Cluster, clock: Callable[[], float]) -> None:
+        self._config, self._spark, self._source, self._target, self._clock = config, spark, source, target, clock
+        self._findings: list[Finding] = []
+
+    def run(self, sample_bytes: int | None, on_progress: OnProgress) -> Report:
+        began = self._clock()
+        self._ask_clusters()
+        offset_map = self._open_map()
+        self._positions: Mapping[SourcePartition, Position] = {} if offset_map is None else offset_map.positions()
+        planner = Planner(PlanSettings.of_mirror(self._config), self._source)
+        listing = planner.log_ends(self._deadline())
+        loops.refuse_loops(self._config, listing.topic_ids, is_same_cluster=self._is_same_cluster)
+        plans = self._plan_targets(listing)
+        reader = SampleReader(
+            self._source,
+            self._config.read.isolation_level,
+            fetch_bytes=self._config.read.fetch_bytes,
+            sample_bytes=sample_bytes,
+            clock=self._clock,
+        )
+        topics = self._sample(reader, plans, self._backlogs(planner, listing), on_progress)
+        paces = (self._mirror_pace(offset_map), reading_pace(reader.read_bytes, reader.seconds))
+        return Report(
+            mirror=self._config.mirror,
+            sample_bytes=sample_bytes,
+            seconds=self._clock() - began,
+            source=_cluster_report(self._config.source.alias, self._of_source),
+            target=_cluster_report(self._config.target.alias, self._of_target),
+            has_map=offset_map is not None,
+            topics=topics,
+            findings=tuple(self._findings),
+            paces=tuple(pace for pace in paces if pace is not None),
+        )
+
+    @property
+    def _is_same_cluster(self) -> bool:
+        return self._of_source.cluster_id == self._of_target.cluster_id
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after_ms(PATIENCE_MS, self._clock)
+
+    def _ask_clusters(self) -> None:
+        self._of_source = self._source.metadata([], self._deadline())
+        self._of_target = self._target.metadata([], self._deadline())
+        self._config = loops.without_own_targets(self._config, is_same_cluster=self._is_same_cluster)
+        source_alias, alias = self._config.source.alias, self._config.target.alias
+        source_nodes, target_nodes = sorted(self._of_source.brokers), sorted(self._of_target.brokers)
+        self._findings += broker_problems(self._source, source_alias, source_nodes, self._deadline, is_target=False)
+        self._findings += broker_problems(self._target, alias, target_nodes, self._deadline, is_target=True)
+        self._broker_settings, refused = read_broker_settings(self._target, target_nodes, self._deadline)
+        self._findings += timeout_problems(alias, self._broker_settings, refused, self._config.write.transaction_timeout_ms)
+
+    def _open_map(self) -> OffsetMap | None:
+        """None before the first run. Raises ConfigError where it is another mirror's, or of other clusters."""
+        reader = open_reader(self._config.tables, self._spark)
+        if reader.snapshot() is None:
+            return None
+        found = OffsetMap(reader)
+        found.require(
+            {
+                PROPERTY_MIRROR: self._config.mirror,
+                PROPERTY_SOURCE_CLUSTER_ID: self._of_source.cluster_id,
+                PROPERTY_TARGET_CLUSTER_ID: self._of_target.cluster_id,
+            }
+        )
+        return found
+
+    def _plan_targets(self, listing: LogEnds) -> dict[str, TargetPlan]:
+        names = sorted(listing.topic_ids)
+        if not names:
+            what = "no topic matches topics.include: the mirror would wait for one"
+            self._findings.append(Finding(Level.DOUBT, f"cluster {self._config.source.alias}", what))
+            return {}
+        listed = self._source.metadata(names, self._deadline()).topics
+        partitions = {name: len(listed[name].partitions) for name in names}
+        self._findings += _leaderless(listing, partitions)
+        target = TargetCluster(
+            cluster=self._target,
+            broker_count=len(self._of_target.brokers),
+            defaults=next(iter(self._broker_settings.values()), {}),
+        )
+        mirrored = {one.topic: position.target for one, position in self._positions.items()}
+        targets = TargetPlans(self._config, self._source, target, mirrored, self._deadline)
+        plans = targets.plan(partitions)
+        self._findings += targets.findings
+        self._findings += source_right_problems(ask_rights(self._source, names, self._deadline()), plans)
+        target_names = sorted({plan.topic for plan in plans.values()})
+        self._findings += target_right_problems(ask_rights(self._target, target_names, self._deadline()), plans)
+        return plans
+
+    def _backlogs(self, planner: Planner, listing: LogEnds) -> dict[SourcePartition, tuple[int, int]]:
+        known = {one: position.offset for one, position in self._positions.items()}
+        backlogs: dict[SourcePartition, tuple[int, int]] = {}
+        for topic in sorted(listing.topic_ids):
+            try:
+                starts = plan_starts(topic, planner, listing, known, self._deadline())
+            except (DataLoss, CorruptBatch, BatchRefused, ConfigError) as error:
+                self._findings.append(Finding(Level.STOPS, f"source topic {topic}", str(error)))
+            else:
+                backlogs |= {one: (start, max(start, listing.ends[one])) for one, start in starts.items()}
+        return backlogs
+
+    def _sample(
+        self,
+        reader: SampleReader,
+        plans: Mapping[str, TargetPlan],
+        backlogs: Mapping[SourcePartition, tuple[int, int]],
+        on_progress: OnProgress,
+    ) -> tuple[TopicReport, ...]:
+        sampler = TopicSampler(self._config, reader, backlogs, on_progress)
+        topics = tuple(sampler.sample(topic, plan) for topic, plan in plans.items())
+        self._findings += sampler.findings
+        return topics
+
+    def _mirror_pace(self, offset_map: OffsetMap | None) -> Pace | None:
+        recorded = None if offset_map is None else offset_map.recorded()
+        if recorded is None:
+            return None
+        store = open_store_to_read(self._config.tables, self._spark)
+        recent = Comparison("micro_batch", ">", recorded.micro_batch - PACE_MICRO_BATCHES)
+        return mirror_pace(store.read(MICRO_BATCHES_TABLE, (recent,)))
+
+
+def _cluster_report(alias: str, found: ClusterMetadata) -> ClusterReport:
+    return ClusterReport(alias=alias, cluster_id=found.cluster_id, broker_count=len(found.brokers))
+
+
+def _leaderless(listing: LogEnds, partitions: Mapping[str, int]) -> Iterator[Finding]:
+    for name, count in partitions.items():
+        missing = count - sum(one.topic == name for one in listing.ends)
+        if missing > 0:
+            what = f"{missing} of {count} partitions have no leader now: nothing is known of them"
+            yield Finding(Level.UNKNOWN, f"source topic {name}", what)

@@ -1,0 +1,183 @@
+"""Driver, for the cli: what a preflight found, the answer first, as sentences and a table or as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from shallow_mirror.preflight.counts import Amount, RuleCount
+from shallow_mirror.preflight.findings import Level, listed, sentences
+from shallow_mirror.preflight.report import Report, TopicReport
+from shallow_mirror.preflight.targets import TargetPlan
+
+_NUMBERS = ("partitions", "offsets", "read", "batches", "records", "raw", "rebuilt", "refused")
+_TITLES = {
+    Level.STOPS: "the mirror would stop, or not begin:",
+    Level.DOUBT: "worth a look:",
+    Level.UNKNOWN: "not known:",
+}
+
+
+def show(report: Report, console: Console, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(report.document()), file=console.file)
+        return
+    for line in lines_in_front(report):
+        console.print(Text(line))
+    if report.topics:
+        console.print(_table(report.topics))
+    for line in lines_behind(report):
+        console.print(Text(line))
+
+
+def lines_in_front(report: Report) -> list[str]:
+    """The answer, and what it rests on."""
+    partitions = sum(len(one.samples) for one in report.topics)
+    begins = "the map's positions" if report.has_map else "read.start, no run yet"
+    return [
+        f"mirror {report.mirror}: {_answer(report)}",
+        f"{report.source.alias} ({report.source.cluster_id}) to {report.target.alias} ({report.target.cluster_id}): "
+        f"{len(report.topics):,} topics, {partitions:,} partitions, from {begins}",
+        _reach(report),
+    ]
+
+
+def _answer(report: Report) -> str:
+    if report.is_fine:
+        return "nothing of what was looked at will be refused"
+    stops = len(sentences(one for one in report.findings if one.level is Level.STOPS))
+    refused = sum(one.counts.refused.batch_count for one in report.topics)
+    found = [_number(stops, "finding stops it", "findings stop it")] if stops else []
+    found += [_number(refused, "batch will be refused", "batches will be refused")] if refused else []
+    return ", ".join(found)
+
+
+def _reach(report: Report) -> str:
+    """How much of the backlog the counts are of."""
+    backlog, read = report.backlog, sum(one.counts.read.size_bytes for one in report.topics)
+    if backlog.is_exact:
+        return f"all {backlog.offsets:,} offsets were read: {_size(read)}"
+    offsets = sum(sample.read_offsets for one in report.topics for sample in one.samples.values())
+    bound = (
+        "" if report.sample_bytes is None else f" (a sample: about {_size(report.sample_bytes)} of each partition; --all for all)"
+    )
+    return f"{offsets:,} of {backlog.offsets:,} offsets were read: {_size(read)}{bound}"
+
+
+def lines_behind(report: Report) -> list[str]:
+    lines = []
+    for level, title in _TITLES.items():
+        found = sentences(one for one in report.findings if one.level is level)
+        lines += [title, *(f"  {one}" for one in found)] if found else []
+    lines += _rule_lines("refused:", (one.counts.refusals for one in report.topics))
+    lines += _rule_lines("rebuilt:", (one.counts.rebuilds for one in report.topics))
+    lines += [f"would be created: {_created(one.target)}" for one in report.topics if one.target.created_with is not None]
+    return [*lines, *_time_lines(report)]
+
+
+@dataclass(slots=True)
+class _Rule:
+    first: RuleCount
+    topics: list[str] = field(default_factory=list)
+    amount: Amount = field(default_factory=Amount)
+
+
+def _by_rule(found: Iterable[dict[str, RuleCount]]) -> dict[str, _Rule]:
+    """Over all topics."""
+    rules: dict[str, _Rule] = {}
+    for of_topic in found:
+        for rule, one in of_topic.items():
+            known = rules.setdefault(rule, _Rule(one))
+            known.topics.append(one.place.topic)
+            known.amount.add(one.amount)
+    return rules
+
+
+def _rule_lines(title: str, found: Iterable[dict[str, RuleCount]]) -> list[str]:
+    lines = [f"  {_rule_line(rule, one)}" for rule, one in _by_rule(found).items()]
+    return [title, *lines] if lines else []
+
+
+def _rule_line(rule: str, one: _Rule) -> str:
+    batches = f"{_number(one.amount.batch_count, 'batch', 'batches')} ({_size(one.amount.size_bytes)})"
+    remedy = f". {one.first.remedy}" if one.first.remedy else ""
+    return f"{batches} of {listed(one.topics)}: {rule}; first {one.first.place} offset {one.first.base_offset}{remedy}"
+
+
+def _created(plan: TargetPlan) -> str:
+    settings = ", ".join(f"{name}={value}" for name, value in sorted((plan.created_with or {}).items()))
+    replicas = "the target's default of replicas" if plan.replication_factor is None else f"{plan.replication_factor} replicas"
+    return f"{plan.topic}, {plan.partition_count} partitions, {replicas}, {settings}"
+
+
+def _time_lines(report: Report) -> Iterator[str]:
+    backlog = report.backlog
+    about = "" if backlog.is_exact else "about "
+    unread = f"; nothing is known of {backlog.unread_partitions} partitions" if backlog.unread_partitions else ""
+    yield f"backlog: {about}{_size(backlog.size_bytes)}{unread}"
+    for pace in report.paces:
+        seconds = pace.seconds_for(backlog.size_bytes)
+        yield (
+            f"  {_duration(seconds)} at {_size(pace.bytes_per_s)}/s: {pace.basis} "
+            f"({_size(pace.measured_bytes)} in {pace.measured_s:,.1f} s)"
+        )
+    if not report.paces and backlog.size_bytes:
+        yield "  how long that takes is not known: too little was read to tell, and this mirror has not said"
+
+
+def _table(topics: Iterable[TopicReport]) -> Table:
+    table = Table(title="batches by what the mirror would do with them", title_justify="left")
+    for name in ("topic", "target", *_NUMBERS[:5], "codecs", *_NUMBERS[5:], "dropped batches"):
+        table.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")
+    for one in topics:
+        counts = one.counts
+        table.add_row(
+            Text(one.topic),
+            Text(_target(one.target)),
+            f"{len(one.samples):,}",
+            f"{one.backlog.offsets:,}",
+            _size(counts.read.size_bytes),
+            f"{counts.data.batch_count:,}",
+            f"{counts.data.record_count:,}",
+            _mix({name: amount.batch_count for name, amount in counts.codecs.items()}),
+            f"{counts.raw.batch_count:,}",
+            f"{counts.rebuilt.batch_count:,}",
+            f"{counts.refused.batch_count:,}",
+            _mix({kind.value: amount.batch_count for kind, amount in counts.dropped.items()}),
+        )
+    return table
+
+
+def _target(plan: TargetPlan) -> str:
+    if plan.exists:
+        return f"{plan.topic} (+{plan.added_partitions} partitions)" if plan.added_partitions else plan.topic
+    return f"{plan.topic} (new)" if plan.created_with is not None else f"{plan.topic} (missing)"
+
+
+def _mix(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items())) or "none"
+
+
+def _number(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def _size(size_bytes: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if size_bytes < 1_000:
+            return f"{size_bytes:,.0f} B" if unit == "B" else f"{size_bytes:,.1f} {unit}"
+        size_bytes /= 1_000
+    return f"{size_bytes:,.1f} GB"
+
+
+def _duration(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 120:
+        return f"{seconds:,.1f} s"
+    hours, minutes = divmod(round(whole / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

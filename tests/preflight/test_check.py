@@ -1,0 +1,357 @@
+"""The whole of it, against strict clusters: what is found, where it begins, and that nothing but questions is sent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.audit.mirrored import kafka_text
+from tests.fakes.changes import error
+from tests.preflight.conftest import OPEN, Planned
+from tests.record_batches import batch, marker
+
+from shallow_mirror.broker.rights import Operation
+from shallow_mirror.checkpoints.observations import MicroBatchObservation, Observations
+from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
+from shallow_mirror.checkpoints.recorded import RunIdentity
+from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.preflight import PreflightProgress, Report, TopicReport, check
+from shallow_mirror.preflight.findings import Level
+from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
+
+ASKED_ONLY = {"ApiVersions", "Metadata", "ListOffsets", "DescribeConfigs", "Fetch"}
+
+
+def topic_of(report: Report, name: str) -> TopicReport:
+    (found,) = [one for one in report.topics if one.topic == name]
+    return found
+
+
+def said(report: Report, level: Level) -> list[str]:
+    return [f"{one.subject}: {one.what}" for one in report.findings if one.level is level]
+
+
+def mirrored_up_to(planned: Planned, config: MirrorConfig, topic: str, position: int, *, shift: int = 0) -> None:
+    """An offset map as a mirror leaves it that has copied partition 0 of `topic` so far."""
+    owner = OffsetMapOwner.take_over(
+        config.tables,
+        mirror=config.mirror,
+        source_cluster_id=planned.source.cluster_id,
+        target_cluster_id=planned.target.cluster_id,
+        run=RunIdentity(run_id="r", host="here", pid=7, started_at_ms=1_000),
+        now_ms=lambda: 1_000,
+    )
+    ids = [kafka_text(cluster.topic_ids[topic]) for cluster in (planned.source, planned.target)]
+    source, target = SourcePartition(topic, ids[0], 0), TargetPartition(topic, ids[1], 0)
+    copied = Segment(
+        source=source, source_start=0, source_end=position, kind=SegmentKind.DATA, target=target,
+        target_start=shift, target_end=position + shift, record_count=position, batch_count=1,
+    )  # fmt: skip
+    owner.settle()
+    owner.next_decision()
+    owner.decide([DecidedSegment(copied, SlotTxn("m-0", 1, 1))], highest_slot=0)
+    owner.settle()
+
+
+def test_a_clean_topic_passes_raw_and_nothing_but_questions_is_sent(planned: Planned) -> None:
+    planned.topic("orders", 2)
+    planned.source.seed(("orders", 0), batch(0, 5), batch(5, 5, attributes=4))
+    planned.source.seed(("orders", 1), batch(0, 3))
+    report = planned.check()
+    assert report.is_fine, report.findings
+    (orders,) = report.topics
+    assert (orders.counts.raw.batch_count, orders.counts.data.record_count, orders.target.exists) == (3, 13, True)
+    assert (report.backlog.offsets, report.backlog.is_exact, report.has_map) == (13, True, False)
+    for cluster in (planned.source, planned.target):
+        assert {one.api for one in cluster.received} <= ASKED_ONLY
+        assert cluster.auto_created == []
+    assert list(planned.folder.iterdir()) == []
+
+
+def test_a_sample_ends_at_its_bound_and_says_how_far_it_came(planned: Planned) -> None:
+    planned.topic("orders", 2)
+    for partition in range(2):
+        planned.source.seed(("orders", partition), *(batch(n, 1, payload=b"x" * 10_000) for n in range(200)))
+    whole = planned.check().backlog.size_bytes
+    report = planned.check(sample_bytes=200_000)
+    samples = topic_of(report, "orders").samples.values()
+    assert all(200_000 <= one.read_bytes < 400_000 and not one.is_whole for one in samples)
+    assert (report.backlog.size_bytes, report.backlog.is_exact) == (whole, False)
+
+
+def test_refused_batches_are_counted_by_rule_and_make_it_not_fine(planned: Planned) -> None:
+    planned.topic("orders", 1, **{"max.message.bytes": "200"})
+    planned.source.seed(("orders", 0), batch(0, 1), batch(1, 1, payload=b"x" * 900), batch(2, 30))
+    report = planned.check()
+    counts = topic_of(report, "orders").counts
+    assert not report.is_fine
+    assert (counts.raw.batch_count, counts.refused.batch_count, counts.rebuilt.batch_count) == (1, 1, 1)
+    assert any("has max.message.bytes=200, below the source topic's 1048588" in one for one in said(report, Level.DOUBT))
+
+
+def test_a_record_format_that_nobody_reads_is_a_refusal_and_what_is_in_front_of_it_counts(planned: Planned) -> None:
+    planned.topic("orders")
+    planned.source.seed(("orders", 0), batch(0, 5), batch(5, 1, magic=1))
+    report = planned.check()
+    counts = topic_of(report, "orders").counts
+    assert counts.raw.record_count == 5
+    assert [one.base_offset for one in counts.refusals.values()] == [5]
+    assert not report.is_fine
+
+
+def test_damage_is_told_and_the_other_partitions_are_read(planned: Planned) -> None:
+    planned.topic("orders", 2)
+    planned.source.seed(("orders", 0), batch(0, 5), batch(5, 1, magic=9))
+    planned.source.seed(("orders", 1), batch(0, 5))
+    report = planned.check()
+    assert ["corrupt record batch at base offset 5" in one for one in said(report, Level.STOPS)] == [True]
+    assert topic_of(report, "orders").counts.raw.record_count == 10
+
+
+def test_aborted_data_and_markers_are_dropped_and_open_transactions_waited_for(planned: Planned) -> None:
+    planned.topic("orders")
+    in_txn = {"attributes": 0x10, "producer_epoch": 0, "base_sequence": 0}
+    planned.source.seed(
+        ("orders", 0), batch(0, 5, producer_id=7, **in_txn), marker(5, 0, 7), batch(6, 2), batch(8, 3, producer_id=8, **in_txn)
+    )
+    report = planned.check()
+    counts = topic_of(report, "orders").counts
+    assert {kind.value: one.record_count for kind, one in counts.dropped.items()} == {"aborted": 5, "abort": 1}
+    assert (counts.data.record_count, report.backlog.offsets) == (2, 8)
+
+
+def test_it_begins_where_read_start_says_while_there_is_no_map(planned: Planned) -> None:
+    planned.topic("orders")
+    planned.source.seed(("orders", 0), batch(0, 5), batch(5, 5))
+    planned.source.log("orders").delete_records_before(3)
+    earliest = planned.check()
+    assert [one.position for one in topic_of(earliest, "orders").samples.values()] == [3]
+    assert any("straddles the position 3" in rule for rule in topic_of(earliest, "orders").counts.rebuilds)
+    latest = planned.check(read={"start": "latest"})
+    assert (latest.backlog.offsets, latest.backlog.size_bytes) == (0, 0)
+
+
+def test_it_begins_at_the_positions_of_the_map_and_leaves_the_tables_as_they_are(planned: Planned) -> None:
+    planned.topic("orders")
+    planned.source.seed(("orders", 0), batch(0, 5), batch(5, 5))
+    planned.target.seed(("orders", 0), batch(0, 5))
+    config = planned.config(read={"start": "latest"})
+    mirrored_up_to(planned, config, "orders", 5)
+    observed = MicroBatchObservation(
+        run_epoch=1, micro_batch=1, fetched_bytes=8_000_000, size_bytes=1, batch_count=1, rebuilt_batch_count=0, record_count=5,
+        dropped_batch_counts={}, duration_ms={"Total": 2_000.0}, lag_offsets=0, settled_at_ms=1,
+    )  # fmt: skip
+    Observations(config.tables).micro_batch(observed)
+    before = {path: path.read_bytes() for path in Path(config.tables).rglob("*") if path.is_file()}
+    report = check(config, sample_bytes=None)
+    assert report.has_map
+    assert [(one.position, one.end) for one in topic_of(report, "orders").samples.values()] == [(5, 10)]
+    assert [pace.bytes_per_s for pace in report.paces] == [4_000_000]
+    assert {path: path.read_bytes() for path in Path(config.tables).rglob("*") if path.is_file()} == before
+
+
+def test_a_map_of_another_mirror_is_a_wrong_mirror_file(planned: Planned) -> None:
+    planned.topic("orders")
+    mirrored_up_to(planned, planned.config(mirror="other"), "orders", 0)
+    with pytest.raises(ConfigError, match="other"):
+        planned.check(mirror="mine")
+
+
+def test_what_retention_took_and_what_was_truncated_stops_the_mirror(planned: Planned) -> None:
+    planned.topic("orders")
+    planned.source.seed(("orders", 0), batch(0, 5), batch(5, 5))
+    config = planned.config()
+    mirrored_up_to(planned, config, "orders", 20)
+    assert any("the log ends at 10, below the position" in one for one in said(check(config), Level.STOPS))
+
+
+def test_a_position_below_the_log_start_is_data_loss(planned: Planned) -> None:
+    planned.topic("orders")
+    planned.source.seed(("orders", 0), batch(0, 5), batch(5, 5))
+    config = planned.config()
+    mirrored_up_to(planned, config, "orders", 5)
+    planned.source.log("orders").delete_records_before(7)
+    report = check(config)
+    assert any("expected offset 5, source log starts at 7" in one for one in said(report, Level.STOPS))
+    assert report.backlog.unread_partitions == 1
+
+
+def test_a_topic_that_was_created_again_on_either_side_stops_the_mirror(planned: Planned) -> None:
+    planned.topic("orders")
+    planned.topic("bills")
+    config = planned.config()
+    mirrored_up_to(planned, config, "orders", 0)
+    planned.source.delete_topic("orders")
+    planned.source.create_topic("orders")
+    assert any("deleted and created again" in one for one in said(check(config), Level.STOPS))
+
+
+def test_target_settings_that_break_the_copy_are_told(planned: Planned) -> None:
+    planned.topic("few", 3)
+    planned.target.delete_topic("few")
+    planned.target.create_topic("few", 2, **OPEN)
+    planned.topic("zstd", 1, **{"compression.type": "zstd"})
+    planned.topic("isr", 1, **{"min.insync.replicas": "2"})
+    planned.topic("stamps", 1, **{"message.timestamp.type": "LogAppendTime"})
+    planned.topic("compacts", 1, **{"cleanup.policy": "compact"})
+    report = planned.check()
+    stops, doubts = said(report, Level.STOPS), said(report, Level.DOUBT)
+    assert [one.split(": ")[0] for one in stops] == ["target topic few", "target topic isr", "target topic zstd"]
+    assert "has min.insync.replicas=2, more than its 1 replicas" in stops[1]
+    assert any("target topic stamps: has message.timestamp.type=LogAppendTime" in one for one in doubts)
+    assert any("target topic compacts: has cleanup.policy=compact" in one for one in doubts)
+
+
+def test_a_missing_target_topic_is_described_as_it_would_be_created(planned: Planned) -> None:
+    planned.source.create_topic("orders", 3, **{"cleanup.policy": "compact", "max.message.bytes": "5000"})
+    target = topic_of(planned.check(), "orders").target
+    assert (target.exists, target.partition_count, target.replication_factor) == (False, 3, 1)
+    assert target.created_with is not None
+    assert (target.created_with["cleanup.policy"], target.max_message_bytes) == ("compact", 5000)
+    assert topic_of(planned.check(), "orders").target.document()["created_with"]["compression.type"] == "producer"
+
+
+def test_a_missing_target_topic_that_nobody_creates_stops_the_mirror(planned: Planned) -> None:
+    planned.source.create_topic("orders", 3)
+    report = planned.check(topics={"create": False})
+    assert "does not exist and topics.create is false: create it with at least 3 partitions" in said(report, Level.STOPS)[0]
+    assert topic_of(report, "orders").target.created_with is None
+
+
+def test_more_replicas_than_brokers_and_more_in_sync_than_replicas_stop_the_mirror(planned: Planned) -> None:
+    planned.source.create_topic("orders")
+    planned.target.broker_configs["min.insync.replicas"] = "3"
+    assert any("would be created with 2 replicas; the target has 1 brokers" in one
+               for one in said(planned.check(topics={"replication_factor": 2}), Level.STOPS))  # fmt: skip
+    assert any("has min.insync.replicas=3, more than its 1 replicas" in one for one in said(planned.check(), Level.STOPS))
+
+
+def test_partitions_that_a_mirrored_topic_gained_would_be_added(planned: Planned) -> None:
+    planned.topic("orders", 1)
+    config = planned.config()
+    mirrored_up_to(planned, config, "orders", 0)
+    with planned.source.lock:
+        planned.source.logs["orders", 1] = planned.source.logs["orders", 0]
+    target = topic_of(check(config), "orders").target
+    assert (target.partition_count, target.added_partitions) == (2, 1)
+
+
+def test_a_transaction_timeout_above_a_brokers_cap_stops_the_mirror(planned: Planned) -> None:
+    planned.topic("orders")
+    planned.target.broker_configs["transaction.max.timeout.ms"] = "59999"
+    (stop,) = said(planned.check(), Level.STOPS)
+    assert stop == (
+        "cluster west, broker 1: has transaction.max.timeout.ms=59999: lower write.transaction_timeout_ms (60000) to it, or "
+        "raise it"
+    )
+
+
+def test_broker_settings_that_may_not_be_read_are_not_known(planned: Planned) -> None:
+    planned.topic("orders")
+    planned.target.change("DescribeConfigs", error(31))
+    report = planned.check()
+    assert report.is_fine
+    assert "transaction.max.timeout.ms and the defaults of new topics are not known" in said(report, Level.UNKNOWN)[0]
+
+
+def test_a_broker_that_is_too_old_is_named(planned: Planned) -> None:
+    planned.topic("orders")
+
+    def forget_produce_9(body: Any) -> None:
+        (produce,) = [one for one in body.api_keys if one.api_key == 0]
+        produce.max_version = 8
+
+    planned.target.alter_answers("ApiVersions", forget_produce_9)
+    with pytest.raises(ConfigError, match="offers Produce 0 to 8; version 9 is needed"):
+        planned.check()
+
+
+def _grant(planned: Planned, cluster: str, operations: set[Operation], on_cluster: set[Operation]) -> None:
+    def answer(body: Any) -> None:
+        body.authorized_operations = on_cluster
+        for one in body.topics:
+            one.authorized_operations = operations
+
+    getattr(planned, cluster).alter_answers("Metadata", answer)
+
+
+def test_rights_that_are_missing_are_named(planned: Planned) -> None:
+    planned.topic("orders")
+    planned.source.create_topic("new")
+    _grant(planned, "source", {Operation.DESCRIBE}, set())
+    _grant(planned, "target", {Operation.DESCRIBE}, set())
+    assert said(planned.check(), Level.STOPS) == [
+        "source topic new: is not allowed to us: grant Read",
+        "source topic orders: is not allowed to us: grant Read",
+        "target topic new: is not allowed to us: grant Write, Create",
+        "target topic orders: is not allowed to us: grant Write",
+    ]
+    _grant(planned, "source", {Operation.READ}, set())
+    _grant(planned, "target", {Operation.WRITE}, {Operation.CREATE})
+    assert said(planned.check(), Level.STOPS) == []
+
+
+def test_a_topic_that_may_not_be_read_is_told_and_the_others_are_read(planned: Planned) -> None:
+    planned.topic("secret")
+    planned.topic("orders")
+    for topic in ("orders", "secret"):
+        planned.source.seed((topic, 0), batch(0, 5))
+    planned.source.change_always("Fetch", error(29, ("secret", 0)))
+    report = planned.check()
+    assert ["Fetch of secret-0" in one and "TOPIC_AUTHORIZATION_FAILED" in one for one in said(report, Level.STOPS)] == [True]
+    assert topic_of(report, "orders").counts.raw.record_count == 5
+
+
+def test_settings_that_may_not_be_read_are_told_by_topic(planned: Planned) -> None:
+    planned.topic("orders")
+    planned.topic("secret")
+    planned.target.change_always("DescribeConfigs", error(29, ("secret", -1)))
+    (stop,) = said(planned.check(), Level.STOPS)
+    assert stop.startswith("target topic secret: reading the settings of topic secret: the broker answered TOPIC_AUTHORIZATION")
+
+
+def test_a_mirror_that_would_feed_itself_is_a_wrong_mirror_file(planned: Planned) -> None:
+    planned.source.create_topic("orders")
+    with pytest.raises(ConfigError, match="are one cluster"):
+        Planned(planned.folder, planned.source, planned.source).check()
+
+
+def test_no_topic_at_all_is_worth_a_look(planned: Planned) -> None:
+    report = planned.check(topics={"include": ["nothing"]})
+    assert said(report, Level.DOUBT)[-1] == "cluster east: no topic matches topics.include: the mirror would wait for one"
+    assert report.is_fine
+
+
+def test_partitions_without_a_leader_are_not_known(planned: Planned) -> None:
+    planned.topic("orders", 2)
+    planned.source.move_leader(("orders", 1), 9)
+    report = planned.check()
+    assert said(report, Level.UNKNOWN) == ["source topic orders: 1 of 2 partitions have no leader now: nothing is known of them"]
+
+
+def test_progress_counts_the_whole_backlog_and_ends_at_it(planned: Planned) -> None:
+    planned.topic("orders", 2)
+    for partition in range(2):
+        planned.source.seed(("orders", partition), *(batch(n * 5, 5) for n in range(20)))
+    heard: list[PreflightProgress] = []
+    check(planned.config(), sample_bytes=100, on_progress=heard.append)
+    done = [one.done_offsets for one in heard]
+    assert done == sorted(done)
+    assert (done[-1], heard[-1].total_offsets, heard[-1].refused_batch_count) == (200, 200, 0)
+    assert str(heard[-1]).endswith("nothing refused")
+
+
+def test_the_report_for_machines_is_json_with_every_number(planned: Planned) -> None:
+    planned.topic("orders", 1, **{"max.message.bytes": "200"})
+    planned.source.seed(("orders", 0), batch(0, 1), batch(1, 1, payload=b"x" * 900))
+    document = json.loads(json.dumps(planned.check(sample_bytes=1 << 20).document()))
+    assert (document["is_fine"], document["sample_bytes"], document["has_map"]) == (False, 1 << 20, False)
+    (orders,) = document["topics"]
+    assert orders["refusals"][0]["first"] == {"topic": "orders", "partition": 0, "base_offset": 1}
+    assert orders["partitions"][0]["position"] == 0
+    assert document["source"] == {"alias": "east", "cluster_id": "east-id", "broker_count": 1}
+    assert document["estimates"] == []
