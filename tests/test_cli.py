@@ -13,6 +13,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.console_entry import console
 
 from shallow_mirror import cli
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
@@ -264,13 +265,6 @@ def test_status_watch_reports_again_and_again_and_ends_with_0_on_ctrl_c(
     assert (reports, watching.returncode, said) == (3, 0, "")
 
 
-def _reading_process(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The console entry point in a process of its own, and `code` at its end."""
-    wrapped = f"import atexit, sys\nfrom shallow_mirror.cli import main\natexit.register(lambda: {code})\nmain()"
-    command = [sys.executable, "-c", wrapped, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-
-
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
@@ -282,13 +276,9 @@ def _reading_process(code: str, *arguments: str) -> subprocess.CompletedProcess[
 def test_reading_commands_import_neither_pyspark_nor_pandas(conf: Path, arguments: list[str], answer: str) -> None:
     _let_clusters_be_given_up_soon(conf)
     _make_map(conf)
-    ended = _reading_process(
-        "print([name for name in ('pandas', 'pyspark', 'confluent_kafka') if name in sys.modules])",
-        *(str(conf) if one == "CONF" else one for one in arguments),
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert answer in ended.stdout
-    assert ended.stdout.splitlines()[-1] == "[]"
+    ended = console(*(str(conf) if one == "CONF" else one for one in arguments))
+    assert (ended.code, ended.slow_imports) == (0, "[]"), ended.said
+    assert answer in "\n".join(ended.lines)
 
 
 def test_demo_ends_with_the_code_of_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+from rich.console import Console
+
+from shallow_mirror.preflight.counts import Amount, TopicCounts
+from shallow_mirror.preflight.estimate import Pace, PartitionSample
+from shallow_mirror.preflight.findings import Finding, Level, sentences
+from shallow_mirror.preflight.report import ClusterReport, Report, TopicReport
+from shallow_mirror.preflight.targets import TargetPlan
+from shallow_mirror.preflight.view import lines_behind, lines_in_front, show
+from shallow_mirror.types import SegmentKind, TopicPartition
+
+MB = 1_000_000
+OWN = Pace(basis="this mirror's last 7 micro-batches", measured_bytes=400 * MB, measured_s=10.0)
+READING = Pace(basis="reading alone", measured_bytes=300 * MB, measured_s=1.0)
+
+
+def target(name: str, **changes: Any) -> TargetPlan:
+    known: dict[str, Any] = {"topic": name, "exists": True, "partition_count": 2, "added_partitions": 0}
+    known |= {"replication_factor": 3, "created_with": None, "settings": {}}
+    return TargetPlan(**(known | changes))
+
+
+def topic(name: str = "orders", *, reached: int = 100, counts: TopicCounts | None = None, **plan: Any) -> TopicReport:
+    counts = TopicCounts() if counts is None else counts
+    counts.read.add(Amount(10, reached, 5 * MB))
+    sample = PartitionSample(position=0, end=100, reached=reached, read_bytes=5 * MB)
+    return TopicReport(topic=name, target=target(name, **plan), samples={TopicPartition(name, 0): sample}, counts=counts)
+
+
+def report(*topics: TopicReport, findings: tuple[Finding, ...] = (), **changes: Any) -> Report:
+    known: dict[str, Any] = {
+        "mirror": "m", "sample_bytes": None, "seconds": 1.0, "has_map": False, "topics": topics, "findings": findings,
+        "paces": (), "source": ClusterReport(alias="east", cluster_id="E", broker_count=1),
+        "target": ClusterReport(alias="west", cluster_id="W", broker_count=1),
+    }  # fmt: skip
+    return Report(**(known | changes))
+
+
+def shown(found: Report, *, as_json: bool = False) -> str:
+    out = io.StringIO()
+    show(found, Console(file=out, width=10_000), as_json=as_json)
+    return out.getvalue()
+
+
+def test_a_fine_report_begins_with_that_and_says_that_everything_was_read() -> None:
+    lines = lines_in_front(report(topic()))
+    assert lines == [
+        "mirror m: nothing of what was looked at will be refused",
+        "east (E) to west (W): 1 topics, 1 partitions, from read.start, no run yet",
+        "all 100 offsets were read: 5.0 MB",
+    ]
+
+
+def test_a_sample_is_called_one_and_its_backlog_an_estimate() -> None:
+    found = report(topic(reached=10), sample_bytes=64 << 20, has_map=True)
+    assert lines_in_front(found)[1].endswith("from the map's positions")
+    assert (
+        lines_in_front(found)[2]
+        == "10 of 100 offsets were read: 5.0 MB (a sample: about 67.1 MB of each partition; --all for all)"
+    )
+    assert "backlog: about 50.0 MB" in lines_behind(found)
+
+
+def test_times_are_given_with_what_they_are_based_on_the_mirrors_own_first() -> None:
+    lines = lines_behind(report(topic(reached=1), paces=(OWN, READING)))
+    assert lines[-3:] == [
+        "backlog: about 500.0 MB",
+        "  12.5 s at 40.0 MB/s: this mirror's last 7 micro-batches (400.0 MB in 10.0 s)",
+        "  1.7 s at 300.0 MB/s: reading alone (300.0 MB in 1.0 s)",
+    ]
+
+
+def test_without_a_measurement_no_time_is_invented() -> None:
+    assert "how long that takes is not known" in lines_behind(report(topic()))[-1]
+
+
+def test_long_times_are_told_in_hours_and_minutes() -> None:
+    slow = Pace(basis="b", measured_bytes=MB, measured_s=1_000.0)
+    assert lines_behind(report(topic(), paces=(slow,)))[-1].startswith("  1 h 23 min at 1.0 kB/s")
+
+
+def test_the_same_trouble_of_many_topics_is_one_line() -> None:
+    findings = [Finding(Level.STOPS, f"target topic t{n}", "has compression.type=zstd") for n in range(7)]
+    assert sentences(findings) == [
+        "target topic t0, target topic t1, target topic t2, target topic t3, target topic t4 and 2 more: has compression.type=zstd"
+    ]
+
+
+def test_troubles_come_by_how_bad_they_are_and_rules_with_counts_place_and_remedy() -> None:
+    counts = TopicCounts()
+    counts.refuse(TopicPartition("orders", 1), 55, "too new", "Set it", Amount(3, 9, 2_000))
+    findings = (Finding(Level.DOUBT, "target topic orders", "stamps"), Finding(Level.STOPS, "broker 1", "is too old"))
+    found = report(topic(counts=counts), findings=findings)
+    assert lines_in_front(found)[0] == "mirror m: 1 finding stops it, 3 batches will be refused"
+    assert lines_behind(found)[:6] == [
+        "the mirror would stop, or not begin:",
+        "  broker 1: is too old",
+        "worth a look:",
+        "  target topic orders: stamps",
+        "refused:",
+        "  3 batches (2.0 kB) of orders: too new; first orders-1 offset 55. Set it",
+    ]
+
+
+def test_a_topic_that_would_be_created_is_told_with_its_settings() -> None:
+    new = topic(exists=False, created_with={"retention.ms": "5", "cleanup.policy": "delete"})
+    lines = lines_behind(report(new))
+    assert "would be created: orders, 2 partitions, 3 replicas, cleanup.policy=delete, retention.ms=5" in lines
+    assert "orders (new)" in shown(report(new))
+
+
+def test_the_table_has_a_row_a_topic() -> None:
+    counts = TopicCounts()
+    counts.codecs = {"zstd": Amount(4, 1, 1), "none": Amount(2, 1, 1)}
+    counts.dropped = {SegmentKind.ABORTED: Amount(5, 1, 1)}
+    rows = [line for line in shown(report(topic(counts=counts), topic("bills", added_partitions=2))).splitlines() if "│" in line]
+    assert "2 none, 4 zstd" in rows[0]
+    assert "5 aborted" in rows[0]
+    assert "bills (+2 partitions)" in rows[1]
+
+
+def test_json_is_one_document_and_nothing_else() -> None:
+    document = json.loads(shown(report(topic(), paces=(OWN,)), as_json=True))
+    assert document["estimates"][0]["seconds"] == 5 * MB / (40 * MB)
+    assert document["topics"][0]["target"] == {
+        "topic": "orders", "exists": True, "partition_count": 2, "added_partitions": 0, "replication_factor": 3, "created_with": None,
+    }  # fmt: skip
