@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, Retriable
 from shallow_mirror.sinks import protocol
 from shallow_mirror.sinks.lingering import StepWatch
+from shallow_mirror.sinks.lost_processes import lost_worker
 from shallow_mirror.sinks.protocol import MicroBatchOutcome, SlotResult, drive
 from shallow_mirror.sinks.recovery import TxnPerformer, most_telling
 from shallow_mirror.sinks.slot_task import RESULT_SCHEMA, Observer, SlotJob, transactional_id
@@ -44,17 +44,6 @@ class MicroBatchReport:
     rows: tuple[DecidedSegment, ...]
     fetched_bytes: int
     duration_ms: Mapping[str, float]
-
-
-_LOST_WORKER = re.compile(
-    r"Python worker exited unexpectedly|Python worker failed to connect back|waiting for the Python worker to connect back"
-    r"|ExecutorLostFailure"
-)
-
-
-def lost_worker(text: str) -> str | None:
-    """The line in which Spark says that a process of its own went away, which the next attempt may survive."""
-    return next((line.strip() for line in text.splitlines() if _LOST_WORKER.search(line)), None)
 
 
 class StoppedBeforeMicroBatch(Exception):

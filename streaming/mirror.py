@@ -27,7 +27,8 @@ from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.sinks import routing
 from shallow_mirror.sinks.evidence import refuse_used_ids
 from shallow_mirror.sinks.lingering import LingeringStep
-from shallow_mirror.sinks.micro_batch import MicroBatchReport, MicroBatchSink, first_rows, lost_worker
+from shallow_mirror.sinks.lost_processes import lost_jvm_told, lost_worker
+from shallow_mirror.sinks.micro_batch import MicroBatchReport, MicroBatchSink, first_rows
 from shallow_mirror.sinks.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.slot_task import Observer, SlotJob, observe_nothing, transactional_ids
 from shallow_mirror.sinks.target_topics import TargetTopics
@@ -77,11 +78,12 @@ class Mirror:
         are reached.
 
         Uses `spark` or builds a local session and stops it at the end. Raises Fenced, ConfigError, BatchRefused, DataLoss,
-        CorruptBatch, RecoverNeeded; survives clusters that are away.
+        CorruptBatch, RecoverNeeded, SparkLost; survives clusters that are away.
         """
         own_session = spark is None
         try:
-            _Run(self.config, self._observer, self._stop, available_now, for_seconds).start_and_supervise(spark, own_session)
+            with lost_jvm_told(self.config.spark_log):
+                _Run(self.config, self._observer, self._stop, available_now, for_seconds).start_and_supervise(spark, own_session)
         except _Stopped as stopped:
             _log.warning("stopped while waiting: %s", stopped)
         except DataLoss as loss:

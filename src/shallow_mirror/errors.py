@@ -127,5 +127,9 @@ class RecoverNeeded(MirrorError):
         return type(self), (self.what,)
 
 
+class SparkLost(MirrorError):
+    """The JVM of Spark went away under a run. The next start resolves what it left."""
+
+
 class OffsetMapConflict(MirrorError):
     """Two writers, or a table that is not this mirror's."""

@@ -43,6 +43,7 @@ def test_the_death_of_any_part_of_spark_and_the_loss_of_its_checkpoint_lose_and_
     losses: list[Case] = [(OLD, steps.COMMITTED), (NONE, steps.DECIDED)]
     with scene_of(two_clusters, tmp_path, SPARK) as scene:
         assert_nothing_differs(scene, [*deaths, *losses])
+        assert "SparkLost: Spark's JVM went away" in (scene.folder / "mirror.log").read_text(encoding="utf-8")
 
 
 def test_the_kill_of_a_mirror_whose_payloads_go_through_spark_loses_and_repeats_nothing(

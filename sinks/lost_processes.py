@@ -1,0 +1,42 @@
+"""Driver: processes of Spark that went away: workers, which the next attempt survives, and the JVM, which ends the run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from py4j.protocol import Py4JError, Py4JNetworkError
+
+from shallow_mirror.errors import SparkLost
+
+_LOST_WORKER = re.compile(
+    r"Python worker exited unexpectedly|Python worker failed to connect back|waiting for the Python worker to connect back"
+    r"|ExecutorLostFailure"
+)
+
+
+def lost_worker(text: str) -> str | None:
+    """The line in which Spark says that a process of its own went away, which the next attempt may survive."""
+    return next((line.strip() for line in text.splitlines() if _LOST_WORKER.search(line)), None)
+
+
+@contextmanager
+def lost_jvm_told(spark_log: Path) -> Iterator[None]:
+    """Raises SparkLost where a call of Spark found nobody to answer. `spark_log` may hold the JVM's last words."""
+    try:
+        yield
+    except (Py4JError, ConnectionError) as error:
+        if not _says_that_nobody_answers(error):
+            raise
+        raise SparkLost(
+            f"Spark's JVM went away: it was killed, or ran out of memory (its log: {spark_log}). Nothing is lost: start the "
+            "mirror again"
+        ) from error
+
+
+def _says_that_nobody_answers(error: Exception) -> bool:
+    """Py4J has an error of its own for that, and one that is also raised for calls that Java refuses, which has a trace."""
+    is_bare = type(error) is Py4JError and "Trace:" not in str(error)
+    return is_bare or isinstance(error, Py4JNetworkError | ConnectionError)
