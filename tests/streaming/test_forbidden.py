@@ -20,6 +20,9 @@ from tests.mirror_runs import catch_up, config, create_topic, high_watermark, re
 
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
+from shallow_mirror.local_kafka.properties import SINGLE_NODE_ID
+from shallow_mirror.preflight import check
+from shallow_mirror.preflight.findings import Level
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -38,12 +41,22 @@ def guarded(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFac
     stop_clusters(nodes)
 
 
-class Denied:
-    """Forbids everybody one operation on one resource while the block runs."""
+class Acl:
+    """Allows or forbids everybody one operation on resources whose names begin with `name` while the block runs.
 
-    def __init__(self, cluster: LocalKafka, kind: ResourceType, name: str, operation: AclOperation) -> None:
+    Where there is any ACL about a resource, only what one of them allows is allowed.
+    """
+
+    def __init__(
+        self,
+        cluster: LocalKafka,
+        kind: ResourceType,
+        name: str,
+        operation: AclOperation,
+        permission: AclPermissionType = AclPermissionType.DENY,
+    ) -> None:
         self._cluster = cluster
-        self._pattern = (kind, name, ResourcePatternType.PREFIXED, "User:*", "*", operation, AclPermissionType.DENY)
+        self._pattern = (kind, name, ResourcePatternType.PREFIXED, "User:*", "*", operation, permission)
 
     def __enter__(self) -> None:
         client = runs.admin(self._cluster.bootstrap)
@@ -81,7 +94,7 @@ def test_a_missing_right_is_named_with_what_to_grant_and_nothing_is_visible(
     write(source, topic, ["a", "b"])
     settings = config(tmp_path, source, target, [topic], mirror=f"mirror-{kind.name}", write={"slots": 1})
     name = topic if kind is ResourceType.TOPIC else settings.mirror
-    with Denied(guarded, kind, name, operation), pytest.raises(ConfigError, match=said):
+    with Acl(guarded, kind, name, operation), pytest.raises(ConfigError, match=said):
         catch_up(settings, spark)
     assert read_values(target, topic) == []
     assert runs.last_stable_offset(target, topic) == high_watermark(target, topic)
@@ -101,3 +114,29 @@ def test_a_transaction_timeout_above_the_brokers_cap_is_refused_with_the_setting
     assert topic_name not in runs.topics_of(target)
     catch_up(config(tmp_path, source, target, [topic_name]), spark)
     assert read_values(target, topic_name) == ["a"]
+
+
+def test_preflight_names_missing_rights_and_the_brokers_cap(
+    two_clusters: Any, guarded: LocalKafka, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = two_clusters.source.bootstrap, guarded.bootstrap
+    create_topic(source, topic_name)
+    create_topic(source, f"{topic_name}-new")
+    create_topic(target, topic_name)
+    too_long = config(tmp_path, source, target, [f"{topic_name}.*"], write={"transaction_timeout_ms": 60_001})
+
+    def stops() -> list[tuple[str, str]]:
+        return [(one.subject, one.what.split(": ")[-1]) for one in check(too_long).findings if one.level is Level.STOPS]
+
+    def allowed(operation: AclOperation) -> Acl:
+        return Acl(guarded, ResourceType.TOPIC, topic_name, operation, AclPermissionType.ALLOW)
+
+    cap = (f"cluster west, broker {SINGLE_NODE_ID}", "lower write.transaction_timeout_ms (60001) to it, or raise it")
+    with allowed(AclOperation.READ), allowed(AclOperation.DESCRIBE_CONFIGS):
+        assert stops() == [cap, (f"target topic {topic_name}", "grant Write"), (f"target topic {topic_name}-new", "grant Write")]
+    with allowed(AclOperation.WRITE):
+        told_cap, (subject, what) = stops()
+        assert (told_cap, subject) == (cap, f"target topic {topic_name}")
+        assert "grant Read and Describe on the source's topics; Describe, DescribeConfigs and Write" in what
+    assert stops() == [cap]
+    assert f"{topic_name}-new" not in runs.topics_of(target)

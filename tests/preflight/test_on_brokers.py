@@ -1,0 +1,144 @@
+"""Real clusters: what preflight says is what the mirror then does, and until then nothing anywhere has changed."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import ConfigResource
+from deltalake import DeltaTable
+from tests import mirror_runs as runs
+from tests.conftest import TwoClusters
+from tests.console_entry import console
+from tests.mirror_runs import catch_up, create_topic, write, write_stamped
+
+from shallow_mirror.checkpoints.schema import table_uri
+from shallow_mirror.preflight import check
+
+pytestmark = pytest.mark.brokers
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+HOUR_MS = 3_600_000
+OPEN = {"message.timestamp.after.max.ms": "9223372036854775807"}
+
+
+def produce(bootstrap: str, topic: str, codec: str, batches: int, *, txn_id: str | None = None) -> None:
+    """`batches` record batches of 20 records; with a `txn_id` in transactions, the second of which is aborted."""
+    settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 100, "log_level": 0}
+    producer = Producer(settings if txn_id is None else settings | {"transactional.id": txn_id})
+    if txn_id is not None:
+        producer.init_transactions(30)
+    for number in range(batches):
+        if txn_id is not None:
+            producer.begin_transaction()
+        for n in range(20):
+            producer.produce(topic, f"value {number} {n} " * 20, f"k{n}", partition=0)
+        assert producer.flush(30) == 0
+        if txn_id is not None:
+            (producer.abort_transaction if number == 1 else producer.commit_transaction)(30)
+
+
+def state_of(bootstrap: str, prefix: str) -> dict[str, Any]:
+    """All topics and groups; settings and log ends of the topics that begin with `prefix`."""
+    client, topics = runs.admin(bootstrap), runs.topics_of(bootstrap)
+    ours = sorted(topic for topic in topics if topic.startswith(prefix))
+    resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in ours]
+    described = client.describe_configs(resources) if resources else {}
+    return {
+        "topics": topics,
+        "settings": {one.name: {name: entry.value for name, entry in made.result(30).items()} for one, made in described.items()},
+        "ends": {topic: runs.high_watermark(bootstrap, topic) for topic in ours},
+        "groups": sorted(group.group_id for group in client.list_consumer_groups().result(30).valid),
+    }
+
+
+@pytest.mark.spark
+def test_what_it_says_is_what_the_mirror_then_does(
+    two_clusters: TwoClusters, topic_name: str, tmp_path: Path, spark: Any
+) -> None:
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    for codec in CODECS:
+        create_topic(source, f"{topic_name}-{codec}")
+        produce(source, f"{topic_name}-{codec}", codec, 3, txn_id=f"writer-{topic_name}-{codec}")
+    create_topic(source, f"{topic_name}-stamped", settings={"message.timestamp.type": "LogAppendTime"})
+    produce(source, f"{topic_name}-stamped", "lz4", 2)
+    for bootstrap, settings in ((source, {}), (target, {"max.message.bytes": "3000"} | OPEN)):
+        create_topic(bootstrap, f"{topic_name}-split", settings=settings)
+    produce(source, f"{topic_name}-split", "none", 2)
+    config = runs.config(tmp_path, source, target, [f"{topic_name}-.*"])
+    before = state_of(target, topic_name)
+    report = check(config, sample_bytes=None)
+    assert state_of(target, topic_name) == before
+    assert list(tmp_path.iterdir()) == []
+    assert report.is_fine, report.findings
+    counts = {one.topic.removeprefix(f"{topic_name}-"): one.counts for one in report.topics}
+    for codec in CODECS:
+        found = counts[codec]
+        assert (found.raw.batch_count, found.raw.record_count, dict(found.codecs)) == (2, 40, {codec: found.raw})
+        assert {kind.value: amount.batch_count for kind, amount in found.dropped.items()} == {
+            "aborted": 1,
+            "commit": 2,
+            "abort": 1,
+        }
+    assert [(counts[name].raw.batch_count, counts[name].rebuilt.batch_count) for name in ("stamped", "split")] == [(0, 2), (0, 2)]
+    created = {one.target.topic: one.target.created_with for one in report.topics if one.target.created_with is not None}
+
+    catch_up(config, spark)
+    done = DeltaTable(table_uri(config.tables, "micro_batches")).to_pyarrow_table().to_pylist()
+    for name, counted in (("raw_batch_count", "raw"), ("rebuilt_batch_count", "rebuilt"), ("record_count", "data")):
+        amounts = [getattr(one.counts, counted) for one in report.topics]
+        field = "record_count" if name == "record_count" else "batch_count"
+        assert sum(row[name] for row in done) == sum(getattr(amount, field) for amount in amounts)
+    settings = state_of(target, topic_name)["settings"]
+    assert {name: {key: settings[name][key] for key in made} for name, made in created.items()} == created
+
+    after = check(config)
+    assert (after.has_map, after.is_fine, after.backlog.offsets) == (True, True, 0)
+    write(source, f"{topic_name}-none", ["one more"])
+    later = check(config)
+    assert (later.backlog.offsets, sum(one.counts.raw.record_count for one in later.topics)) == (1, 1)
+
+
+def test_what_would_be_refused_is_told_with_rule_and_place_and_nothing_changes(
+    two_clusters: TwoClusters, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    future, large, zstd = (f"{topic_name}-{name}" for name in ("future", "large", "zstd"))
+    for topic, settings in (
+        (future, {"message.timestamp.after.max.ms": str(HOUR_MS), "message.timestamp.before.max.ms": str(HOUR_MS)}),
+        (large, {"max.message.bytes": "2000"} | OPEN),
+        (zstd, {"compression.type": "zstd", "cleanup.policy": "compact"} | OPEN),
+    ):
+        create_topic(source, topic, settings=OPEN)
+        create_topic(target, topic, settings=settings)
+    now_ms = int(time.time() * 1000)
+    write(source, future, ["now"])
+    write_stamped(source, future, [("later", now_ms + 2 * HOUR_MS)])
+    write_stamped(source, future, [("earlier", now_ms - 2 * HOUR_MS)])
+    write(source, large, ["small"])
+    write(source, large, ["x" * 5_000])
+    conf = runs.conf_file(tmp_path, source, target, [f"{topic_name}-.*"])
+    before = state_of(target, topic_name), state_of(source, topic_name)
+    ended = console("preflight", str(conf), "--json", "--sample", "1000000")
+    assert (ended.code, ended.slow_imports) == (1, "[]"), ended.said
+    document = json.loads(ended.lines[0])
+    assert (state_of(target, topic_name), state_of(source, topic_name)) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["mirror.yaml"]
+    found = {one["topic"]: one for one in document["topics"]}
+    rules = {(one["rule"].split(" of the target")[0], one["first"]["base_offset"]) for one in found[future]["refusals"]}
+    assert rules == {
+        (f"records with times beyond message.timestamp.after.max.ms={HOUR_MS}", 1),
+        (f"records with times beyond message.timestamp.before.max.ms={HOUR_MS}", 2),
+    }
+    (too_large,) = found[large]["refusals"]
+    assert too_large["rule"].startswith("one record that alone is larger than max.message.bytes=2000")
+    assert [found[topic]["raw"]["batch_count"] for topic in (future, large)] == [1, 1]
+    stops = [one for one in document["findings"] if one["level"] == "stops"]
+    assert [(one["subject"], one["what"].split(":")[0]) for one in stops] == [
+        (f"target topic {zstd}", "has compression.type=zstd")
+    ]
+    assert any("has cleanup.policy=compact" in one["what"] for one in document["findings"])
