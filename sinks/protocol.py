@@ -178,7 +178,7 @@ Action = (
 Choices = Mapping[SlotTxn, TxnFate]
 """What the operator says of transactions whose fate nothing else tells: COMMITTED or NOT_COMMITTED."""
 
-_NO_CHOICES: Choices = MappingProxyType({})
+NO_CHOICES: Choices = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ def run_micro_batch(first_rows: Sequence[DecidedSegment]) -> Generator[Action, A
 
 
 def start_up(
-    unsettled: Sequence[DecidedSegment], transactional_ids: Sequence[str], choices: Choices = _NO_CHOICES
+    unsettled: Sequence[DecidedSegment], transactional_ids: Sequence[str], choices: Choices = NO_CHOICES
 ) -> Generator[Action, Any, tuple[SlotTxn, ...]]:
     """After the take-over: resolve the last decision, fence every slot, settle. Returns what was removed.
 
@@ -246,7 +246,7 @@ def start_up(
 
 
 def end_all(
-    decided: Sequence[DecidedTxn], choices: Choices = _NO_CHOICES, *, report: bool = False
+    decided: Sequence[DecidedTxn], choices: Choices = NO_CHOICES, *, report: bool = False
 ) -> Generator[Action, Any, tuple[SlotTxn, ...]]:
     """EndTxn(commit) for every transaction, then make sure of each. Returns the removed ones; settles after a removal.
 

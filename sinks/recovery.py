@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Sequence
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from shallow_mirror.broker.cluster import Cluster
@@ -166,7 +165,7 @@ def recover(
     mirror: str,
     slots: int,
     deadline: Deadline,
-    choices: protocol.Choices = MappingProxyType({}),
+    choices: protocol.Choices = protocol.NO_CHOICES,
 ) -> None:
     """A start after the take-over: resolve what the last run decided, fence all slots it may have used, settle.
 

@@ -74,12 +74,12 @@ def commands(results: Iterable[Result]) -> str:
 
 
 def table(results: Sequence[Result]) -> str:
-    """Pure: one row per fault, step and engine, in the order of their first rounds, and a row of sums."""
+    """Pure: one row per fault, step and engine, in their order, and a row of sums."""
     groups: defaultdict[tuple[str, str, str], list[Result]] = defaultdict(list)
     for one in results:
         groups[one.fault, one.step, one.engine].append(one)
     head = ("fault", "step", "runs on", "outcome", "runs", "records checked", "differences", "left behind")
-    rows = [(*key, _outcome(group), *_sums(group)) for key, group in groups.items()]
+    rows = [(*key, _outcome(group), *_sums(group)) for key, group in sorted(groups.items())]
     rows.append(("**all rounds**", "", "", "", *_sums([one for one in results if one.fault != NO_FAULT])))
     lines = [head, ("---",) * len(head), *rows]
     return "".join(f"| {' | '.join(str(cell) for cell in line)} |\n" for line in lines)

@@ -37,19 +37,13 @@ def _run(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True, text=True)
 
 
-class WhileTheMirrorRuns:
-    """A fault that lasts until the mirror has ended on it, or for some seconds."""
-
-    def end(self, scene: Scene) -> None:
-        raise NotImplementedError
-
-    def heal(self, scene: Scene) -> None:
-        scene.running_or_ended().wait(_FAULT_S)
-        self.end(scene)
+def _let_it_last(scene: Scene) -> None:
+    """Until the mirror has ended on it, or for some seconds."""
+    scene.running_or_ended().wait(_FAULT_S)
 
 
 @dataclass(frozen=True, slots=True)
-class DiskFull(WhileTheMirrorRuns):
+class DiskFull:
     """No block is left where the tables are; `small_disk` keeps that from others."""
 
     name: str = "disk of the tables full"
@@ -62,7 +56,8 @@ class DiskFull(WhileTheMirrorRuns):
             except OSError:
                 """Full."""
 
-    def end(self, scene: Scene) -> None:
+    def heal(self, scene: Scene) -> None:
+        _let_it_last(scene)
         _filler(scene).unlink()
 
 
@@ -71,7 +66,7 @@ def _filler(scene: Scene) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOnlyMap(WhileTheMirrorRuns):
+class ReadOnlyMap:
     """The folder of the offset map is mounted read-only over itself."""
 
     name: str = "offset map read-only"
@@ -81,7 +76,8 @@ class ReadOnlyMap(WhileTheMirrorRuns):
         _run("mount", "--bind", folder, folder)
         _run("mount", "-o", "bind,remount,ro", folder)
 
-    def end(self, scene: Scene) -> None:
+    def heal(self, scene: Scene) -> None:
+        _let_it_last(scene)
         _run("umount", "--lazy", str(scene.tables / "offset_map"))
 
 
