@@ -10,11 +10,11 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import yaml
 from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
@@ -228,8 +228,19 @@ def open_transaction(bootstrap: str, topic: str, values: Sequence[str]) -> Itera
     producer.commit_transaction(30)
 
 
-def read_values(bootstrap: str, topic: str, partition: int = 0) -> list[str]:
-    """Everything a read_committed consumer sees, in order."""
+class ReadRecord(NamedTuple):
+    """What a consumer is told of a record; the kind of its timestamp is left out."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+def read_places(bootstrap: str, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], list[ReadRecord]]:
+    """Everything a read_committed consumer sees of these partitions, each in order."""
+    records: dict[tuple[str, int], list[ReadRecord]] = {place: [] for place in places}
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -242,17 +253,28 @@ def read_values(bootstrap: str, topic: str, partition: int = 0) -> list[str]:
         }
     )
     try:
-        consumer.assign([TopicPartition(topic, partition, 0)])
-        values = []
-        while True:
+        consumer.assign([TopicPartition(*place, 0) for place in records])
+        unread = set(records)
+        while unread:
             message = consumer.poll(30)
-            assert message is not None, f"no answer about {topic}-{partition}"
+            assert message is not None, f"no answer about {unread}"
+            place = (message.topic(), message.partition())
             if message.error():
                 assert message.error().name() == "_PARTITION_EOF", message.error()
-                return values
-            values.append(message.value().decode())
+                unread.discard(place)
+                continue
+            _, timestamp_ms = message.timestamp()
+            headers = list(message.headers() or ())
+            records[place].append(ReadRecord(message.offset(), timestamp_ms, message.key(), message.value(), headers))
+        return records
     finally:
         consumer.close()
+
+
+def read_values(bootstrap: str, topic: str, partition: int = 0) -> list[str]:
+    """Of every record that a read_committed consumer sees, in order, without tombstones."""
+    records = read_places(bootstrap, [(topic, partition)])[topic, partition]
+    return [one.value.decode() for one in records if one.value is not None]
 
 
 class Crash(MirrorError):
