@@ -24,7 +24,8 @@ from shallow_mirror.sinks.lingering import StepWatch
 from shallow_mirror.sinks.lost_processes import lost_worker
 from shallow_mirror.sinks.protocol import MicroBatchOutcome, SlotResult, drive
 from shallow_mirror.sinks.recovery import TxnPerformer, most_telling
-from shallow_mirror.sinks.slot_task import RESULT_SCHEMA, Observer, SlotJob, transactional_id
+from shallow_mirror.sinks.slot_names import transactional_id
+from shallow_mirror.sinks.slot_task import RESULT_SCHEMA, Observer, SlotJob
 from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.types import PlannedRange, Segment, SegmentKind, SourcePartition
 

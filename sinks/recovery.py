@@ -16,7 +16,8 @@ from shallow_mirror.errors import MirrorError, Retriable
 from shallow_mirror.sinks import protocol
 from shallow_mirror.sinks.evidence import look_at_log, look_at_receipt, lost_ranges, refuse_foreign_receipts, refuse_forgotten
 from shallow_mirror.sinks.resolve import DecidedTxn, ReceiptEvidence, TxnFate, WrittenRange
-from shallow_mirror.sinks.slot_task import Observer, observe_nothing, transactional_ids
+from shallow_mirror.sinks.slot_names import transactional_ids
+from shallow_mirror.sinks.slot_task import Observer, observe_nothing
 from shallow_mirror.types import IsolationLevel, SlotTxn
 
 _log = logging.getLogger(__name__)

@@ -28,6 +28,7 @@ from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefused, MirrorError, Retriable, TargetDataLoss
 from shallow_mirror.sinks.protocol import SlotResult
+from shallow_mirror.sinks.slot_names import transactional_id
 from shallow_mirror.sinks.slot_reading import DirectReading, ReadingLimits, ReadPart, RowReading, SlotReading, known_only
 from shallow_mirror.types import (
     BatchLimits,
@@ -132,14 +133,6 @@ def ranges_of(batch: pa.RecordBatch) -> list[PlannedRange]:
         )
         for row in batch.to_pylist()
     ]
-
-
-def transactional_id(mirror: str, slot: int) -> str:
-    return f"{mirror}-{slot}"
-
-
-def transactional_ids(mirror: str, slots: int) -> list[str]:
-    return [transactional_id(mirror, slot) for slot in range(slots)]
 
 
 def run_slot(job: SlotJob, rows: Iterator[pa.RecordBatch], *, is_planned_ranges: bool) -> SlotResult:

@@ -30,7 +30,8 @@ from shallow_mirror.sinks.lingering import LingeringStep
 from shallow_mirror.sinks.lost_processes import lost_jvm_told, lost_worker
 from shallow_mirror.sinks.micro_batch import MicroBatchReport, MicroBatchSink, first_rows
 from shallow_mirror.sinks.recovery import TxnPerformer, recover
-from shallow_mirror.sinks.slot_task import Observer, SlotJob, observe_nothing, transactional_ids
+from shallow_mirror.sinks.slot_names import transactional_ids
+from shallow_mirror.sinks.slot_task import Observer, SlotJob, observe_nothing
 from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.streaming import kafka_batches, loops, mirror_ranges, notes, planned_stream, planning, session
 from shallow_mirror.streaming.plan_settings import PlanSettings

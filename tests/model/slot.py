@@ -17,7 +17,7 @@ from shallow_mirror.broker.txn import add_partitions, init_producer_id, write_re
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, ProducerEpochFenced, Retriable
 from shallow_mirror.sinks.protocol import SlotResult
-from shallow_mirror.sinks.slot_task import transactional_id
+from shallow_mirror.sinks.slot_names import transactional_id
 from shallow_mirror.types import PlannedRange, Segment, SegmentKind, SlotTxn, SourcePartition, TopicPartition
 
 MIRROR = "m"

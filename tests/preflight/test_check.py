@@ -258,6 +258,21 @@ def test_broker_settings_that_may_not_be_read_are_not_known(planned: Planned) ->
     assert "transaction.max.timeout.ms and the defaults of new topics are not known" in said(report, Level.UNKNOWN)[0]
 
 
+@pytest.mark.parametrize(("has_map", "api"), [(True, "OffsetFetch"), (False, "OffsetFetch"), (True, "FindCoordinator")])
+def test_groups_and_ids_that_may_not_be_described_are_told_where_asking_creates_nothing(
+    planned: Planned, has_map: bool, api: str
+) -> None:
+    planned.topic("orders")
+    if has_map:
+        mirrored_up_to(planned, planned.config(), "orders", 0)
+    planned.target.change_always(api, error(30))
+    assert planned.check().is_fine
+    planned.target.create_topic("__consumer_offsets")
+    (stop,) = said(planned.check(), Level.STOPS)
+    assert stop.startswith("cluster west: ")
+    assert "GROUP_AUTHORIZATION_FAILED: grant Describe and Read on the target's groups" in stop
+
+
 def test_a_broker_that_is_too_old_is_named(planned: Planned) -> None:
     planned.topic("orders")
 

@@ -18,6 +18,7 @@ from tests.mirror_runs import catch_up, create_topic, write, write_stamped
 
 from shallow_mirror.checkpoints.schema import table_uri
 from shallow_mirror.preflight import check
+from shallow_mirror.preflight.findings import Level
 
 pytestmark = pytest.mark.brokers
 
@@ -101,6 +102,9 @@ def test_what_it_says_is_what_the_mirror_then_does(
     write(source, f"{topic_name}-none", ["one more"])
     later = check(config)
     assert (later.backlog.offsets, sum(one.counts.raw.record_count for one in later.topics)) == (1, 1)
+    without_tables = runs.config(tmp_path / "elsewhere", source, target, [f"{topic_name}-.*"], mirror=config.mirror)
+    (stop,) = [one.what for one in check(without_tables).findings if one.level is Level.STOPS]
+    assert f"the offset map is new, but the target knows the transactional id {config.mirror}-0" in stop
 
 
 def test_what_would_be_refused_is_told_with_rule_and_place_and_nothing_changes(

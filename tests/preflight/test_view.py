@@ -15,8 +15,8 @@ from shallow_mirror.preflight.view import lines_behind, lines_in_front, show
 from shallow_mirror.types import SegmentKind, TopicPartition
 
 MB = 1_000_000
-OWN = Pace(basis="this mirror's last 7 micro-batches", measured_bytes=400 * MB, measured_s=10.0)
-READING = Pace(basis="reading alone", measured_bytes=300 * MB, measured_s=1.0)
+OWN = Pace(basis="this mirror's last 7 micro-batches", is_bound=False, measured_bytes=400 * MB, measured_s=10.0)
+READING = Pace(basis="reading alone", is_bound=True, measured_bytes=300 * MB, measured_s=1.0)
 
 
 def target(name: str, **changes: Any) -> TargetPlan:
@@ -71,7 +71,7 @@ def test_times_are_given_with_what_they_are_based_on_the_mirrors_own_first() -> 
     assert lines[-3:] == [
         "backlog: about 500.0 MB",
         "  12.5 s at 40.0 MB/s: this mirror's last 7 micro-batches (400.0 MB in 10.0 s)",
-        "  1.7 s at 300.0 MB/s: reading alone (300.0 MB in 1.0 s)",
+        "  at least 1.7 s at 300.0 MB/s: reading alone (300.0 MB in 1.0 s)",
     ]
 
 
@@ -80,7 +80,7 @@ def test_without_a_measurement_no_time_is_invented() -> None:
 
 
 def test_long_times_are_told_in_hours_and_minutes() -> None:
-    slow = Pace(basis="b", measured_bytes=MB, measured_s=1_000.0)
+    slow = Pace(basis="b", is_bound=False, measured_bytes=MB, measured_s=1_000.0)
     assert lines_behind(report(topic(), paces=(slow,)))[-1].startswith("  1 h 23 min at 1.0 kB/s")
 
 

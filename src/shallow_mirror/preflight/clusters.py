@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.rights import Operation, Rights
+from shallow_mirror.broker.txn import describe_txn, read_receipts
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, Retriable
+from shallow_mirror.errors import BrokerTooOld, ConfigError, Retriable
 from shallow_mirror.preflight.findings import Finding, Level
 from shallow_mirror.preflight.targets import TargetPlan
+from shallow_mirror.sinks.evidence import refuse_foreign_receipts, refuse_used_ids
 
 MAX_TIMEOUT = "transaction.max.timeout.ms"
 
 _PURPOSE = "control"
+_TXN_TOPIC, _GROUP_TOPIC = "__transaction_state", "__consumer_offsets"
 
 
 def broker_problems(
@@ -46,6 +49,38 @@ def read_broker_settings(
         except (ConfigError, Retriable) as error:
             refused[node_id] = str(error)
     return found, refused
+
+
+def slot_problems(
+    target: Cluster, alias: str, names: Sequence[str], map_id: str | None, deadline: Callable[[], Deadline]
+) -> Iterator[Finding]:
+    """Who else uses the transactional ids and groups `names`, and whether we may ask. `map_id` None: there is no map yet.
+
+    Looking for a coordinator creates its internal topic, so nobody is asked where that does not exist.
+    """
+    listed = target.metadata([_TXN_TOPIC, _GROUP_TOPIC], deadline()).topics
+
+    def ask_txns() -> None:
+        if map_id is None:
+            refuse_used_ids(target, names, deadline())
+        else:
+            describe_txn(target, names[0], deadline())
+
+    def ask_receipts() -> None:
+        if map_id is None:
+            read_receipts(target, names[0], deadline())
+        else:
+            refuse_foreign_receipts(target, names, map_id, deadline())
+
+    for topic, ask in ((_TXN_TOPIC, ask_txns), (_GROUP_TOPIC, ask_receipts)):
+        if topic not in listed or listed[topic].error_code:
+            continue
+        try:
+            ask()
+        except BrokerTooOld:
+            continue  # told of every broker
+        except ConfigError as error:
+            yield from (Finding(Level.STOPS, f"cluster {alias}", problem) for problem in error.problems)
 
 
 def timeout_problems(

@@ -53,9 +53,10 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """`measured_bytes` in `measured_s`, and of what that was measured."""
+    """`measured_bytes` in `measured_s`, and of what that was measured. `is_bound`: a mirror cannot be faster."""
 
     basis: str
+    is_bound: bool
     measured_bytes: int
     measured_s: float
 
@@ -81,7 +82,7 @@ def reading_pace(read_bytes: int, seconds: float) -> Pace | None:
     """None where too little was read to tell."""
     if read_bytes < LEAST_MEASURED_BYTES or seconds <= 0:
         return None
-    return Pace(basis="reading alone, in this preflight", measured_bytes=read_bytes, measured_s=seconds)
+    return Pace(basis="reading alone, in this preflight", is_bound=True, measured_bytes=read_bytes, measured_s=seconds)
 
 
 def mirror_pace(rows: Iterable[Mapping[str, Any]]) -> Pace | None:
@@ -92,6 +93,7 @@ def mirror_pace(rows: Iterable[Mapping[str, Any]]) -> Pace | None:
         return None
     return Pace(
         basis=f"this mirror's last {len(telling)} micro-batches of at least {LEAST_MEASURED_BYTES >> 20} MiB",
+        is_bound=False,
         measured_bytes=sum(size for size, _ in telling),
         measured_s=sum(seconds for _, seconds in telling),
     )

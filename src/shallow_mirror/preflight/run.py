@@ -23,6 +23,7 @@ from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch, DataL
 from shallow_mirror.preflight.clusters import (
     broker_problems,
     read_broker_settings,
+    slot_problems,
     source_right_problems,
     target_right_problems,
     timeout_problems,
@@ -33,6 +34,7 @@ from shallow_mirror.preflight.reading import PATIENCE_MS, SampleReader
 from shallow_mirror.preflight.report import ClusterReport, Report, TopicReport
 from shallow_mirror.preflight.sampling import OnProgress, TopicSampler, ignore_progress, plan_starts
 from shallow_mirror.preflight.targets import TargetCluster, TargetPlan, TargetPlans
+from shallow_mirror.sinks.slot_names import transactional_ids
 from shallow_mirror.streaming import loops
 from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import LogEnds, Planner
@@ -72,6 +74,13 @@ class _Preflight:
         began = self._clock()
         self._ask_clusters()
         offset_map = self._open_map()
+        self._findings += slot_problems(
+            self._target,
+            self._config.target.alias,
+            transactional_ids(self._config.mirror, self._config.write.slots),
+            None if offset_map is None else offset_map.map_id,
+            self._deadline,
+        )
         self._positions: Mapping[SourcePartition, Position] = {} if offset_map is None else offset_map.positions()
         planner = Planner(PlanSettings.of_mirror(self._config), self._source)
         listing = planner.log_ends(self._deadline())

@@ -123,7 +123,7 @@ def _time_lines(report: Report) -> Iterator[str]:
     for pace in report.paces:
         seconds = pace.seconds_for(backlog.size_bytes)
         yield (
-            f"  {_duration(seconds)} at {_size(pace.bytes_per_s)}/s: {pace.basis} "
+            f"  {'at least ' if pace.is_bound else ''}{_duration(seconds)} at {_size(pace.bytes_per_s)}/s: {pace.basis} "
             f"({_size(pace.measured_bytes)} in {pace.measured_s:,.1f} s)"
         )
     if not report.paces and backlog.size_bytes:
