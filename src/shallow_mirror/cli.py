@@ -201,9 +201,10 @@ def verify(
     config = MirrorConfig.load(conf)
     with (
         _interruptible("what was verified is kept: the same command goes on from there"),
+        _session_for(config) as spark,
         progress_on(Console(stderr=True), "verify") as on_progress,
     ):
-        report = audit.verify(config, topics=topics, is_deep=is_deep, from_start=from_start, on_progress=on_progress)
+        report = audit.verify(config, topics=topics, is_deep=is_deep, from_start=from_start, on_progress=on_progress, spark=spark)
     print(json.dumps(report.document()) if as_json else "\n".join(report.sentences()))
     if not report.is_equal:
         raise typer.Exit(EXIT_DIFFERENT)

@@ -10,6 +10,8 @@ import pytest
 from tests import mirror_runs
 from tests.mirror_runs import Crash, CrashAt
 
+from shallow_mirror.audit import verify
+from shallow_mirror.checkpoints.audits import AUDIT_TABLE
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.schema import OFFSET_MAP_TABLE
 from shallow_mirror.config import MirrorConfig
@@ -53,3 +55,7 @@ def test_a_decision_in_a_catalog_whose_transactions_were_not_ended_is_rolled_for
 
     without_spark = gather_status(settings.model_copy(update={"tables": str(tmp_path / "schema")}))
     assert (without_spark.run, without_spark.micro_batches) == (report.run, report.micro_batches)
+
+    audited = verify(settings, spark=spark)
+    assert (audited.is_equal, audited.record_count) == (True, 3)
+    assert spark.table(f"{schema}.{AUDIT_TABLE}").where("verified_at IS NOT NULL").count() > 0

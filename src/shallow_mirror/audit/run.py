@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from shallow_mirror import __version__
 from shallow_mirror.audit.clusters import AuditedCluster
@@ -75,25 +75,27 @@ def verify(
     stretch_bytes: int | None = None,
     flush_s: float = FLUSH_S,
     clock: Callable[[], float] = time.monotonic,
+    spark: Any = None,
 ) -> Report:
     """Compare what both clusters hold through the offset map, as far as it is settled.
 
     `topics`: source topics, all by default. `is_deep`: open every batch. An audit of the same topics and depth that was
     interrupted is continued, unless `from_start`. `stretch_bytes` by default STRETCH_FETCHES times `read.fetch_bytes`.
-    Differences are in the report. Raises ConfigError (no map, another mirror's clusters), Retriable (a cluster does not
-    answer), BatchRefused (a batch is too large to be opened); what was verified until then is kept.
+    `spark`: for tables in a catalog, the session that has it. Differences are in the report. Raises ConfigError (no map,
+    another mirror's clusters), Retriable (a cluster does not answer), BatchRefused (a batch is too large to be opened); what
+    was verified until then is kept.
     """
     options = AuditOptions(
         is_deep=is_deep, stretch_bytes=stretch_bytes or STRETCH_FETCHES * config.read.fetch_bytes, flush_s=flush_s
     )
-    offset_map = OffsetMap.open(config.tables)
+    offset_map = OffsetMap.open(config.tables, spark)
     level, fetch_bytes = config.read.isolation_level, config.read.fetch_bytes
     with (
         AuditedCluster(config.source.client, level, fetch_bytes=fetch_bytes, clock=clock) as source,
         AuditedCluster(config.target.client, IsolationLevel.READ_COMMITTED, fetch_bytes=fetch_bytes, clock=clock) as target,
     ):
         audit = _Audit(config, offset_map, source, target, options, on_progress, clock)
-        return audit.run(topics, open_store_to_read(config.tables, None), from_start=from_start)
+        return audit.run(topics, open_store_to_read(config.tables, spark), from_start=from_start)
 
 
 class _Audit:
