@@ -29,6 +29,9 @@ _MAX_FRAMES = 64
 """Producers write one. Each further one costs a copy of what lies behind it."""
 
 _GZIP_FRAMING = 31
+_ZSTD_LEVEL = 1
+"""Twice as fast as Java's default of 3, for one or two percent more bytes."""
+
 _LEAST_ZSTD_READ_BYTES = 1 << 16
 
 
@@ -48,7 +51,7 @@ def decompress(block: memoryview, codec: Codec, max_bytes: int) -> memoryview:
 
 
 def compress(block: memoryview, codec: Codec) -> bytes | memoryview:
-    """One block as Java's producer writes it at the codec's default level. Raises ConfigError without the codec's library."""
+    """One block in the framing of Java's producer. Raises ConfigError without the codec's library."""
     return block if codec is Codec.NONE else _PACKERS[codec](block)
 
 
@@ -165,7 +168,7 @@ def _packed_lz4(block: memoryview) -> bytes:
 
 
 def _packed_zstd(block: memoryview) -> bytes:
-    return bytes(_library("zstandard").ZstdCompressor().compress(block))
+    return bytes(_library("zstandard").ZstdCompressor(level=_ZSTD_LEVEL).compress(block))
 
 
 def _library(name: str) -> Any:

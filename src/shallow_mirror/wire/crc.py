@@ -16,16 +16,17 @@ from shallow_mirror.wire.header import BATCH_HEADER_BYTES, CRC_START, LOG_OVERHE
 _POLYNOMIAL = 0x82F63B78
 _LENGTH_BITS = 31
 
-CRC_POS = CRC_START - 4
+_CRC_POS = CRC_START - 4
 
 
-def crc32c(data: memoryview | bytes | bytearray) -> int:
-    return int(_library.crc32c(data))
+def crc32c(data: memoryview | bytes | bytearray, before: int = 0) -> int:
+    """Of `data`, or of what has the checksum `before` and `data` behind it."""
+    return int(_library.crc32c(data, before))
 
 
 def verify_crc(batch: memoryview) -> bool:
     """Whether the checksum of a whole batch matches its bytes."""
-    return int.from_bytes(batch[CRC_POS:CRC_START], "big") == crc32c(batch[CRC_START:])
+    return int.from_bytes(batch[_CRC_POS:CRC_START], "big") == crc32c(batch[CRC_START:])
 
 
 def patch_crcs(

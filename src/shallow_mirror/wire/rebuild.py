@@ -18,7 +18,7 @@ import numpy.typing as npt
 from shallow_mirror.errors import BatchRefused
 from shallow_mirror.types import BatchLimits, LogAppendTimePolicy, TopicPartition
 from shallow_mirror.wire.compression import compress
-from shallow_mirror.wire.crc import CRC_POS, crc32c, verify_crc
+from shallow_mirror.wire.crc import crc32c, verify_crc
 from shallow_mirror.wire.header import BATCH_HEADER_BYTES, CRC_START, HEADER, LOG_OVERHEAD, MAGIC, NO_PRODUCER_ID
 from shallow_mirror.wire.record_spans import Longs, RecordSpans, find_spans
 from shallow_mirror.wire.records import UnpackedBatch, unpack_batch
@@ -106,10 +106,8 @@ class _Writer:
         header["max_timestamp"] = self._base_timestamp + int(deltas.max())
         header["producer_id"], header["base_sequence"] = NO_PRODUCER_ID, _NO_SEQUENCE
         header["records_count"] = len(spans)
-        made = bytearray(header.tobytes())
-        made += payload
-        made[CRC_POS:CRC_START] = crc32c(memoryview(made)[CRC_START:]).to_bytes(4, "big")
-        return bytes(made)
+        header["crc"] = crc32c(payload, crc32c(header.tobytes()[CRC_START:]))
+        return b"".join((header.tobytes(), payload))
 
     def _refused(self, spans: RecordSpans, size_bytes: int) -> BatchRefused:
         offset = self._opened.header["base_offset"] + int(spans.offset_delta[0])
@@ -176,8 +174,9 @@ def _varint_bytes(values: Unsigned) -> Longs:
 
 
 def _put_varints(out: npt.NDArray[np.uint8], at: Longs, values: Unsigned, sizes: Longs) -> None:
+    least = int(sizes.min())
     for place in range(int(sizes.max())):
-        rows = sizes > place
+        rows = slice(None) if place < least else sizes > place
         group = (values[rows] >> np.uint64(7 * place)).astype(np.uint8) & 0x7F
-        more = (sizes[rows] > place + 1).astype(np.uint8) << 7
+        more = (sizes[rows] > place + 1).view(np.uint8) << 7
         out[at[rows] + place] = group | more

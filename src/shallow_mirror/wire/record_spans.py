@@ -77,18 +77,18 @@ def _starts(block: bytes, pos: int) -> tuple[Longs, int]:
     append = starts.append
     behind = len(block)
     try:
-        while pos < behind and len(starts) < MOST_RECORDS:
+        for _ in range(MOST_RECORDS):
             append(pos)
             byte = block[pos]
             if byte < 0x80:
                 pos += 1 + (byte >> 1)
-                continue
-            second = block[pos + 1]
-            if second < 0x80:
-                pos += 2 + ((second << 6) | (byte & 0x7F) >> 1)
-                continue
-            length, pos = read_varint(block, pos)
-            pos += max(length, 0)
+            elif (second := block[pos + 1]) < 0x80:
+                pos += 2 + (second << 6 | (byte & 0x7F) >> 1)
+            else:
+                length, pos = read_varint(block, pos)
+                pos += max(length, 0)
+            if pos >= behind:
+                break
     except (IndexError, ValueError):
         pos = behind + 1
     return np.array(starts, np.int64), min(pos, behind + 1)
