@@ -180,14 +180,27 @@ def test_a_position_below_the_log_start_is_data_loss(planned: Planned) -> None:
     assert report.backlog.unread_partitions == 1
 
 
-def test_a_topic_that_was_created_again_on_either_side_stops_the_mirror(planned: Planned) -> None:
+def test_a_source_topic_that_was_created_again_stops_the_mirror(planned: Planned) -> None:
     planned.topic("orders")
-    planned.topic("bills")
     config = planned.config()
     mirrored_up_to(planned, config, "orders", 0)
     planned.source.delete_topic("orders")
     planned.source.create_topic("orders")
-    assert any("deleted and created again" in one for one in said(check(config), Level.STOPS))
+    report = check(config)
+    assert any("deleted and created again" in one for one in said(report, Level.STOPS))
+    assert report.backlog.unread_partitions == 1
+
+
+def test_a_target_topic_that_is_gone_with_its_copy_is_not_created_anew(planned: Planned) -> None:
+    planned.topic("orders")
+    config = planned.config()
+    mirrored_up_to(planned, config, "orders", 0)
+    planned.target.delete_topic("orders")
+    gone = check(config)
+    assert "was deleted, with what was copied to it" in said(gone, Level.STOPS)[0]
+    assert topic_of(gone, "orders").target.created_with is None
+    planned.target.create_topic("orders")
+    assert "was deleted and created again" in said(check(config), Level.STOPS)[0]
 
 
 def test_target_settings_that_break_the_copy_are_told(planned: Planned) -> None:
@@ -302,11 +315,11 @@ def test_rights_that_are_missing_are_named(planned: Planned) -> None:
     assert said(planned.check(), Level.STOPS) == [
         "source topic new: is not allowed to us: grant Read",
         "source topic orders: is not allowed to us: grant Read",
-        "target topic new: is not allowed to us: grant Write, Create",
+        "target topic new: is not allowed to us: grant Write, Create, DescribeConfigs",
         "target topic orders: is not allowed to us: grant Write",
     ]
     _grant(planned, "source", {Operation.READ}, set())
-    _grant(planned, "target", {Operation.WRITE}, {Operation.CREATE})
+    _grant(planned, "target", {Operation.WRITE, Operation.DESCRIBE_CONFIGS}, {Operation.CREATE})
     assert said(planned.check(), Level.STOPS) == []
 
 
@@ -319,6 +332,26 @@ def test_a_topic_that_may_not_be_read_is_told_and_the_others_are_read(planned: P
     report = planned.check()
     assert ["Fetch of secret-0" in one and "TOPIC_AUTHORIZATION_FAILED" in one for one in said(report, Level.STOPS)] == [True]
     assert topic_of(report, "orders").counts.raw.record_count == 5
+
+
+def test_a_target_topic_that_may_not_be_described_is_not_taken_for_missing(planned: Planned) -> None:
+    planned.topic("orders")
+    planned.target.change_always("Metadata", error(29, ("orders", -1)))
+    report = planned.check()
+    (stop,) = said(report, Level.STOPS)
+    assert stop.startswith("target topic orders: TOPIC_AUTHORIZATION_FAILED: grant")
+    assert topic_of(report, "orders").target.created_with is None
+
+
+def test_a_source_topic_whose_settings_may_not_be_read_matters_where_its_target_is_created(planned: Planned) -> None:
+    planned.topic("orders")
+    planned.source.change_always("DescribeConfigs", error(29))
+    report = planned.check()
+    assert report.is_fine
+    assert any("its settings cannot be compared with those of orders" in one for one in said(report, Level.UNKNOWN))
+    planned.source.create_topic("new")
+    (stop,) = said(planned.check(), Level.STOPS)
+    assert stop.startswith("target topic new: cannot be created like new: reading the settings of topic new")
 
 
 def test_settings_that_may_not_be_read_are_told_by_topic(planned: Planned) -> None:

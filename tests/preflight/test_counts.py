@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.record_batches import batch, marker, view
 
-from shallow_mirror.preflight.counts import MOST_RULES, Amount, TopicCounts
+from shallow_mirror.preflight.counts import MOST_RULES, Amount, RuleCount, TopicCounts
 from shallow_mirror.preflight.times import TimeLimit, TimeLimits
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SegmentKind, TopicPartition
 from shallow_mirror.wire.admission import admit
@@ -83,6 +83,16 @@ def test_a_batch_too_large_is_rebuilt_unless_it_is_one_record() -> None:
     assert counts.raw.batch_count == 1
 
 
+def test_the_remedy_is_enough_for_the_largest_batch_that_came() -> None:
+    counts = TopicCounts()
+    for size in (400, 900, 500):
+        counted(batch(0, 1, payload=b"x" * size), batch(1, 2, payload=b"x" * size), most=200, counts=counts)
+    for rules in (counts.refusals, counts.rebuilds):
+        ((_, one),) = rules.items()
+        assert (one.remedy, one.largest_batch_bytes) == ("Set its max.message.bytes to 961 or more", 961)
+        assert one.amount.batch_count == 3
+
+
 def test_a_damaged_header_is_refused_by_the_rule_of_the_mirror() -> None:
     counts = counted(batch(0, 1, attributes=6), batch(1, 1))
     assert [(rule, one.base_offset) for rule, one in counts.refusals.items()] == [("unknown compression codec", 0)]
@@ -107,7 +117,7 @@ def test_a_source_that_makes_a_rule_of_every_batch_takes_no_more_memory() -> Non
     counts = TopicCounts()
     for n in range(1, MOST_RULES + 5):
         counted(batch(0, 10), position=n % 9 + 1, counts=counts)
-        counts.refuse(PLACE, n, f"rule {n}", "", Amount(1, 1, 1))
+        counts.refuse(f"rule {n}", RuleCount("", PLACE, n, 1, Amount(1, 1, 1)))
     assert len(counts.refusals) == MOST_RULES + 1
     assert counts.refusals["other rules"].amount.batch_count == 4
     assert counts.refused.batch_count == MOST_RULES + 4

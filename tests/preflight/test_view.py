@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from shallow_mirror.preflight.counts import Amount, TopicCounts
+from shallow_mirror.preflight.counts import Amount, RuleCount, TopicCounts
 from shallow_mirror.preflight.estimate import Pace, PartitionSample
 from shallow_mirror.preflight.findings import Finding, Level, sentences
 from shallow_mirror.preflight.report import ClusterReport, Report, TopicReport
@@ -29,7 +29,9 @@ def topic(name: str = "orders", *, reached: int = 100, counts: TopicCounts | Non
     counts = TopicCounts() if counts is None else counts
     counts.read.add(Amount(10, reached, 5 * MB))
     sample = PartitionSample(position=0, end=100, reached=reached, read_bytes=5 * MB)
-    return TopicReport(topic=name, target=target(name, **plan), samples={TopicPartition(name, 0): sample}, counts=counts)
+    return TopicReport(
+        topic=name, partition_count=1, target=target(name, **plan), samples={TopicPartition(name, 0): sample}, counts=counts
+    )
 
 
 def report(*topics: TopicReport, findings: tuple[Finding, ...] = (), **changes: Any) -> Report:
@@ -51,7 +53,7 @@ def test_a_fine_report_begins_with_that_and_says_that_everything_was_read() -> N
     lines = lines_in_front(report(topic()))
     assert lines == [
         "mirror m: nothing of what was looked at will be refused",
-        "east (E) to west (W): 1 topics, 1 partitions, from read.start, no run yet",
+        "east (E) to west (W): 1 topic, 1 partition, from read.start, no run yet",
         "all 100 offsets were read: 5.0 MB",
     ]
 
@@ -93,7 +95,7 @@ def test_the_same_trouble_of_many_topics_is_one_line() -> None:
 
 def test_troubles_come_by_how_bad_they_are_and_rules_with_counts_place_and_remedy() -> None:
     counts = TopicCounts()
-    counts.refuse(TopicPartition("orders", 1), 55, "too new", "Set it", Amount(3, 9, 2_000))
+    counts.refuse("too new", RuleCount("Set it", TopicPartition("orders", 1), 55, 900, Amount(3, 9, 2_000)))
     findings = (Finding(Level.DOUBT, "target topic orders", "stamps"), Finding(Level.STOPS, "broker 1", "is too old"))
     found = report(topic(counts=counts), findings=findings)
     assert lines_in_front(found)[0] == "mirror m: 1 finding stops it, 3 batches will be refused"
@@ -107,11 +109,15 @@ def test_troubles_come_by_how_bad_they_are_and_rules_with_counts_place_and_remed
     ]
 
 
-def test_a_topic_that_would_be_created_is_told_with_its_settings() -> None:
-    new = topic(exists=False, created_with={"retention.ms": "5", "cleanup.policy": "delete"})
-    lines = lines_behind(report(new))
-    assert "would be created: orders, 2 partitions, 3 replicas, cleanup.policy=delete, retention.ms=5" in lines
-    assert "orders (new)" in shown(report(new))
+def test_topics_that_would_be_created_alike_are_told_together_with_their_settings() -> None:
+    made = {"retention.ms": "5", "cleanup.policy": "delete"}
+    other = topic("logs", exists=False, created_with={}, replication_factor=None, partition_count=1)
+    found = report(*(topic(name, exists=False, created_with=made) for name in ("orders", "bills")), other)
+    assert [line for line in lines_behind(found) if "partition" in line] == [
+        "  orders (2 partitions), bills (2 partitions): 3 replicas, cleanup.policy=delete, retention.ms=5",
+        "  logs (1 partition): as many replicas as the target gives, ",
+    ]
+    assert "orders (new)" in shown(found)
 
 
 def test_the_table_has_a_row_a_topic() -> None:

@@ -13,7 +13,7 @@ from shallow_mirror.preflight.findings import Finding, Level
 from shallow_mirror.preflight.targets import TargetPlan
 from shallow_mirror.sinks.evidence import refuse_foreign_receipts, refuse_used_ids
 
-MAX_TIMEOUT = "transaction.max.timeout.ms"
+_MAX_TIMEOUT = "transaction.max.timeout.ms"
 
 _PURPOSE = "control"
 _TXN_TOPIC, _GROUP_TOPIC = "__transaction_state", "__consumer_offsets"
@@ -88,12 +88,12 @@ def timeout_problems(
 ) -> Iterator[Finding]:
     """Pure."""
     for node_id, one in settings.items():
-        most = one.get(MAX_TIMEOUT)
+        most = one.get(_MAX_TIMEOUT)
         if most is not None and int(most) < transaction_timeout_ms:
-            what = f"has {MAX_TIMEOUT}={most}: lower write.transaction_timeout_ms ({transaction_timeout_ms}) to it, or raise it"
+            what = f"has {_MAX_TIMEOUT}={most}: lower write.transaction_timeout_ms ({transaction_timeout_ms}) to it, or raise it"
             yield Finding(Level.STOPS, f"cluster {alias}, broker {node_id}", what)
     for node_id, reason in refused.items():
-        what = f"{MAX_TIMEOUT} and the defaults of new topics are not known: {reason}"
+        what = f"{_MAX_TIMEOUT} and the defaults of new topics are not known: {reason}"
         yield Finding(Level.UNKNOWN, f"cluster {alias}, broker {node_id}", what)
 
 
@@ -108,8 +108,10 @@ def target_right_problems(rights: Rights, plans: Mapping[str, TargetPlan]) -> It
     for plan in plans.values():
         held = rights.topics.get(plan.topic)
         needed = {Operation.WRITE}
-        if plan.created_with is not None and Operation.CREATE not in (rights.cluster or ()):
-            needed.add(Operation.CREATE)
+        if plan.created_with is not None:
+            needed.add(Operation.DESCRIBE_CONFIGS)
+            if Operation.CREATE not in (rights.cluster or ()):
+                needed.add(Operation.CREATE)
         if plan.added_partitions:
             needed.add(Operation.ALTER)
         yield from _missing_rights(f"target topic {plan.topic}", held, needed)

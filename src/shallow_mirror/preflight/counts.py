@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -41,16 +41,18 @@ class Amount:
 
 @dataclass(slots=True)
 class RuleCount:
-    """`place` and `base_offset` of the first batch that it was about."""
+    """`place` and `base_offset` of the first batch that it was about; `remedy` is enough for the largest."""
 
     remedy: str
     place: TopicPartition
     base_offset: int
+    largest_batch_bytes: int
     amount: Amount
 
     def document(self, rule: str) -> dict[str, Any]:
         first = {"topic": self.place.topic, "partition": self.place.partition, "base_offset": self.base_offset}
-        return {"rule": rule, "remedy": self.remedy, "first": first, **asdict(self.amount)}
+        largest = self.largest_batch_bytes
+        return {"rule": rule, "remedy": self.remedy, "first": first, "largest_batch_bytes": largest, **asdict(self.amount)}
 
 
 @dataclass(slots=True)
@@ -76,8 +78,8 @@ class TopicCounts:
     def refused(self) -> Amount:
         return _sum(self.refusals)
 
-    def refuse(self, place: TopicPartition, base_offset: int, rule: str, remedy: str, amount: Amount) -> None:
-        _count(self.refusals, place, base_offset, rule, remedy, amount)
+    def refuse(self, rule: str, one: RuleCount) -> None:
+        _count(self.refusals, rule, one)
 
     def add(self, place: TopicPartition, index: BatchIndex, admission: Admission, limits: BatchLimits, times: TimeLimits) -> None:
         """One partition's part of an answer. Both limits are the target topic's."""
@@ -89,17 +91,17 @@ class TopicCounts:
         self._count_codecs(part, is_data)
         self._count_dropped(part, admission)
         for one in admission.refusals:
-            self.refuse(place, one.base_offset, one.rule, one.remedy, part.amount_of(one.index))
+            self.refuse(one.rule, part.rule_count(one.remedy, [one.index]))
         is_left = np.isin(verdicts, (Verdict.RAW, Verdict.REBUILD))
         for is_beyond, rule, remedy in _target_rules(part, limits, times):
             chosen = is_left & is_beyond
             if chosen.any():
-                self.refuse(place, int(index.headers["base_offset"][chosen][0]), rule, remedy, part.amount(chosen))
+                self.refuse(rule, part.rule_count(remedy, np.flatnonzero(chosen)))
             is_left = is_left & ~is_beyond
         self.raw.add(part.amount(is_left & (verdicts == Verdict.RAW)))
         for one in admission.rebuilds:
             if is_left[one.index]:
-                _count(self.rebuilds, place, one.base_offset, one.rule, one.remedy, part.amount_of(one.index))
+                _count(self.rebuilds, one.rule, part.rule_count(one.remedy, [one.index]))
 
     def _count_codecs(self, part: _Part, is_data: Bools) -> None:
         codecs = part.index.headers["attributes"] & CODEC_MASK
@@ -134,11 +136,15 @@ class _Part:
         self.place, self.index, self.sizes = place, index, index.size_bytes
         self.records: Longs = np.maximum(index.headers["records_count"], 0).astype(np.int64)
 
-    def amount(self, chosen: Bools) -> Amount:
-        return Amount(int(chosen.sum()), int(self.records[chosen].sum()), int(self.sizes[chosen].sum()))
+    def amount(self, chosen: Bools | Longs) -> Amount:
+        """Of batches by a mask or by indices."""
+        sizes = self.sizes[chosen]
+        return Amount(len(sizes), int(self.records[chosen].sum()), int(sizes.sum()))
 
-    def amount_of(self, i: int) -> Amount:
-        return Amount(1, int(self.records[i]), int(self.sizes[i]))
+    def rule_count(self, remedy: str, indices: Sequence[int] | Longs) -> RuleCount:
+        chosen = np.asarray(indices, np.int64)
+        first, largest = int(self.index.headers["base_offset"][chosen[0]]), int(self.sizes[chosen].max())
+        return RuleCount(remedy, self.place, first, largest, self.amount(chosen))
 
 
 def _target_rules(part: _Part, limits: BatchLimits, times: TimeLimits) -> Iterator[tuple[Bools, str, str]]:
@@ -155,10 +161,16 @@ def _target_rules(part: _Part, limits: BatchLimits, times: TimeLimits) -> Iterat
             yield is_beyond(part.index, limit, limits.log_append_time), limit.rule, limit.remedy
 
 
-def _count(rules: dict[str, RuleCount], place: TopicPartition, base_offset: int, rule: str, remedy: str, amount: Amount) -> None:
+def _count(rules: dict[str, RuleCount], rule: str, one: RuleCount) -> None:
     if rule not in rules and len(rules) >= MOST_RULES:
         rule = _OTHER_RULES
-    rules.setdefault(rule, RuleCount(remedy, place, base_offset, Amount())).amount.add(amount)
+    known = rules.get(rule)
+    if known is None:
+        rules[rule] = one
+        return
+    known.amount.add(one.amount)
+    if one.largest_batch_bytes > known.largest_batch_bytes:
+        known.largest_batch_bytes, known.remedy = one.largest_batch_bytes, one.remedy
 
 
 def _sum(rules: dict[str, RuleCount]) -> Amount:

@@ -68,13 +68,14 @@ class Pace:
         return size_bytes / self.bytes_per_s
 
 
-def backlog_of(samples: Sequence[PartitionSample]) -> Backlog:
+def backlog_of(samples: Sequence[PartitionSample], *, unknown_partitions: int = 0) -> Backlog:
+    """`unknown_partitions`: those that have no sample."""
     sizes = [one.backlog_bytes for one in samples]
     return Backlog(
         size_bytes=sum(size for size in sizes if size is not None),
         offsets=sum(one.backlog_offsets for one in samples),
-        is_exact=all(one.is_whole for one in samples),
-        unread_partitions=sizes.count(None),
+        is_exact=all(one.is_whole for one in samples) and not unknown_partitions,
+        unread_partitions=sizes.count(None) + unknown_partitions,
     )
 
 

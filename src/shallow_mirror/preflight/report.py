@@ -22,16 +22,17 @@ class ClusterReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicReport:
-    """`samples` of the partitions that have a leader; `target` as it is, or as the mirror would make it."""
+    """`samples` of the partitions of which anything is known; `target` as it is, or as the mirror would make it."""
 
     topic: str
+    partition_count: int
     target: TargetPlan
     samples: Mapping[TopicPartition, PartitionSample]
     counts: TopicCounts
 
     @property
     def backlog(self) -> Backlog:
-        return backlog_of(list(self.samples.values()))
+        return backlog_of(list(self.samples.values()), unknown_partitions=self.partition_count - len(self.samples))
 
     def document(self) -> dict[str, Any]:
         partitions = [
@@ -40,6 +41,7 @@ class TopicReport:
         ]
         return {
             "topic": self.topic,
+            "partition_count": self.partition_count,
             "target": self.target.document(),
             "backlog": asdict(self.backlog),
             **self.counts.document(),
@@ -72,7 +74,8 @@ class Report:
 
     @property
     def backlog(self) -> Backlog:
-        return backlog_of([sample for topic in self.topics for sample in topic.samples.values()])
+        samples = [sample for topic in self.topics for sample in topic.samples.values()]
+        return backlog_of(samples, unknown_partitions=sum(one.partition_count for one in self.topics) - len(samples))
 
     def document(self) -> dict[str, Any]:
         """For JSON."""

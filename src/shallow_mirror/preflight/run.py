@@ -31,7 +31,7 @@ from shallow_mirror.preflight.clusters import (
 from shallow_mirror.preflight.estimate import Pace, mirror_pace, reading_pace
 from shallow_mirror.preflight.findings import Finding, Level
 from shallow_mirror.preflight.reading import PATIENCE_MS, SampleReader
-from shallow_mirror.preflight.report import ClusterReport, Report, TopicReport
+from shallow_mirror.preflight.report import ClusterReport, Report
 from shallow_mirror.preflight.sampling import OnProgress, TopicSampler, ignore_progress, plan_starts
 from shallow_mirror.preflight.targets import TargetCluster, TargetPlan, TargetPlans
 from shallow_mirror.sinks.slot_names import transactional_ids
@@ -85,7 +85,8 @@ class _Preflight:
         planner = Planner(PlanSettings.of_mirror(self._config), self._source)
         listing = planner.log_ends(self._deadline())
         loops.refuse_loops(self._config, listing.topic_ids, is_same_cluster=self._is_same_cluster)
-        plans = self._plan_targets(listing)
+        partitions = self._partition_counts(listing)
+        plans = self._plan_targets(partitions)
         reader = SampleReader(
             self._source,
             self._config.read.isolation_level,
@@ -93,7 +94,9 @@ class _Preflight:
             sample_bytes=sample_bytes,
             clock=self._clock,
         )
-        topics = self._sample(reader, plans, self._backlogs(planner, listing), on_progress)
+        sampler = TopicSampler(self._config, reader, self._backlogs(planner, listing), on_progress)
+        topics = tuple(sampler.sample(topic, partitions[topic], plan) for topic, plan in plans.items())
+        self._findings += sampler.findings
         paces = (self._mirror_pace(offset_map), reading_pace(reader.read_bytes, reader.seconds))
         return Report(
             mirror=self._config.mirror,
@@ -140,7 +143,8 @@ class _Preflight:
         )
         return found
 
-    def _plan_targets(self, listing: LogEnds) -> dict[str, TargetPlan]:
+    def _partition_counts(self, listing: LogEnds) -> dict[str, int]:
+        """By source topic."""
         names = sorted(listing.topic_ids)
         if not names:
             what = "no topic matches topics.include: the mirror would wait for one"
@@ -149,6 +153,9 @@ class _Preflight:
         listed = self._source.metadata(names, self._deadline()).topics
         partitions = {name: len(listed[name].partitions) for name in names}
         self._findings += _leaderless(listing, partitions)
+        return partitions
+
+    def _plan_targets(self, partitions: Mapping[str, int]) -> dict[str, TargetPlan]:
         target = TargetCluster(
             cluster=self._target,
             broker_count=len(self._of_target.brokers),
@@ -158,9 +165,10 @@ class _Preflight:
         targets = TargetPlans(self._config, self._source, target, mirrored, self._deadline)
         plans = targets.plan(partitions)
         self._findings += targets.findings
-        self._findings += source_right_problems(ask_rights(self._source, names, self._deadline()), plans)
-        target_names = sorted({plan.topic for plan in plans.values()})
-        self._findings += target_right_problems(ask_rights(self._target, target_names, self._deadline()), plans)
+        of_source = ask_rights(self._source, sorted(partitions), self._deadline())
+        of_target = ask_rights(self._target, sorted({plan.topic for plan in plans.values()}), self._deadline())
+        self._findings += source_right_problems(of_source, plans)
+        self._findings += target_right_problems(of_target, plans)
         return plans
 
     def _backlogs(self, planner: Planner, listing: LogEnds) -> dict[SourcePartition, tuple[int, int]]:
@@ -174,18 +182,6 @@ class _Preflight:
             else:
                 backlogs |= {one: (start, max(start, listing.ends[one])) for one, start in starts.items()}
         return backlogs
-
-    def _sample(
-        self,
-        reader: SampleReader,
-        plans: Mapping[str, TargetPlan],
-        backlogs: Mapping[SourcePartition, tuple[int, int]],
-        on_progress: OnProgress,
-    ) -> tuple[TopicReport, ...]:
-        sampler = TopicSampler(self._config, reader, backlogs, on_progress)
-        topics = tuple(sampler.sample(topic, plan) for topic, plan in plans.items())
-        self._findings += sampler.findings
-        return topics
 
     def _mirror_pace(self, offset_map: OffsetMap | None) -> Pace | None:
         recorded = None if offset_map is None else offset_map.recorded()

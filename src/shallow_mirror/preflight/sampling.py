@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch, DataLoss
-from shallow_mirror.preflight.counts import Amount, TopicCounts
+from shallow_mirror.preflight.counts import Amount, RuleCount, TopicCounts
 from shallow_mirror.preflight.estimate import PartitionSample
 from shallow_mirror.preflight.findings import Finding, Level
 from shallow_mirror.preflight.reading import SampleReader
@@ -77,7 +77,7 @@ class TopicSampler:
         self._done_offsets = self._refused_batch_count = 0
         self.findings: list[Finding] = []
 
-    def sample(self, topic: str, plan: TargetPlan) -> TopicReport:
+    def sample(self, topic: str, partition_count: int, plan: TargetPlan) -> TopicReport:
         """Raises Retriable."""
         counts, samples = TopicCounts(), dict[TopicPartition, PartitionSample]()
         for one, (start, end) in sorted(self._backlogs.items()):
@@ -91,7 +91,7 @@ class TopicSampler:
             self._done_offsets += end - start
             self._tell(one.topic_partition, 0, counts)
         self._refused_batch_count += counts.refused.batch_count
-        return TopicReport(topic=topic, target=plan, samples=samples, counts=counts)
+        return TopicReport(topic=topic, partition_count=partition_count, target=plan, samples=samples, counts=counts)
 
     def _read(self, place: TopicPartition, start: int, end: int, plan: TargetPlan, counts: TopicCounts) -> int:
         """Up to which offset it was read."""
@@ -110,7 +110,7 @@ class TopicSampler:
                 counts.add(place, part.index, admission, limits, times)
                 self._tell(place, reached - start, counts)
         except BatchRefused as error:
-            counts.refuse(place, error.base_offset, error.rule, error.remedy, Amount(batch_count=1))
+            counts.refuse(error.rule, RuleCount(error.remedy, place, error.base_offset, 0, Amount(batch_count=1)))
         except (DataLoss, CorruptBatch, ConfigError) as error:
             self.findings.append(Finding(Level.STOPS, f"source topic {place.topic}", str(error)))
         return reached

@@ -29,9 +29,9 @@ class TargetPlan:
     topic: str
     exists: bool
     partition_count: int
-    added_partitions: int
+    added_partitions: int = 0
     replication_factor: int | None
-    created_with: Mapping[str, str] | None
+    created_with: Mapping[str, str] | None = None
     settings: Mapping[str, str] = field(repr=False)
 
     @property
@@ -71,92 +71,77 @@ class TargetPlans:
     def plan(self, topics: Mapping[str, int]) -> dict[str, TargetPlan]:
         """`topics`: number of partitions by source topic. Raises Retriable."""
         names = {source: self._name_of(source) for source in topics}
-        found = self._existing(sorted(set(names.values())))
-        settings = self._settings_of(self._target.cluster, sorted(found), Level.STOPS, "target topic")
-        is_needed = self._config.topics.create and len(found) < len(names)
-        of_source = self._settings_of(self._source, sorted(topics), Level.STOPS if is_needed else Level.UNKNOWN, "source topic")
-        return {
-            source: self._plan_of(source, count, names[source], found.get(names[source]), settings, of_source.get(source))
-            for source, count in sorted(topics.items())
-        }
+        listed = self._target.cluster.metadata(sorted(names.values()), self._deadline()).topics if names else {}
+        found = {name: one for name, one in listed.items() if one.error_code == 0}
+        self._settings = _settings_of(self._target.cluster, sorted(found), self._deadline)
+        self._source_settings = _settings_of(self._source, sorted(topics), self._deadline)
+        plans = {}
+        for source, target in sorted(names.items()):
+            code = listed[target].error_code
+            if is_forbidden(code):
+                self._tell(Level.STOPS, target, refusal(code))
+                plans[source] = _unknown_plan(target)
+            elif target in found:
+                plans[source] = self._plan_existing(source, topics[source], found[target])
+            else:
+                plans[source] = self._plan_missing(source, topics[source], target)
+            self.findings += self._replica_problems(plans[source])
+        return plans
 
     def _name_of(self, source: str) -> str:
         return routing.target_topic_name(self._config.topics.target_name, self._config.source.alias, source)
 
-    def _existing(self, names: Sequence[str]) -> dict[str, TopicMetadata]:
-        listed = self._target.cluster.metadata(names, self._deadline()).topics if names else {}
-        for name, one in listed.items():
-            if is_forbidden(one.error_code):
-                self.findings.append(Finding(Level.STOPS, f"target topic {name}", refusal(one.error_code)))
-        return {name: one for name, one in listed.items() if one.error_code == 0}
+    def _tell(self, level: Level, target: str, *whats: str) -> None:
+        self.findings += [Finding(level, f"target topic {target}", what) for what in whats]
 
-    def _settings_of(self, cluster: Cluster, names: Sequence[str], level: Level, kind: str) -> dict[str, dict[str, str]]:
-        """Of one topic after the other where the whole is refused."""
-        if not names:
-            return {}
-        try:
-            return cluster.topic_configs(names, self._deadline())
-        except ConfigError as error:
-            if len(names) == 1:
-                self.findings.append(Finding(level, f"{kind} {names[0]}", str(error)))
-                return {}
-        found: dict[str, dict[str, str]] = {}
-        for name in names:
-            found |= self._settings_of(cluster, [name], level, kind)
-        return found
-
-    def _plan_of(
-        self,
-        source: str,
-        partitions: int,
-        target: str,
-        found: TopicMetadata | None,
-        settings: Mapping[str, Mapping[str, str]],
-        of_source: Mapping[str, str] | None,
-    ) -> TargetPlan:
+    def _is_same_target(self, source: str, target: str, found: TopicMetadata | None) -> bool:
+        """Tells where not. True also for what was never mirrored."""
         before = self._mirrored.get(source)
-        other = None if before is None else target_rules.other_target_problem(source, before, target, found)
-        if other is not None:
-            self.findings.append(Finding(Level.STOPS, f"target topic {target}", other))
-        if found is None:
-            return self._plan_missing(source, partitions, target, of_source or {})
-        is_growing = self._config.topics.create and before is not None and len(found.partitions) < partitions
+        problem = None if before is None else target_rules.other_target_problem(source, before, target, found)
+        self._tell(Level.STOPS, target, *([] if problem is None else [problem]))
+        return problem is None
+
+    def _plan_existing(self, source: str, partitions: int, found: TopicMetadata) -> TargetPlan:
+        self._is_same_target(source, found.name, found)
+        is_growing = self._config.topics.create and source in self._mirrored and len(found.partitions) < partitions
+        settings, of_source = self._settings[found.name], self._source_settings[source]
         plan = TargetPlan(
-            topic=target,
+            topic=found.name,
             exists=True,
             partition_count=partitions if is_growing else len(found.partitions),
             added_partitions=partitions - len(found.partitions) if is_growing else 0,
             replication_factor=min((one.replica_count for one in found.partitions.values()), default=None),
-            created_with=None,
-            settings=settings.get(target, {}),
+            settings={} if isinstance(settings, ConfigError) else settings,
         )
-        for problem in target_rules.problems_of(source, partitions, plan.partition_count, plan.settings):
-            self.findings.append(Finding(Level.STOPS, f"target topic {target}", problem))
-        if of_source is not None and plan.settings:
-            for doubt in target_rules.doubts_of(plan.settings, of_source):
-                self.findings.append(Finding(Level.DOUBT, f"target topic {target}", doubt))
-        self.findings += self._replica_problems(plan)
+        self._tell(Level.STOPS, plan.topic, *target_rules.problems_of(source, partitions, plan.partition_count, plan.settings))
+        if isinstance(settings, ConfigError):
+            self._tell(Level.STOPS, plan.topic, str(settings))
+        elif isinstance(of_source, ConfigError):
+            self._tell(Level.UNKNOWN, plan.topic, f"its settings cannot be compared with those of {source}: {of_source}")
+        else:
+            self._tell(Level.DOUBT, plan.topic, *target_rules.doubts_of(settings, of_source))
         return plan
 
-    def _plan_missing(self, source: str, partitions: int, target: str, of_source: Mapping[str, str]) -> TargetPlan:
-        is_created = self._config.topics.create
-        if not is_created:
-            problem = target_rules.missing_problem(source, partitions)
-            self.findings.append(Finding(Level.STOPS, f"target topic {target}", problem))
-        created_with = target_rules.copied_configs(of_source) if is_created else {}
+    def _plan_missing(self, source: str, partitions: int, target: str) -> TargetPlan:
+        if not self._is_same_target(source, target, None):
+            return _unknown_plan(target, exists=False)
+        if not self._config.topics.create:
+            self._tell(Level.STOPS, target, target_rules.missing_problem(source, partitions))
+            return _unknown_plan(target, exists=False)
+        of_source = self._source_settings[source]
+        if isinstance(of_source, ConfigError):
+            self._tell(Level.STOPS, target, f"cannot be created like {source}: {of_source}")
+            return _unknown_plan(target, exists=False)
+        created_with = target_rules.copied_configs(of_source)
         default = self._target.defaults.get("default.replication.factor")
-        plan = TargetPlan(
+        return TargetPlan(
             topic=target,
             exists=False,
-            partition_count=partitions if is_created else 0,
-            added_partitions=0,
+            partition_count=partitions,
             replication_factor=self._config.topics.replication_factor or (None if default is None else int(default)),
-            created_with=created_with if is_created else None,
+            created_with=created_with,
             settings={**_inherited(self._target.defaults), **created_with},
         )
-        if is_created:
-            self.findings += self._replica_problems(plan)
-        return plan
 
     def _replica_problems(self, plan: TargetPlan) -> Iterator[Finding]:
         replicas, least = plan.replication_factor, int(plan.settings.get("min.insync.replicas", 1))
@@ -168,6 +153,27 @@ class TargetPlans:
         if least > replicas:
             what = f"has min.insync.replicas={least}, more than its {replicas} replicas: nothing can be written to it"
             yield Finding(Level.STOPS, f"target topic {plan.topic}", what)
+
+
+def _settings_of(
+    cluster: Cluster, names: Sequence[str], deadline: Callable[[], Deadline]
+) -> dict[str, dict[str, str] | ConfigError]:
+    """By topic, or why not: of one after the other where not all may be read. Raises Retriable."""
+    if not names:
+        return {}
+    try:
+        return {**cluster.topic_configs(names, deadline())}
+    except ConfigError as error:
+        if len(names) == 1:
+            return {names[0]: error}
+    found: dict[str, dict[str, str] | ConfigError] = {}
+    for name in names:
+        found |= _settings_of(cluster, [name], deadline)
+    return found
+
+
+def _unknown_plan(target: str, *, exists: bool = True) -> TargetPlan:
+    return TargetPlan(topic=target, exists=exists, partition_count=0, replication_factor=None, settings={})
 
 
 def _inherited(defaults: Mapping[str, str]) -> dict[str, str]:

@@ -37,12 +37,12 @@ def show(report: Report, console: Console, *, as_json: bool) -> None:
 
 def lines_in_front(report: Report) -> list[str]:
     """The answer, and what it rests on."""
-    partitions = sum(len(one.samples) for one in report.topics)
+    partitions = sum(one.partition_count for one in report.topics)
     begins = "the map's positions" if report.has_map else "read.start, no run yet"
     return [
         f"mirror {report.mirror}: {_answer(report)}",
         f"{report.source.alias} ({report.source.cluster_id}) to {report.target.alias} ({report.target.cluster_id}): "
-        f"{len(report.topics):,} topics, {partitions:,} partitions, from {begins}",
+        f"{_number(len(report.topics), 'topic', 'topics')}, {_number(partitions, 'partition', 'partitions')}, from {begins}",
         _reach(report),
     ]
 
@@ -76,7 +76,7 @@ def lines_behind(report: Report) -> list[str]:
         lines += [title, *(f"  {one}" for one in found)] if found else []
     lines += _rule_lines("refused:", (one.counts.refusals for one in report.topics))
     lines += _rule_lines("rebuilt:", (one.counts.rebuilds for one in report.topics))
-    lines += [f"would be created: {_created(one.target)}" for one in report.topics if one.target.created_with is not None]
+    lines += _created_lines(report.topics)
     return [*lines, *_time_lines(report)]
 
 
@@ -109,16 +109,27 @@ def _rule_line(rule: str, one: _Rule) -> str:
     return f"{batches} of {listed(one.topics)}: {rule}; first {one.first.place} offset {one.first.base_offset}{remedy}"
 
 
-def _created(plan: TargetPlan) -> str:
-    settings = ", ".join(f"{name}={value}" for name, value in sorted((plan.created_with or {}).items()))
-    replicas = "the target's default of replicas" if plan.replication_factor is None else f"{plan.replication_factor} replicas"
-    return f"{plan.topic}, {plan.partition_count} partitions, {replicas}, {settings}"
+def _created_lines(topics: Iterable[TopicReport]) -> list[str]:
+    """Topics that would get the same settings together."""
+    alike: dict[str, list[str]] = {}
+    for plan in (one.target for one in topics if one.target.created_with is not None):
+        settings = ", ".join(f"{name}={value}" for name, value in sorted((plan.created_with or {}).items()))
+        known = None if plan.replication_factor is None else _number(plan.replication_factor, "replica", "replicas")
+        partitions = _number(plan.partition_count, "partition", "partitions")
+        alike.setdefault(f"{known or 'as many replicas as the target gives'}, {settings}", []).append(
+            f"{plan.topic} ({partitions})"
+        )
+    return ["would be created:", *(f"  {listed(names)}: {how}" for how, names in alike.items())] if alike else []
 
 
 def _time_lines(report: Report) -> Iterator[str]:
     backlog = report.backlog
     about = "" if backlog.is_exact else "about "
-    unread = f"; nothing is known of {backlog.unread_partitions} partitions" if backlog.unread_partitions else ""
+    unread = (
+        f"; nothing is known of {_number(backlog.unread_partitions, 'partition', 'partitions')}"
+        if backlog.unread_partitions
+        else ""
+    )
     yield f"backlog: {about}{_size(backlog.size_bytes)}{unread}"
     for pace in report.paces:
         seconds = pace.seconds_for(backlog.size_bytes)
@@ -139,7 +150,7 @@ def _table(topics: Iterable[TopicReport]) -> Table:
         table.add_row(
             Text(one.topic),
             Text(_target(one.target)),
-            f"{len(one.samples):,}",
+            f"{one.partition_count:,}",
             f"{one.backlog.offsets:,}",
             _size(counts.read.size_bytes),
             f"{counts.data.batch_count:,}",
