@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.audit.mirrored import kafka_text
 from tests.fakes.changes import error
+from tests.fakes.strict_broker import StrictCluster
 from tests.preflight.conftest import OPEN, Planned
 from tests.record_batches import batch, marker
 
@@ -91,16 +92,6 @@ def test_refused_batches_are_counted_by_rule_and_make_it_not_fine(planned: Plann
     assert not report.is_fine
     assert (counts.raw.batch_count, counts.refused.batch_count, counts.rebuilt.batch_count) == (1, 1, 1)
     assert any("has max.message.bytes=200, below the source topic's 1048588" in one for one in said(report, Level.DOUBT))
-
-
-def test_a_record_format_that_nobody_reads_is_a_refusal_and_what_is_in_front_of_it_counts(planned: Planned) -> None:
-    planned.topic("orders")
-    planned.source.seed(("orders", 0), batch(0, 5), batch(5, 1, magic=1))
-    report = planned.check()
-    counts = topic_of(report, "orders").counts
-    assert counts.raw.record_count == 5
-    assert [one.base_offset for one in counts.refusals.values()] == [5]
-    assert not report.is_fine
 
 
 def test_damage_is_told_and_the_other_partitions_are_read(planned: Planned) -> None:
@@ -286,16 +277,26 @@ def test_groups_and_ids_that_may_not_be_described_are_told_where_asking_creates_
     assert "GROUP_AUTHORIZATION_FAILED: grant Describe and Read on the target's groups" in stop
 
 
-def test_a_broker_that_is_too_old_is_named(planned: Planned) -> None:
+def _forget_produce_9(body: Any) -> None:
+    (produce,) = [one for one in body.api_keys if one.api_key == 0]
+    produce.max_version = 8
+
+
+def test_a_cluster_that_is_too_old_is_named(planned: Planned) -> None:
     planned.topic("orders")
-
-    def forget_produce_9(body: Any) -> None:
-        (produce,) = [one for one in body.api_keys if one.api_key == 0]
-        produce.max_version = 8
-
-    planned.target.alter_answers("ApiVersions", forget_produce_9)
+    planned.target.alter_answers("ApiVersions", _forget_produce_9)
     with pytest.raises(ConfigError, match="offers Produce 0 to 8; version 9 is needed"):
         planned.check()
+
+
+def test_one_broker_that_is_too_old_among_others_stops_the_mirror(planned: Planned) -> None:
+    with StrictCluster(nodes=2, cluster_id="west-id") as target:
+        mixed = Planned(planned.folder, planned.source, target)
+        mixed.topic("orders")
+        target.alter_answers("ApiVersions", lambda body: _forget_produce_9(body) if target.received[-1].node_id == 2 else None)
+        (stop,) = said(mixed.check(), Level.STOPS)
+    assert stop.startswith("cluster west, broker 2: broker 127.0.0.1:")
+    assert "offers Produce 0 to 8; version 9 is needed" in stop
 
 
 def _grant(planned: Planned, cluster: str, operations: set[Operation], on_cluster: set[Operation]) -> None:
