@@ -16,7 +16,7 @@ from shallow_mirror.preflight.findings import Level
 from shallow_mirror.preflight.reading import SampleReader
 from shallow_mirror.preflight.sampling import TopicSampler, ignore_progress
 from shallow_mirror.preflight.targets import TargetPlan
-from shallow_mirror.types import SourcePartition, TopicPartition
+from shallow_mirror.types import OffsetRange, SourcePartition, TopicPartition
 from shallow_mirror.wire.batch_index import index_batches
 
 FIRST, SECOND = (SourcePartition("orders", "id", partition) for partition in range(2))
@@ -31,9 +31,9 @@ class Reader:
     def __init__(self, error: MirrorError) -> None:
         self._error = error
 
-    def read(self, place: TopicPartition, position: int, end: int) -> Iterator[tuple[IndexedPartition, int]]:
+    def read(self, place: TopicPartition, wanted: OffsetRange) -> Iterator[tuple[IndexedPartition, int]]:
         records = view(batch(0, 5))
-        yield IndexedPartition(place, index_batches(records), records, (), 0, end, end, position), 5
+        yield IndexedPartition(place, index_batches(records), records, (), 0, wanted.end, wanted.end, wanted.start), 5
         if place == FIRST.topic_partition:
             raise self._error
 
@@ -41,7 +41,7 @@ class Reader:
 def sampled(folder: Path, error: MirrorError) -> tuple[Any, list[str]]:
     config = runs.config(folder, "127.0.0.1:1", "127.0.0.1:2", ["orders"])
     reader = cast(SampleReader, Reader(error))
-    sampler = TopicSampler(config, reader, {FIRST: (0, 10), SECOND: (0, 5)}, ignore_progress)
+    sampler = TopicSampler(config, reader, {FIRST: OffsetRange(0, 10), SECOND: OffsetRange(0, 5)}, ignore_progress)
     report = sampler.sample("orders", 2, PLAN)
     return report, [one.what for one in sampler.findings if one.level is Level.STOPS]
 

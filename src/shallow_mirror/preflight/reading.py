@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.range_reader import IndexedPartition, RangeReader, ReadRange, receive_buffer
 from shallow_mirror.deadline import Deadline, Silence
-from shallow_mirror.types import IsolationLevel, TopicPartition
+from shallow_mirror.types import IsolationLevel, OffsetRange, TopicPartition
 
 PATIENCE_MS = 60_000
 """A source that sends nothing for so long ends the preflight."""
@@ -36,15 +36,15 @@ class SampleReader:
         self._buffer = receive_buffer(self._fetch_bytes)
         self.read_bytes, self.seconds = 0, 0.0
 
-    def read(self, place: TopicPartition, position: int, end: int) -> Iterator[tuple[IndexedPartition, int]]:
-        """Answers, each with the offset up to which the partition is read then, until `end` or the bound is reached.
+    def read(self, place: TopicPartition, wanted: OffsetRange) -> Iterator[tuple[IndexedPartition, int]]:
+        """Answers, each with the offset up to which the partition is read then, until its end or the bound is reached.
 
         Raises DataLoss, CorruptBatch, BatchRefused, ConfigError, Retriable; what was handed out before holds.
         """
         silence, began, before = Silence(self._clock), self._clock(), self.read_bytes
         reader = RangeReader(
             self._cluster,
-            [ReadRange(place, -1, position, end, float(self._fetch_bytes))],
+            [ReadRange(place, -1, wanted.start, wanted.end, float(self._fetch_bytes))],
             isolation=self._isolation,
             fetch_bytes=self._fetch_bytes,
             deadline=Deadline.after_ms(PATIENCE_MS, silence),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
@@ -19,7 +20,6 @@ from shallow_mirror.checkpoints.table_writer import Comparison
 from shallow_mirror.checkpoints.tables import open_reader
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch, DataLoss
 from shallow_mirror.preflight.clusters import (
     broker_problems,
     read_broker_settings,
@@ -31,14 +31,14 @@ from shallow_mirror.preflight.clusters import (
 from shallow_mirror.preflight.estimate import Pace, mirror_pace, reading_pace
 from shallow_mirror.preflight.findings import Finding, Level
 from shallow_mirror.preflight.reading import PATIENCE_MS, SampleReader
-from shallow_mirror.preflight.report import ClusterReport, Report
-from shallow_mirror.preflight.sampling import OnProgress, TopicSampler, ignore_progress, plan_starts
+from shallow_mirror.preflight.report import ClusterReport, Report, TopicReport
+from shallow_mirror.preflight.sampling import OnProgress, TopicSampler, ignore_progress, plan_backlogs
 from shallow_mirror.preflight.targets import TargetCluster, TargetPlan, TargetPlans
 from shallow_mirror.sinks.slot_names import transactional_ids
 from shallow_mirror.streaming import loops
 from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import LogEnds, Planner
-from shallow_mirror.types import SourcePartition
+from shallow_mirror.types import SourcePartition, TargetPartition
 
 DEFAULT_SAMPLE_BYTES = 64 << 20
 
@@ -74,19 +74,7 @@ class _Preflight:
         began = self._clock()
         self._ask_clusters()
         offset_map = self._open_map()
-        self._findings += slot_problems(
-            self._target,
-            self._config.target.alias,
-            transactional_ids(self._config.mirror, self._config.write.slots),
-            None if offset_map is None else offset_map.map_id,
-            self._deadline,
-        )
-        self._positions: Mapping[SourcePartition, Position] = {} if offset_map is None else offset_map.positions()
-        planner = Planner(PlanSettings.of_mirror(self._config), self._source)
-        listing = planner.log_ends(self._deadline())
-        loops.refuse_loops(self._config, listing.topic_ids, is_same_cluster=self._is_same_cluster)
-        partitions = self._partition_counts(listing)
-        plans = self._plan_targets(partitions)
+        self._ask_for_slots(offset_map)
         reader = SampleReader(
             self._source,
             self._config.read.isolation_level,
@@ -94,9 +82,7 @@ class _Preflight:
             sample_bytes=sample_bytes,
             clock=self._clock,
         )
-        sampler = TopicSampler(self._config, reader, self._backlogs(planner, listing), on_progress)
-        topics = tuple(sampler.sample(topic, partitions[topic], plan) for topic, plan in plans.items())
-        self._findings += sampler.findings
+        topics = self._look_at_topics({} if offset_map is None else offset_map.positions(), reader, on_progress)
         paces = (self._mirror_pace(offset_map), reading_pace(reader.read_bytes, reader.seconds))
         return Report(
             mirror=self._config.mirror,
@@ -109,6 +95,22 @@ class _Preflight:
             findings=tuple(self._findings),
             paces=tuple(pace for pace in paces if pace is not None),
         )
+
+    def _look_at_topics(
+        self, positions: Mapping[SourcePartition, Position], reader: SampleReader, on_progress: OnProgress
+    ) -> tuple[TopicReport, ...]:
+        planner = Planner(PlanSettings.of_mirror(self._config), self._source)
+        listing = planner.log_ends(self._deadline())
+        loops.refuse_loops(self._config, listing.topic_ids, is_same_cluster=self._is_same_cluster)
+        partitions = self._partition_counts(listing)
+        plans = self._plan_targets(partitions, {one.topic: position.target for one, position in positions.items()})
+        known = {one: position.offset for one, position in positions.items()}
+        backlogs, problems = plan_backlogs(planner, listing, known, self._deadline)
+        self._findings += problems
+        sampler = TopicSampler(self._config, reader, backlogs, on_progress)
+        topics = tuple(sampler.sample(topic, partitions[topic], plan) for topic, plan in plans.items())
+        self._findings += sampler.findings
+        return topics
 
     @property
     def _is_same_cluster(self) -> bool:
@@ -143,6 +145,11 @@ class _Preflight:
         )
         return found
 
+    def _ask_for_slots(self, offset_map: OffsetMap | None) -> None:
+        names = transactional_ids(self._config.mirror, self._config.write.slots)
+        map_id = None if offset_map is None else offset_map.map_id
+        self._findings += slot_problems(self._target, self._config.target.alias, names, map_id, self._deadline)
+
     def _partition_counts(self, listing: LogEnds) -> dict[str, int]:
         """By source topic."""
         names = sorted(listing.topic_ids)
@@ -155,13 +162,12 @@ class _Preflight:
         self._findings += _leaderless(listing, partitions)
         return partitions
 
-    def _plan_targets(self, partitions: Mapping[str, int]) -> dict[str, TargetPlan]:
+    def _plan_targets(self, partitions: Mapping[str, int], mirrored: Mapping[str, TargetPartition]) -> dict[str, TargetPlan]:
         target = TargetCluster(
             cluster=self._target,
             broker_count=len(self._of_target.brokers),
             defaults=next(iter(self._broker_settings.values()), {}),
         )
-        mirrored = {one.topic: position.target for one, position in self._positions.items()}
         targets = TargetPlans(self._config, self._source, target, mirrored, self._deadline)
         plans = targets.plan(partitions)
         self._findings += targets.findings
@@ -170,18 +176,6 @@ class _Preflight:
         self._findings += source_right_problems(of_source, plans)
         self._findings += target_right_problems(of_target, plans)
         return plans
-
-    def _backlogs(self, planner: Planner, listing: LogEnds) -> dict[SourcePartition, tuple[int, int]]:
-        known = {one: position.offset for one, position in self._positions.items()}
-        backlogs: dict[SourcePartition, tuple[int, int]] = {}
-        for topic in sorted(listing.topic_ids):
-            try:
-                starts = plan_starts(topic, planner, listing, known, self._deadline())
-            except (DataLoss, CorruptBatch, BatchRefused, ConfigError) as error:
-                self._findings.append(Finding(Level.STOPS, f"source topic {topic}", str(error)))
-            else:
-                backlogs |= {one: (start, max(start, listing.ends[one])) for one, start in starts.items()}
-        return backlogs
 
     def _mirror_pace(self, offset_map: OffsetMap | None) -> Pace | None:
         recorded = None if offset_map is None else offset_map.recorded()
@@ -197,8 +191,9 @@ def _cluster_report(alias: str, found: ClusterMetadata) -> ClusterReport:
 
 
 def _leaderless(listing: LogEnds, partitions: Mapping[str, int]) -> Iterator[Finding]:
+    led = Counter(one.topic for one in listing.ends)
     for name, count in partitions.items():
-        missing = count - sum(one.topic == name for one in listing.ends)
+        missing = count - led[name]
         if missing > 0:
             what = f"{missing} of {count} partitions have no leader now: nothing is known of them"
             yield Finding(Level.UNKNOWN, f"source topic {name}", what)

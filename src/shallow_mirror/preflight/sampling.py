@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
@@ -18,8 +20,10 @@ from shallow_mirror.preflight.targets import TargetPlan
 from shallow_mirror.preflight.times import time_limits
 from shallow_mirror.streaming import planning
 from shallow_mirror.streaming.planner import LogEnds, Planner
-from shallow_mirror.types import BatchLimits, SourcePartition, TopicPartition
+from shallow_mirror.types import BatchLimits, OffsetRange, SourcePartition, TopicPartition
 from shallow_mirror.wire.admission import admit
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,71 +48,86 @@ def ignore_progress(progress: PreflightProgress) -> None:
     return None
 
 
-def plan_starts(
-    topic: str, planner: Planner, listing: LogEnds, known: Mapping[SourcePartition, int], deadline: Deadline
-) -> dict[SourcePartition, int]:
-    """Where the mirror begins with each partition that has a leader. `known`: all positions of its map.
+def plan_backlogs(
+    planner: Planner, listing: LogEnds, known: Mapping[SourcePartition, int], deadline: Callable[[], Deadline]
+) -> tuple[dict[SourcePartition, OffsetRange], list[Finding]]:
+    """From where the mirror begins, of each partition that has a leader; `known`: the positions of its map.
 
-    Raises DataLoss, ConfigError, CorruptBatch, BatchRefused where it would stop instead; Retriable.
+    What stops it there is told by topic, and that topic left out. Raises Retriable.
     """
-    ends = {one: end for one, end in listing.ends.items() if one.topic == topic}
-    positions = {one: offset for one, offset in known.items() if one.topic == topic}
-    planning.require_same_topics(positions, listing.topic_ids)
-    planning.require_not_truncated(positions, ends)
-    new = [one for one in ends if one not in positions]
-    found = planner.starts_of(new, listing, deadline, is_first_run=not known)
-    return {one: positions[one] if one in positions else found[one] for one in ends}
+    ends, positions = _by_topic(listing.ends), _by_topic(known)
+    backlogs: dict[SourcePartition, OffsetRange] = {}
+    findings = []
+    for topic in sorted(listing.topic_ids):
+        before = positions.get(topic, {})
+        try:
+            planning.require_same_topics(before, listing.topic_ids)
+            planning.require_not_truncated(before, ends[topic])
+            new = [one for one in ends[topic] if one not in before]
+            found = planner.starts_of(new, listing, deadline(), is_first_run=not known)
+        except (DataLoss, CorruptBatch, BatchRefused, ConfigError) as error:
+            findings.append(Finding(Level.STOPS, f"source topic {topic}", str(error)))
+            continue
+        starts = {one: before[one] if one in before else found[one] for one in ends[topic]}
+        backlogs |= {one: OffsetRange(start, max(start, ends[topic][one])) for one, start in starts.items()}
+    return backlogs, findings
+
+
+def _by_topic(values: Mapping[SourcePartition, T]) -> dict[str, dict[SourcePartition, T]]:
+    """Ascending by partition."""
+    grouped: dict[str, dict[SourcePartition, T]] = defaultdict(dict)
+    for one, value in sorted(values.items()):
+        grouped[one.topic][one] = value
+    return grouped
 
 
 class TopicSampler:
-    """`backlogs`: [start, end) by partition, of all topics. What stops the reading of a partition is in `findings`."""
+    """`backlogs` of all topics. What stops the reading of a partition is in `findings`."""
 
     def __init__(
         self,
         config: MirrorConfig,
         reader: SampleReader,
-        backlogs: Mapping[SourcePartition, tuple[int, int]],
+        backlogs: Mapping[SourcePartition, OffsetRange],
         on_progress: OnProgress,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
-        self._config, self._reader, self._backlogs = config, reader, backlogs
+        self._config, self._reader, self._backlogs = config, reader, _by_topic(backlogs)
         self._on_progress, self._now_ms = on_progress, now_ms
-        self._total_offsets = sum(end - start for start, end in backlogs.values())
+        self._total_offsets = sum(one.end - one.start for one in backlogs.values())
         self._done_offsets = self._refused_batch_count = 0
         self.findings: list[Finding] = []
 
     def sample(self, topic: str, partition_count: int, plan: TargetPlan) -> TopicReport:
         """Raises Retriable."""
         counts, samples = TopicCounts(), dict[TopicPartition, PartitionSample]()
-        for one, (start, end) in sorted(self._backlogs.items()):
-            if one.topic != topic:
-                continue
-            before = counts.read.size_bytes
-            reached = self._read(one.topic_partition, start, end, plan, counts)
-            samples[one.topic_partition] = PartitionSample(
-                position=start, end=end, reached=reached, read_bytes=counts.read.size_bytes - before
-            )
-            self._done_offsets += end - start
-            self._tell(one.topic_partition, 0, counts)
+        for source, backlog in self._backlogs.get(topic, {}).items():
+            place, before = source.topic_partition, counts.read.size_bytes
+            reached = self._read(place, backlog, plan, counts)
+            read_bytes = counts.read.size_bytes - before
+            samples[place] = PartitionSample(position=backlog.start, end=backlog.end, reached=reached, read_bytes=read_bytes)
+            self._done_offsets += backlog.end - backlog.start
+            self._tell(place, 0, counts)
         self._refused_batch_count += counts.refused.batch_count
         return TopicReport(topic=topic, partition_count=partition_count, target=plan, samples=samples, counts=counts)
 
-    def _read(self, place: TopicPartition, start: int, end: int, plan: TargetPlan, counts: TopicCounts) -> int:
+    def _read(self, place: TopicPartition, backlog: OffsetRange, plan: TargetPlan, counts: TopicCounts) -> int:
         """Up to which offset it was read."""
-        limits, times, reached = self._batch_limits(plan), time_limits(plan.settings, self._now_ms()), start
+        limits, times = self._batch_limits(plan), time_limits(plan.settings, self._now_ms())
+        reached = backlog.start
         try:
-            for part, reached in self._reader.read(place, start, end):
+            for part, reached in self._reader.read(place, backlog):
                 admission = admit(
                     part.index,
                     part.records,
                     topic_partition=place,
-                    position=start,
-                    range_end=end,
+                    position=backlog.start,
+                    range_end=backlog.end,
                     aborted=part.aborted,
                     limits=limits,
                 )
                 counts.add(place, part.index, admission, limits, times)
-                self._tell(place, reached - start, counts)
+                self._tell(place, reached - backlog.start, counts)
         except BatchRefused as error:
             counts.refuse(error.rule, RuleCount(error.remedy, place, error.base_offset, 0, Amount(batch_count=1)))
         except (DataLoss, CorruptBatch, ConfigError) as error:
