@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import yaml
-from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic, OffsetSpec
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
@@ -28,6 +28,8 @@ from shallow_mirror.streaming.mirror import Mirror
 
 PATIENCE_S = 120.0
 """Bound of every wait; nothing is asserted about how long it took."""
+
+NO_TIME = -1
 
 
 def document(source: str, target: str, include: Sequence[str], /, **groups: Any) -> dict[str, Any]:
@@ -229,7 +231,7 @@ def open_transaction(bootstrap: str, topic: str, values: Sequence[str]) -> Itera
 
 
 class ReadRecord(NamedTuple):
-    """What a consumer is told of a record; the kind of its timestamp is left out."""
+    """What a consumer is told of a record. Without a time it has NO_TIME; else the kind of its timestamp is left out."""
 
     offset: int
     timestamp_ms: int
@@ -263,7 +265,8 @@ def read_places(bootstrap: str, places: Iterable[tuple[str, int]]) -> dict[tuple
                 assert message.error().name() == "_PARTITION_EOF", message.error()
                 unread.discard(place)
                 continue
-            _, timestamp_ms = message.timestamp()
+            kind, timestamp_ms = message.timestamp()
+            timestamp_ms = NO_TIME if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms
             headers = list(message.headers() or ())
             records[place].append(ReadRecord(message.offset(), timestamp_ms, message.key(), message.value(), headers))
         return records

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Sequence
 
 import crc32c
@@ -60,6 +61,24 @@ def marker(base_offset: int, kind: int, producer_id: int, *, coordinator_epoch: 
     body = b"\x00" + varint(0) + varint(0) + varint(len(key)) + key + varint(len(value)) + value + varint(0)
     payload = varint(len(body)) + body
     return batch(base_offset, 1, attributes=0x30, producer_id=producer_id, producer_epoch=0, payload=payload)
+
+
+def message(
+    offset: int,
+    key: bytes | None = None,
+    value: bytes | None = b"v",
+    *,
+    magic: int = 1,
+    timestamp: int = 1_000,
+    attributes: int = 0,
+) -> bytes:
+    """An entry of a message set, as clients and brokers before 0.11 wrote it."""
+
+    def field(data: bytes | None) -> bytes:
+        return struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
+
+    body = struct.pack(">bb", magic, attributes) + (struct.pack(">q", timestamp) if magic else b"") + field(key) + field(value)
+    return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
 
 
 def view(*batches: bytes) -> memoryview:

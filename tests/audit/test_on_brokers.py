@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +20,28 @@ from tests.mirror_runs import (
     create_topic,
     delete_records,
     positions,
+    read_places,
     read_values,
     set_topic,
     wait_for,
     wait_for_run,
     write,
 )
+from tests.record_batches import message
+from tests.wire.test_records import ENCODERS
 
 from shallow_mirror import cli
 from shallow_mirror.audit import Report, Unchecked, verify
+from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.schema import table_uri
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.local_kafka.node import start_clusters, stop_clusters
+from shallow_mirror.wire.header import LOG_APPEND_TIME_BIT
 
 pytestmark = pytest.mark.brokers
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+TODAY_MS = int(time.time() * 1000)
 BASE_TIMESTAMP_POS, MAX_TIMESTAMP_POS = 27, 35
 CLEANS_AT_ONCE = {"log.cleaner.backoff.ms": "100", "log.initial.task.delay.ms": "100"}
 COMPACTED = {
@@ -43,6 +50,27 @@ COMPACTED = {
     "segment.ms": "200",
     "max.compaction.lag.ms": "200",
 }
+
+
+def _old_messages(offsets: Iterable[int], magic: int, base: int = 0) -> list[bytes]:
+    return [
+        message(n - base, b"k%d" % n, None if n % 9 == 4 else b"value %d " % n * 9, magic=magic, timestamp=TODAY_MS + n)
+        for n in offsets
+    ]
+
+
+def _old_set(codec: str, offsets: Sequence[int], magic: int, attributes: int = 0) -> bytes:
+    number, encode = ENCODERS[codec]
+    inner = b"".join(_old_messages(offsets, magic, base=offsets[0] if magic else 0))
+    return message(offsets[-1], None, encode(inner), magic=magic, timestamp=TODAY_MS + 5_000, attributes=attributes | number)
+
+
+OLD_LOGS = (
+    _old_messages(range(0, 40, 2), 0),
+    [_old_set("gzip", range(10), 1), _old_set("snappy of Java", range(12, 52, 4), 1), _old_set("lz4", range(60, 70), 1)],
+    [_old_set("gzip", range(10), 0), _old_set("snappy of librdkafka", range(12, 52, 4), 0), *_old_messages(range(60, 70), 1)],
+    [_old_set("gzip", range(10), 1, attributes=LOG_APPEND_TIME_BIT)],
+)
 
 
 @pytest.fixture(scope="module")
@@ -237,6 +265,33 @@ def test_what_the_cleaners_of_both_clusters_removed_is_not_missing(
     assert report.is_equal, report.sentences()
     assert 0 < report.record_count < 100
     assert sum(report.unchecked.values()) == 100 - report.record_count
+
+
+def test_message_sets_of_older_formats_are_mirrored_and_equal(clusters: TwoClusters, tmp_path: Path, topic_name: str) -> None:
+    """As brokers before 0.11 left them on the disk: nobody can write them any more."""
+    source, target = clusters.source.bootstrap, clusters.target.bootstrap
+    create_topic(source, topic_name, len(OLD_LOGS))
+    for partition in range(len(OLD_LOGS)):
+        write(source, topic_name, ["there is a log"], partition)
+    with stopped(clusters.source):
+        for partition, entries in enumerate(OLD_LOGS):
+            log = LogFile(clusters.source, topic_name, partition)
+            log.batches = entries
+            log.write()
+    write(source, topic_name, ["of today"], 0)
+    settings = mirrored(tmp_path, clusters, topic_name)
+    places = [(topic_name, partition) for partition in range(len(OLD_LOGS))]
+    originals, copies = read_places(source, places), read_places(target, places)
+    assert [len(records) for records in originals.values()] == [21, 30, 30, 10]
+    known = OffsetMap.open(settings.tables)
+    for place in places:
+        assert [one[1:] for one in copies[place]] == [one[1:] for one in originals[place]]
+        for original, copy in zip(originals[place], copies[place], strict=True):
+            assert known.translate(*place, original.offset).target_offset == copy.offset
+    for is_deep in (False, True):
+        report = verify(settings, is_deep=is_deep)
+        assert report.is_equal, report.sentences()
+        assert report.record_count == sum(map(len, originals.values()))
 
 
 def _clean(clusters: TwoClusters, topic: str) -> None:

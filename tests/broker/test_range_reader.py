@@ -26,12 +26,13 @@ from tests.fakes.changes import (
 )
 from tests.fakes.clients import SleepingClock
 from tests.fakes.strict_broker import StrictCluster
-from tests.record_batches import batch, marker
+from tests.record_batches import batch, marker, message
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.range_reader import IndexedPartition, RangeReader, ReadRange
-from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch, DataLoss, MirrorError, Retriable
+from shallow_mirror.errors import ConfigError, CorruptBatch, DataLoss, MirrorError, Retriable
 from shallow_mirror.types import IsolationLevel, TopicPartition
+from shallow_mirror.wire.records import open_batch
 
 A, B, C = (TopicPartition("t", partition) for partition in range(3))
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
@@ -427,8 +428,10 @@ def test_a_log_that_shrinks_in_the_middle_of_a_range_is_data_loss_after_what_was
 @pytest.mark.parametrize(
     ("bad", "expected", "said"),
     [
-        (batch(4, 1, magic=1), BatchRefused, "base offset 4 refused: its record format .*magic 1.* exclude the topic"),
-        (batch(4, 1, magic=0), BatchRefused, "older than Kafka 0.11"),
+        (batch(4, 1, magic=1), CorruptBatch, "base offset 4.*message of magic 1: its CRC"),
+        (message(4, magic=0)[:-1] + b"x", CorruptBatch, "base offset 4.*message of magic 0: its CRC"),
+        (message(4)[:8] + b"\0\0\0\5" + message(4)[12:], CorruptBatch, "base offset 4.*magic 1: 17 bytes are no message"),
+        (message(4) + batch(5, 1, magic=3), CorruptBatch, "base offset 5.*unknown record format: magic 3"),
         (batch(4, 1, magic=3), CorruptBatch, "base offset 4.*unknown record format: magic 3"),
         (batch(4, 1)[:8] + (40).to_bytes(4, "big") + batch(4, 1)[12:], CorruptBatch, "impossible batch length"),
     ],
@@ -438,11 +441,31 @@ def test_what_is_no_batch_is_named_after_the_good_ones_in_front_of_it(
 ) -> None:
     fill(fake, A, [2, 2])
     good = stored(fake, A, 0, 4)
-    fake.seed(("t", 0), bad)
-    reading = Reading(client, clock, whole(A, 5))
+    fake.alter_answers("Fetch", lambda answer: _append(answer, bad))
+    reading = Reading(client, clock, whole(A, 9))
     with pytest.raises(expected, match=said):
         reading.run()
-    assert reading.batches[A] == good
+    assert reading.batches[A][: len(good)] == good
+
+
+def _append(answer: Any, more: bytes) -> None:
+    for topic in answer.responses:
+        for partition in topic.partitions:
+            partition.records = bytes(partition.records or b"") + more
+
+
+def test_messages_of_older_formats_are_read_as_batches_with_their_offsets(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    fill(fake, A, [2])
+    old = message(2, b"k", b"v", magic=0) + message(4, b"k", b"v", timestamp=77) + message(9)[:-1]
+    fake.alter_answers("Fetch", lambda answer: _append(answer, old))
+    reading = Reading(client, clock, whole(A, 5))
+    reading.run()
+    ((_, first), (base, converted)) = reading.batches[A]
+    assert (base, first) == (2, stored(fake, A, 0, 2)[0][1])
+    found = list(open_batch(memoryview(converted), A, max_bytes=1000))
+    assert [(one.offset, one.timestamp_ms) for one in found] == [(2, -1), (4, 77)]
 
 
 @pytest.mark.parametrize(

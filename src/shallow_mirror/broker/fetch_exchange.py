@@ -93,6 +93,6 @@ def stop_error(place: TopicPartition, stop: IndexStop) -> MirrorError:
             place,
             stop.base_offset,
             f"its record format ({stop.detail}) is older than Kafka 0.11",
-            "Old formats are not converted by this version: exclude the topic (topics.exclude) or set read.start behind them",
+            "Only the mirror converts old formats: read behind them, or leave the topic out",
         )
     return CorruptBatch(place, stop.base_offset, stop.pos, f"{stop.reason.value}: {stop.detail}")

@@ -18,8 +18,10 @@ from shallow_mirror.broker.fetch_exchange import MAX_BATCH_BYTES, partition_erro
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, Retriable
 from shallow_mirror.types import IsolationLevel, TopicPartition
-from shallow_mirror.wire.batch_index import BatchIndex, index_batches
+from shallow_mirror.wire.batch_index import BatchIndex, StopReason, index_batches
 from shallow_mirror.wire.fetch import FetchedPartition, FetchPartition
+from shallow_mirror.wire.legacy import convert_legacy
+from shallow_mirror.wire.records import OPENED_FETCHES
 
 OVER_FETCH = 1.1
 OVER_FETCH_SLACK_BYTES = 65_536
@@ -75,7 +77,9 @@ class _Progress:
 
 
 class RangeReader:
-    """Iterate once. Raises DataLoss, CorruptBatch, BatchRefused (record formats that are not built), Retriable.
+    """Iterate once. Raises DataLoss, CorruptBatch, BatchRefused (too large to be opened), ConfigError, Retriable.
+
+    Message sets of magic 0 and 1 come as batches of magic 2 with the same offsets.
 
     One receive buffer of `fetch_bytes`; it grows to the size of a single larger batch, `MAX_BATCH_BYTES` at the most. Readers
     that follow each other may share one `buffer`: a new one costs as much as reading a few megabytes.
@@ -241,10 +245,9 @@ class RangeReader:
         return tuple(out)
 
     def _index(self, fetched: FetchedPartition, progress: _Progress, *, is_sure: bool) -> IndexedPartition | None:
-        index = index_batches(fetched.records)
+        records, index, failure = self._whole_batches(fetched)
         fetch_offset = progress.position
-        if index.stop is not None:
-            self._failure = stop_error(fetched.topic_partition, index.stop)
+        self._failure = failure or self._failure
         if not len(index):
             if is_sure:
                 self._count_empty(fetched, progress)
@@ -254,13 +257,24 @@ class RangeReader:
         return IndexedPartition(
             fetched.topic_partition,
             index,
-            fetched.records,
+            records,
             fetched.aborted,
             fetched.log_start_offset,
             fetched.last_stable_offset,
             fetched.high_watermark,
             fetch_offset,
         )
+
+    def _whole_batches(self, fetched: FetchedPartition) -> tuple[memoryview, BatchIndex, MirrorError | None]:
+        """With what ends them, if that is no partial batch."""
+        records, place = fetched.records, fetched.topic_partition
+        index = index_batches(records)
+        if index.stop is not None and index.stop.reason is StopReason.LEGACY_MAGIC:
+            converted = convert_legacy(records, place, max_opened_bytes=OPENED_FETCHES * self._fetch_bytes)
+            records, index = converted.records, index_batches(converted.records)
+            if converted.failure is not None:
+                return records, index, converted.failure
+        return records, index, None if index.stop is None else stop_error(place, index.stop)
 
     def _count_empty(self, fetched: FetchedPartition, progress: _Progress) -> None:
         """Compaction may have removed the last batches of a range: then no batch will ever come.

@@ -34,6 +34,10 @@ _ZSTD_LEVEL = 1
 
 _LEAST_ZSTD_READ_BYTES = 1 << 16
 
+_LZ4_FLAGS_POS = 4
+_32_BITS = (1 << 32) - 1
+_XXHASH_PRIMES = (2654435761, 2246822519, 3266489917, 668265263, 374761393)
+
 
 class BadBlock(ValueError):
     """Bytes that are no block of their codec."""
@@ -146,6 +150,37 @@ def _snappy_length(block: memoryview) -> int:
         if byte < 0x80:
             return size
     raise BadBlock("it does not begin with a length")
+
+
+def with_right_lz4_checksum(frame: memoryview) -> memoryview:
+    """A frame as producers of magic 0 wrote it: the checksum of its header (xxHash32) went over more than the format says."""
+    flags = frame[_LZ4_FLAGS_POS] if len(frame) > _LZ4_FLAGS_POS else 0
+    checksum_pos = _LZ4_FLAGS_POS + 2 + 8 * (flags >> 3 & 1) + 4 * (flags & 1)
+    if checksum_pos >= len(frame):
+        return frame
+    mended = bytearray(frame)
+    mended[checksum_pos] = _xxhash32(bytes(frame[_LZ4_FLAGS_POS:checksum_pos])) >> 8 & 0xFF
+    return memoryview(mended)
+
+
+def _xxhash32(data: bytes) -> int:
+    """Of fewer than 16 bytes, seed 0."""
+    first, second, third, fourth, fifth = _XXHASH_PRIMES
+    hashed = fifth + len(data)
+    words = len(data) // 4 * 4
+    for pos in range(0, words, 4):
+        hashed = _rotated(hashed + int.from_bytes(data[pos : pos + 4], "little") * third, 17) * fourth
+    for byte in data[words:]:
+        hashed = _rotated(hashed + byte * fifth, 11) * first
+    hashed &= _32_BITS
+    hashed = (hashed ^ hashed >> 15) * second & _32_BITS
+    hashed = (hashed ^ hashed >> 13) * third & _32_BITS
+    return hashed ^ hashed >> 16
+
+
+def _rotated(value: int, bits: int) -> int:
+    value &= _32_BITS
+    return (value << bits | value >> (32 - bits)) & _32_BITS
 
 
 def _packed_gzip(block: memoryview) -> bytes:

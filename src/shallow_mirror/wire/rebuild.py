@@ -17,13 +17,12 @@ import numpy.typing as npt
 
 from shallow_mirror.errors import BatchRefused
 from shallow_mirror.types import BatchLimits, LogAppendTimePolicy, TopicPartition
+from shallow_mirror.wire.batch_builder import build_batch
 from shallow_mirror.wire.compression import compress
-from shallow_mirror.wire.crc import crc32c, verify_crc
-from shallow_mirror.wire.header import BATCH_HEADER_BYTES, CRC_START, HEADER, LOG_OVERHEAD, MAGIC, NO_PRODUCER_ID
+from shallow_mirror.wire.crc import verify_crc
 from shallow_mirror.wire.record_spans import Longs, RecordSpans, find_spans
 from shallow_mirror.wire.records import UnpackedBatch, unpack_batch
 
-_NO_EPOCH = _NO_SEQUENCE = -1
 _MOST_VARINT_BYTES = 10
 
 Unsigned = npt.NDArray[np.uint64]
@@ -96,18 +95,14 @@ class _Writer:
     def _batch(self, spans: RecordSpans) -> bytes:
         deltas = spans.timestamp_delta if self._append_time_ms is None else np.zeros(len(spans), np.int64)
         payload = compress(_renumbered(self._source, spans, deltas), self._opened.codec)
-        header = np.zeros(1, HEADER)
-        header["batch_length"] = BATCH_HEADER_BYTES - LOG_OVERHEAD + len(payload)
-        header["partition_leader_epoch"] = header["producer_epoch"] = _NO_EPOCH
-        header["magic"] = MAGIC
-        header["attributes"] = self._opened.codec
-        header["last_offset_delta"] = len(spans) - 1
-        header["base_timestamp"] = self._base_timestamp
-        header["max_timestamp"] = self._base_timestamp + int(deltas.max())
-        header["producer_id"], header["base_sequence"] = NO_PRODUCER_ID, _NO_SEQUENCE
-        header["records_count"] = len(spans)
-        header["crc"] = crc32c(payload, crc32c(header.tobytes()[CRC_START:]))
-        return b"".join((header.tobytes(), payload))
+        return build_batch(
+            payload,
+            attributes=self._opened.codec,
+            base_timestamp=self._base_timestamp,
+            max_timestamp=self._base_timestamp + int(deltas.max()),
+            records_count=len(spans),
+            last_offset_delta=len(spans) - 1,
+        )
 
     def _refused(self, spans: RecordSpans, size_bytes: int) -> BatchRefused:
         offset = self._opened.header["base_offset"] + int(spans.offset_delta[0])

@@ -20,6 +20,9 @@ from shallow_mirror.wire.header import BATCH_HEADER_BYTES, CODEC_MASK, HEADER, L
 OPENED_FETCHES = 16
 """What a batch holds may take this many `read.fetch_bytes` when it is opened."""
 
+LARGER_BLOCKS = "Raise read.fetch_bytes, which bounds what may be opened, and start again"
+"""The remedy where that is not enough."""
+
 Headers = tuple[tuple[memoryview, memoryview | None], ...]
 
 _MAX_VARINT_SHIFT = 63
@@ -106,7 +109,7 @@ def unpack_batch(batch: memoryview, topic_partition: TopicPartition, *, max_byte
             topic_partition,
             header["base_offset"],
             f"its records take more than {max_bytes} bytes when they are opened",
-            "Raise read.fetch_bytes, which bounds what may be opened, and start again",
+            LARGER_BLOCKS,
         ) from error
     return UnpackedBatch(topic_partition, header, block)
 
