@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -361,6 +362,17 @@ def test_settings_that_may_not_be_read_are_told_by_topic(planned: Planned) -> No
     planned.target.change_always("DescribeConfigs", error(29, ("secret", -1)))
     (stop,) = said(planned.check(), Level.STOPS)
     assert stop.startswith("target topic secret: reading the settings of topic secret: the broker answered TOPIC_AUTHORIZATION")
+
+
+def test_a_codec_that_cannot_be_opened_here_stops_the_mirror_where_batches_are_rebuilt(
+    planned: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned.topic("orders")
+    planned.source.seed(("orders", 0), *(batch(n * 5, deltas=[0, 2], attributes=n) for n in range(5)), batch(25, 1, attributes=3))
+    assert planned.check().is_fine
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    (stop,) = said(planned.check(), Level.STOPS)
+    assert stop.startswith("this machine, for batches of zstd to be rebuilt: opening records needs the package zstandard")
 
 
 def test_a_mirror_that_would_feed_itself_is_a_wrong_mirror_file(planned: Planned) -> None:

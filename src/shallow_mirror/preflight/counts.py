@@ -68,6 +68,7 @@ class TopicCounts:
     rebuilds: dict[str, RuleCount] = field(default_factory=dict)
     refusals: dict[str, RuleCount] = field(default_factory=dict)
     dropped: dict[SegmentKind, Amount] = field(default_factory=dict)
+    rebuilt_codecs: set[Codec] = field(default_factory=set)
     largest_batch_bytes: int = 0
 
     @property
@@ -102,12 +103,12 @@ class TopicCounts:
         for one in admission.rebuilds:
             if is_left[one.index]:
                 _count(self.rebuilds, one.rule, part.rule_count(one.remedy, [one.index]))
+                self.rebuilt_codecs.add(Codec(part.codecs[one.index]))
 
     def _count_codecs(self, part: _Part, is_data: Bools) -> None:
-        codecs = part.index.headers["attributes"] & CODEC_MASK
-        for code in np.unique(codecs[is_data]).tolist():
+        for code in np.unique(part.codecs[is_data]).tolist():
             name = Codec(code).name.lower() if code <= max(Codec) else f"unknown ({code})"
-            self.codecs.setdefault(name, Amount()).add(part.amount(is_data & (codecs == code)))
+            self.codecs.setdefault(name, Amount()).add(part.amount(is_data & (part.codecs == code)))
 
     def _count_dropped(self, part: _Part, admission: Admission) -> None:
         is_dropped = ~np.isin(admission.verdicts, (*_DATA, *_NOT_OURS))
@@ -130,10 +131,11 @@ class TopicCounts:
 
 
 class _Part:
-    """Sizes and record counts of the batches of one index; counts that cannot be are taken for none."""
+    """Sizes, codecs and record counts of the batches of one index; counts that cannot be are taken for none."""
 
     def __init__(self, place: TopicPartition, index: BatchIndex) -> None:
         self.place, self.index, self.sizes = place, index, index.size_bytes
+        self.codecs = index.headers["attributes"] & CODEC_MASK
         self.records: Longs = np.maximum(index.headers["records_count"], 0).astype(np.int64)
 
     def amount(self, chosen: Bools | Longs) -> Amount:

@@ -109,7 +109,7 @@ class _Preflight:
         self._findings += problems
         sampler = TopicSampler(self._config, reader, backlogs, on_progress)
         topics = tuple(sampler.sample(topic, partitions[topic], plan) for topic, plan in plans.items())
-        self._findings += sampler.findings
+        self._findings += [*sampler.findings, *sampler.library_problems()]
         return topics
 
     @property

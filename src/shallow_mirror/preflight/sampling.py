@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -22,6 +22,8 @@ from shallow_mirror.streaming import planning
 from shallow_mirror.streaming.planner import LogEnds, Planner
 from shallow_mirror.types import BatchLimits, OffsetRange, SourcePartition, TopicPartition
 from shallow_mirror.wire.admission import admit
+from shallow_mirror.wire.compression import BadBlock, decompress
+from shallow_mirror.wire.header import Codec
 
 T = TypeVar("T")
 
@@ -96,6 +98,7 @@ class TopicSampler:
         self._on_progress, self._now_ms = on_progress, now_ms
         self._total_offsets = sum(one.end - one.start for one in backlogs.values())
         self._done_offsets = self._refused_batch_count = 0
+        self._rebuilt_codecs: set[Codec] = set()
         self.findings: list[Finding] = []
 
     def sample(self, topic: str, partition_count: int, plan: TargetPlan) -> TopicReport:
@@ -109,7 +112,18 @@ class TopicSampler:
             self._done_offsets += backlog.end - backlog.start
             self._tell(place, 0, counts)
         self._refused_batch_count += counts.refused.batch_count
+        self._rebuilt_codecs |= counts.rebuilt_codecs
         return TopicReport(topic=topic, partition_count=partition_count, target=plan, samples=samples, counts=counts)
+
+    def library_problems(self) -> Iterator[Finding]:
+        """Codecs of batches that will be rebuilt and that cannot be opened here."""
+        for codec in sorted(self._rebuilt_codecs):
+            try:
+                decompress(memoryview(b""), codec, 1)
+            except BadBlock:
+                continue  # of course: but the library is there
+            except ConfigError as error:
+                yield Finding(Level.STOPS, f"this machine, for batches of {codec.name.lower()} to be rebuilt", str(error))
 
     def _read(self, place: TopicPartition, backlog: OffsetRange, plan: TargetPlan, counts: TopicCounts) -> int:
         """Up to which offset it was read."""
