@@ -161,6 +161,7 @@ def test_spark_reads_the_properties_that_say_whose_map_it_is(spark: Any, mirrore
     shown = spark.sql(f"SHOW TBLPROPERTIES delta.`{mirrored.tables}/offset_map`").collect()
     properties = {row.key: row.value for row in shown if row.key.startswith("shallow_mirror.")}
     assert properties == {
+        "shallow_mirror.map_id": mirrored.owner.map_id,
         "shallow_mirror.schema_version": "1",
         "shallow_mirror.mirror": "m",
         "shallow_mirror.source_cluster_id": "S",
