@@ -91,6 +91,7 @@ def test_uncompressed_messages_keep_offset_time_key_and_value(magic: int, steps:
     assert told(converted(message_set(written, magic=magic))) == seen(written, magic)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("name", COMPRESSING)
 @given(written_messages, st.integers(0, 1 << 40))
@@ -211,6 +212,7 @@ def test_a_bomb_is_refused_with_the_setting_that_bounds_it(name: str) -> None:
     assert (failure.topic_partition, failure.base_offset) == (A, 4)
 
 
+@pytest.mark.thorough
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=6), st.integers(0, 400), st.booleans())
 @settings(max_examples=400)
 def test_changed_bytes_end_in_our_errors_or_in_whole_batches(changes: list[Any], cut: int, has_right_crc: bool) -> None:

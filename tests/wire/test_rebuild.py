@@ -89,6 +89,7 @@ def test_every_record_from_the_position_on_is_kept_and_brokers_accept_the_batch(
     assert all(is_accepted(one) for one in made.batches)
 
 
+@pytest.mark.thorough
 @every_codec
 @given(records, st.integers(140, 2_000))
 @settings(max_examples=40)

@@ -77,6 +77,7 @@ def test_spans_tell_the_same_offsets_and_times_however_many_are_taken_at_once(
 changed_block = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("few", [0, 16], ids=["headers in arrays", "headers one by one"])
 @given(changed_block, st.integers(18, 22), st.integers(0, 10**6))
 @settings(max_examples=400)
@@ -95,6 +96,7 @@ def test_changed_bytes_are_refused_by_spans_just_where_they_are_one_by_one(
         assert_told_alike(raw_batch(bytes(block), count, 20))
 
 
+@pytest.mark.thorough
 @given(st.binary(max_size=120), st.integers(0, 12), st.integers(-1, 30))
 @settings(max_examples=600)
 def test_bytes_that_are_no_records_are_refused_alike(block: bytes, count: int, last_offset_delta: int) -> None:

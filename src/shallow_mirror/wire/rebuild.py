@@ -1,4 +1,4 @@
-"""Pure: new record batches with the records of one that cannot be copied as it is: the only place that writes records.
+"""Pure: new record batches with the records of one that cannot be copied as it is.
 
 Keys, values, headers and timestamps are copied as bytes. New are the offset deltas, which have to be 0 .. n-1, and of a
 batch that the source's broker has stamped the timestamps. The result is a batch like any other: `restamp` gives it its
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shallow_mirror.errors import BatchRefused
+from shallow_mirror.errors import BatchRefused, CorruptBatch
 from shallow_mirror.types import BatchLimits, LogAppendTimePolicy, TopicPartition
 from shallow_mirror.wire.batch_builder import build_batch
 from shallow_mirror.wire.compression import compress
@@ -47,9 +47,10 @@ def rebuild(
 
     Raises CorruptBatch (also for a wrong checksum), BatchRefused for what no rebuild can save, ConfigError.
     """
-    opened = unpack_batch(batch, topic_partition, max_bytes=max_opened_bytes)
     if not verify_crc(batch):
-        raise opened.corrupt(0, "its CRC does not match its payload")
+        base_offset = int.from_bytes(batch[:8], "big", signed=True)
+        raise CorruptBatch(topic_partition, base_offset, 0, "its CRC does not match its payload")
+    opened = unpack_batch(batch, topic_partition, max_bytes=max_opened_bytes)
     writer = _Writer(opened, limits)
     base_offset = opened.header["base_offset"]
     batches: list[bytes] = []

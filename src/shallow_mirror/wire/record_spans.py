@@ -19,6 +19,8 @@ MOST_RECORDS = 1 << 16
 """In one part, which bounds memory: about 150 bytes a record while it is made."""
 
 _FEW = 16
+"""Fewer records than that cost less one by one than as arrays."""
+
 _MOST_VARINT_BYTES = 10
 
 Longs = npt.NDArray[np.int64]
