@@ -15,6 +15,7 @@ from shallow_mirror.checkpoints.audits import AUDIT_TABLE
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.schema import OFFSET_MAP_TABLE
 from shallow_mirror.config import MirrorConfig
+from shallow_mirror.preflight import check
 from shallow_mirror.streaming.status import gather_status
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.usefixtures("crash_points")]
@@ -55,6 +56,9 @@ def test_a_decision_in_a_catalog_whose_transactions_were_not_ended_is_rolled_for
 
     without_spark = gather_status(settings.model_copy(update={"tables": str(tmp_path / "schema")}))
     assert (without_spark.run, without_spark.micro_batches) == (report.run, report.micro_batches)
+
+    looked_at = check(settings, spark=spark)
+    assert (looked_at.has_map, looked_at.is_fine, looked_at.backlog.offsets) == (True, True, 0)
 
     audited = verify(settings, spark=spark)
     assert (audited.is_equal, audited.record_count) == (True, 3)
