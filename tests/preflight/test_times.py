@@ -29,6 +29,14 @@ def test_limits_move_with_the_clock_and_no_limit_is_none() -> None:
     assert time_limits({}, NOW) == open_
 
 
+def test_a_limit_of_ages_is_within_what_a_header_can_hold() -> None:
+    limits = time_limits({BEFORE: str(NO_LIMIT_MS - 1), AFTER: str(NO_LIMIT_MS - 1)}, NOW)
+    assert limits.oldest is not None
+    assert limits.newest is not None
+    index = index_batches(view(stamped(0, NO_LIMIT_MS)))
+    assert too_old(index, limits.oldest, KEEP).tolist() == too_new(index, limits.newest, KEEP).tolist() == [False]
+
+
 def test_brokers_before_3_6_have_one_limit_for_both_sides_and_the_narrower_counts() -> None:
     limits = time_limits({DIFFERENCE: "100", AFTER: "50", BEFORE: "500"}, NOW)
     assert limits.oldest == TimeLimit(DIFFERENCE, 100, 9_900)

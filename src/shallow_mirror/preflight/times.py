@@ -51,7 +51,7 @@ def time_limits(settings: Mapping[str, str], now_ms: int) -> TimeLimits:
     old, new = _narrowest(settings, _BEFORE), _narrowest(settings, _AFTER)
     return TimeLimits(
         None if old is None else TimeLimit(*old, at_ms=now_ms - old[1]),
-        None if new is None else TimeLimit(*new, at_ms=now_ms + new[1]),
+        None if new is None else TimeLimit(*new, at_ms=min(now_ms + new[1], NO_LIMIT_MS)),
     )
 
 
