@@ -153,7 +153,7 @@ def test_a_map_of_another_mirror_is_a_wrong_mirror_file(planned: Planned) -> Non
         planned.check(mirror="mine")
 
 
-def test_what_retention_took_and_what_was_truncated_stops_the_mirror(planned: Planned) -> None:
+def test_a_log_that_ends_below_the_position_stops_the_mirror(planned: Planned) -> None:
     planned.topic("orders")
     planned.source.seed(("orders", 0), batch(0, 5), batch(5, 5))
     config = planned.config()
