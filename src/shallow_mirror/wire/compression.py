@@ -77,21 +77,23 @@ def _lz4(block: memoryview, max_bytes: int) -> bytes:
 
 def _frames(block: memoryview, max_bytes: int, new_decoder: Callable[[], Any], errors: tuple[type[Exception], ...]) -> bytes:
     """Frames one behind the other; a decoder takes (bytes, most bytes out), and knows `eof` and `unused_data`."""
-    out = bytearray()
+    out: list[bytes] = []
+    left_bytes = max_bytes
     rest: memoryview | bytes = block
     for _ in range(_MAX_FRAMES):
         decoder = new_decoder()
         try:
-            out += decoder.decompress(rest, max_bytes - len(out) + 1)
+            out.append(decoder.decompress(rest, left_bytes + 1))
         except errors as error:
             raise BadBlock(str(error)) from error
-        if len(out) > max_bytes:
+        left_bytes -= len(out[-1])
+        if left_bytes < 0:
             raise BlockTooLarge
         if not decoder.eof:
             raise BadBlock("it ends in the middle of a frame")
         rest = decoder.unused_data or b""
         if not rest:
-            return bytes(out)
+            return b"".join(out)
     raise BadBlock(f"it has more than {_MAX_FRAMES} frames")
 
 
@@ -99,16 +101,18 @@ def _zstd(block: memoryview, max_bytes: int) -> bytes:
     """Frames mostly do not say how much they hold: read until the end or the bound."""
     library = _library("zstandard")
     decoder = library.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
-    out = bytearray()
+    out: list[bytes] = []
+    left_bytes = max_bytes
     try:
         with decoder.stream_reader(block, read_across_frames=True) as reader:
-            while chunk := reader.read(min(max(len(block), _LEAST_ZSTD_READ_BYTES), max_bytes - len(out) + 1)):
-                out += chunk
-                if len(out) > max_bytes:
+            while chunk := reader.read(min(max(len(block), _LEAST_ZSTD_READ_BYTES), left_bytes + 1)):
+                out.append(chunk)
+                left_bytes -= len(chunk)
+                if left_bytes < 0:
                     raise BlockTooLarge
     except library.ZstdError as error:
         raise BadBlock(str(error)) from error
-    return bytes(out)
+    return b"".join(out)
 
 
 def _snappy(block: memoryview, max_bytes: int) -> bytes:

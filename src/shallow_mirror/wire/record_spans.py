@@ -53,7 +53,8 @@ class RecordSpans:
 
 def find_spans(batch: UnpackedBatch) -> Iterator[RecordSpans]:
     """All records of the batch, MOST_RECORDS at a time. Raises CorruptBatch."""
-    block = bytes(batch.block)
+    whole = batch.block.obj
+    block = whole if isinstance(whole, bytes) and len(whole) == len(batch.block) else bytes(batch.block)
     raw = np.frombuffer(block, np.uint8)
     pos, found, before = 0, 0, -1
     while pos < len(block):
