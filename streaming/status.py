@@ -27,9 +27,10 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import Retriable
 from shallow_mirror.streaming import notes
+from shallow_mirror.streaming.open_transactions import OpenTransaction, ask_open_transactions
 from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import Planner
-from shallow_mirror.types import SourcePartition
+from shallow_mirror.types import IsolationLevel, SourcePartition
 
 PATIENCE_MS = 5_000
 """A status without lag is still a status: it does not wait longer for either cluster."""
@@ -109,13 +110,18 @@ class StatusReport:
     micro_batches: tuple[MicroBatchStatus, ...]
     partitions: tuple[PartitionStatus, ...]
     target_problem: str | None = None
+    open_transactions: tuple[OpenTransaction, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
-        partitions = [{**asdict(one.source), **asdict(one)} for one in self.partitions]
-        for one in partitions:
-            del one["source"]
-        return {**asdict(self), "partitions": partitions}
+        places = {name: [_flat(one) for one in getattr(self, name)] for name in ("partitions", "open_transactions")}
+        return {**asdict(self), **places}
+
+
+def _flat(one: PartitionStatus | OpenTransaction) -> dict[str, Any]:
+    fields = {**asdict(one.source), **asdict(one)}
+    del fields["source"]
+    return fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +130,7 @@ class SourceView:
 
     ends: Mapping[SourcePartition, int] = field(default_factory=dict)
     later: Mapping[SourcePartition, ListedOffset] = field(default_factory=dict)
+    open_transactions: tuple[OpenTransaction, ...] = ()
     problem: str | None = None
 
 
@@ -161,6 +168,7 @@ def gather_status(
         micro_batches=done,
         partitions=partition_statuses(positions, copied_until_ms, view, at_ms),
         target_problem=ask_target(config),
+        open_transactions=view.open_transactions,
     )
 
 
@@ -193,7 +201,8 @@ def first_missing_ms(position: int, copied_until_ms: int | None, later: ListedOf
 def ask_source(
     config: MirrorConfig, positions: Mapping[SourcePartition, int], copied_until_ms: Mapping[SourcePartition, int]
 ) -> SourceView:
-    """One listing of log ends, and one of the first records that are newer than what was copied, where there is lag."""
+    """One listing of log ends, and one of the first records that are newer than what was copied, where there is lag; under
+    read_committed also who holds the last stable offsets."""
     ends: Mapping[SourcePartition, int] = {}
     with closing(Cluster(config.source.client)) as cluster:
         deadline = Deadline.after_ms(min(PATIENCE_MS, config.source.client.request_timeout_ms), time.monotonic)
@@ -202,9 +211,13 @@ def ask_source(
             behind = {one.topic_partition: one for one, position in positions.items() if ends.get(one, position) > position}
             asked = {name: copied_until_ms.get(one, -1) + 1 for name, one in behind.items()}
             found = cluster.list_offsets(asked, config.read.isolation_level, deadline) if asked else {}
+            is_committed = config.read.isolation_level is IsolationLevel.READ_COMMITTED
+            there = [one for one in positions if one in ends] if is_committed else []
+            open_transactions = ask_open_transactions(cluster, there, deadline)
         except Retriable as error:
             return SourceView(ends=ends, problem=str(error))
-    return SourceView(ends=ends, later={behind[name]: listed for name, listed in found.items()})
+    later = {behind[name]: listed for name, listed in found.items()}
+    return SourceView(ends=ends, later=later, open_transactions=open_transactions)
 
 
 def ask_target(config: MirrorConfig) -> str | None:

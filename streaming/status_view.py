@@ -12,8 +12,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from shallow_mirror.streaming.open_transactions import OpenTransaction
 from shallow_mirror.streaming.status import MicroBatchStatus, PartitionStatus, RunStatus, StatusReport, total
 
+_OPEN_SHOWN = 10
 _UNBROKEN_COLUMNS = 10_000
 """What goes into a file or a pipe is not folded."""
 
@@ -61,6 +63,7 @@ def render(report: StatusReport) -> RenderableType:
         lines.append(f"the target does not answer: {report.target_problem}")
     if report.waiting_for is not None:
         lines.append(f"the mirror waits since {_time(report.waiting_since_ms)} for: {report.waiting_for}")
+    lines += _open_lines(report.open_transactions, report.at_ms)
     parts: list[RenderableType] = [Text(line) for line in lines]
     if report.micro_batches:
         parts.append(_micro_batch_table(report.micro_batches))
@@ -85,6 +88,14 @@ def _lag_line(partitions: tuple[PartitionStatus, ...]) -> str:
     ages = [one.lag_ms for one in partitions if one.lag_ms is not None]
     oldest_ms = max(ages, default=0) if len(ages) == len(partitions) else None
     return f"{len(partitions)} partitions, lag {_number(offsets)} offsets, {_number(oldest_ms)} ms"
+
+
+def _open_lines(found: tuple[OpenTransaction, ...], at_ms: int) -> list[str]:
+    if not found:
+        return []
+    shown = [f"  {one.sentence(at_ms)}" for one in found[:_OPEN_SHOWN]]
+    more = [f"  and {len(found) - len(shown):,} more: --json has all"] if len(found) > len(shown) else []
+    return ["transactions that are open at the source, whose end the mirror waits for:", *shown, *more]
 
 
 def _micro_batch_table(micro_batches: tuple[MicroBatchStatus, ...]) -> Table:

@@ -79,7 +79,7 @@ class ModelCluster:
         places = tuple(sorted(places))
         producers = self.port.ask(effects.DescribeProducers(places))
         return {
-            place: tuple(ProducerState(producer_id, 0, start) for producer_id, start in states)
+            place: tuple(ProducerState(producer_id, 0, start, -1) for producer_id, start in states)
             for place, states in zip(places, producers, strict=True)
         }
 

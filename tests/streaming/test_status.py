@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.mirror_runs import wait_for
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.cluster_metadata import ListedOffset
@@ -285,6 +286,11 @@ def test_lag_is_that_of_the_first_record_beyond_the_position_on_a_real_source(
     topic_id = with_id.metadata([topic_name], Deadline.after_ms(20_000, time.monotonic)).topics[topic_name].topic_id
     with_id.close()
     behind, done, empty = (SourcePartition(topic_name, topic_id, partition) for partition in range(3))
+    hanging = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic_name})
+    hanging.init_transactions(20)
+    hanging.begin_transaction()
+    hanging.produce(topic_name, b"v", partition=2, timestamp=NOW_MS - 10_000)
+    hanging.flush(20)
     recreated = replace(behind, topic_id="an older incarnation")
     decide(
         take_over(settings.tables),
@@ -302,3 +308,10 @@ def test_lag_is_that_of_the_first_record_beyond_the_position_on_a_real_source(
         recreated: (7, None, None, None),
     }
     assert report.source_problem is None
+    (open_one,) = report.open_transactions
+    assert (open_one.source, open_one.first_offset, open_one.wrote_at_ms) == (empty, 0, NOW_MS - 10_000)
+    said = f"{topic_name}-2 from offset 0: producer id {open_one.producer_id}, which wrote last 10 s ago"
+    assert open_one.sentence(report.at_ms) == said
+    assert report.document()["open_transactions"][0]["partition"] == 2
+    hanging.abort_transaction(20)
+    wait_for("the markers of the abort", lambda: not status.gather_status(settings).open_transactions)

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from shallow_mirror.streaming import status_view
+from shallow_mirror.streaming.open_transactions import OpenTransaction
 from shallow_mirror.streaming.status import MicroBatchStatus, PartitionStatus, RunStatus, StatusReport
 from shallow_mirror.types import SourcePartition
 
@@ -61,6 +62,23 @@ def shown(one: StatusReport, **options: Any) -> str:
 
 def rows(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("│\n").split("│")] for line in text.splitlines() if line.startswith("│")]
+
+
+def open_one(number: int, wrote_at_ms: int | None) -> OpenTransaction:
+    source = SourcePartition("orders", "id", number)
+    producer_id = None if wrote_at_ms is None else 4_000 + number
+    return OpenTransaction(source=source, first_offset=7, producer_id=producer_id, producer_epoch=0, wrote_at_ms=wrote_at_ms)
+
+
+def test_transactions_that_are_open_at_the_source_are_named_with_their_age() -> None:
+    lines = shown(report(open_transactions=(open_one(3, 1_000), open_one(4, None)))).splitlines()
+    at = lines.index("transactions that are open at the source, whose end the mirror waits for:")
+    assert lines[at + 1 : at + 3] == [
+        "  orders-3 from offset 7: producer id 4003, which wrote last 61 s ago",
+        "  orders-4 from offset 7: a producer that this broker cannot name",
+    ]
+    many = shown(report(open_transactions=tuple(open_one(number, 1_000) for number in range(12))))
+    assert "  and 2 more: --json has all" in many.splitlines()
 
 
 def test_a_report_shows_run_lag_micro_batches_and_partitions() -> None:

@@ -288,7 +288,9 @@ class Cluster:
                     place = TopicPartition(answered.name, one.partition_index)
                     self._raise_for(one.error_code, f"describing the producers of {place}")
                     found[place] = tuple(
-                        ProducerState(state.producer_id, state.producer_epoch, state.current_txn_start_offset)
+                        ProducerState(
+                            state.producer_id, state.producer_epoch, state.current_txn_start_offset, state.last_timestamp
+                        )
                         for state in one.active_producers
                     )
         return _all_of(places, found, "DescribeProducers")
