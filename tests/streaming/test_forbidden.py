@@ -62,11 +62,18 @@ class Acl:
         client = runs.admin(self._cluster.bootstrap)
         for future in client.create_acls([AclBinding(*self._pattern)]).values():
             future.result(30)
+        self._wait_until_obeyed(client, 1)
 
     def __exit__(self, *_: object) -> None:
         client = runs.admin(self._cluster.bootstrap)
         for future in client.delete_acls([AclBindingFilter(*self._pattern)]).values():
             assert len(future.result(30)) == 1
+        self._wait_until_obeyed(client, 0)
+
+    def _wait_until_obeyed(self, client: Any, count: int) -> None:
+        """The controller says that it is written; the broker's authorizer hears of it a moment later."""
+        wanted = AclBindingFilter(*self._pattern)
+        runs.wait_for("the ACL", lambda: len(client.describe_acls(wanted).result(30)) == count)
 
 
 @pytest.mark.parametrize(
@@ -135,8 +142,9 @@ def test_preflight_names_missing_rights_and_the_brokers_cap(
     with allowed(AclOperation.READ), allowed(AclOperation.DESCRIBE_CONFIGS):
         assert stops() == [cap, (f"target topic {topic_name}", "grant Write"), (f"target topic {topic_name}-new", "grant Write")]
     with allowed(AclOperation.WRITE):
-        told_cap, (subject, what) = stops()
+        told_cap, (subject, what), told_new = stops()
         assert (told_cap, subject) == (cap, f"target topic {topic_name}")
+        assert told_new == (f"target topic {topic_name}-new", "grant DescribeConfigs")
         assert "grant Read and Describe on the source's topics; Describe, DescribeConfigs and Write" in what
     assert stops() == [cap]
     assert f"{topic_name}-new" not in runs.topics_of(target)
