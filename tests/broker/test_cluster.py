@@ -17,6 +17,7 @@ import pytest
 from tests.fakes.changes import AS_IT_SHOULD, Change, after, error, held, hostile
 from tests.fakes.clients import SleepingClock, client_of
 from tests.fakes.kafka_codec import API_KEYS
+from tests.fakes.record_rules import header_of
 from tests.fakes.strict_broker import StrictCluster
 from tests.record_batches import batch
 
@@ -346,7 +347,9 @@ def test_settings_of_a_broker_are_its_own(fake: StrictCluster, client: Cluster, 
 def test_producers_are_described_by_their_leaders(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
     fake.seed(("t", 0), batch(0, 5, attributes=0x10, producer_id=4, producer_epoch=2, base_sequence=0))
     fake.seed(("t", 1), batch(0, 5, producer_id=5, producer_epoch=0, base_sequence=0))
-    assert client.describe_producers([A, B], clock.deadline()) == {A: (ProducerState(4, 2, 0),), B: (ProducerState(5, 0, -1),)}
+    found = client.describe_producers([A, B], clock.deadline())
+    at_ms = header_of(batch(0, 5)).max_timestamp
+    assert found == {A: (ProducerState(4, 2, 0, at_ms),), B: (ProducerState(5, 0, -1, at_ms),)}
 
 
 def test_a_coordinator_is_looked_for_once_and_again_when_forgotten(
