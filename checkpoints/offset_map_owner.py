@@ -14,14 +14,7 @@ import pyarrow as pa
 
 from shallow_mirror.checkpoints.deltalake_writer import DeltalakeWriter
 from shallow_mirror.checkpoints.positions import POSITION_COLUMNS, Position, moved_by, positions_of
-from shallow_mirror.checkpoints.recorded import (
-    Recorded,
-    RunIdentity,
-    check_table,
-    is_settled,
-    read_recorded,
-    version_of,
-)
+from shallow_mirror.checkpoints.recorded import Recorded, RunIdentity, check_table, is_settled, read_recorded, version_of
 from shallow_mirror.checkpoints.schema import (
     OFFSET_MAP,
     PROPERTY_MAP_ID,

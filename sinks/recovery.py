@@ -164,7 +164,6 @@ def recover(
     performer: TxnPerformer,
     *,
     mirror: str,
-    slots: int,
     deadline: Deadline,
     choices: protocol.Choices = protocol.NO_CHOICES,
 ) -> None:
@@ -175,7 +174,7 @@ def recover(
     unsettled = owner.unsettled()
     if not unsettled:
         _log.info("recovery: nothing to resolve")
-    names = transactional_ids(mirror, max(slots, owner.highest_slot + 1))
+    names = transactional_ids(mirror, owner.highest_slot + 1)
     performer.refuse_foreign_receipts(names, deadline)
     removed = performer.run(protocol.start_up(unsettled, names, choices), deadline)
     if removed:

@@ -247,7 +247,7 @@ class _Run:
             owner, self.target, transaction_timeout_ms=config.write.transaction_timeout_ms, observer=self.observer
         )
         owner.check_ownership()
-        recover(owner, performer, mirror=config.mirror, slots=config.write.slots, deadline=self._deadline())
+        recover(owner, performer, mirror=config.mirror, deadline=self._deadline())
         targets = TargetTopics(
             self.source,
             self.target,

@@ -165,10 +165,11 @@ def choose(
             run=run,
             now_ms=lambda: int(time.time() * 1000),
             writer=open_writer(config.tables, writer, spark),
+            slots=config.write.slots,
         )
         observations = Observations(config.tables, store=open_store(config.tables, writer, spark))
         observations.run_started(owner.run_epoch, run, __version__)
         performer = TxnPerformer(owner, target, transaction_timeout_ms=config.write.transaction_timeout_ms)
-        recover(owner, performer, mirror=config.mirror, slots=config.write.slots, deadline=deadline, choices=chosen)
+        recover(owner, performer, mirror=config.mirror, deadline=deadline, choices=chosen)
         names = ", ".join(txn.transactional_id for txn in chosen)
         observations.run_ended(owner.run_epoch, run, f"recover: {names} {fate.value}")

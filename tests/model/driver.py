@@ -122,7 +122,7 @@ class Recover:
         target, deadline = ModelCluster(port), _deadline(port)
         owner.check_ownership()
         scenario = self.run.scenario
-        recover(owner, _performer(owner, port), mirror=MIRROR, slots=scenario.slots(self.run.number), deadline=deadline)
+        recover(owner, _performer(owner, port), mirror=MIRROR, deadline=deadline)
         known = owner.positions()
         starts = {one: 0 for one in map(source_partition, range(len(scenario.logs))) if one not in known}
         rows = first_rows(ModelTopics(), target, starts, deadline)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from tests.model.mutations import decide_behind_forgotten_records, fence_other_s
 from tests.model.programs import Library
 from tests.model.scenarios import ONE_SLOT, SCENARIOS, TWO_SLOTS
 from tests.model.search import Search, begun
+from tests.model.source import Scenario
 from tests.model.target_cluster import Markers
 from tests.model.world import World, run_on
 
@@ -129,15 +130,20 @@ def run_asks(kind: type, *, of_run: int) -> Callable[[World], bool]:
     return lambda world: of_run in world.processes and isinstance(world.processes[of_run].node.request, kind)
 
 
+def with_a_zombie_that_wrote(library: Library, scenario: Scenario) -> World:
+    """The last task of a run that is gone has just written, after the next run has fenced it and before that one's tasks begin."""
+    world = World(library, scenario)
+    until(world, task_asks(effects.InitProducerId, of_run=0))
+    world.take(Move(Kind.CRASH, 0))
+    until(world, task_asks(effects.InitProducerId, of_run=1))
+    world.take(Move(Kind.ZOMBIE, max(number for number, task in world.tasks.items() if task.owner is None)))
+    return world
+
+
 def zombie_whose_abort_is_forgotten(library: Library) -> World:
     """A task of a run that is gone writes after the next run has looked for what is open; what it wrote is aborted by the
     next task of its slot, and the coordinator is killed before it has written the marker."""
-    world = World(library, replace(ONE_SLOT, forgets_aborts=True))
-    until(world, task_asks(effects.InitProducerId, of_run=0))
-    [zombie] = world.tasks
-    world.take(Move(Kind.CRASH, 0))
-    until(world, task_asks(effects.InitProducerId, of_run=1))
-    world.take(Move(Kind.ZOMBIE, zombie))
+    world = with_a_zombie_that_wrote(library, replace(ONE_SLOT, forgets_aborts=True))
     [task] = world.tasks
     world.take(Move(Kind.TASK, task, markers=Markers.FORGOTTEN))
     run_on(world)
@@ -153,12 +159,7 @@ def test_a_zombie_whose_abort_was_forgotten_is_not_committed_with_the_next_decis
 def zombie_under_a_slot_that_moved(library: Library) -> World:
     """As before, but the partition belongs to another slot by now, and the zombie's transaction times out: nothing fences it in
     front of the decision, and readers see nothing behind it."""
-    world = World(library, replace(TWO_SLOTS, layouts=((0, 1), (0, 0)), forgets_aborts=True))
-    until(world, task_asks(effects.InitProducerId, of_run=0))
-    world.take(Move(Kind.CRASH, 0))
-    until(world, task_asks(effects.InitProducerId, of_run=1))
-    zombie = max(number for number, task in world.tasks.items() if task.owner is None)
-    world.take(Move(Kind.ZOMBIE, zombie))
+    world = with_a_zombie_that_wrote(library, replace(TWO_SLOTS, layouts=((0, 1), (0, 0)), forgets_aborts=True))
     for name in world.target.ongoing():
         world.take(Move(Kind.TIME_OUT, name, markers=Markers.FORGOTTEN))
     run_on(world)
