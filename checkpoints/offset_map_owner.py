@@ -27,7 +27,7 @@ from shallow_mirror.checkpoints.schema import (
 )
 from shallow_mirror.checkpoints.table_writer import CommitFailed, Comparison, Condition, TableSnapshot, TableWriter
 from shallow_mirror.errors import Fenced, OffsetMapConflict, OutcomeUnknown
-from shallow_mirror.types import SlotTxn, SourcePartition
+from shallow_mirror.types import SlotTxn, SourcePartition, TargetPartition
 
 _log = logging.getLogger(__name__)
 
@@ -167,9 +167,12 @@ class OffsetMapOwner:
         micro_batch = self._recorded.unsettled_micro_batch
         return () if micro_batch is None else rows_from_arrow(snapshot.read((Comparison("micro_batch", "=", micro_batch),)))
 
-    def remove(self, txn: SlotTxn) -> None:
-        """Removes all rows, of every kind, that carry exactly this triple; positions fall back. Raises as `decide`."""
-        condition = _rows_of(txn)
+    def remove(self, txn: SlotTxn, target: TargetPartition | None = None) -> None:
+        """Removes the rows, of every kind, that carry exactly this triple; positions fall back. Raises as `decide`.
+
+        `target`: only those of one target partition.
+        """
+        condition = _rows_of(txn) + (() if target is None else _rows_at(target))
         count = self._own_snapshot().read(condition, columns=["run_epoch"]).num_rows
         row_count = self._recorded.row_count - count
         removal = replace(self._recorded, version=self._next_version(is_odd=False), row_count=row_count)
@@ -309,6 +312,14 @@ def _rows_of(txn: SlotTxn) -> Condition:
         Comparison("transactional_id", "=", txn.transactional_id),
         Comparison("target_producer_id", "=", txn.producer_id),
         Comparison("target_producer_epoch", "=", txn.producer_epoch),
+    )
+
+
+def _rows_at(target: TargetPartition) -> Condition:
+    return (
+        Comparison("target_topic", "=", target.topic),
+        Comparison("target_topic_id", "=", target.topic_id),
+        Comparison("target_partition", "=", target.partition),
     )
 
 

@@ -32,7 +32,7 @@ from shallow_mirror.sinks.resolve import (
     judge_log,
     judge_receipt,
 )
-from shallow_mirror.types import PlannedRange, Segment, SlotTxn, TopicPartition
+from shallow_mirror.types import PlannedRange, Segment, SlotTxn, TargetPartition, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +90,20 @@ class EndTxn:
 
 @dataclass(frozen=True, slots=True)
 class AwaitVisible:
-    """Settle: until the LSO has passed what the transaction wrote, repairing markers that never came.
-
-    Answer: the ranges that the target has lost (truncated, topic deleted), which nobody will ever see; normally none.
-    """
+    """Settle: until the LSO has passed what the transaction wrote, repairing markers that never came. Answer: `Visibility`."""
 
     decided: DecidedTxn
+
+
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    """`lost`: ranges that the target has lost (truncated, topic deleted), which nobody will ever see; normally none.
+
+    `was_repaired`: markers were missing and have been written by an empty transaction, which may itself have been aborted.
+    """
+
+    lost: tuple[WrittenRange, ...] = ()
+    was_repaired: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +140,10 @@ class ReadTargetLog:
 
 @dataclass(frozen=True, slots=True)
 class RemoveRows:
-    """One fenced commit that removes all rows of the transaction. No answer."""
+    """One fenced commit that removes the rows of the transaction, all or those of one target partition. No answer."""
 
     txn: SlotTxn
+    target: TargetPartition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +257,7 @@ def start_up(
 def end_all(
     decided: Sequence[DecidedTxn], choices: Choices = NO_CHOICES, *, report: bool = False
 ) -> Generator[Action, Any, tuple[SlotTxn, ...]]:
-    """EndTxn(commit) for every transaction, then make sure of each. Returns the removed ones; settles after a removal.
+    """EndTxn(commit) for every transaction, then make sure of each. Returns those of which rows were removed; settles after that.
 
     `choices` count only for transactions that need one. Raises RecoverNeeded when one needs a choice and has none; the
     others are resolved before that.
@@ -259,12 +268,13 @@ def end_all(
     removed: list[SlotTxn] = []
     unclear: list[Unclear] = []
     for one, is_definite in ended:
-        fate = TxnFate.COMMITTED if is_definite else (yield from _resolve(one))
-        lost = (yield AwaitVisible(one)) or () if fate is TxnFate.COMMITTED else ()
-        if fate is TxnFate.UNDECIDABLE or lost:
+        fate, seen, aborted = yield from _fate_of(one, is_definite)
+        for written in aborted:
+            yield RemoveRows(one.txn, written.target)
+        if fate is TxnFate.UNDECIDABLE or seen.lost:
             chosen = choices.get(one.txn)
             if chosen is None:
-                unclear.append(Unclear(one, lost))
+                unclear.append(Unclear(one, seen.lost))
                 continue
             fate = yield from _follow(one, fate, chosen)
         if report or not is_definite:
@@ -272,6 +282,7 @@ def end_all(
         if fate is TxnFate.NOT_COMMITTED:
             yield AbortForgotten((one.txn.transactional_id,), tuple(written.topic_partition for written in one.written))
             yield RemoveRows(one.txn)
+        if fate is TxnFate.NOT_COMMITTED or aborted:
             removed.append(one.txn)
     if unclear:
         yield CheckOwnership()  # where another run took over, the operator has nothing to choose
@@ -279,6 +290,25 @@ def end_all(
     if removed:
         yield Settle()  # invariant E
     return tuple(removed)
+
+
+def _fate_of(one: DecidedTxn, is_definite: bool) -> Generator[Action, Any, tuple[TxnFate, Visibility, tuple[WrittenRange, ...]]]:
+    """The last are ranges of a committed transaction that ended as aborted all the same, in some of its partitions.
+
+    A coordinator forgot its markers there, and the empty commit that was to write them again was aborted: it timed out, or
+    whoever sent it was killed. Nobody has seen these records, and nobody will.
+    """
+    fate = TxnFate.COMMITTED if is_definite else (yield from _resolve(one))
+    if fate is not TxnFate.COMMITTED:
+        return fate, Visibility(), ()
+    seen: Visibility = yield AwaitVisible(one)
+    there = tuple(written for written in one.written if written not in seen.lost)
+    if not there or (is_definite and not seen.was_repaired):
+        return fate, seen, ()
+    yield InitProducerId(one.txn.transactional_id)  # invariant D
+    evidence: Sequence[LogEvidence] = yield ReadTargetLog(DecidedTxn(one.txn, there))
+    aborted = tuple(written for written, found in zip(there, evidence, strict=True) if found is LogEvidence.OURS_ABORTED)
+    return (TxnFate.NOT_COMMITTED, seen, ()) if aborted == one.written else (fate, seen, aborted)
 
 
 def _follow(one: DecidedTxn, fate: TxnFate, chosen: TxnFate) -> Generator[Action, Any, TxnFate]:

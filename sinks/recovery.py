@@ -81,8 +81,8 @@ class TxnPerformer:
                 return self._receipt_evidence(decided, deadline)
             case protocol.ReadTargetLog(decided):
                 return tuple(look_at_log(self._target, decided.txn, one, deadline, self._pause) for one in decided.written)
-            case protocol.RemoveRows(txn):
-                return self._owner.remove(txn)
+            case protocol.RemoveRows(txn, place):
+                return self._owner.remove(txn, place)
             case protocol.Settle():
                 return self._owner.settle()
             case protocol.CheckOwnership():
@@ -104,25 +104,26 @@ class TxnPerformer:
         """Before the first of them is fenced: a mirror that another offset map belongs to goes on undisturbed."""
         refuse_foreign_receipts(self._target, names, self._owner.map_id, deadline)
 
-    def _await_visible(self, decided: DecidedTxn, deadline: Deadline) -> tuple[WrittenRange, ...]:
+    def _await_visible(self, decided: DecidedTxn, deadline: Deadline) -> protocol.Visibility:
         """EndTxn's 0 is not the end: wait until readers can see all of it, and write markers again that never came."""
         waiting, polls = self._still_hidden(decided.written, deadline), 0
         patience = deadline.sooner(SETTLE_PATIENCE_MS)
         suspected: tuple[WrittenRange, ...] = ()
+        was_repaired = False
         while waiting:
             deadline.require(f"the last stable offset of {waiting[0].topic_partition} to pass {waiting[0].end}")
             if patience.is_over():
-                self._repair_if_open(decided, waiting, deadline)
+                was_repaired |= self._repair_if_open(decided, waiting, deadline)
                 lost = lost_ranges(self._target, waiting, deadline)
                 if lost != suspected:
                     suspected, loss_patience = lost, deadline.sooner(LOSS_PATIENCE_MS)
                 elif lost == waiting and loss_patience.is_over():
-                    return lost
+                    return protocol.Visibility(lost, was_repaired)
                 patience = deadline.sooner(SETTLE_PATIENCE_MS)
             self._pause(polls)
             polls += 1
             waiting = self._still_hidden(waiting, deadline)
-        return ()
+        return protocol.Visibility(was_repaired=was_repaired)
 
     def _still_hidden(self, written: tuple[WrittenRange, ...], deadline: Deadline) -> tuple[WrittenRange, ...]:
         """Those that the last stable offset has not passed. A topic without a leader, or without existence, hides all."""
@@ -147,16 +148,17 @@ class TxnPerformer:
             self._pause(len(_POLL_MS))
         return found
 
-    def _repair_if_open(self, decided: DecidedTxn, waiting: tuple[WrittenRange, ...], deadline: Deadline) -> None:
+    def _repair_if_open(self, decided: DecidedTxn, waiting: tuple[WrittenRange, ...], deadline: Deadline) -> bool:
         """An empty commit over the same partitions writes the markers that a killed coordinator forgot.
 
         Somebody else's open transaction may hold the LSO as well: then there is nothing to repair, only to wait.
         """
         if not open_places(self._target, {decided.txn.producer_id}, [one.topic_partition for one in waiting], deadline):
-            return
+            return False
         _log.warning("recovery: %s was committed but its markers are missing: writing them with an empty commit", decided.txn)
         places = [one.topic_partition for one in decided.written]
         write_markers(self._target, decided.txn.transactional_id, places, True, self._transaction_timeout_ms, deadline)
+        return True
 
 
 def recover(

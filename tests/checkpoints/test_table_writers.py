@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import polars
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from tests.checkpoints.map_rows import NEWER, TXN, Faulty, data, lose, once, run_of
+from tests.checkpoints.map_rows import NEWER, TARGET, TXN, Faulty, data, lose, once, run_of
 
 from shallow_mirror.checkpoints import offset_map_owner
 from shallow_mirror.checkpoints.offset_map import OffsetMap
@@ -79,6 +79,13 @@ def opened(writer: TableWriter) -> TableSnapshot:
 
 def rows(start: int, txn: SlotTxn | None = None) -> pa.Table:
     return rows_to_arrow([data(start, start + 1, txn)], 1, start, 0)
+
+
+def elsewhere(row: DecidedSegment) -> DecidedSegment:
+    """The same of the next partition."""
+    segment = row.segment
+    source, target = replace(segment.source, partition=1), replace(segment.target, partition=1)
+    return DecidedSegment(replace(segment, source=source, target=target), row.txn)
 
 
 def die() -> None:
@@ -220,12 +227,14 @@ def test_a_run_that_dies_between_commit_and_read_back_leaves_a_decision_to_resol
     owner.settle()
     writer.fault = once("after append", die)
     with pytest.raises(KeyboardInterrupt):
-        decide(owner, data(0, 5))
+        decide(owner, data(0, 5), elsewhere(data(0, 3)))
     new = place.take("two")
-    assert new.unsettled() == (data(0, 5),)
+    assert new.unsettled() == (data(0, 5), elsewhere(data(0, 3)))
+    new.remove(TXN, TARGET)
+    assert new.unsettled() == (elsewhere(data(0, 3)),)
     new.remove(TXN)
     new.remove(TXN)
-    assert (new.unsettled(), new.recorded().version) == ((), version_of(2, 4)), "a removal without rows commits its version"
+    assert (new.unsettled(), new.recorded().version) == ((), version_of(2, 6)), "a removal without rows commits its version"
     new.settle()
     assert (new.positions(), OffsetMap.open(place.tables).positions()) == ({}, {})
 

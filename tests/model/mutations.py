@@ -159,7 +159,7 @@ def write_no_settled_mark(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_the_answer_to_end_txn_for_the_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(TxnPerformer, "_await_visible", lambda *_: ())
+    patch.setattr(TxnPerformer, "_await_visible", lambda *_: protocol.Visibility())
 
 
 def go_on_before_every_slot_is_definite(patch: pytest.MonkeyPatch) -> None:
@@ -203,11 +203,11 @@ def use_a_micro_batch_number_again(patch: pytest.MonkeyPatch) -> None:
 def keep_the_positions_of_before_the_resolution(patch: pytest.MonkeyPatch) -> None:
     remove = OffsetMapOwner.remove
 
-    def and_forget_that_they_moved(self: Any, txn: SlotTxn) -> None:
+    def and_forget_that_they_moved(self: Any, txn: SlotTxn, target: Any = None) -> None:
         before = self._positions or offset_map_owner.positions_of(
             self._snapshot().batches(columns=offset_map_owner.POSITION_COLUMNS)
         )
-        remove(self, txn)
+        remove(self, txn, target)
         self._positions = before
 
     patch.setattr(OffsetMapOwner, "remove", and_forget_that_they_moved)
@@ -235,6 +235,15 @@ def fence_other_slots_after_the_decision(patch: pytest.MonkeyPatch) -> None:
 
 def decide_behind_forgotten_records(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "refuse_forgotten", lambda *_: None)
+
+
+def take_a_repair_for_done(patch: pytest.MonkeyPatch) -> None:
+    def fate_of(one: resolve.DecidedTxn, is_definite: bool) -> Generator[Any, Any, Any]:
+        fate = resolve.TxnFate.COMMITTED if is_definite else (yield from protocol._resolve(one))
+        seen = (yield protocol.AwaitVisible(one)) if fate is resolve.TxnFate.COMMITTED else protocol.Visibility()
+        return fate, seen, ()
+
+    patch.setattr(protocol, "_fate_of", fate_of)
 
 
 def start_where_spark_says(patch: pytest.MonkeyPatch) -> None:
@@ -292,7 +301,7 @@ PLANTED = (
         _only(Kind.CRASH),
     ),
     Planted(wait_for_a_pending_receipt, "does not end", 1, replace(ONE_SLOT, forgets_aborts=True)),
-    Planted(take_any_receipt_of_the_slot_for_ours, "a settled row says", 1, ONE_SLOT),
+    Planted(take_any_receipt_of_the_slot_for_ours, "a settled row says", 1, replace(ONE_SLOT, keeps_logs=False)),
     Planted(leave_marker_rows_behind, "a row covers", 1),
     Planted(remove_by_slot, "settled are gone", 1, TWO_BATCHES),
     Planted(write_no_settled_mark, "without recording", 0),

@@ -13,7 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from tests.model import effects
 from tests.model.invariants import Violation
 from tests.model.moves import Delivery, Kind, Move
-from tests.model.mutations import decide_behind_forgotten_records, fence_other_slots_after_the_decision, planted
+from tests.model.mutations import (
+    decide_behind_forgotten_records,
+    fence_other_slots_after_the_decision,
+    planted,
+    take_a_repair_for_done,
+)
 from tests.model.programs import Library
 from tests.model.scenarios import ONE_SLOT, SCENARIOS, TWO_SLOTS
 from tests.model.search import Search, begun
@@ -170,6 +175,31 @@ def test_what_a_zombie_left_open_does_not_hide_a_decision_of_another_slot_for_ev
     assert zombie_under_a_slot_that_moved(library).is_confirmed
     with planted(fence_other_slots_after_the_decision), pytest.raises(Violation, match="does not end"):
         zombie_under_a_slot_that_moved(Library())
+
+
+COMMITTED_ELSEWHERE = Scenario(logs=("r", "r"), plan_sizes=(1,), layouts=((0, 0),), forgets_commits=True, has_zombies=False)
+COMMITTED_NOWHERE = replace(ONE_SLOT, forgets_commits=True, has_zombies=False)
+
+
+def repair_that_is_aborted(library: Library, scenario: Scenario) -> World:
+    """A coordinator forgets the marker of a commit at the first place, and the run that wants to write it again is killed right
+    before it ends its empty transaction, which times out."""
+    world = World(library, scenario)
+    until(world, run_asks(effects.EndTxn, of_run=0))
+    world.take(Move(Kind.PERFORM, 0, markers=Markers.LAST_FORGOTTEN))
+    until(world, run_asks(effects.EndTxn, of_run=0))
+    world.take(Move(Kind.CRASH, 0))
+    for name in world.target.ongoing():
+        world.take(Move(Kind.TIME_OUT, name))
+    run_on(world)
+    return world
+
+
+@pytest.mark.parametrize("scenario", [COMMITTED_NOWHERE, COMMITTED_ELSEWHERE])
+def test_what_ended_as_aborted_because_its_repair_was_aborted_is_copied_again(scenario: Scenario, library: Library) -> None:
+    assert repair_that_is_aborted(library, scenario).is_confirmed
+    with planted(take_a_repair_for_done), pytest.raises(Violation, match="a settled row says"):
+        repair_that_is_aborted(Library(), scenario)
 
 
 def test_a_run_that_was_taken_over_ends_as_fenced_also_where_the_evidence_is_gone(library: Library) -> None:

@@ -51,7 +51,12 @@ def names_of(steps: Any, answers: Mapping[type, Any]) -> list[str]:
 
 
 def test_the_decision_comes_before_the_first_end_and_after_every_slot() -> None:
-    answers = {protocol.TakeDecision: 2, protocol.RunSlots: TWO_SLOTS, protocol.EndTxn: True}
+    answers = {
+        protocol.TakeDecision: 2,
+        protocol.RunSlots: TWO_SLOTS,
+        protocol.EndTxn: True,
+        protocol.AwaitVisible: protocol.Visibility(),
+    }
     assert names_of(protocol.run_micro_batch(()), answers) == [
         "TakeDecision", "RunSlots", "RefuseForgotten", "Decide", "EndTxn", "EndTxn", "AwaitVisible", "AwaitVisible",
     ]  # fmt: skip
@@ -88,3 +93,30 @@ def test_no_evidence_stops_instead_of_guessing() -> None:
 def test_a_run_that_was_taken_over_says_so_instead_of_asking_the_operator() -> None:
     with pytest.raises(Fenced, match="the other"):
         drive(protocol.start_up(ROWS, []), answering(WITHOUT_EVIDENCE | {protocol.CheckOwnership: Fenced("the other")}))
+
+
+ONE_TXN_AT_TWO_PLACES = [DecidedSegment(segment, SlotTxn("m-0", 7, 0)) for result in TWO_SLOTS for segment in result.segments]
+REPAIRED = {protocol.EndTxn: True, protocol.AwaitVisible: protocol.Visibility(was_repaired=True)}
+
+
+@pytest.mark.parametrize(
+    ("found", "removals"),
+    [
+        ((LogEvidence.OURS, LogEvidence.OURS), []),
+        ((LogEvidence.OURS, LogEvidence.NOTHING), []),
+        ((LogEvidence.OURS, LogEvidence.OURS_ABORTED), [TargetPartition("t", "id", 1)]),
+        ((LogEvidence.OURS_ABORTED, LogEvidence.OURS_ABORTED), [None]),
+    ],
+)
+def test_what_a_repair_aborted_is_removed_and_nothing_else(
+    found: tuple[LogEvidence, ...], removals: list[TargetPartition | None]
+) -> None:
+    answer, performed = answering(REPAIRED | {protocol.ReadTargetLog: found}), list[protocol.Action]()
+
+    def perform(action: protocol.Action) -> Any:
+        performed.append(action)
+        return answer(action)
+
+    removed = drive(protocol.start_up(ONE_TXN_AT_TWO_PLACES, []), perform)
+    assert [one.target for one in performed if isinstance(one, protocol.RemoveRows)] == removals
+    assert removed == ((SlotTxn("m-0", 7, 0),) if removals else ())
