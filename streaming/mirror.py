@@ -37,7 +37,7 @@ from shallow_mirror.streaming import kafka_batches, loops, mirror_ranges, notes,
 from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import Planner
 from shallow_mirror.streaming.told_errors import told_error
-from shallow_mirror.types import SegmentKind, SourcePartition
+from shallow_mirror.types import SegmentKind
 
 _log = logging.getLogger(__name__)
 
@@ -270,7 +270,10 @@ class _Run:
             report=self._report,
             observer=self.observer,
         )
-        self._run_query(spark, sink, {one: position.offset for one, position in owner.positions().items()})
+        options = planned_stream.options_of_mirror(
+            config, owner.map_id, initial={one: position.offset for one, position in owner.positions().items()}
+        )
+        self._run_query(spark, sink, options)
         owner.settle()
 
     def _register_partitions(self, owner: OffsetMapOwner, targets: TargetTopics) -> None:
@@ -311,13 +314,12 @@ class _Run:
             observer=self.observer,
         )
 
-    def _run_query(self, spark: Any, sink: MicroBatchSink, positions: Mapping[SourcePartition, int]) -> None:
+    def _run_query(self, spark: Any, sink: MicroBatchSink, options: Mapping[str, str]) -> None:
         is_direct = self.config.read.transfer == "direct"
         data_source = mirror_ranges if is_direct else kafka_batches
         data_source.register(spark)
         if not is_direct:
             session.bound_arrow_batches(spark, self.config.read.fetch_bytes)
-        options = planned_stream.options_of_mirror(self.config, initial=positions)
         stream = spark.readStream.format(data_source.NAME).options(**options).load()
         writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", self.config.checkpoint)
         trigger = {"availableNow": True} if self.available_now else {"processingTime": f"{self.config.trigger_s} seconds"}

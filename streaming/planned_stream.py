@@ -1,5 +1,7 @@
 """Planner process: what the two data sources share: stream offsets, planning, input partitions of one slot each.
 
+A mirror's stream offsets name its offset map, as `"map"`: Spark keeps them in its checkpoint, and one of another map is refused.
+
 The planner's connections are made at the first question, never in `__init__`: Spark pickles another instance of the
 reader for the executors, and only input partitions carry anything to them.
 """
@@ -18,6 +20,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.config import MirrorConfig
+from shallow_mirror.errors import ConfigError
 from shallow_mirror.streaming import planning
 from shallow_mirror.streaming.micro_batch_planner import MicroBatchPlanner
 from shallow_mirror.streaming.plan_settings import PlanSettings
@@ -30,6 +33,8 @@ _CONFIG = "mirrorsecret"
 """Spark hides options whose name holds "secret" in plans and logs; a client property may be one."""
 _PARALLELISM = "parallelism"
 _INITIAL = "initial"
+_MAP_ID = "map"
+"""In the options and in stream offsets."""
 
 
 def register(spark: SparkSession, source: type[DataSource]) -> None:
@@ -46,10 +51,12 @@ class SlotPartition(InputPartition):  # type: ignore[misc]
     ranges: tuple[PlannedRange, ...]
 
 
-def options_of_mirror(config: MirrorConfig, *, initial: Offsets | None = None, parallelism: int | None = None) -> dict[str, str]:
+def options_of_mirror(
+    config: MirrorConfig, map_id: str, *, initial: Offsets | None = None, parallelism: int | None = None
+) -> dict[str, str]:
     """Options of a mirror's stream. `initial` is where a new Spark checkpoint begins: the map's positions, or `read.start`
     if None."""
-    options = {_CONFIG: config.to_json(), _PARALLELISM: str(parallelism or _session_parallelism())}
+    options = {_CONFIG: config.to_json(), _MAP_ID: map_id, _PARALLELISM: str(parallelism or _session_parallelism())}
     if initial is not None:
         options[_INITIAL] = json.dumps(planning.build_stream_offset(initial))
     return options
@@ -99,11 +106,27 @@ class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
             self._planner = self.make_planner()
         return self._planner
 
+    def _parsed(self, document: dict[str, Any]) -> Offsets:
+        """Of an offset that Spark kept. Raises ConfigError, ValueError."""
+        own, found = self.options.get(_MAP_ID), document.get(_MAP_ID)
+        if found != own:
+            raise ConfigError(
+                f"the Spark checkpoint was written {f'for the offset map {found}' if found else 'without an offset map'}, this "
+                f"stream {f'is of the map {own}' if own else 'has none'}: two mirrors or streams share a checkpoint folder, or "
+                "the tables were made anew. Give it an empty folder of its own (`checkpoint` in the mirror file): a mirror loses "
+                "nothing by that, its progress is in the offset map"
+            )
+        return planning.parse_stream_offset(document)
+
+    def _built(self, offsets: Offsets) -> dict[str, Any]:
+        own = self.options.get(_MAP_ID)
+        return planning.build_stream_offset(offsets) | ({} if own is None else {_MAP_ID: own})
+
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as those below
         if _INITIAL in self.options:
-            return planning.build_stream_offset(planning.parse_stream_offset(json.loads(self.options[_INITIAL])))
+            return self._built(planning.parse_stream_offset(json.loads(self.options[_INITIAL])))
         with told_to_the_driver():
-            return planning.build_stream_offset(self._planning().initial())
+            return self._built(self._planning().initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable()
@@ -111,14 +134,17 @@ class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The limit is ours (bytes or offsets a micro-batch), whatever Spark passes. Raises DataLoss."""
         with told_to_the_driver():
-            return planning.build_stream_offset(self._planning().latest(planning.parse_stream_offset(start)))
+            offsets = self._parsed(start)
+            return self._built(self._planning().latest(offsets))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         with told_to_the_driver():
             self._planning().prepare_available_now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return slot_partitions(self._planning().ranges(planning.parse_stream_offset(start), planning.parse_stream_offset(end)))
+        with told_to_the_driver():
+            offsets = self._parsed(start), self._parsed(end)
+            return slot_partitions(self._planning().ranges(*offsets))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark's commits mean nothing to the source: nobody's group offsets are kept."""

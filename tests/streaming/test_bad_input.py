@@ -13,6 +13,7 @@ from tests.mirror_runs import Running, catch_up, config, create_topic, read_valu
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.recorded import RunIdentity
+from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import BatchRefused, ConfigError, DataLoss, TargetDataLoss
 from shallow_mirror.types import TopicPartition
 
@@ -69,6 +70,29 @@ def test_a_mirror_with_the_id_of_another_is_refused_and_the_other_goes_on(cluste
     write(clusters.source, clusters.name, ["b"])
     catch_up(first, spark)
     assert read_values(clusters.target, clusters.name) == ["a", "b"]
+
+
+def test_the_spark_checkpoint_of_another_mirror_is_refused_and_nothing_is_lost_by_an_empty_one(
+    clusters: Clusters, tmp_path: Path, spark: Any
+) -> None:
+    create_topic(clusters.source, clusters.name)
+    write(clusters.source, clusters.name, ["a"])
+
+    def settings(name: str, checkpoint: str) -> MirrorConfig:
+        return config(
+            tmp_path / name, clusters.source, clusters.target, [clusters.name],
+            mirror=f"{clusters.name}-{name}", topics={"target_name": f"{name}.{{topic}}"}, checkpoint=str(tmp_path / checkpoint),
+        )  # fmt: skip
+
+    one = settings("one", "shared")
+    catch_up(one, spark)
+    with pytest.raises(ConfigError, match=f"for the offset map {OffsetMap.open(one.tables).map_id}, .*folder of its own"):
+        catch_up(settings("two", "shared"), spark)
+    write(clusters.source, clusters.name, ["b"])
+    catch_up(settings("two", "own"), spark)
+    catch_up(settings("one", "shared"), spark)
+    for name in ("one", "two"):
+        assert read_values(clusters.target, f"{name}.{clusters.name}") == ["a", "b"]
 
 
 def test_a_transactional_id_of_another_application_is_refused_and_left_alone(

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from shallow_mirror.config import MirrorConfig
+from shallow_mirror.errors import ConfigError
 from shallow_mirror.streaming import mirror_ranges, planned_stream, session
 from shallow_mirror.streaming.micro_batch_planner import MicroBatchPlanner
 from shallow_mirror.streaming.plan_settings import PlanSettings
@@ -81,11 +83,26 @@ def test_an_arrow_batch_has_the_declared_schema() -> None:
 
 
 def test_options_are_text_and_the_reader_connects_to_nothing_when_made(tmp_path: Path) -> None:
-    options = planned_stream.options_of_mirror(_config(tmp_path), initial={A: 7}, parallelism=2)
+    options = planned_stream.options_of_mirror(_config(tmp_path), "m1", initial={A: 7}, parallelism=2)
     assert all(isinstance(value, str) for value in options.values())
     reader = mirror_ranges.RangeStreamReader(options)
     assert reader._planner is None
-    assert reader.initialOffset() == {"version": 1, "topics": {"orders": {"id": "idA", "partitions": {"0": 7}}}}
+    assert reader.initialOffset() == {"version": 1, "topics": {"orders": {"id": "idA", "partitions": {"0": 7}}}, "map": "m1"}
+    assert reader._planner is None
+
+
+@pytest.mark.parametrize(("kept", "written"), [({"map": "m2"}, "for the offset map m2"), ({}, "without an offset map")])
+def test_offsets_of_another_offset_map_are_refused_before_anything_is_asked(
+    kept: dict[str, str], written: str, tmp_path: Path
+) -> None:
+    reader = mirror_ranges.RangeStreamReader(planned_stream.options_of_mirror(_config(tmp_path), "m1", parallelism=2))
+    kept_offset = {"version": 1, "topics": {}, **kept}
+    for ask in (
+        lambda: reader.latestOffset(kept_offset, ReadAllAvailable()),
+        lambda: reader.partitions(kept_offset, kept_offset),
+    ):
+        with pytest.raises(ConfigError, match=rf"was written {written}, this stream is of the map m1: .*folder of its own"):
+            ask()
     assert reader._planner is None
 
 
@@ -105,7 +122,7 @@ def _run_available_now(spark: Any, config: MirrorConfig) -> list[list[tuple[Any,
     def collect(frame: DataFrame, _spark_batch_id: int) -> None:
         micro_batches.append(sorted(tuple(row) for row in frame.collect()))
 
-    stream = spark.readStream.format(mirror_ranges.NAME).options(**planned_stream.options_of_mirror(config)).load()
+    stream = spark.readStream.format(mirror_ranges.NAME).options(**planned_stream.options_of_mirror(config, "m1")).load()
     query = (
         stream.writeStream.foreachBatch(collect)
         .option("checkpointLocation", config.checkpoint)
@@ -138,7 +155,9 @@ def test_a_query_plans_bounded_micro_batches_takes_in_a_new_topic_and_ends(spark
 @pytest.mark.spark
 def test_client_properties_do_not_show_in_plans(spark: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     planned_stream.register(spark, TableSource)
-    frame = spark.readStream.format(mirror_ranges.NAME).options(**planned_stream.options_of_mirror(_config(tmp_path))).load()
+    frame = (
+        spark.readStream.format(mirror_ranges.NAME).options(**planned_stream.options_of_mirror(_config(tmp_path), "m1")).load()
+    )
     frame.explain(True)
     printed = capfd.readouterr().out
     assert "Physical Plan" in printed
