@@ -6,27 +6,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shallow_mirror.checkpoints.schema import DecidedSegment, in_source_order
 from shallow_mirror.errors import OffsetMapConflict
-from shallow_mirror.types import SegmentKind, SourcePartition, TargetPartition
+from shallow_mirror.types import EpochEnd, SegmentKind, SourcePartition, TargetPartition
 
 _KEYS = ["source_topic", "source_topic_id", "source_partition"]
 _LAST = ["source_end", "source_leader_epoch", "target_topic", "target_topic_id", "target_partition", "max_timestamp_ms"]
 POSITION_COLUMNS = [*_KEYS, "source_start", *_LAST, "target_end"]
+_EPOCH_END = "source_leader_epoch_end"
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
     """Everything below `offset` is accounted for.
 
-    `leader_epoch` is the source's at the last batch seen, `max_timestamp_ms` that of
-    the last batch that has one; None if there was none. All records copied so far lie below `target_end` on the target.
+    `epoch_end`: how far the source log was read of the last leader epoch that a batch had. `max_timestamp_ms` is that of the
+    last batch that has one. None if there was none. All records copied so far lie below `target_end` on the target.
     """
 
     offset: int
-    leader_epoch: int | None
     target: TargetPartition
+    epoch_end: EpochEnd | None = None
     max_timestamp_ms: int | None = None
     target_end: int = 0
 
@@ -39,7 +41,7 @@ def positions_of(rows: Iterable[pa.Table | pa.RecordBatch]) -> dict[SourcePartit
     last: pa.Table | None = None
     for piece in rows:
         table = pa.Table.from_batches([piece]) if isinstance(piece, pa.RecordBatch) else piece
-        table = table.select(POSITION_COLUMNS)
+        table = _with_epoch_ends(table.select(POSITION_COLUMNS))
         last = _last_rows(table if last is None else pa.concat_tables([last, table], promote_options="permissive"))
     return (
         {}
@@ -47,8 +49,8 @@ def positions_of(rows: Iterable[pa.Table | pa.RecordBatch]) -> dict[SourcePartit
         else {
             SourcePartition(*(one[key] for key in _KEYS)): Position(
                 one["source_end"],
-                one["source_leader_epoch"],
                 TargetPartition(one["target_topic"], one["target_topic_id"], one["target_partition"]),
+                None if one[_EPOCH_END] is None else EpochEnd(one["source_leader_epoch"], one[_EPOCH_END]),
                 one["max_timestamp_ms"],
                 one["target_end"] or 0,
             )
@@ -57,11 +59,16 @@ def positions_of(rows: Iterable[pa.Table | pa.RecordBatch]) -> dict[SourcePartit
     )
 
 
+def _with_epoch_ends(rows: pa.Table) -> pa.Table:
+    ends = pc.if_else(pc.is_valid(rows["source_leader_epoch"]), rows["source_end"], pa.scalar(None, pa.int64()))
+    return rows.append_column(_EPOCH_END, ends)
+
+
 def _last_rows(rows: pa.Table) -> pa.Table:
     ordered = rows.sort_by([("source_end", "ascending"), ("source_start", "ascending")])
-    wanted = [(name, "max" if name == "target_end" else "last") for name in POSITION_COLUMNS if name not in _KEYS]
+    wanted = [(name, "max" if name == "target_end" else "last") for name in rows.column_names if name not in _KEYS]
     grouped = ordered.group_by(_KEYS, use_threads=False).aggregate(wanted)
-    return grouped.rename_columns([*_KEYS, *(name for name, _ in wanted)]).select(POSITION_COLUMNS)
+    return grouped.rename_columns([*_KEYS, *(name for name, _ in wanted)]).select(rows.column_names)
 
 
 def moved_by(positions: Mapping[SourcePartition, Position], rows: Sequence[DecidedSegment]) -> dict[SourcePartition, Position]:
@@ -83,12 +90,12 @@ def moved_by(positions: Mapping[SourcePartition, Position], rows: Sequence[Decid
         )
         if not is_whole:
             raise OffsetMapConflict(f"{segment.source.topic_partition}: source and target range of a segment differ: {segment}")
-        leader_epoch = segment.source_leader_epoch
-        if leader_epoch is None and last is not None:
-            leader_epoch = last.leader_epoch
+        epoch_end = None if last is None else last.epoch_end
+        if segment.source_leader_epoch is not None:
+            epoch_end = EpochEnd(segment.source_leader_epoch, segment.source_end)
         timestamp_ms = segment.max_timestamp_ms
         if timestamp_ms is None and last is not None:
             timestamp_ms = last.max_timestamp_ms
         target_end = max(segment.target_end or 0, 0 if last is None else last.target_end)
-        moved[segment.source] = Position(segment.source_end, leader_epoch, segment.target, timestamp_ms, target_end)
+        moved[segment.source] = Position(segment.source_end, segment.target, epoch_end, timestamp_ms, target_end)
     return moved

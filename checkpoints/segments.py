@@ -35,6 +35,7 @@ class _Row:
     size_bytes: int = 0
     max_timestamp_ms: int | None = None
     source_leader_epoch: int | None = None
+    """None as well where the row goes on behind its last batch: it says how far that epoch reaches."""
     source_producer_id: int | None = None
     source_producer_epoch: int | None = None
     coordinator_epoch: int | None = None
@@ -141,8 +142,9 @@ class SegmentBuilder:
         last.batch_count += row.batch_count
         last.rebuilt_batch_count += row.rebuilt_batch_count
         last.size_bytes += row.size_bytes
+        last.source_leader_epoch = row.source_leader_epoch
         if row.max_timestamp_ms is not None:
-            last.max_timestamp_ms, last.source_leader_epoch = row.max_timestamp_ms, row.source_leader_epoch
+            last.max_timestamp_ms = row.max_timestamp_ms
 
     def _segment(self, row: _Row) -> Segment:
         return Segment(

@@ -170,6 +170,7 @@ class MicroBatchSink:
             self._job,
             decision=decision,
             positions=positions,
+            epoch_ends={source: position.epoch_end for source, position in known.items() if position.epoch_end},
             target_ends={one.target.topic_partition: one.target_end for one in known.values() if one.target_end},
             routes=dict(self._targets.known),
             time_left_ms=self._job.transaction_timeout_ms * TASK_SHARE,

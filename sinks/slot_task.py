@@ -30,8 +30,10 @@ from shallow_mirror.errors import BatchRefused, MirrorError, Retriable, TargetDa
 from shallow_mirror.sinks.protocol import SlotResult
 from shallow_mirror.sinks.slot_names import transactional_id
 from shallow_mirror.sinks.slot_reading import DirectReading, ReadingLimits, ReadPart, RowReading, SlotReading, known_only
+from shallow_mirror.sinks.source_log import SourceLogs
 from shallow_mirror.types import (
     BatchLimits,
+    EpochEnd,
     IsolationLevel,
     PlannedRange,
     SlotTxn,
@@ -77,7 +79,8 @@ class RoutedTopic:
 class SlotJob:
     """Everything a task needs, carried in the closure of one micro-batch.
 
-    `positions` are source offsets from the offset map, `target_ends` the ends of what it knows on the target.
+    `positions` are source offsets from the offset map, `epoch_ends` up to where it knows a leader epoch of the source,
+    `target_ends` the ends of what it knows on the target.
     `time_left_ms` is what remains of the micro-batch's deadline when the task starts (clocks of different machines are
     never compared). `max_segments` bounds the rows a slot may return: it stops at a batch boundary and the rest is read in
     another round.
@@ -91,6 +94,7 @@ class SlotJob:
     target: ClientConfig
     routes: Mapping[str, RoutedTopic]
     positions: Mapping[SourcePartition, int]
+    epoch_ends: Mapping[SourcePartition, EpochEnd]
     target_ends: Mapping[TopicPartition, int]
     isolation: IsolationLevel
     fetch_bytes: int
@@ -148,7 +152,8 @@ def run_slot(job: SlotJob, rows: Iterator[pa.RecordBatch], *, is_planned_ranges:
         slot = _OpenSlot(job, _input_partition(), target, deadline)
         if attempt:
             slot.clean_up(places)
-        return _copy(job, RowReading(source, rows, slot.number, positions, limits), positions, slot)
+        logs = SourceLogs(source, job.epoch_ends, deadline)
+        return _copy(job, RowReading(source, rows, slot.number, positions, limits), positions, logs, slot)
     ranges = [one for arrow_batch in rows for one in ranges_of(arrow_batch)]
     patience, tries = deadline.sooner(SLOT_PATIENCE_MS), 0
     while True:
@@ -156,7 +161,8 @@ def run_slot(job: SlotJob, rows: Iterator[pa.RecordBatch], *, is_planned_ranges:
         try:
             if attempt or tries:
                 slot.clean_up(places)
-            return _copy(job, DirectReading(source, ranges, positions, limits), positions, slot)
+            logs = SourceLogs(source, job.epoch_ends, deadline)
+            return _copy(job, DirectReading(source, ranges, positions, limits), positions, logs, slot)
         except Retriable as error:
             if type(error) is not Retriable or patience.is_over():
                 raise  # a fenced epoch may mean that another run took over: only the driver can tell
@@ -176,7 +182,9 @@ def _input_partition() -> int:
     return int(context.partitionId())
 
 
-def _copy(job: SlotJob, reading: SlotReading, positions: Mapping[SourcePartition, int], slot: _OpenSlot) -> SlotResult:
+def _copy(
+    job: SlotJob, reading: SlotReading, positions: Mapping[SourcePartition, int], logs: SourceLogs, slot: _OpenSlot
+) -> SlotResult:
     builders: dict[SourcePartition, SegmentBuilder] = {}
     moved = dict(positions)
 
@@ -189,6 +197,7 @@ def _copy(job: SlotJob, reading: SlotReading, positions: Mapping[SourcePartition
     for parts in reading:
         admitted: list[_AdmittedPart] = []
         for part in parts:
+            logs.require_continued_by(part)
             admitted.append(_admit(job, part, moved[part.source]))
             moved[part.source] = admitted[-1].admission.next_position
         slot.copy(admitted, builder_of)

@@ -303,6 +303,7 @@ class _Run:
             target=config.target.client,
             routes={},
             positions={},
+            epoch_ends={},
             target_ends={},
             isolation=config.read.isolation_level,
             fetch_bytes=config.read.fetch_bytes,

@@ -80,6 +80,15 @@ def two_clusters(no_child_process_is_left: None, tmp_path_factory: pytest.TempPa
 
 
 @pytest.fixture(scope="session")
+def stoppable_clusters(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoClusters]:
+    """For tests that stop brokers and change their files. Logs are cleaned at once."""
+    cleans_at_once = {"log.cleaner.backoff.ms": "100", "log.initial.task.delay.ms": "100"}
+    nodes = start_clusters(tmp_path_factory.mktemp("stoppable"), 2, properties=cleans_at_once)
+    yield TwoClusters(source=nodes[0], target=nodes[1])
+    stop_clusters(nodes)
+
+
+@pytest.fixture(scope="session")
 def source_cluster(two_clusters: TwoClusters) -> LocalKafka:
     return two_clusters.source
 

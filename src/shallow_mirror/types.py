@@ -40,6 +40,14 @@ class TargetPartition:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """A leader epoch of a log, and the offset behind its last record. An answer of -1, -1: the log never had such an epoch."""
+
+    leader_epoch: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetRange:
     """Half-open [start, end) of Kafka offsets."""
 

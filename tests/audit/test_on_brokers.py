@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,6 @@ from shallow_mirror.audit import Report, Unchecked, verify
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.schema import table_uri
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.local_kafka.node import start_clusters, stop_clusters
 from shallow_mirror.wire.header import LOG_APPEND_TIME_BIT
 
 pytestmark = pytest.mark.brokers
@@ -43,7 +42,6 @@ pytestmark = pytest.mark.brokers
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 TODAY_MS = int(time.time() * 1000)
 BASE_TIMESTAMP_POS, MAX_TIMESTAMP_POS = 27, 35
-CLEANS_AT_ONCE = {"log.cleaner.backoff.ms": "100", "log.initial.task.delay.ms": "100"}
 COMPACTED = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.01",
@@ -73,12 +71,9 @@ OLD_LOGS = (
 )
 
 
-@pytest.fixture(scope="module")
-def clusters(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoClusters]:
-    """Of this module's own: they are stopped, and their files changed."""
-    nodes = start_clusters(tmp_path_factory.mktemp("kafka"), 2, properties=CLEANS_AT_ONCE)
-    yield TwoClusters(source=nodes[0], target=nodes[1])
-    stop_clusters(nodes)
+@pytest.fixture
+def clusters(stoppable_clusters: TwoClusters) -> TwoClusters:
+    return stoppable_clusters
 
 
 def conf_of(folder: Path, clusters: TwoClusters, *topics: str) -> Path:

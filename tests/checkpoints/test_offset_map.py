@@ -29,7 +29,7 @@ from shallow_mirror.checkpoints.schema import (
 )
 from shallow_mirror.checkpoints.table_writer import CommitFailed, Condition
 from shallow_mirror.errors import ConfigError, Fenced, MirrorError, OffsetMapConflict, OutcomeUnknown
-from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
+from shallow_mirror.types import EpochEnd, Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 SOURCE = SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", 0)
 OTHER = replace(SOURCE, partition=1)
@@ -398,7 +398,7 @@ def test_kept_positions_are_those_of_the_table(tmp_path: Path) -> None:
     decide(owner, data(3, 5, epoch=7), other(SegmentKind.ABORT, 5, 6))
     owner.settle()
     kept = owner.positions()
-    assert (kept[SOURCE].offset, kept[SOURCE].leader_epoch, kept[OTHER].offset) == (6, 7, 0)
+    assert (kept[SOURCE].offset, kept[SOURCE].epoch_end, kept[OTHER].offset) == (6, EpochEnd(7, 5), 0)
     assert settled(tmp_path, "two").positions() == kept == OffsetMap.open(str(tmp_path)).positions()
 
 

@@ -97,6 +97,25 @@ def _list_offsets(state: ClusterState, node_id: int, body: Any, change: Change) 
     return response(throttle_time_ms=change.throttle_ms, topics=topics)
 
 
+def _offset_for_leader_epoch(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    response = answer_type("OffsetForLeaderEpoch")
+    topic, partition = response.OffsetForLeaderTopicResult, response.OffsetForLeaderTopicResult.EpochEndOffset
+
+    def found(place: Place, part: Any) -> tuple[int, int]:
+        log = state.log_of(place)
+        log.check_leader(node_id, part.current_leader_epoch)
+        return log.end_of_epoch(part.leader_epoch)
+
+    def answered(name: str, part: Any) -> Any:
+        place = (name, part.partition)
+        code, end, _ = attempt(change, lambda: found(place, part), place)
+        epoch, offset = (-1, -1) if end is None or code else end
+        return partition(partition=part.partition, error_code=code, leader_epoch=epoch, end_offset=offset)
+
+    topics = [topic(topic=one.topic, partitions=[answered(one.topic, part) for part in one.partitions]) for one in body.topics]
+    return response(throttle_time_ms=change.throttle_ms, topics=topics)
+
+
 def _fetch(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
     """Waits, as a broker does, until there is enough or the time is over."""
     response = answer_type("Fetch")
@@ -319,6 +338,7 @@ _HANDLERS: dict[str, Callable[[ClusterState, int, Any, Change], Any]] = {
     "ApiVersions": api_versions,
     "Metadata": _metadata,
     "ListOffsets": _list_offsets,
+    "OffsetForLeaderEpoch": _offset_for_leader_epoch,
     "Fetch": _fetch,
     "Produce": _produce,
     "FindCoordinator": txn_apis.find_coordinator,

@@ -12,6 +12,7 @@ _MODULES = {
     "Produce": (producer, 9),
     "Fetch": (consumer, 12),
     "ListOffsets": (consumer, 6),
+    "OffsetForLeaderEpoch": (consumer, 4),
     "Metadata": (metadata, 10),
     "OffsetFetch": (consumer, 7),
     "FindCoordinator": (metadata, 3),

@@ -247,7 +247,7 @@ class PartitionLog:
     def read(self, offset: int, isolation_level: int, max_bytes: int, *, is_first: bool, last_fetched_epoch: int = -1) -> Read:
         """Within one log segment, cut by bytes. `is_first`: nothing was read for this request yet, so one batch comes whatever its size."""
         if last_fetched_epoch >= 0:
-            epoch, end_offset = self._end_of_epoch(last_fetched_epoch)
+            epoch, end_offset = self.end_of_epoch(last_fetched_epoch)
             if epoch < 0:
                 raise Refused(1, "unknown last fetched epoch")
             if epoch < last_fetched_epoch or end_offset < offset:
@@ -275,7 +275,7 @@ class PartitionLog:
             upper, size = one.header.last_offset + 1, size - len(one.data)
         return upper
 
-    def _end_of_epoch(self, asked: int) -> tuple[int, int]:
+    def end_of_epoch(self, asked: int) -> tuple[int, int]:
         """(epoch, end offset), -1/-1 for an epoch that never was."""
         if asked > self.leader_epoch:
             return -1, -1

@@ -188,6 +188,12 @@ class RawClient:
         answer = self.ask("ListOffsets", replica_id=-1, isolation_level=isolation, topics=asked)
         return answer.topics[0].partitions[0]
 
+    def epoch_end(self, topic: str, leader_epoch: int, *, epoch: int = -1) -> Any:
+        kind = request_type("OffsetForLeaderEpoch").OffsetForLeaderTopic
+        part = kind.OffsetForLeaderPartition(partition=0, current_leader_epoch=epoch, leader_epoch=leader_epoch)
+        answer = self.ask("OffsetForLeaderEpoch", replica_id=-1, topics=[kind(topic=topic, partitions=[part])])
+        return answer.topics[0].partitions[0]
+
     def fetch(
         self,
         topic: str,

@@ -275,6 +275,18 @@ def test_fetch_and_list_offsets_have_their_errors(peer: Peer) -> None:
     assert [client.list_offsets(topic, when).offset for when in (-2, -1, 0, 1_000, 1_001)] == [0, 3, 0, 0, -1]
 
 
+def test_how_far_a_leader_epoch_reaches(peer: Peer) -> None:
+    peer.create()
+    peer.produce(batch(0, 3))
+    client, topic = peer.client, peer.topic
+    known = client.epoch_end(topic, 0)
+    assert (known.error_code, known.leader_epoch, known.end_offset) == (0, 0, 3)
+    later = client.epoch_end(topic, 7)
+    assert (later.error_code, later.leader_epoch, later.end_offset) == (0, -1, -1)
+    assert client.epoch_end(topic, 0, epoch=9).error_code == 75
+    assert client.epoch_end(f"{topic}-missing", 0).error_code == 3
+
+
 def test_a_log_that_ends_in_front_of_the_position_is_shown_as_diverging(peer: Peer) -> None:
     peer.create()
     part = peer.client.fetch(peer.topic, 5, last_fetched_epoch=0)

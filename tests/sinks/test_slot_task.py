@@ -26,6 +26,7 @@ from shallow_mirror.streaming.kafka_batches import RowReader
 from shallow_mirror.streaming.mirror_ranges import arrow_batch_of
 from shallow_mirror.types import (
     BatchLimits,
+    EpochEnd,
     IsolationLevel,
     LogAppendTimePolicy,
     PlannedRange,
@@ -68,6 +69,7 @@ class Clusters:
             "target": _client(self.target),
             "routes": {"orders": RoutedTopic(target_topic="copy", target_topic_id="t", limits=LIMITS)},
             "positions": positions,
+            "epoch_ends": {},
             "target_ends": {},
             "isolation": IsolationLevel.READ_COMMITTED,
             "fetch_bytes": 1 << 16,
@@ -203,6 +205,62 @@ def test_a_target_whose_log_goes_on_below_what_was_copied_before_is_named(cluste
         TargetDataLoss, match=r"^target copy-0: new records were given offset 0, .* reach offset 7: .*created again"
     ):
         clusters.run(clusters.job({A: 0}, target_ends={TopicPartition("copy", 0): 7}), planned(A, 2))
+
+
+@pytest.fixture
+def two_epochs(clusters: Clusters) -> Clusters:
+    """Source offsets 0 to 4 of leader epoch 0, 5 to 8 of epoch 1; then the log is cut at 3, and epoch 2 goes on from there."""
+    source, log = clusters.source, clusters.source.log("orders", 0)
+    source.seed(("orders", 0), batch(0, 3, leader_epoch=0), batch(3, 2, leader_epoch=0))
+    log.move(1)
+    source.seed(("orders", 0), batch(5, 4, leader_epoch=1))
+    return clusters
+
+
+def cut_at(clusters: Clusters, offset: int) -> None:
+    clusters.source.log("orders", 0).truncate(offset)
+    clusters.source.seed(("orders", 0), batch(offset, 10, leader_epoch=2))
+
+
+@pytest.mark.parametrize(("known", "asked"), [(EpochEnd(0, 5), 1), (EpochEnd(1, 5), 0), (None, 0)])
+def test_a_log_that_goes_on_with_a_new_leader_is_asked_about_once(
+    two_epochs: Clusters, known: EpochEnd | None, asked: int
+) -> None:
+    result = two_epochs.run(two_epochs.job({A: 5}, epoch_ends={A: known} if known else {}), planned(A, 9))
+    assert [(one.source_start, one.source_end) for one in result.segments] == [(5, 9)]
+    assert two_epochs.source.asked("OffsetForLeaderEpoch") == asked
+
+
+@pytest.mark.parametrize(
+    ("cut", "known", "differs"),
+    [
+        (3, EpochEnd(0, 5), "up to 5 records of leader epoch 0 were copied, and it holds others from offset 3 on"),
+        (7, EpochEnd(1, 9), "up to 9 records of leader epoch 1 were copied, and it holds others from offset 7 on"),
+        (3, EpochEnd(1, 9), "up to 9 records of leader epoch 1 were copied, and it holds others from offset 3 on"),
+        (3, EpochEnd(7, 9), "up to 9 records of leader epoch 7 were copied, and it holds others at an offset that nobody knows"),
+    ],
+)
+def test_a_log_that_was_cut_and_went_on_is_refused_before_anything_is_written(
+    two_epochs: Clusters, cut: int, known: EpochEnd, differs: str
+) -> None:
+    cut_at(two_epochs, cut)
+    with pytest.raises(DataLoss, match=differs):
+        two_epochs.run(two_epochs.job({A: known.end}, epoch_ends={A: known}), planned(A, cut + 10))
+    assert two_epochs.target.log("copy", 0).batches == []
+
+
+def test_a_log_that_is_cut_between_two_answers_is_refused(two_epochs: Clusters) -> None:
+    source = two_epochs.source
+    alter_once = iter([lambda: cut_at(two_epochs, 7)])
+
+    def cut(answer: Any) -> None:
+        for one in alter_once:
+            one()
+
+    source.alter_answers("Fetch", cut)
+    job = two_epochs.job({A: 5}, epoch_ends={A: EpochEnd(0, 5)})
+    with pytest.raises(DataLoss, match="up to 9 records of leader epoch 1 were copied, and it holds others from offset 7 on"):
+        two_epochs.run(job, planned(A, 17))
 
 
 def test_bytes_that_were_damaged_behind_their_producer_are_named_corrupt(clusters: Clusters) -> None:

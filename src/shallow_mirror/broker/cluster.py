@@ -25,7 +25,7 @@ from shallow_mirror.broker.messages import call, check_versions, request_class
 from shallow_mirror.broker.transport import Transport
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, Retriable
-from shallow_mirror.types import IsolationLevel, TopicPartition
+from shallow_mirror.types import EpochEnd, IsolationLevel, TopicPartition
 
 BACK_OFF_MS = (5, 10, 20, 50, 100, 200, 500, 1000)
 """Pauses between tries, jittered by half; the last one repeats until the deadline."""
@@ -263,6 +263,36 @@ class Cluster:
                     self._raise_for(one.error_code, f"listing the offset of {place}")
                     found[place] = ListedOffset(one.offset, one.timestamp, one.leader_epoch)
         return _all_of(timestamps, found, "ListOffsets")
+
+    def epoch_ends(self, leader_epochs: Mapping[TopicPartition, int], deadline: Deadline) -> dict[TopicPartition, EpochEnd]:
+        """How far a leader epoch of each log reaches (KIP-320); of the next lower epoch where the log has no record of it."""
+        self._own_process()
+        return self.retrying("asking for leader epochs", lambda one: self._epoch_ends(leader_epochs, one), deadline)
+
+    def _epoch_ends(self, leader_epochs: Mapping[TopicPartition, int], deadline: Deadline) -> dict[TopicPartition, EpochEnd]:
+        topic = request_class("OffsetForLeaderEpoch").OffsetForLeaderTopic
+        found: dict[TopicPartition, EpochEnd] = {}
+        for node_id, members in self._by_leader(leader_epochs, deadline).items():
+            asked = [
+                topic(
+                    topic=name,
+                    partitions=[
+                        topic.OffsetForLeaderPartition(
+                            partition=one, current_leader_epoch=-1, leader_epoch=leader_epochs[TopicPartition(name, one)]
+                        )
+                        for one in partitions
+                    ],
+                )
+                for name, partitions in members.items()
+            ]
+            connection = self.connection(node_id, _CONTROL, deadline)
+            answer = call(connection, "OffsetForLeaderEpoch", deadline, replica_id=-1, topics=asked)
+            for answered in answer.topics:
+                for one in answered.partitions:
+                    place = TopicPartition(answered.topic, one.partition)
+                    self._raise_for(one.error_code, f"asking for the leader epochs of {place}")
+                    found[place] = EpochEnd(one.leader_epoch, one.end_offset)
+        return _all_of(leader_epochs, found, "OffsetForLeaderEpoch")
 
     def describe_producers(
         self, places: Sequence[TopicPartition], deadline: Deadline

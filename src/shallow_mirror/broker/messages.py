@@ -16,7 +16,14 @@ from kafka.protocol.admin import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
 )
-from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse, OffsetFetchRequest, OffsetFetchResponse
+from kafka.protocol.consumer import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
 from kafka.protocol.metadata import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -46,6 +53,7 @@ _USED: dict[str, tuple[Any, Any, int]] = {
     "ApiVersions": (ApiVersionsRequest, ApiVersionsResponse, 3),
     "Metadata": (MetadataRequest, MetadataResponse, 10),
     "ListOffsets": (ListOffsetsRequest, ListOffsetsResponse, 6),
+    "OffsetForLeaderEpoch": (OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, 4),
     "FindCoordinator": (FindCoordinatorRequest, FindCoordinatorResponse, 3),
     "InitProducerId": (InitProducerIdRequest, InitProducerIdResponse, 4),
     "AddPartitionsToTxn": (AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, 3),

@@ -1,0 +1,60 @@
+"""Executor: is a source log still the one that was copied so far? KIP-320.
+
+Batches of one leader epoch were appended by one leader, one behind the other: where epochs are equal, a log goes on. Where
+the epoch of a batch differs from that of the batch before it, the leader is asked how far the older epoch reaches. An unclean
+leader election, or a lost disk, cut it in front of what was read of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import DataLoss
+from shallow_mirror.sinks.slot_reading import ReadPart
+from shallow_mirror.types import EpochEnd, SourcePartition
+from shallow_mirror.wire.batch_index import BatchIndex
+
+
+class SourceLogs:
+    """The logs of one slot. `known` says of each source partition how far its last leader epoch was read; none: not checked."""
+
+    def __init__(self, source: Cluster, known: Mapping[SourcePartition, EpochEnd], deadline: Deadline) -> None:
+        self._source, self._deadline = source, deadline
+        self._known = dict(known)
+
+    def require_continued_by(self, part: ReadPart) -> None:
+        """Raises DataLoss where the log is another one by now, Retriable. Asks nothing while leader epochs stay as they are."""
+        before = self._known.get(part.source)
+        for after in _epoch_ends(part.index):
+            if before is not None and before.leader_epoch != after.leader_epoch:
+                self._require(part.source, before)
+            before = after
+        if before is not None:
+            self._known[part.source] = before
+
+    def _require(self, source: SourcePartition, read: EpochEnd) -> None:
+        place = source.topic_partition
+        found = self._source.epoch_ends({place: read.leader_epoch}, self._deadline)[place]
+        if found.leader_epoch == read.leader_epoch and found.end >= read.end:
+            return
+        differs = f"from offset {found.end} on" if 0 <= found.end < read.end else "at an offset that nobody knows any more"
+        raise DataLoss(
+            place,
+            read.end,
+            None,
+            f"the log is not the one that was copied: up to {read.end} records of leader epoch {read.leader_epoch} were copied, "
+            f"and it holds others {differs} (an unclean leader election, a lost disk). What lies in front of that was copied "
+            "as it is",
+        )
+
+
+def _epoch_ends(index: BatchIndex) -> Iterator[EpochEnd]:
+    """How far each leader epoch reaches, in the order of batches. Message sets of before Kafka 0.11 have none."""
+    epochs = index.headers["partition_leader_epoch"]
+    for i in np.flatnonzero(np.append(epochs[1:] != epochs[:-1], len(epochs) > 0)).tolist():
+        if epochs[i] >= 0:
+            yield EpochEnd(int(epochs[i]), int(index.last_offset[i]) + 1)
