@@ -76,7 +76,14 @@ class DirectReading:
         self._reader = RangeReader(
             cluster,
             [
-                ReadRange(one.source.topic_partition, one.leader_epoch, positions[one.source], one.end, one.bytes_per_offset)
+                ReadRange(
+                    one.source.topic_partition,
+                    one.leader_epoch,
+                    positions[one.source],
+                    one.end,
+                    one.bytes_per_offset,
+                    one.source.topic_id,
+                )
                 for one in pending
             ],
             isolation=limits.isolation,

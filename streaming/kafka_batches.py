@@ -167,7 +167,8 @@ class _Reading:
 
     def _range(self, place: TopicPartition) -> ReadRange:
         planned = self._planned[place]
-        return ReadRange(place, planned.leader_epoch, self._rows[place].position, planned.end, planned.bytes_per_offset)
+        position, source = self._rows[place].position, planned.source
+        return ReadRange(place, planned.leader_epoch, position, planned.end, planned.bytes_per_offset, source.topic_id)
 
     def _expired(self, loss: DataLoss) -> Iterator[pa.RecordBatch]:
         """With failOnDataLoss=false what retention deleted has a row of kind expired; a log that ends too early does not."""

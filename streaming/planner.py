@@ -125,6 +125,7 @@ class Planner:
                 position=starts[one],
                 end=starts[one] + 1,
                 bytes_per_offset=planning.UNKNOWN_BYTES_PER_OFFSET,
+                topic_id=one.topic_id,
             )
             for name, one in sorted(by_name.items())
         ]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shallow_mirror.errors import DataLoss
+from shallow_mirror.errors import DataLoss, TopicCreatedAgain
 from shallow_mirror.types import PlannedRange, Segment, SegmentKind, SourcePartition
 
 Offsets = Mapping[SourcePartition, int]
@@ -71,12 +71,7 @@ def require_same_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> None:
     for source, offset in sorted(offsets.items()):
         found = topic_ids.get(source.topic, source.topic_id)
         if found != source.topic_id:
-            raise DataLoss(
-                source.topic_partition,
-                offset,
-                None,
-                f"the topic was deleted and created again (topic id {source.topic_id} became {found})",
-            )
+            raise TopicCreatedAgain(source.topic_partition, offset, source.topic_id, found)
 
 
 def require_not_truncated(start: Offsets, ends: Offsets) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from shallow_mirror.types import TopicPartition
 
@@ -48,6 +49,18 @@ class DataLoss(MirrorError):
 
     def __reduce__(self) -> tuple[type[DataLoss], tuple[TopicPartition, int, int | None, str]]:
         return type(self), (self.topic_partition, self.expected_offset, self.log_start_offset, self.detail)
+
+
+class TopicCreatedAgain(DataLoss):
+    """The source topic was deleted, and another one has its name: offsets mean other records now."""
+
+    def __init__(self, topic_partition: TopicPartition, expected_offset: int, before: str, after: str) -> None:
+        self.before, self.after = before, after
+        detail = f"the topic was deleted and created again (topic id {before} became {after})"
+        super().__init__(topic_partition, expected_offset, None, detail)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.topic_partition, self.expected_offset, self.before, self.after)
 
 
 class TargetDataLoss(MirrorError):

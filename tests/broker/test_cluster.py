@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.fakes.changes import AS_IT_SHOULD, Change, after, error, held, hostile
 from tests.fakes.clients import SleepingClock, client_of
-from tests.fakes.kafka_codec import API_KEYS
+from tests.fakes.kafka_codec import API_KEYS, VERSIONS
 from tests.fakes.record_rules import header_of
 from tests.fakes.strict_broker import StrictCluster
 from tests.record_batches import batch
@@ -216,8 +216,9 @@ def test_a_broker_that_leaves_the_versions_out_is_refused_with_all_of_them(
 ) -> None:
     def old(answer: Any) -> None:
         for one in answer.api_keys:
-            if one.api_key in (API_KEYS["Fetch"], API_KEYS["ListOffsets"]):
-                one.max_version -= 1
+            for api in ("Fetch", "ListOffsets"):
+                if one.api_key == API_KEYS[api]:
+                    one.max_version = VERSIONS[api] - 1
         answer.api_keys = [one for one in answer.api_keys if one.api_key != API_KEYS["EndTxn"]]
 
     fake.alter_answers("ApiVersions", old)

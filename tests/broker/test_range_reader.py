@@ -6,6 +6,7 @@ import contextlib
 import random
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ from tests.record_batches import batch, marker, message
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.range_reader import IndexedPartition, RangeReader, ReadRange
-from shallow_mirror.errors import ConfigError, CorruptBatch, DataLoss, MirrorError, Retriable
+from shallow_mirror.errors import ConfigError, CorruptBatch, DataLoss, MirrorError, Retriable, TopicCreatedAgain
 from shallow_mirror.types import IsolationLevel, TopicPartition
 from shallow_mirror.wire.records import open_batch
 
@@ -152,6 +153,33 @@ def test_batches_behind_the_end_come_along_and_are_not_owned(fake: StrictCluster
     assert [base for base, _ in reading.run()[A]] == [0, 1, 2, 3]
     assert reading.parts == [(A, 10)]
     assert reading.reader.positions() == {A: 4}
+
+
+def with_id(fake: StrictCluster, client: Cluster, clock: SleepingClock, place: TopicPartition, end: int) -> ReadRange:
+    return replace(whole(place, end), topic_id=client.metadata([place.topic], clock.deadline()).topics[place.topic].topic_id)
+
+
+@pytest.mark.parametrize(("is_newest", "version"), [(True, 13), (False, 12)])
+def test_a_topic_is_read_by_its_id_where_the_broker_knows_how(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, is_newest: bool, version: int
+) -> None:
+    fake.is_newest = is_newest
+    end = fill(fake, A, [3, 1, 4])
+    read = Reading(client, clock, with_id(fake, client, clock, A, end)).run()
+    assert read == {A: stored(fake, A, 0, end)}
+    assert {one.version for one in fake.bodies("Fetch")} == {version}
+
+
+def test_a_topic_that_was_created_again_is_not_read_in_the_place_of_the_one_that_was_asked_for(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    end = fill(fake, A, [3, 1, 4])
+    wanted = with_id(fake, client, clock, A, end)
+    fake.delete_topic(A.topic)
+    fake.create_topic(A.topic, 3)
+    fill(fake, A, [3, 1, 4])
+    with pytest.raises(TopicCreatedAgain, match=f"expected offset 0: .*topic id {wanted.topic_id} became"):
+        Reading(client, clock, wanted).run()
 
 
 def test_an_empty_range_asks_nothing(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:

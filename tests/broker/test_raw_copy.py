@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.mirror_runs import wait_for
 
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
@@ -25,7 +26,7 @@ from shallow_mirror.broker.txn import (
     write_receipt,
 )
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import DataLoss, ProducerEpochFenced
+from shallow_mirror.errors import DataLoss, ProducerEpochFenced, TopicCreatedAgain
 from shallow_mirror.types import IsolationLevel, SlotTxn, TopicPartition
 from shallow_mirror.wire.header import BATCH_HEADER_BYTES
 from shallow_mirror.wire.restamp import restamp
@@ -184,6 +185,28 @@ def test_a_position_beyond_the_log_end_is_data_loss_with_both_offsets(two_cluste
     reader = RangeReader(source, ranges, isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=1 << 16, deadline=deadline())
     with pytest.raises(DataLoss, match=r"expected offset 7.*ends at 0"):
         list(reader)
+    source.close()
+
+
+def test_a_topic_that_was_created_again_is_refused_by_its_id_and_never_read(two_clusters: Any, topic_name: str) -> None:
+    node, place = two_clusters.source, TopicPartition(topic_name, 0)
+    source, admin = cluster_of(node), AdminClient({"bootstrap.servers": node.bootstrap})
+    create(node, topic_name)
+    write(node, topic_name, 4)
+    topic_id = source.metadata([topic_name], deadline()).topics[topic_name].topic_id
+
+    def read() -> int:
+        ranges = [ReadRange(place, -1, 0, 10, 1.0, topic_id)]
+        reader = RangeReader(source, ranges, isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=1 << 16, deadline=deadline())
+        return sum(int(part.index.headers["records_count"].sum()) for response in reader for part in response)
+
+    assert read() == 10
+    admin.delete_topics([topic_name])[topic_name].result()
+    wait_for("the end of the topic", lambda: topic_name not in admin.list_topics(timeout=10).topics)
+    create(node, topic_name)
+    write(node, topic_name, 4)
+    with pytest.raises(TopicCreatedAgain, match=f"expected offset 0: .*topic id {topic_id} became"):
+        read()
     source.close()
 
 

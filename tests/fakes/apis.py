@@ -11,7 +11,7 @@ from tests.fakes.attempts import attempt
 from tests.fakes.changes import Change
 from tests.fakes.cluster_state import ClusterState
 from tests.fakes.coordinators import Place
-from tests.fakes.kafka_codec import API_KEYS, VERSIONS, Request, UnreadableRequest, answer_type
+from tests.fakes.kafka_codec import API_KEYS, NEWER_VERSIONS, VERSIONS, Request, UnreadableRequest, answer_type
 from tests.fakes.partition_log import Appended, Read
 from tests.fakes.record_rules import HEADER_BYTES, Header, Refused, header_of, one_batch
 
@@ -24,7 +24,9 @@ def answer(state: ClusterState, node_id: int, request: Request, change: Change) 
 
 def api_versions(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
     entry = answer_type("ApiVersions").ApiVersion
-    ranges = [entry(api_key=key, min_version=0, max_version=VERSIONS[api]) for api, key in sorted(API_KEYS.items())]
+    highest = {api: max(version, *newer) for api, version in VERSIONS.items() if (newer := NEWER_VERSIONS.get(api))}
+    newest = VERSIONS | (highest if state.is_newest else {})
+    ranges = [entry(api_key=key, min_version=0, max_version=newest[api]) for api, key in sorted(API_KEYS.items())]
     return answer_type("ApiVersions")(
         error_code=change.code_of(None), api_keys=ranges, throttle_time_ms=0, supported_features=[], finalized_features_epoch=-1
     )
@@ -118,7 +120,7 @@ def _offset_for_leader_epoch(state: ClusterState, node_id: int, body: Any, chang
 
 def _fetch(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
     """Waits, as a broker does, until there is enough or the time is over."""
-    response = answer_type("Fetch")
+    response = answer_type("Fetch", body.version)
     if (body.session_id, body.session_epoch) != (0, -1):
         return response(throttle_time_ms=0, error_code=70, session_id=0, responses=[])
     if change.throttle_ms or (change.error_code and change.only is None):
@@ -134,13 +136,25 @@ def _fetch(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
     state.lock.wait_for(is_enough, timeout=max(body.max_wait_ms, 0) / 1000)
     topics: dict[str, list[Any]] = {}
     for (name, index), code, read in found:
-        topics.setdefault(name, []).append(_fetched(state, (name, index), code, read, body.isolation_level))
+        part = _fetched(state, response.FetchableTopicResponse.PartitionData, (name, index), code, read, body.isolation_level)
+        topics.setdefault(name, []).append(part)
+    ids = {_name_of(state, body, topic): topic.topic_id for topic in body.topics}
     return response(
         throttle_time_ms=0,
         error_code=0,
         session_id=0,
-        responses=[response.FetchableTopicResponse(topic=name, partitions=members) for name, members in topics.items()],
+        responses=[
+            response.FetchableTopicResponse(topic=name, topic_id=ids[name], partitions=members)
+            for name, members in topics.items()
+        ],
     )
+
+
+def _name_of(state: ClusterState, body: Any, topic: Any) -> str:
+    """The id's own text for an id that no topic has."""
+    if body.version < NEWER_VERSIONS["Fetch"][0]:
+        return str(topic.topic)
+    return next((name for name, known in state.topic_ids.items() if known == topic.topic_id), str(topic.topic_id))
 
 
 def _read_all(state: ClusterState, node_id: int, body: Any, change: Change) -> list[tuple[Place, int, Read | None]]:
@@ -148,6 +162,8 @@ def _read_all(state: ClusterState, node_id: int, body: Any, change: Change) -> l
     left = body.max_bytes
 
     def read(place: Place, part: Any) -> Read:
+        if place[0] not in state.topic_ids and body.version >= NEWER_VERSIONS["Fetch"][0]:
+            raise Refused(100)
         log = state.log_of(place)
         log.check_leader(node_id, part.current_leader_epoch)
         return log.read(
@@ -160,15 +176,14 @@ def _read_all(state: ClusterState, node_id: int, body: Any, change: Change) -> l
 
     for topic in body.topics:
         for part in topic.partitions:
-            place = (topic.topic, part.partition)
+            place = (_name_of(state, body, topic), part.partition)
             code, done, _ = attempt(change, lambda place=place, part=part: read(place, part), place)
             left -= 0 if done is None else len(done.records)
             found.append((place, code, done))
     return found
 
 
-def _fetched(state: ClusterState, place: Place, code: int, read: Read | None, isolation_level: int) -> Any:
-    part = answer_type("Fetch").FetchableTopicResponse.PartitionData
+def _fetched(state: ClusterState, part: Any, place: Place, code: int, read: Read | None, isolation_level: int) -> Any:
     if code or read is None:
         return part(
             partition_index=place[1],

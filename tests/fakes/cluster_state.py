@@ -27,14 +27,16 @@ class ClusterState:
         self.transactions = Transactions(self.logs, self.groups, now_ms)
         self.coordinator_nodes = {GROUP: 1, TXN: 1}
         self.coordinators_exist = True
+        self.is_newest = True
+        """Offers what not every supported broker does: Fetch by topic id."""
         self.auto_created: list[str] = []
         self.is_stopping = False
 
-    def create_topic(self, name: str, partitions: int = 1, **configs: str) -> None:
+    def create_topic(self, name: str, partitions: int = 1, *, topic_id: uuid.UUID | None = None, **configs: str) -> None:
         """Leaders go round the nodes."""
         with self.lock:
             assert name not in self.topic_ids
-            self.topic_ids[name] = uuid.uuid4()
+            self.topic_ids[name] = topic_id or uuid.uuid4()
             nodes = sorted(self.nodes)
             for partition in range(partitions):
                 self.logs[name, partition] = PartitionLog(nodes[partition % len(nodes)], configs)

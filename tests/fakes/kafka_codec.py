@@ -26,19 +26,21 @@ _MODULES = {
     "DescribeProducers": (admin, 0),
 }
 VERSIONS = {api: version for api, (_, version) in _MODULES.items()}
+NEWER_VERSIONS = {"Fetch": (13,)}
+"""Asked for where a broker offers them."""
 _HEAD = struct.Struct(">hhi")
 _NO_TAGS = b"\x00"
 
 
-def request_type(api: str) -> Any:
-    """The class of the one version: nested types hang on it."""
-    module, version = _MODULES[api]
-    return getattr(module, f"{api}Request")[version]
+def request_type(api: str, version: int | None = None) -> Any:
+    """The class of a version, by default of the one that any broker offers: nested types hang on it."""
+    module, usual = _MODULES[api]
+    return getattr(module, f"{api}Request")[usual if version is None else version]
 
 
-def answer_type(api: str) -> Any:
-    module, version = _MODULES[api]
-    return getattr(module, f"{api}Response")[version]
+def answer_type(api: str, version: int | None = None) -> Any:
+    module, usual = _MODULES[api]
+    return getattr(module, f"{api}Response")[usual if version is None else version]
 
 
 API_KEYS = {api: request_type(api).API_KEY for api in _MODULES}
@@ -74,10 +76,10 @@ def read_request(frame: bytes) -> Request:
     if key not in _APIS:
         raise UnreadableRequest(f"api key {key}")
     api = _APIS[key]
-    if version != VERSIONS[api]:
+    if version not in (VERSIONS[api], *NEWER_VERSIONS.get(api, ())):
         raise OtherVersion(api, version, correlation_id)
     try:
-        body = request_type(api).decode(frame, header=True)
+        body = request_type(api, version).decode(frame, header=True)
         client_id = body.header.client_id
         body.with_header(correlation_id, client_id)
         again = bytes(body.encode(header=True))

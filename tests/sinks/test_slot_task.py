@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -36,7 +37,8 @@ from shallow_mirror.types import (
 )
 from shallow_mirror.wire.header import BATCH_HEADER_BYTES, CONTROL_BIT
 
-A, B = SourcePartition("orders", "id", 0), SourcePartition("orders", "id", 1)
+ORDERS = uuid.UUID(bytes=b"topic of a test!")
+A, B = (SourcePartition("orders", "dG9waWMgb2YgYSB0ZXN0IQ", partition) for partition in (0, 1))
 LIMITS = BatchLimits(
     max_message_bytes=1 << 20, isolation_level=IsolationLevel.READ_COMMITTED, log_append_time=LogAppendTimePolicy.KEEP
 )
@@ -47,7 +49,7 @@ class Clusters:
 
     def __init__(self, source: StrictCluster, target: StrictCluster) -> None:
         self.source, self.target = source, target
-        source.create_topic("orders", 2)
+        source.create_topic("orders", 2, topic_id=ORDERS)
         target.create_topic("copy", 2)
         self.written: dict[SourcePartition, list[bytes]] = {A: [], B: []}
 

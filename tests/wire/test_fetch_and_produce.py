@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -12,23 +13,36 @@ from kafka.protocol.producer import ProduceRequest, ProduceResponse
 from tests.record_batches import batch
 
 from shallow_mirror.types import IsolationLevel, TopicPartition
-from shallow_mirror.wire.fetch import FetchPartition, build_fetch_request, parse_fetch_response
+from shallow_mirror.wire.fetch import (
+    API_VERSION,
+    API_VERSION_BY_ID,
+    FetchPartition,
+    TopicNames,
+    build_fetch_request,
+    parse_fetch_response,
+    topic_names,
+)
 from shallow_mirror.wire.primitives import WireError
 from shallow_mirror.wire.produce import build_produce_request, parse_produce_response
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("long.topic-name", 0)
 
 
-def fetch_answer() -> bytes:
+A_ID = "dG9waWMgb2YgYSB0ZXN0IQ"
+A_UUID = UUID(bytes=b"topic of a test!")
+
+
+def fetch_answer(version: int = API_VERSION) -> bytes:
     topic = FetchResponse.FetchableTopicResponse
     partition = topic.PartitionData
-    answer = FetchResponse[12](
+    answer = FetchResponse[version](
         throttle_time_ms=0,
         error_code=0,
         session_id=0,
         responses=[
             topic(
                 topic="a",
+                topic_id=A_UUID,
                 partitions=[
                     partition(
                         partition_index=0,
@@ -72,7 +86,8 @@ def produce_answer() -> bytes:
     return (7).to_bytes(4, "big") + b"\x00" + bytes(answer.encode())
 
 
-def test_a_fetch_request_is_what_kafka_python_encodes() -> None:
+@pytest.mark.parametrize("version", [API_VERSION, API_VERSION_BY_ID])
+def test_a_fetch_request_is_what_kafka_python_encodes(version: int) -> None:
     topic = FetchRequest.FetchTopic
     partition = topic.FetchPartition
 
@@ -86,7 +101,7 @@ def test_a_fetch_request_is_what_kafka_python_encodes() -> None:
             partition_max_bytes=size,
         )
 
-    request = FetchRequest[12](
+    request = FetchRequest[version](
         replica_id=-1,
         max_wait_ms=500,
         min_bytes=1,
@@ -95,21 +110,27 @@ def test_a_fetch_request_is_what_kafka_python_encodes() -> None:
         session_id=0,
         session_epoch=-1,
         topics=[
-            topic(topic="a", partitions=[expected(A0, 3, 10, 100, -1), expected(A1, -1, 0, 200, 2)]),
-            topic(topic=B0.topic, partitions=[expected(B0, 4, 2**40, 300, -1)]),
+            topic(topic="a", topic_id=A_UUID, partitions=[expected(A0, 3, 10, 100, -1), expected(A1, -1, 0, 200, 2)]),
+            topic(topic=B0.topic, topic_id=UUID(int=9), partitions=[expected(B0, 4, 2**40, 300, -1)]),
         ],
         forgotten_topics_data=[],
         rack_id="",
     )
     request.with_header(7, "me")
+    partitions = [
+        FetchPartition(A0, 3, 10, 100, topic_id=A_ID),
+        FetchPartition(A1, -1, 0, 200, 2, topic_id=A_ID),
+        FetchPartition(B0, 4, 2**40, 300, topic_id="AAAAAAAAAAAAAAAAAAAACQ"),
+    ]
     built = build_fetch_request(
         7,
         "me",
-        [FetchPartition(A0, 3, 10, 100), FetchPartition(A1, -1, 0, 200, 2), FetchPartition(B0, 4, 2**40, 300)],
+        partitions,
         isolation=IsolationLevel.READ_COMMITTED,
         max_wait_ms=500,
         min_bytes=1,
         max_bytes=1 << 24,
+        names=topic_names(partitions) if version == API_VERSION_BY_ID else None,
     )
     assert built == bytes(request.encode(framed=True, header=True))
 
@@ -141,9 +162,22 @@ def test_a_partition_twice_in_a_produce_request_is_refused() -> None:
         build_produce_request(1, "me", None, -1, 1, [(A0, memoryview(b"x")), (A0, memoryview(b"y"))])
 
 
-def test_a_fetch_answer_is_read_without_copying_records() -> None:
-    frame = memoryview(bytearray(fetch_answer()))
-    response = parse_fetch_response(frame)
+@pytest.mark.parametrize("topic_id", ["", "AAAAAAAAAAAAAAAAAAAAAA"])
+def test_topics_are_asked_for_by_name_where_one_has_no_id(topic_id: str) -> None:
+    known = FetchPartition(A0, -1, 0, 100, topic_id=A_ID)
+    assert topic_names([known]) == {A_UUID.bytes: "a"}
+    assert topic_names([known, FetchPartition(B0, -1, 0, 100, topic_id=topic_id)]) is None
+
+
+def test_an_answer_about_a_topic_that_was_not_asked_for_is_refused() -> None:
+    with pytest.raises(WireError, match="not asked for"):
+        parse_fetch_response(memoryview(fetch_answer(API_VERSION_BY_ID)), {UUID(int=9).bytes: "b"})
+
+
+@pytest.mark.parametrize("names", [None, {A_UUID.bytes: "a"}])
+def test_a_fetch_answer_is_read_without_copying_records(names: TopicNames | None) -> None:
+    frame = memoryview(bytearray(fetch_answer(API_VERSION_BY_ID if names else API_VERSION)))
+    response = parse_fetch_response(frame, names)
     (part,) = response.partitions
     assert (response.correlation_id, response.error_code) == (7, 0)
     assert (part.topic_partition, part.high_watermark, part.last_stable_offset, part.log_start_offset) == (A0, 9, 8, 1)

@@ -46,6 +46,7 @@ class Connection:
         self._outstanding: deque[int] = deque()
         self.is_closed = False
         self.missing_apis: frozenset[str] = frozenset()
+        self.fetches_by_topic_id = False
 
     @property
     def outstanding(self) -> int:

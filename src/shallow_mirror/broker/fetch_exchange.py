@@ -8,10 +8,18 @@ from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.connection import Connection, ReceiveBuffer
 from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name, refusal
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch, DataLoss, MirrorError, Retriable
+from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch, DataLoss, MirrorError, Retriable, TopicCreatedAgain
 from shallow_mirror.types import IsolationLevel, TopicPartition
 from shallow_mirror.wire.batch_index import IndexStop, StopReason
-from shallow_mirror.wire.fetch import FetchedPartition, FetchPartition, FetchResponse, build_fetch_request, parse_fetch_response
+from shallow_mirror.wire.fetch import (
+    FetchedPartition,
+    FetchPartition,
+    FetchResponse,
+    TopicNames,
+    build_fetch_request,
+    parse_fetch_response,
+    topic_names,
+)
 from shallow_mirror.wire.primitives import WireError
 
 MAX_BATCH_BYTES = 104_857_600
@@ -19,6 +27,7 @@ MAX_BATCH_BYTES = 104_857_600
 
 _OFFSET_OUT_OF_RANGE = 1
 _UNREADABLE_AT_THE_BROKER = frozenset({-1, 2})
+_OTHER_TOPIC_ID = frozenset({100, 103})
 
 
 def send_fetch(
@@ -29,8 +38,12 @@ def send_fetch(
     max_wait_ms: int,
     max_bytes: int,
     deadline: Deadline,
-) -> None:
-    """Raises Retriable; the connection is then closed."""
+) -> TopicNames | None:
+    """By topic ids where the broker and all partitions have them. Returns what to read the answer with.
+
+    Raises Retriable; the connection is then closed.
+    """
+    names = topic_names(partitions) if connection.fetches_by_topic_id else None
     correlation_id = connection.next_correlation_id()
     request = build_fetch_request(
         correlation_id,
@@ -40,30 +53,44 @@ def send_fetch(
         max_wait_ms=max_wait_ms,
         min_bytes=1,
         max_bytes=max_bytes,
+        names=names,
     )
     connection.send(correlation_id, [request], deadline)
+    return names
 
 
-def receive_fetch(connection: Connection, buffer: ReceiveBuffer, deadline: Deadline) -> FetchResponse:
+def receive_fetch(
+    connection: Connection, buffer: ReceiveBuffer, deadline: Deadline, names: TopicNames | None = None
+) -> FetchResponse:
     """The answer to the oldest Fetch on the wire; its records are views of `buffer`. Raises Retriable and closes."""
     frame = connection.receive(deadline, buffer)
     try:
-        return parse_fetch_response(frame)
+        return parse_fetch_response(frame, names)
     except WireError as error:
         connection.close()
         raise Retriable("PROTOCOL", f"unreadable Fetch answer: {error}") from error
 
 
 def partition_error(
-    cluster: Cluster, fetched: FetchedPartition, position: int, isolation: IsolationLevel, deadline: Deadline
+    cluster: Cluster,
+    fetched: FetchedPartition,
+    position: int,
+    isolation: IsolationLevel,
+    deadline: Deadline,
+    topic_id: str = "",
 ) -> MirrorError | None:
     """What is wrong with one partition of an answer: DataLoss, CorruptBatch, ConfigError or Retriable; None for a good one.
 
-    Asks the cluster for the log's ends where the position is outside of them, and then may itself raise Retriable.
+    Asks the cluster for the log's ends where the position is outside of them, and for the topic's id where another one has
+    its name by now, and then may itself raise Retriable.
     """
     place, code = fetched.topic_partition, fetched.error_code
     if code == _OFFSET_OUT_OF_RANGE:
         return _out_of_range(cluster, place, position, isolation, deadline)
+    if code in _OTHER_TOPIC_ID:
+        listed = cluster.metadata([place.topic], deadline).topics.get(place.topic)
+        if listed is not None and listed.error_code == 0 and listed.topic_id != topic_id:
+            return TopicCreatedAgain(place, position, topic_id, listed.topic_id)
     if code in _UNREADABLE_AT_THE_BROKER:
         return CorruptBatch(place, position, 0, f"the source broker answered {error_name(code)} to Fetch")
     if code and error_class(code) is ErrorClass.DEFINITE:

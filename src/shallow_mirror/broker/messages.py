@@ -48,6 +48,7 @@ from kafka.protocol.producer import (
 from shallow_mirror.broker.connection import Connection
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOld, ConfigError, Retriable
+from shallow_mirror.wire import fetch
 
 _USED: dict[str, tuple[Any, Any, int]] = {
     "ApiVersions": (ApiVersionsRequest, ApiVersionsResponse, 3),
@@ -65,7 +66,7 @@ _USED: dict[str, tuple[Any, Any, int]] = {
     "DescribeProducers": (DescribeProducersRequest, DescribeProducersResponse, 0),
     "DescribeTransactions": (DescribeTransactionsRequest, DescribeTransactionsResponse, 0),
 }
-_HOT_PATH = {0: ("Produce", 9), 1: ("Fetch", 12)}
+_HOT_PATH = {0: ("Produce", 9), fetch.API_KEY: ("Fetch", fetch.API_VERSION)}
 _SINCE = {"DescribeProducers": "3.0", "DescribeTransactions": "3.0"}
 """May be missing: asked for when something went wrong, or is suspected."""
 _ALWAYS_HEADER_0 = "ApiVersions"
@@ -124,3 +125,4 @@ def check_versions(connection: Connection, deadline: Deadline) -> None:
     if problems:
         raise ConfigError(problems)
     connection.missing_apis = frozenset(missing)
+    connection.fetches_by_topic_id = offered[fetch.API_KEY][1] >= fetch.API_VERSION_BY_ID

@@ -19,7 +19,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, Retriable
 from shallow_mirror.types import IsolationLevel, TopicPartition
 from shallow_mirror.wire.batch_index import BatchIndex, StopReason, index_batches
-from shallow_mirror.wire.fetch import FetchedPartition, FetchPartition
+from shallow_mirror.wire.fetch import FetchedPartition, FetchPartition, TopicNames
 from shallow_mirror.wire.legacy import convert_legacy
 from shallow_mirror.wire.records import OPENED_FETCHES
 
@@ -39,13 +39,17 @@ _FRAME_SLACK_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """[position, end) of a topic-partition; batches whose base offset lies in it are its own."""
+    """[position, end) of a topic-partition; batches whose base offset lies in it are its own.
+
+    With `topic_id`, and from Kafka 3.1 on, a topic that was created again is never read in its place.
+    """
 
     topic_partition: TopicPartition
     leader_epoch: int
     position: int
     end: int
     bytes_per_offset: float
+    topic_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,7 @@ class RangeReader:
         self._buffer = receive_buffer(fetch_bytes) if buffer is None else buffer
         self._order = deque(self._progress)
         self._asked: dict[int, Sequence[TopicPartition]] = {}
+        self._names: dict[int, TopicNames | None] = {}
         self._failure: MirrorError | None = None
         self._tries = 0
 
@@ -176,7 +181,7 @@ class RangeReader:
     def _send(self, node_id: int, places: Sequence[TopicPartition]) -> Connection:
         connection = self._cluster.connection(node_id, "fetch", self._deadline)
         self._asked[node_id] = places
-        send_fetch(
+        self._names[node_id] = send_fetch(
             connection,
             [self._fetch_of(place, max(self._fetch_bytes // len(places), LEAST_SHARE_BYTES)) for place in places],
             isolation=self._isolation,
@@ -191,14 +196,14 @@ class RangeReader:
         progress = self._progress[place]
         left = (progress.range.end - progress.position) * progress.range.bytes_per_offset
         wanted = min(share_bytes, int(left * OVER_FETCH) + OVER_FETCH_SLACK_BYTES)
-        return FetchPartition(place, -1, progress.position, wanted)
+        return FetchPartition(place, -1, progress.position, wanted, topic_id=progress.range.topic_id)
 
     def _receive(
         self, node_id: int, connection: Connection, waiting: dict[int, Connection]
     ) -> tuple[FetchedPartition, ...] | None:
         one = self._deadline.sooner(self._cluster.config.request_timeout_ms + self._max_wait_ms)
         try:
-            response = receive_fetch(connection, self._buffer, one)
+            response = receive_fetch(connection, self._buffer, one, self._names[node_id])
         except Retriable as error:
             self._again(error)
             return None
@@ -224,7 +229,9 @@ class RangeReader:
                 continue
             owed.remove(fetched.topic_partition)
             progress = self._progress[fetched.topic_partition]
-            wrong = partition_error(self._cluster, fetched, progress.position, self._isolation, self._deadline)
+            wrong = partition_error(
+                self._cluster, fetched, progress.position, self._isolation, self._deadline, progress.range.topic_id
+            )
             if isinstance(wrong, Retriable):
                 error = wrong
                 continue

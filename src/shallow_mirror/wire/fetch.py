@@ -1,15 +1,23 @@
-"""Pure: Fetch v12, sessionless (FetchRequest.json, FetchResponse.json; KIP-227, KIP-320, KIP-595)."""
+"""Pure: Fetch, sessionless (FetchRequest.json, FetchResponse.json; KIP-227, KIP-320, KIP-516, KIP-595).
+
+v12 names topics, v13 (Kafka 3.1) their ids: a topic that was deleted and created again is then another one. They differ in
+nothing else.
+"""
 
 from __future__ import annotations
 
+import base64
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shallow_mirror.types import IsolationLevel, TopicPartition
-from shallow_mirror.wire.primitives import NO_TAGS, Reader, compact_string, string, uvarint
+from shallow_mirror.wire.primitives import NO_TAGS, Reader, WireError, compact_string, string, uvarint
 
-API_KEY, API_VERSION = 1, 12
+API_KEY, API_VERSION, API_VERSION_BY_ID = 1, 12, 13
+TOPIC_ID_BYTES = 16
+NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)
+"""Of topics that were made before Kafka 2.8 and never seen by a newer controller."""
 
 _HEAD = struct.Struct(">hhi")
 _FIXED = struct.Struct(">iiiibii")
@@ -24,13 +32,14 @@ _ANSWER_HEAD = struct.Struct(">ihi")
 
 @dataclass(frozen=True, slots=True)
 class FetchPartition:
-    """`leader_epoch` and `last_fetched_epoch` may be -1: not checked by the broker."""
+    """`leader_epoch` and `last_fetched_epoch` may be -1: not checked by the broker. `topic_id`: as Kafka prints it, or ""."""
 
     topic_partition: TopicPartition
     leader_epoch: int
     offset: int
     max_bytes: int
     last_fetched_epoch: int = -1
+    topic_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,20 @@ class FetchResponse:
     partitions: tuple[FetchedPartition, ...]
 
 
+TopicNames = Mapping[bytes, str]
+"""By topic id: what an answer to a request by ids leaves out."""
+
+
+def topic_names(partitions: Sequence[FetchPartition]) -> TopicNames | None:
+    """What to ask by ids and to read the answer with; None where an id is not known: then names have to do."""
+    names = {_raw_id(one.topic_id): one.topic_partition.topic for one in partitions}
+    return None if NO_TOPIC_ID in names else names
+
+
+def _raw_id(topic_id: str) -> bytes:
+    return base64.urlsafe_b64decode(topic_id + "==") if topic_id else NO_TOPIC_ID
+
+
 def build_fetch_request(
     correlation_id: int,
     client_id: str,
@@ -64,17 +87,20 @@ def build_fetch_request(
     max_wait_ms: int,
     min_bytes: int,
     max_bytes: int,
+    names: TopicNames | None = None,
 ) -> bytes:
-    """A whole frame, length included. Partitions are read in the order given, grouped by topic."""
+    """A whole frame, length included. Partitions are read in the order given, grouped by topic; by ids with `names`."""
     by_topic: dict[str, list[FetchPartition]] = {}
     for one in partitions:
         by_topic.setdefault(one.topic_partition.topic, []).append(one)
     level = 1 if isolation is IsolationLevel.READ_COMMITTED else 0
-    body = bytearray(_HEAD.pack(API_KEY, API_VERSION, correlation_id) + string(client_id) + NO_TAGS)
+    version = API_VERSION if names is None else API_VERSION_BY_ID
+    body = bytearray(_HEAD.pack(API_KEY, version, correlation_id) + string(client_id) + NO_TAGS)
     body += _FIXED.pack(_CONSUMER, max_wait_ms, min_bytes, max_bytes, level, _NO_SESSION, _FINAL_EPOCH)
     body += uvarint(len(by_topic) + 1)
     for topic, members in by_topic.items():
-        body += compact_string(topic) + uvarint(len(members) + 1)
+        body += compact_string(topic) if names is None else _raw_id(members[0].topic_id)
+        body += uvarint(len(members) + 1)
         for one in members:
             body += _PARTITION.pack(
                 one.topic_partition.partition,
@@ -90,20 +116,27 @@ def build_fetch_request(
     return struct.pack(">i", len(body)) + bytes(body)
 
 
-def parse_fetch_response(frame: memoryview) -> FetchResponse:
-    """`frame` begins behind the four length bytes. Raises WireError on hostile bytes."""
+def parse_fetch_response(frame: memoryview, names: TopicNames | None = None) -> FetchResponse:
+    """`frame` begins behind the four length bytes; `names` are the request's. Raises WireError on hostile bytes."""
     reader = Reader(frame)
     correlation_id = reader.int32()
     reader.tags()
     throttle_time_ms, error_code, _session = reader.unpack(_ANSWER_HEAD)
     partitions: list[FetchedPartition] = []
     for _ in range(reader.length(3)):
-        topic = reader.compact_string()
+        topic = reader.compact_string() if names is None else _named(reader, names)
         for _ in range(reader.length(_PARTITION_ANSWER.size)):
             partitions.append(_parse_partition(reader, topic))
         reader.tags()
     reader.tags()
     return FetchResponse(correlation_id, throttle_time_ms, error_code, tuple(partitions))
+
+
+def _named(reader: Reader, names: TopicNames) -> str:
+    topic_id = bytes(reader.view(TOPIC_ID_BYTES))
+    if topic_id not in names:
+        raise WireError(f"a topic that was not asked for: id {topic_id.hex()}")
+    return names[topic_id]
 
 
 def _parse_partition(reader: Reader, topic: str) -> FetchedPartition:
