@@ -6,7 +6,7 @@ import logging
 import pickle
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,10 +16,12 @@ from pyspark.sql import DataFrame
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
+from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import MirrorError, Retriable
+from shallow_mirror.errors import DataLoss, MirrorError, Retriable
 from shallow_mirror.sinks import protocol
+from shallow_mirror.sinks.expired import expired_rows
 from shallow_mirror.sinks.lingering import StepWatch
 from shallow_mirror.sinks.lost_processes import lost_worker
 from shallow_mirror.sinks.protocol import MicroBatchOutcome, SlotResult, drive
@@ -27,7 +29,7 @@ from shallow_mirror.sinks.recovery import TxnPerformer, most_telling
 from shallow_mirror.sinks.slot_names import transactional_id
 from shallow_mirror.sinks.slot_task import RESULT_SCHEMA, Observer, SlotJob
 from shallow_mirror.sinks.target_topics import TargetTopics
-from shallow_mirror.types import PlannedRange, Segment, SegmentKind, SourcePartition
+from shallow_mirror.types import PlannedRange, Segment, SegmentKind, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -68,10 +70,12 @@ class MicroBatchSink:
         source: Cluster,
         report: Callable[[MicroBatchReport], None],
         observer: Observer,
+        goes_on_after_data_loss: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._job, self._slots, self._owner, self._performer, self._targets = job, slots, owner, performer, targets
         self._source, self._report, self._observer, self._clock = source, report, observer, clock
+        self._goes_on_after_data_loss = goes_on_after_data_loss
         self.failure: BaseException | None = None
         self._running = threading.Lock()
         self._ended_at = clock()
@@ -113,7 +117,11 @@ class MicroBatchSink:
         """Rounds until every planned range is done; one, but for new partitions and slots that stopped early."""
         first_rows: tuple[DecidedSegment, ...] = ()
         while True:
-            outcome = self._round(planned, first_rows)
+            try:
+                outcome = self._round(planned, first_rows)
+            except DataLoss as loss:
+                first_rows += self._expired_rows(loss, first_rows)
+                continue
             if outcome.not_committed:
                 raise Retriable(
                     "SLOT_NOT_COMMITTED",
@@ -164,14 +172,12 @@ class MicroBatchSink:
         self, planned: DataFrame, decision: int, first_rows: Sequence[DecidedSegment], deadline: Deadline
     ) -> tuple[SlotResult, ...]:
         known = self._owner.positions()
-        positions = {source: position.offset for source, position in known.items()}
-        positions.update({row.segment.source: row.segment.source_end for row in first_rows})
         job = replace(
             self._job,
             decision=decision,
-            positions=positions,
+            positions=self._positions_after(first_rows),
             epoch_ends={source: position.epoch_end for source, position in known.items() if position.epoch_end},
-            target_ends={one.target.topic_partition: one.target_end for one in known.values() if one.target_end},
+            target_ends=_target_ends(known.values()),
             routes=dict(self._targets.known),
             time_left_ms=self._job.transaction_timeout_ms * TASK_SHARE,
         )
@@ -205,10 +211,32 @@ class MicroBatchSink:
         except MirrorError as error:
             _log.warning("open transactions on the target end by their timeout: %s", error)
 
+    def _expired_rows(self, loss: DataLoss, first_rows: Sequence[DecidedSegment]) -> tuple[DecidedSegment, ...]:
+        """Raises `loss` where nothing can be put in the place of what is lost, or nothing may."""
+        if not self._goes_on_after_data_loss:
+            raise loss
+        deadline = Deadline.after_ms(self._job.transaction_timeout_ms, self._clock)
+        targets = {source: position.target for source, position in self._owner.positions().items()}
+        targets.update({row.segment.source: row.segment.target for row in first_rows})
+        return expired_rows(loss, self._positions_after(first_rows), targets, self._source, deadline)
+
+    def _positions_after(self, first_rows: Sequence[DecidedSegment]) -> dict[SourcePartition, int]:
+        positions = {source: position.offset for source, position in self._owner.positions().items()}
+        return positions | {row.segment.source: row.segment.source_end for row in first_rows}
+
     def _first_rows(self, unknown: Sequence[PlannedRange]) -> tuple[DecidedSegment, ...]:
         """Zero-length rows for partitions that appeared while the query runs: they start where the plan says."""
         deadline = Deadline.after_ms(self._job.transaction_timeout_ms, self._clock)
         return first_rows(self._targets, self._source, {one.source: one.start for one in unknown}, deadline)
+
+
+def _target_ends(positions: Iterable[Position]) -> dict[TopicPartition, int]:
+    """A source topic that was created again goes on behind the records of the one before it."""
+    ends: dict[TopicPartition, int] = {}
+    for one in positions:
+        place = one.target.topic_partition
+        ends[place] = max(one.target_end, ends.get(place, 0))
+    return ends
 
 
 def first_rows(

@@ -17,7 +17,7 @@ from shallow_mirror.broker import batch_rows
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.range_reader import RangeReader, ReadRange
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import CorruptBatch, MirrorError
+from shallow_mirror.errors import CorruptBatch, DataLoss, MirrorError
 from shallow_mirror.types import IsolationLevel, PlannedRange, SourcePartition
 from shallow_mirror.wire.batch_index import BatchIndex, index_batches
 
@@ -149,10 +149,18 @@ class RowReading:
                 yield tuple(together.values())
                 together = {}
                 yield from self._catch_up(run)
+            self._require_not_expired(run)
             self._reached[run.source] = max(run.end, self._positions[run.source])
             if len(run.records):
                 together[run.source] = _part_of(run)
         yield tuple(together.values())
+
+    def _require_not_expired(self, run: batch_rows.RowRun) -> None:
+        """Only the driver can give offsets up: it hears of it as from a slot that reads for itself."""
+        position = self._reached.get(run.source, self._positions[run.source])
+        if run.expired_until > position:
+            detail = "retention or DeleteRecords removed it before it was copied"
+            raise DataLoss(run.source.topic_partition, position, run.expired_until, detail)
 
     def _is_behind(self, run: batch_rows.RowRun) -> bool:
         return self._reached.get(run.source, self._positions[run.source]) < run.start

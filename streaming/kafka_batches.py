@@ -110,6 +110,7 @@ class RowReader:
             keep=Keep.ALL,
             fetch_bytes=config.read.fetch_bytes,
             failures_as_rows=True,
+            is_data_loss_fatal=config.read.on_data_loss == "stop",
         )
 
     def read(self, ranges: Sequence[PlannedRange]) -> Iterator[pa.RecordBatch]:

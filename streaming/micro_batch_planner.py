@@ -61,6 +61,7 @@ class MicroBatchPlanner:
         """
         try:
             listing = self._checked(start)
+            start = self._going_on(start, listing.topic_ids)
             entering = [one for one in listing.ends if one not in start]
             found = self._planner.starts_of(entering, listing, self._deadline(), is_first_run=False)
         except Retriable as error:
@@ -85,6 +86,7 @@ class MicroBatchPlanner:
             try:
                 listing = self._planner.log_ends(self._deadline())
                 self._leader_epochs = listing.leader_epochs
+                start = self._going_on(start, listing.topic_ids)
                 self._learn(start, listing)
             except Retriable as error:
                 _log.warning("planning without leader epochs: %s", error)
@@ -105,14 +107,20 @@ class MicroBatchPlanner:
         """Log ends that agree with `start`. A new leader may answer low for a moment: asked again before it is DataLoss."""
         listing = self._target or (self._insist() if self._is_available_now else self._planner.log_ends(self._deadline()))
         for _ in range(_TRUNCATION_CHECKS):
-            planning.require_same_topics(start, listing.topic_ids)  # every time: it may be created again in between
+            start = self._going_on(start, listing.topic_ids)  # every time: it may be created again in between
             if all(listing.ends.get(one, at) >= at for one, at in start.items()):
                 return self._target or listing
             self._sleep(_PAUSE_S)
             listing = self._planner.log_ends(self._deadline())
-        planning.require_same_topics(start, listing.topic_ids)
+        start = self._going_on(start, listing.topic_ids)
         planning.require_not_truncated(start, listing.ends)
         return self._target or listing
+
+    def _going_on(self, start: Offsets, topic_ids: Mapping[str, str]) -> Offsets:
+        """Where topics were created again: DataLoss, or, if the mirror may go on, the rest without them; they enter as new."""
+        if not self._settings.goes_on_after_data_loss:
+            planning.require_same_topics(start, topic_ids)
+        return planning.of_current_topics(start, topic_ids)
 
     def _insist(self) -> LogEnds:
         patience = Deadline.after_ms(_PATIENCE_MS, self._clock)

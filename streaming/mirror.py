@@ -22,7 +22,7 @@ from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.checkpoints.tables import choose_writer, open_writer
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import DataLoss, MirrorError, OutcomeUnknown, Retriable
+from shallow_mirror.errors import DataLoss, MirrorError, OutcomeUnknown, Retriable, TopicCreatedAgain
 from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.sinks import routing
 from shallow_mirror.sinks.evidence import refuse_used_ids
@@ -51,6 +51,11 @@ START_ATTEMPT_MS = 60_000
 _AFTER_DATA_LOSS = (
     "Exclude the topic (topics.exclude) and start again; to copy what it holds now, mirror it with another mirror id, tables "
     "and checkpoint"
+)
+_GOING_ON = (
+    "To give up what is lost, set read.on_data_loss: continue and start again: offsets that retention deleted are recorded as "
+    "expired, and a topic that was created again is mirrored from its start behind the records of the old one. Or exclude the "
+    "topic (topics.exclude)"
 )
 
 _POLL_S = 0.2
@@ -88,7 +93,8 @@ class Mirror:
         except _Stopped as stopped:
             _log.warning("stopped while waiting: %s", stopped)
         except DataLoss as loss:
-            detail = f"{loss.detail}. {_AFTER_DATA_LOSS}"
+            is_deleted = isinstance(loss, TopicCreatedAgain) or (loss.log_start_offset or 0) > loss.expected_offset
+            detail = f"{loss.detail}. {_GOING_ON if is_deleted else _AFTER_DATA_LOSS}"
             raise DataLoss(loss.topic_partition, loss.expected_offset, loss.log_start_offset, detail) from loss
 
 
@@ -259,7 +265,7 @@ class _Run:
             isolation=config.read.isolation_level,
             log_append_time=config.read.log_append_time,
         )
-        self._register_partitions(owner, targets)
+        topic_ids = self._register_partitions(owner, targets)
         sink = MicroBatchSink(
             job=self._job_template(owner),
             slots=config.write.slots,
@@ -269,28 +275,41 @@ class _Run:
             source=self.source,
             report=self._report,
             observer=self.observer,
+            goes_on_after_data_loss=self._goes_on_after_data_loss,
         )
-        options = planned_stream.options_of_mirror(
-            config, owner.map_id, initial={one: position.offset for one, position in owner.positions().items()}
-        )
-        self._run_query(spark, sink, options)
+        initial = {one: at.offset for one, at in owner.positions().items() if topic_ids.get(one.topic) == one.topic_id}
+        options = planned_stream.options_of_mirror(config, owner.map_id, initial=initial)
+        try:
+            self._run_query(spark, sink, options)
+        except TopicCreatedAgain as again:
+            if not self._goes_on_after_data_loss:
+                raise
+            raise Retriable("TOPIC_CREATED_AGAIN", f"{again}; what it holds now is mirrored from its start") from again
         owner.settle()
 
-    def _register_partitions(self, owner: OffsetMapOwner, targets: TargetTopics) -> None:
-        """Every partition that is known now gets a position before anything is planned, and every topic its target."""
+    @property
+    def _goes_on_after_data_loss(self) -> bool:
+        return self.config.read.on_data_loss == "continue"
+
+    def _register_partitions(self, owner: OffsetMapOwner, targets: TargetTopics) -> dict[str, str]:
+        """Every partition that is known now gets a position before anything is planned, and every topic its target.
+
+        Returns the id of every topic that the source has: the map may know older ones of the same name.
+        """
         deadline = self._deadline()
         known = owner.positions()
         planner = Planner(PlanSettings.of_mirror(self.config), self.source)
         starts = planner.start_offsets(known, deadline)
         loops.refuse_loops(self.config, (one.topic for one in starts), is_same_cluster=self._is_same_cluster)
         topics = sorted({one.topic for one in (*starts, *known) if self.config.topics.is_included(one.topic)})
-        listed = self.source.metadata(topics, deadline).topics
-        targets.prepare({name: len(topic.partitions) for name, topic in listed.items() if topic.error_code == 0}, deadline)
+        listed = {name: one for name, one in self.source.metadata(topics, deadline).topics.items() if one.error_code == 0}
+        targets.prepare({name: len(topic.partitions) for name, topic in listed.items()}, deadline)
         rows = first_rows(targets, self.source, starts, deadline)
         if rows:
             owner.next_decision()
             owner.decide(rows, highest_slot=-1)
             owner.settle()
+        return {name: topic.topic_id for name, topic in listed.items()}
 
     def _job_template(self, owner: OffsetMapOwner) -> SlotJob:
         config = self.config

@@ -31,6 +31,7 @@ class PlanSettings:
     slots: int
     slot_bytes: int = DEFAULT_SLOT_BYTES
     request_timeout_ms: int
+    goes_on_after_data_loss: bool = False
     note_path: Path | None = None
     measured_path: Path | None = None
 
@@ -46,6 +47,7 @@ class PlanSettings:
             slots=config.write.slots,
             slot_bytes=config.write.slot_bytes,
             request_timeout_ms=config.source.client.request_timeout_ms,
+            goes_on_after_data_loss=config.read.on_data_loss == "continue",
             note_path=notes.note_path(config.checkpoint),
             measured_path=notes.measured_path(config.checkpoint),
         )

@@ -71,7 +71,8 @@ class Planner:
         """Where partitions that `known` lacks begin: the configured start, moved down to a batch's base offset, while
         nothing is known yet; the log start otherwise. Raises DataLoss when a known topic was created again."""
         listing = self.log_ends(deadline)
-        planning.require_same_topics({one: position.offset for one, position in known.items()}, listing.topic_ids)
+        if not self._settings.goes_on_after_data_loss:
+            planning.require_same_topics({one: position.offset for one, position in known.items()}, listing.topic_ids)
         return self.starts_of([one for one in listing.ends if one not in known], listing, deadline, is_first_run=not known)
 
     def starts_of(

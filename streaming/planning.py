@@ -74,6 +74,11 @@ def require_same_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> None:
             raise TopicCreatedAgain(source.topic_partition, offset, source.topic_id, found)
 
 
+def of_current_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> dict[SourcePartition, int]:
+    """Without partitions of topics that were deleted and created again since."""
+    return {one: at for one, at in offsets.items() if topic_ids.get(one.topic, one.topic_id) == one.topic_id}
+
+
 def require_not_truncated(start: Offsets, ends: Offsets) -> None:
     """Raise DataLoss when a log ends below what was planned already: truncated, or another cluster's."""
     for source, offset in sorted(start.items()):

@@ -175,9 +175,11 @@ def gather_status(
 def partition_statuses(
     positions: Mapping[SourcePartition, int], copied_until_ms: Mapping[SourcePartition, int], view: SourceView, at_ms: int
 ) -> tuple[PartitionStatus, ...]:
-    """Pure."""
-    statuses = []
+    """Pure. Of a topic that was created again, the one that the source has now."""
+    statuses, current = [], {one.topic: one.topic_id for one in view.ends}
     for source, position in sorted(positions.items()):
+        if current.get(source.topic, source.topic_id) != source.topic_id:
+            continue
         end = view.ends.get(source)
         lag = None if end is None else max(0, end - position)
         lag_ms = 0 if lag == 0 else None

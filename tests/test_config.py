@@ -103,7 +103,6 @@ def test_all_problems_come_at_once() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"read": {"on_data_loss": "continue"}},
         {"write": {"on_refused": "quarantine"}},
     ],
 )

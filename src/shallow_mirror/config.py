@@ -24,7 +24,6 @@ from shallow_mirror.sinks import routing
 from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy
 
 NOT_BUILT: Mapping[tuple[str, str], str] = {
-    ("read.on_data_loss", "continue"): "the mirror stops when retention overtook it: use on_data_loss: stop",
     ("write.on_refused", "quarantine"): "the mirror stops at a batch that cannot be copied: use on_refused: stop",
 }
 """(setting, value) -> what can be done today: settings whose meaning is fixed but which this version cannot do."""

@@ -360,7 +360,7 @@ def test_a_slot_with_too_many_segments_stops_at_a_batch_boundary(clusters: Clust
     assert result.segments[-1].kind is SegmentKind.DATA
 
 
-def rows_of(clusters: Clusters, *ranges: PlannedRange) -> list[pa.RecordBatch]:
+def rows_of(clusters: Clusters, *ranges: PlannedRange, is_data_loss_fatal: bool = True) -> list[pa.RecordBatch]:
     """What `kafka-batches` hands over, as it arrives in another process."""
     reader = RowReader(
         client=_client(clusters.source),
@@ -369,6 +369,7 @@ def rows_of(clusters: Clusters, *ranges: PlannedRange) -> list[pa.RecordBatch]:
         keep=Keep.ALL,
         fetch_bytes=1 << 16,
         failures_as_rows=True,
+        is_data_loss_fatal=is_data_loss_fatal,
     )
     made = []
     for arrow_batch in reader.read(ranges):
@@ -418,6 +419,17 @@ def test_an_error_of_whoever_read_the_rows_keeps_its_type_and_fields(clusters: C
         0,
         2,
     )
+
+
+@pytest.mark.usefixtures("in_slot_3")
+def test_expired_rows_are_for_the_driver_to_give_up_first(clusters: Clusters) -> None:
+    clusters.write(A, 2, 3, 4)
+    clusters.source.log("orders", 0).delete_records_before(5)
+    rows = rows_of(clusters, planned(A, 9), is_data_loss_fatal=False)
+    with pytest.raises(DataLoss, match="expected offset 2, source log starts at 5: retention"):
+        run_slot(clusters.job({A: 2}), iter(rows), is_planned_ranges=False)
+    result = run_slot(clusters.job({A: 5}), iter(rows), is_planned_ranges=False)
+    assert [(one.kind, one.source_start, one.source_end) for one in result.segments] == [(SegmentKind.DATA, 5, 9)]
 
 
 @pytest.mark.usefixtures("in_slot_3")

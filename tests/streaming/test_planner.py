@@ -11,7 +11,7 @@ import pytest
 
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import DataLoss, Retriable
+from shallow_mirror.errors import DataLoss, Retriable, TopicCreatedAgain
 from shallow_mirror.streaming import notes, planning
 from shallow_mirror.streaming.micro_batch_planner import MicroBatchPlanner
 from shallow_mirror.streaming.plan_settings import PlanSettings
@@ -127,6 +127,21 @@ def test_a_recreated_topic_stops_the_start(tmp_path: Path) -> None:
     known = {SourcePartition("orders", "old", 0): SimpleNamespace(offset=3)}
     with pytest.raises(DataLoss, match="created again"):
         _planner(tmp_path, _cluster()).start_offsets(known, _deadline())
+
+
+def test_a_recreated_topic_stops_the_query_or_enters_as_new(tmp_path: Path) -> None:
+    start = {SourcePartition("orders", "old", 0): 3}
+    with pytest.raises(TopicCreatedAgain, match="topic id old became idA"):
+        _micro_batches(tmp_path, _cluster()).latest(start)
+    planner = _micro_batches(tmp_path, _cluster(), on_data_loss="continue")
+    assert planner.latest(start) == {A: 10, B: 0}
+    assert planner.ranges(start, {A: 10, B: 0}) == ()
+
+
+def test_what_an_earlier_process_planned_of_a_recreated_topic_is_left_out(tmp_path: Path) -> None:
+    old = SourcePartition("orders", "old", 0)
+    planner = _micro_batches(tmp_path, _cluster(), on_data_loss="continue")
+    assert [one.source for one in planner.ranges({old: 3, A: 10}, {old: 9, A: 20})] == [A]
 
 
 def test_a_source_that_is_away_is_waited_for_and_noted(tmp_path: Path) -> None:

@@ -5,12 +5,40 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from tests.audit.log_files import LogFile, stopped
 from tests.audit.mirror_main import catch_up, mirror
 from tests.conftest import TwoClusters
-from tests.mirror_runs import conf_file, create_topic, read_values, write
+from tests.mirror_runs import conf_file, create_topic, delete_records, delete_topic, read_values, wait_for, write
+
+from shallow_mirror.audit import Unchecked, verify
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.schema import OFFSET_MAP_TABLE, table_uri
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.types import SegmentKind
 
 pytestmark = pytest.mark.brokers
+
+
+@pytest.fixture
+def mirrored(stoppable_clusters: TwoClusters, tmp_path: Path, topic_name: str) -> Path:
+    """The file of a mirror that has caught up with a topic of two records."""
+    create_topic(stoppable_clusters.source.bootstrap, topic_name)
+    write(stoppable_clusters.source.bootstrap, topic_name, ["a", "b"])
+    conf = conf_of(stoppable_clusters, tmp_path, topic_name)
+    catch_up(conf)
+    return conf
+
+
+def conf_of(clusters: TwoClusters, folder: Path, topic: str, **read: str) -> Path:
+    return conf_file(folder, clusters.source.bootstrap, clusters.target.bootstrap, [topic], read=read)
+
+
+def kinds(conf: Path) -> list[tuple[int, int, str]]:
+    rows = DeltaTable(table_uri(MirrorConfig.load(conf).tables, OFFSET_MAP_TABLE)).to_pyarrow_table().to_pylist()
+    return sorted(
+        (row["source_start"], row["source_end"], row["kind"]) for row in rows if row["source_end"] > row["source_start"]
+    )
 
 
 def ended(conf: Path) -> str:
@@ -29,7 +57,7 @@ def test_a_log_that_was_cut_and_grew_beyond_the_position_is_refused_before_anyth
     first = [f"first {n}" for n in range(10)]
     for value in first:
         write(source, topic_name, [value])
-    conf = conf_file(tmp_path, source, target, [topic_name])
+    conf = conf_of(stoppable_clusters, tmp_path, topic_name)
     catch_up(conf)
     with stopped(stoppable_clusters.source):
         log = LogFile(stoppable_clusters.source, topic_name)
@@ -41,3 +69,47 @@ def test_a_log_that_was_cut_and_grew_beyond_the_position_is_refused_before_anyth
     assert "up to 10 records of leader epoch 0 were copied, and it holds others from offset 6 on" in said
     assert "topics.exclude" in said
     assert read_values(target, topic_name) == first
+
+
+def test_what_retention_deleted_stops_the_mirror_or_is_recorded_as_expired(
+    stoppable_clusters: TwoClusters, mirrored: Path, tmp_path: Path, topic_name: str
+) -> None:
+    source, target = stoppable_clusters.source.bootstrap, stoppable_clusters.target.bootstrap
+    for value in "cdefg":
+        write(source, topic_name, [value])
+    delete_records(source, topic_name, 5)
+    said = ended(mirrored)
+    assert f"{topic_name}-0: expected offset 2, source log starts at 5: retention or DeleteRecords removed it" in said
+    assert "set read.on_data_loss: continue and start again" in said
+    conf = conf_of(stoppable_clusters, tmp_path, topic_name, on_data_loss="continue")
+    catch_up(conf)
+    assert read_values(target, topic_name) == ["a", "b", "f", "g"]
+    assert kinds(conf) == [(0, 2, "data"), (2, 5, "expired"), (5, 7, "data")]
+    settings = MirrorConfig.load(conf)
+    translated = OffsetMap.open(settings.tables).translate(topic_name, 0, 3)
+    assert (translated.kind, translated.exact, translated.target_partition) == (SegmentKind.EXPIRED, False, 0)
+    assert verify(settings).is_equal
+
+
+def test_a_topic_that_was_created_again_stops_the_mirror_or_goes_on_behind_the_old_one(
+    stoppable_clusters: TwoClusters, mirrored: Path, tmp_path: Path, topic_name: str
+) -> None:
+    source, target = stoppable_clusters.source.bootstrap, stoppable_clusters.target.bootstrap
+
+    def create_again(*values: str) -> None:
+        delete_topic(source, topic_name)
+        create_topic(source, topic_name)
+        write(source, topic_name, list(values))
+
+    create_again("c", "d", "e")
+    said = ended(mirrored)
+    assert f"{topic_name}-0: expected offset 2: the topic was deleted and created again" in said
+    assert "set read.on_data_loss: continue and start again" in said
+    conf = conf_of(stoppable_clusters, tmp_path, topic_name, on_data_loss="continue")
+    with mirror(conf):
+        wait_for("the second topic", lambda: read_values(target, topic_name) == ["a", "b", "c", "d", "e"])
+        create_again("f")
+        wait_for("the third topic", lambda: read_values(target, topic_name) == ["a", "b", "c", "d", "e", "f"])
+    assert kinds(conf) == [(0, 1, "data"), (0, 2, "data"), (0, 3, "data")]
+    report = verify(MirrorConfig.load(conf))
+    assert (report.is_equal, report.record_count, report.unchecked) == (True, 1, {Unchecked.SOURCE_TOPIC_GONE: 5})

@@ -237,6 +237,8 @@ class RowRun:
     end: int
     records: memoryview
     aborted: tuple[tuple[int, int], ...]
+    expired_until: int = 0
+    """Retention deleted what lies in front of this offset."""
 
 
 def first_failure(arrow_batch: pa.RecordBatch) -> bytes | None:
@@ -266,6 +268,10 @@ def parse_rows(arrow_batch: pa.RecordBatch) -> Iterator[RowRun]:
             lasts[row - 1] + 1,
             bytes_of[offsets[first] : offsets[row]],
             _aborted(kinds[part], producers[part], bases[part]),
+            max(
+                (last + 1 for kind, last in zip(kinds[part], lasts[part], strict=True) if kind == SegmentKind.EXPIRED),
+                default=0,
+            ),
         )
         first = row
 
