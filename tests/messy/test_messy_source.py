@@ -1,0 +1,67 @@
+"""All of it at once, on real clusters: what a read_committed consumer sees of a messy source is on the target, in the same order,
+and the offset map leads there from every offset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.audit.mirror_main import catch_up, mirror
+from tests.conftest import TwoClusters
+from tests.messy.corpus import (
+    CODECS,
+    SMALL_TARGET_BYTES,
+    Writers,
+    write_compacted,
+    write_cut,
+    write_large,
+    write_stamped_by_the_broker,
+)
+from tests.messy.equality import assert_every_offset_is_translated, contents
+from tests.mirror_runs import conf_file, create_topic, positions, read_places, wait_for_run
+
+from shallow_mirror.audit import verify
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.types import SegmentKind
+
+pytestmark = [pytest.mark.brokers, pytest.mark.timeout(600)]
+
+PARTITIONS = 3
+
+
+@pytest.mark.parametrize("steps", [150, pytest.param(3000, marks=pytest.mark.long)])
+def test_a_messy_source_arrives_record_by_record_and_every_offset_is_translated(
+    stoppable_clusters: TwoClusters, tmp_path: Path, topic_name: str, steps: int
+) -> None:
+    source, target, name = stoppable_clusters.source.bootstrap, stoppable_clusters.target.bootstrap, topic_name[-60:]
+    compacted, cut, stamped, large, mixed = (f"{name}.{kind}" for kind in ("compacted", "cut", "stamped", "large", "mixed"))
+    write_compacted(source, compacted)
+    write_cut(source, cut, cut_at=17)
+    write_stamped_by_the_broker(source, stamped)
+    write_large(source, large)
+    create_topic(target, large, settings={"max.message.bytes": str(SMALL_TARGET_BYTES)})
+    create_topic(source, mixed, PARTITIONS)
+    writers = Writers(source, mixed, PARTITIONS)
+    writers.steps(steps)
+    conf = conf_file(tmp_path, source, target, [f"{name}.*"])
+    settings = MirrorConfig.load(conf)
+    with mirror(conf) as process:
+        wait_for_run(process, "the first records", lambda: positions(settings).get((mixed, 0)))
+        writers.steps(steps)
+        writers.abort_many(steps // 3, partition=0)
+        process.kill()
+    writers.steps(steps)
+    catch_up(conf)
+    places = [(compacted, partition) for partition in range(len(CODECS) + 1)] + [(cut, 0), (stamped, 0), (large, 0)]
+    places += [(mixed, partition) for partition in range(PARTITIONS)]
+    originals, copies = read_places(source, places), read_places(target, places)
+    known = OffsetMap.open(settings.tables)
+    for place in places:
+        assert contents(copies[place]) == contents(originals[place]), place
+        assert_every_offset_is_translated(known, place, originals[place], copies[place])
+    kinds = {row["kind"] for row in known.settled_rows().to_pylist()}
+    assert kinds == {SegmentKind.DATA, SegmentKind.GAP, SegmentKind.COMMIT, SegmentKind.ABORT, SegmentKind.ABORTED}
+    report = verify(settings)
+    assert report.is_equal, report.sentences()
+    assert report.record_count == sum(map(len, originals.values()))
