@@ -15,7 +15,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.cluster import LocalKafkaCluster
+from shallow_mirror.local_kafka.jars import OLDEST_KAFKA_VERSION
 from shallow_mirror.local_kafka.ports import BrokerNotStarted, free_ports
 
 QUIET = {"log_level": 0}
@@ -99,11 +101,19 @@ def test_a_cluster_whose_node_does_not_come_up_raises_with_its_log_and_leaves_no
         assert cluster.cluster_id
 
 
+def test_several_nodes_with_zookeeper_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"needs Kafka 3\.3 or later; 2\.8\.2 runs as one broker only"):
+        LocalKafkaCluster(tmp_path, version=OLDEST_KAFKA_VERSION).start()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_all_nodes_end_when_the_process_that_started_them_is_killed(tmp_path: Path) -> None:
     script = f"""
 import time
 from pathlib import Path
+from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.cluster import LocalKafkaCluster
+from shallow_mirror.local_kafka.jars import OLDEST_KAFKA_VERSION
 with LocalKafkaCluster(Path({str(tmp_path)!r})) as cluster:
     print(*[node.pid for node in cluster.nodes], flush=True)
     time.sleep(600)

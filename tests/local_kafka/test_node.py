@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from shallow_mirror.local_kafka.jars import OLD_KAFKA_VERSION
+from shallow_mirror.local_kafka.jars import OLD_KAFKA_VERSION, OLDEST_KAFKA_VERSION
 from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.local_kafka.ports import PORT_RANGE, BrokerNotStarted, free_ports
 
@@ -97,6 +97,21 @@ def test_the_old_version_starts_and_says_so_in_its_log(tmp_path: Path) -> None:
         produce_one(node.bootstrap, "t", b"old")
         assert read_one(node.bootstrap, "t") == b"old"
     assert "Kafka Server started" in node.log_tail(200)
+
+
+@pytest.mark.brokers
+def test_a_broker_with_zookeeper_survives_being_killed_and_takes_its_zookeeper_along(tmp_path: Path) -> None:
+    before = set(psutil.Process().children(recursive=True))
+    with LocalKafka(tmp_path, OLDEST_KAFKA_VERSION) as node:
+        produce_one(node.bootstrap, "t", b"oldest")
+        address = (node.bootstrap, node.cluster_id)
+        node.kill()
+        assert set(psutil.Process().children(recursive=True)) == before
+        node.start()
+        assert (node.bootstrap, node.cluster_id) == address
+        assert read_one(node.bootstrap, "t") == b"oldest"
+    assert set(psutil.Process().children(recursive=True)) == before
+    assert "started (kafka.server.KafkaServer)" in node.log_tail(200)
 
 
 @pytest.mark.brokers

@@ -13,6 +13,7 @@ from shallow_mirror.local_kafka.properties import (
     new_cluster_id,
     node_properties,
     properties_text,
+    zookeeper_properties,
 )
 
 
@@ -26,6 +27,14 @@ def test_a_node_votes_for_itself_and_listens_on_its_two_ports() -> None:
     assert properties["controller.quorum.voters"] == "1@127.0.0.1:20002"
     assert properties["listeners"] == "PLAINTEXT://127.0.0.1:20001,CONTROLLER://127.0.0.1:20002"
     assert properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:20001"
+
+
+def test_before_kraft_a_node_registers_at_its_zookeeper() -> None:
+    properties = node_properties("2.8.2", 20001, 20002, Path("/d"), {})
+    assert properties["zookeeper.connect"] == "127.0.0.1:20002"
+    assert properties["listeners"] == properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:20001"
+    assert not [key for key in properties if "controller" in key or key == "process.roles"]
+    assert zookeeper_properties(20002, Path("/z"))["clientPort"] == "20002"
 
 
 def test_share_groups_are_not_configured_before_they_existed() -> None:

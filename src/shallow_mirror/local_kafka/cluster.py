@@ -8,10 +8,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.jars import KAFKA_VERSION, kafka_jars
 from shallow_mirror.local_kafka.node import PORT_ATTEMPTS, LocalKafka, formatted_cluster_id
 from shallow_mirror.local_kafka.ports import BrokerNotStarted, PortTaken, free_ports
-from shallow_mirror.local_kafka.properties import member_properties, new_cluster_id, proxied_properties
+from shallow_mirror.local_kafka.properties import has_kraft, member_properties, new_cluster_id, proxied_properties
 from shallow_mirror.local_kafka.together import start_together, stop_together
 
 _log = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ class LocalKafkaCluster:
 
     `proxies`: a port for each node to which clients of `proxied_bootstrap` are told to come; the connections that arrive
     there are meant to end at the node's `proxied_ports`.
-    Raises ConfigError (no Java), JarFetchFailed, BrokerNotStarted.
+    Raises ConfigError (no Java, a version without KRaft), JarFetchFailed, BrokerNotStarted.
     """
 
     def __init__(
@@ -73,6 +74,10 @@ class LocalKafkaCluster:
     def start(self) -> None:
         """Start what does not run and wait until every node takes part; on new ports at the first time only."""
         kafka_jars(self.version)
+        if not has_kraft(self.version):
+            raise ConfigError(
+                f"a cluster of several local brokers needs Kafka 3.3 or later; {self.version} runs as one broker only"
+            )
         if self.nodes:
             return start_together([node for node in self.nodes if not node.is_running()])
         for _ in range(PORT_ATTEMPTS - 1):

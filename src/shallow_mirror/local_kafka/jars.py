@@ -21,6 +21,9 @@ from shallow_mirror.errors import ConfigError, MirrorError
 
 KAFKA_VERSION = "4.3.0"
 OLD_KAFKA_VERSION = "3.9.2"
+OLDEST_KAFKA_VERSION = "2.8.2"
+"""The last release that cannot do without ZooKeeper, and the oldest that the mirror speaks to."""
+
 OLDEST_JAVA = 17
 
 _OUTPUT_TAIL_LINES = 30
@@ -55,9 +58,9 @@ class JarSet:
 
 
 def kafka_jar_set(version: str) -> JarSet:
-    """Broker, tools of the broker jar, and the logging binding, without which a broker fails silently."""
+    """Broker, tools of the broker jar, ZooKeeper before Kafka 4, and the logging binding: a broker without it fails silently."""
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
-        raise ConfigError(f"Kafka version {version!r}: expected three numbers, such as {KAFKA_VERSION} or {OLD_KAFKA_VERSION}")
+        raise ConfigError(f"Kafka version {version!r}: expected three numbers, such as {KAFKA_VERSION} or {OLDEST_KAFKA_VERSION}")
     kafka = Module(organisation="org.apache.kafka", name="kafka_2.13", version=version)
     if int(version.split(".")[0]) >= 4:
         binding = (Module(organisation="org.apache.logging.log4j", name="log4j-slf4j-impl", version="2.25.4"),)

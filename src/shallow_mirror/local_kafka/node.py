@@ -1,13 +1,10 @@
-"""One real KRaft node of its own folder and ports, usually a cluster by itself. Runs on the driver, in tests and benchmarks."""
+"""One real node of its own folder and ports, usually a cluster by itself. Runs on the driver, in tests and benchmarks."""
 
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,22 +14,23 @@ from typing import Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from shallow_mirror.local_kafka import supervisor
 from shallow_mirror.local_kafka.jars import KAFKA_VERSION, java_executable, kafka_jars
 from shallow_mirror.local_kafka.ports import BrokerNotStarted, PortTaken, free_ports
 from shallow_mirror.local_kafka.properties import (
     JVM_OPTIONS,
     SINGLE_NODE_ID,
+    has_kraft,
     logging_option,
     logging_text,
     new_cluster_id,
     node_properties,
     properties_text,
 )
+from shallow_mirror.local_kafka.server_process import ServerProcess
 from shallow_mirror.local_kafka.together import start_together, stop_together
+from shallow_mirror.local_kafka.zookeeper import is_ready_for_a_broker, zookeeper_command
 
 START_TIMEOUT_S = 90.0
-STOP_TIMEOUT_S = 20.0
 PORT_ATTEMPTS = 5
 
 _PORT_TAKEN = ("Address already in use", "BindException")
@@ -42,8 +40,10 @@ _log = logging.getLogger(__name__)
 class LocalKafka:
     """Context manager: formats the folder when it is new, starts the broker, stops it at the end and keeps the folder.
 
-    The broker is the child of a supervisor which kills it when this process ends in whatever way.
-    `cluster_id`: what a new folder is formatted with; None: an id of its own.
+    The broker is the child of a supervisor which kills it when this process ends in whatever way. Before Kafka 3.3 it comes
+    with a ZooKeeper, which is stopped and killed, but not paused, together with it.
+    `cluster_id`: what a new folder is formatted with; None: an id of its own. `features`: levels that it is formatted with,
+    such as `transaction.version` 0 to 2 on Kafka 4; otherwise the newest. Both need KRaft (3.3 and later).
     Raises ConfigError (no Java), JarFetchFailed, BrokerNotStarted.
     """
 
@@ -55,17 +55,20 @@ class LocalKafka:
         properties: Mapping[str, str] | None = None,
         java_options: Sequence[str] = (),
         cluster_id: str | None = None,
+        features: Mapping[str, int] | None = None,
         choose_ports: Callable[[int], Sequence[int]] = free_ports,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        assert has_kraft(version) or not (cluster_id or features), "without KRaft nothing is formatted"
         self.folder, self.version = folder.absolute(), version
         self._properties, self._java_options = dict(properties or {}), tuple(java_options)
         self._choose_ports, self._clock, self._sleep = choose_ports, clock, sleep
         self._ports: tuple[int, int] | None = None
-        self._supervisor: subprocess.Popen[bytes] | None = None
-        self._pid: int | None = None
+        self._broker = ServerProcess(f"the broker in {self.folder}", self.log_file)
+        self._zookeeper = None if has_kraft(version) else ServerProcess(f"the ZooKeeper in {self.folder}", self.log_file)
         self._cluster_id, self._format_as = cluster_id, cluster_id
+        self._features = dict(features or {})
         self._was_ready = False
 
     def __enter__(self) -> Self:
@@ -96,21 +99,19 @@ class LocalKafka:
     @property
     def pid(self) -> int:
         """Process id of the broker's JVM."""
-        if self._pid is None:
-            raise BrokerNotStarted(f"the broker in {self.folder} does not run")
-        return self._pid
+        return self._broker.pid
 
     @property
     def log_file(self) -> Path:
         return self.folder / "broker.log"
 
     def is_running(self) -> bool:
-        return self._supervisor is not None and self._supervisor.poll() is None
+        return self._broker.is_running()
 
     def start(self) -> None:
         """Start and wait until the broker answers as the cluster of this folder; on new ports, unless it had some."""
         if self.is_running():
-            raise BrokerNotStarted(f"the broker in {self.folder} runs already, as process {self._pid}")
+            raise BrokerNotStarted(f"the broker in {self.folder} runs already, as process {self.pid}")
         for _ in range(PORT_ATTEMPTS - 1):
             try:
                 return self._start_once()
@@ -121,72 +122,77 @@ class LocalKafka:
 
     def _start_once(self) -> None:
         fixed = self._ports if self._was_ready else None
-        port, controller_port = fixed or self._choose_ports(2)
-        self._ports = (port, controller_port)
-        command = self._prepare(port, controller_port)
+        port, metadata_port = fixed or self._choose_ports(2)
+        self._ports = (port, metadata_port)
+        java = self._prepare(port, metadata_port)
         try:
-            self._launch(command)
-            self._wait_until_ready()
+            if self._zookeeper is not None:
+                self._zookeeper.launch([*java, *zookeeper_command(self.folder / "zookeeper", metadata_port)])
+                self._wait_for(self._zookeeper, lambda: is_ready_for_a_broker(metadata_port))
+            self._broker.launch([*java, "kafka.Kafka", str(self._config)])
+            self._wait_for(self._broker, self._answers_as_itself)
         except BaseException:
             self.kill()
             raise
-        _log.info("Kafka %s answers at %s (cluster id %s, pid %s)", self.version, self.bootstrap, self.cluster_id, self._pid)
+        self._was_ready = True
+        _log.info("Kafka %s answers at %s (cluster id %s, pid %s)", self.version, self.bootstrap, self.cluster_id, self.pid)
 
-    def _prepare(self, port: int, controller_port: int) -> list[str]:
-        """Write the configuration, format a new folder; the command that runs the broker."""
+    @property
+    def _log_dir(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def _config(self) -> Path:
+        return self.folder / "server.properties"
+
+    def _prepare(self, port: int, metadata_port: int) -> list[str]:
+        """Write the configuration, format a new folder; the command of everything that runs here, up to the main class."""
         jars = kafka_jars(self.version)
-        log_dir, config = self.folder / "data", self.folder / "server.properties"
         logging_config = self.folder / "logging.properties"
         self.folder.mkdir(parents=True, exist_ok=True)
-        properties = node_properties(self.version, port, controller_port, log_dir, self._properties)
-        config.write_text(properties_text(properties), encoding="utf-8")
+        properties = node_properties(self.version, port, metadata_port, self._log_dir, self._properties)
+        self._config.write_text(properties_text(properties), encoding="utf-8")
         logging_config.write_text(logging_text(self.version), encoding="utf-8")
         java = [java_executable(), *JVM_OPTIONS, logging_option(self.version, logging_config)]
         java += [*self._java_options, "-cp", f"{jars[0].parent}/*"]
-        if not (log_dir / "meta.properties").is_file():
-            self._format(
-                [*java, "kafka.tools.StorageTool", "format", "-t", self._format_as or new_cluster_id(), "-c", str(config), "-g"]
-            )
-        return [*java, "kafka.Kafka", str(config)]
+        if has_kraft(self.version) and not (self._log_dir / "meta.properties").is_file():
+            self._format(java)
+        return java
 
-    def _format(self, command: Sequence[str]) -> None:
+    def _format(self, java: Sequence[str]) -> None:
+        command = [*java, "kafka.tools.StorageTool", "format", "-t", self._format_as or new_cluster_id(), "-c", str(self._config)]
+        command += [option for name, level in self._features.items() for option in ("--feature", f"{name}={level}")]
         with self.log_file.open("ab") as log:
             ended = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=START_TIMEOUT_S, check=False
+                [*command, "-g"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=START_TIMEOUT_S, check=False
             )
         if ended.returncode != 0:
             raise BrokerNotStarted(f"formatting {self.folder} failed:\n{self.log_tail()}")
 
-    def _launch(self, command: Sequence[str]) -> None:
-        self._cluster_id = formatted_cluster_id(self.folder / "data")
-        watched = [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), str(self.log_file), *command]
-        process = subprocess.Popen(watched, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-        self._supervisor = process
-        assert process.stdout is not None
-        with process.stdout as said:
-            line = said.readline()
-        if not line:
-            raise BrokerNotStarted(f"the supervisor of the broker in {self.folder} ended at once, see standard error")
-        self._pid = int(line)
-
-    def _wait_until_ready(self) -> None:
+    def _wait_for(self, process: ServerProcess, is_ready: Callable[[], bool]) -> None:
         started = self._clock()
         while self._clock() - started < START_TIMEOUT_S:
-            if not self.is_running():
-                raise self._ended_early()
-            answering = self._answering_cluster_id()
-            if answering == self.cluster_id:
-                self._was_ready = True
+            if not process.is_running():
+                raise self._ended_early(process)
+            if is_ready():
                 return
-            if answering is not None:
-                raise PortTaken(f"{self.bootstrap} is answered by another cluster, {answering}")
             self._sleep(0.05)
-        raise BrokerNotStarted(f"the broker at {self.bootstrap} did not answer within {START_TIMEOUT_S} s:\n{self.log_tail()}")
+        raise BrokerNotStarted(f"{process.what} did not answer within {START_TIMEOUT_S} s:\n{self.log_tail()}")
 
-    def _ended_early(self) -> BrokerNotStarted:
+    def _answers_as_itself(self) -> bool:
+        """Raises PortTaken where somebody else answers."""
+        answering = self._answering_cluster_id()
+        if answering is None or not (self._log_dir / "meta.properties").is_file():  # with ZooKeeper the broker writes it
+            return False
+        self._cluster_id = formatted_cluster_id(self._log_dir)
+        if answering != self._cluster_id:
+            raise PortTaken(f"{self.bootstrap} is answered by another cluster, {answering}")
+        return True
+
+    def _ended_early(self, process: ServerProcess) -> BrokerNotStarted:
         tail = self.log_tail()
         kind = PortTaken if any(sign in tail for sign in _PORT_TAKEN) else BrokerNotStarted
-        return kind(f"the broker in {self.folder} ended instead of answering at {self.bootstrap}. The end of its log:\n{tail}")
+        return kind(f"{process.what} ended instead of answering. The end of its log:\n{tail}")
 
     def _answering_cluster_id(self) -> str | None:
         """Cluster id in the Metadata of whoever listens, None while nobody does or this node is not listed."""
@@ -204,13 +210,15 @@ class LocalKafka:
 
     def stop(self) -> None:
         """SIGTERM, and SIGKILL when that takes longer than 20 s. No effect on a broker that does not run."""
-        if self.is_running():
-            self.resume()
-        self._end(b"T", STOP_TIMEOUT_S)
+        self._broker.stop()
+        if self._zookeeper is not None:
+            self._zookeeper.stop()
 
     def kill(self) -> None:
-        """SIGKILL, as a crash of the broker. No effect on a broker that does not run."""
-        self._end(b"K", STOP_TIMEOUT_S)
+        """SIGKILL, as a crash of the machine. No effect on a broker that does not run."""
+        self._broker.kill()
+        if self._zookeeper is not None:
+            self._zookeeper.kill()
 
     def restart(self) -> None:
         """Stop it if it runs, and start it on the same ports and folder."""
@@ -219,27 +227,11 @@ class LocalKafka:
 
     def pause(self) -> None:
         """SIGSTOP: it keeps its connections and answers nothing, as a machine that hangs. Raises BrokerNotStarted."""
-        os.kill(self.pid, signal.SIGSTOP)
+        self._broker.pause()
 
     def resume(self) -> None:
         """SIGCONT after `pause`, in whatever state the world is by then. Raises BrokerNotStarted."""
-        os.kill(self.pid, signal.SIGCONT)
-
-    def _end(self, how: bytes, timeout_s: float) -> None:
-        process, self._supervisor, self._pid = self._supervisor, None, None
-        if process is None:
-            return
-        assert process.stdin is not None
-        try:
-            os.write(process.stdin.fileno(), how)
-        except BrokenPipeError:
-            _log.debug("the broker in %s had ended before it was asked to", self.folder)
-        try:
-            process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            _log.warning("the broker in %s did not stop within %s s and is killed", self.folder, timeout_s)
-        process.stdin.close()
-        process.wait()
+        self._broker.resume()
 
     def log_tail(self, lines: int = 40) -> str:
         """The end of what the broker (all its starts) and the formatting wrote."""

@@ -1,4 +1,4 @@
-"""Pure: what KRaft nodes of small memory are configured with, alone or several in a cluster."""
+"""Pure: what nodes of small memory are configured with, alone or several in a cluster."""
 
 from __future__ import annotations
 
@@ -20,11 +20,6 @@ JVM_OPTIONS = (
 SINGLE_NODE_ID = 1
 
 _SMALL_NODE = {
-    "process.roles": "broker,controller",
-    "node.id": str(SINGLE_NODE_ID),
-    "controller.listener.names": "CONTROLLER",
-    "inter.broker.listener.name": "PLAINTEXT",
-    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "default.replication.factor": "1",
     "min.insync.replicas": "1",
     "offsets.topic.replication.factor": "1",
@@ -40,31 +35,79 @@ _SMALL_NODE = {
     "background.threads": "2",
     "num.recovery.threads.per.data.dir": "1",
     "controlled.shutdown.enable": "false",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+}
+_KRAFT = {
+    "process.roles": "broker,controller",
+    "node.id": str(SINGLE_NODE_ID),
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     # A killed broker comes back only when the session of its former life has ended (default 9 s).
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
 }
+_ZOOKEEPER_TICK_MS = 500
 _SINCE_4 = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
 }
 
 
-def is_kafka_3(version: str) -> bool:
-    return int(version.split(".")[0]) < 4
+def has_kraft(version: str) -> bool:
+    """Otherwise the broker needs a ZooKeeper."""
+    return _release(version) >= (3, 3)
 
 
-def node_properties(version: str, port: int, controller_port: int, log_dir: Path, changes: Mapping[str, str]) -> dict[str, str]:
-    """Server properties; `changes` win over every default."""
+def _is_before_4(version: str) -> bool:
+    return _release(version) < (4, 0)
+
+
+def _release(version: str) -> tuple[int, int]:
+    major, minor, *_ = version.split(".")
+    return int(major), int(minor)
+
+
+def node_properties(version: str, port: int, metadata_port: int, log_dir: Path, changes: Mapping[str, str]) -> dict[str, str]:
+    """Server properties; `changes` win over every default. `metadata_port`: of the controller, or of ZooKeeper."""
     return {
         **_SMALL_NODE,
-        **({} if is_kafka_3(version) else _SINCE_4),
-        "controller.quorum.voters": f"{SINGLE_NODE_ID}@127.0.0.1:{controller_port}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        **(
+            _kraft_properties(version, port, metadata_port) if has_kraft(version) else _registered_properties(port, metadata_port)
+        ),
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "log.dirs": str(log_dir),
         **changes,
+    }
+
+
+def _kraft_properties(version: str, port: int, controller_port: int) -> dict[str, str]:
+    return {
+        **_KRAFT,
+        **({} if _is_before_4(version) else _SINCE_4),
+        "controller.quorum.voters": f"{SINGLE_NODE_ID}@127.0.0.1:{controller_port}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+    }
+
+
+def _registered_properties(port: int, zookeeper_port: int) -> dict[str, str]:
+    return {
+        "broker.id": str(SINGLE_NODE_ID),
+        "zookeeper.connect": f"127.0.0.1:{zookeeper_port}",
+        "zookeeper.session.timeout.ms": str(8 * _ZOOKEEPER_TICK_MS),
+        "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+    }
+
+
+def zookeeper_properties(port: int, data_dir: Path) -> dict[str, str]:
+    """Sessions are given between 2 and 20 ticks."""
+    return {
+        "dataDir": str(data_dir),
+        "clientPort": str(port),
+        "clientPortAddress": "127.0.0.1",
+        "tickTime": str(_ZOOKEEPER_TICK_MS),
+        "admin.enableServer": "false",
+        "4lw.commands.whitelist": "dump",
     }
 
 
@@ -84,7 +127,7 @@ def member_properties(version: str, node_id: int, controller_ports: Mapping[int,
         "transaction.state.log.min.isr": in_sync,
         "transaction.state.log.num.partitions": replicas,
     }
-    if not is_kafka_3(version):
+    if not _is_before_4(version):
         counts |= {name: replicas if name.endswith("factor") else in_sync for name in _SINCE_4}
     return {
         **{name: str(count) for name, count in counts.items()},
@@ -121,14 +164,17 @@ def _escaped(text: str, special: str) -> str:
 
 
 def logging_text(version: str) -> str:
-    """Logging configuration: warnings to standard output (log4j 1 for Kafka 3, log4j 2 since 4)."""
-    if is_kafka_3(version):
+    """Logging configuration: warnings to standard output (log4j 1 before Kafka 4, log4j 2 since)."""
+    if _is_before_4(version):
         return (
             "log4j.rootLogger=WARN, out\n"
             "log4j.appender.out=org.apache.log4j.ConsoleAppender\n"
             "log4j.appender.out.layout=org.apache.log4j.PatternLayout\n"
             "log4j.appender.out.layout.ConversionPattern=[%d] %p %m (%c)%n\n"
             "log4j.logger.kafka.server.KafkaRaftServer=INFO\n"
+            "log4j.logger.kafka.server.KafkaServer=INFO\n"
+            # Says at every start that one ZooKeeper alone survives no failure.
+            "log4j.logger.org.apache.zookeeper.server.quorum.QuorumPeerMain=ERROR\n"
         )
     return (
         "status=error\n"
@@ -144,7 +190,7 @@ def logging_text(version: str) -> str:
 
 
 def logging_option(version: str, file: Path) -> str:
-    return f"-Dlog4j.configuration={file.as_uri()}" if is_kafka_3(version) else f"-Dlog4j2.configurationFile={file}"
+    return f"-Dlog4j.configuration={file.as_uri()}" if _is_before_4(version) else f"-Dlog4j2.configurationFile={file}"
 
 
 def new_cluster_id() -> str:

@@ -1,0 +1,82 @@
+"""A server program under a supervisor, which kills it when this process ends in whatever way. Runs on the driver, in tests."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from shallow_mirror.local_kafka import supervisor
+from shallow_mirror.local_kafka.ports import BrokerNotStarted
+
+STOP_TIMEOUT_S = 20.0
+
+_log = logging.getLogger(__name__)
+
+
+class ServerProcess:
+    """`what` it is, for people: "the broker in /x". What it writes is appended to `log_file`. May be launched again."""
+
+    def __init__(self, what: str, log_file: Path) -> None:
+        self.what, self._log_file = what, log_file
+        self._supervisor: subprocess.Popen[bytes] | None = None
+        self._pid: int | None = None
+
+    @property
+    def pid(self) -> int:
+        if self._pid is None:
+            raise BrokerNotStarted(f"{self.what} does not run")
+        return self._pid
+
+    def is_running(self) -> bool:
+        return self._supervisor is not None and self._supervisor.poll() is None
+
+    def launch(self, command: Sequence[str]) -> None:
+        """Returns as soon as there is a process. Raises BrokerNotStarted."""
+        watched = [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), str(self._log_file), *command]
+        process = subprocess.Popen(watched, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        self._supervisor = process
+        assert process.stdout is not None
+        with process.stdout as said:
+            line = said.readline()
+        if not line:
+            raise BrokerNotStarted(f"the supervisor of {self.what} ended at once, see standard error")
+        self._pid = int(line)
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL when that takes longer than 20 s. No effect where nothing runs."""
+        if self.is_running():
+            self.resume()
+        self._end(b"T")
+
+    def kill(self) -> None:
+        """SIGKILL. No effect where nothing runs."""
+        self._end(b"K")
+
+    def pause(self) -> None:
+        """SIGSTOP. Raises BrokerNotStarted."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT after `pause`. Raises BrokerNotStarted."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def _end(self, how: bytes) -> None:
+        process, self._supervisor, self._pid = self._supervisor, None, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        try:
+            os.write(process.stdin.fileno(), how)
+        except BrokenPipeError:
+            _log.debug("%s had ended before it was asked to", self.what)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            _log.warning("%s did not stop within %s s and is killed", self.what, STOP_TIMEOUT_S)
+        process.stdin.close()
+        process.wait()
