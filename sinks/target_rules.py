@@ -5,7 +5,7 @@ Sentences lack their beginning, "target topic X", so that topics with the same t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from shallow_mirror.broker.cluster_metadata import TopicMetadata
 from shallow_mirror.types import TargetPartition
@@ -32,6 +32,17 @@ def copied_configs(source: Mapping[str, str]) -> dict[str, str]:
     """Settings of a target topic, given those of its source topic."""
     copied = {name: source[name] for name in COPIED if name in source}
     return {**copied, **FORCED, **dict.fromkeys(TIMESTAMP_LIMITS, str(NO_LIMIT_MS))}
+
+
+def are_limits_unknown(problems: Iterable[str]) -> bool:
+    """Whether a target refused new topics because it is older than Kafka 3.6, which split the limit in two."""
+    return any(name in problem for problem in problems for name in TIMESTAMP_LIMITS)
+
+
+def before_3_6(settings: Mapping[str, str]) -> dict[str, str]:
+    """`copied_configs` for such a target."""
+    kept = {name: value for name, value in settings.items() if name not in TIMESTAMP_LIMITS}
+    return {**kept, LIMIT_BEFORE_3_6: str(NO_LIMIT_MS)}
 
 
 def missing_problem(source: str, partitions: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
@@ -148,4 +149,10 @@ class TargetTopics:
             for source, target in sorted(missing.items())
         ]
         _log.info("creating target topics: %s", ", ".join(f"{spec.name} ({spec.partitions} partitions)" for spec in specs))
-        ensure_topics(self._target_client, specs, timeout_s=deadline.remaining_ms() / 1000)
+        try:
+            ensure_topics(self._target_client, specs, timeout_s=deadline.remaining_ms() / 1000)
+        except ConfigError as refused:
+            if not target_rules.are_limits_unknown(refused.problems):
+                raise
+            older = [replace(spec, configs=target_rules.before_3_6(spec.configs)) for spec in specs]
+            ensure_topics(self._target_client, older, timeout_s=deadline.remaining_ms() / 1000)

@@ -9,29 +9,22 @@ from dataclasses import dataclass
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.cluster_metadata import ProducerState
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BrokerTooOld
 from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
-
-_UNKNOWN = ProducerState(-1, -1, -1, -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """`first_offset`: its first record. `wrote_at_ms`: timestamp of its newest batch, None when the broker does not know.
-
-    `producer_id` and `producer_epoch` are None where the source is older than Kafka 3.0, which names nobody.
-    """
+    """`first_offset`: its first record. `wrote_at_ms`: timestamp of its newest batch, None when the broker does not know."""
 
     source: SourcePartition
     first_offset: int
-    producer_id: int | None
-    producer_epoch: int | None
+    producer_id: int
+    producer_epoch: int
     wrote_at_ms: int | None
 
     def sentence(self, at_ms: int) -> str:
-        who = "a producer that this broker cannot name" if self.producer_id is None else f"producer id {self.producer_id}"
         when = "" if self.wrote_at_ms is None else f", which wrote last {_duration((at_ms - self.wrote_at_ms) / 1000)} ago"
-        return f"{self.source.topic_partition} from offset {self.first_offset}: {who}{when}"
+        return f"{self.source.topic_partition} from offset {self.first_offset}: producer id {self.producer_id}{when}"
 
 
 def ask_open_transactions(
@@ -47,8 +40,8 @@ def ask_open_transactions(
         OpenTransaction(
             source=names[name],
             first_offset=max(state.current_txn_start_offset, held[name]),
-            producer_id=None if state is _UNKNOWN else state.producer_id,
-            producer_epoch=None if state is _UNKNOWN else state.producer_epoch,
+            producer_id=state.producer_id,
+            producer_epoch=state.producer_epoch,
             wrote_at_ms=state.last_timestamp_ms if state.last_timestamp_ms >= 0 else None,
         )
         for name, states in _producers(source, held, deadline).items()
@@ -61,10 +54,7 @@ def _producers(
     source: Cluster, held: Mapping[TopicPartition, int], deadline: Deadline
 ) -> Mapping[TopicPartition, Collection[ProducerState]]:
     """Those with an open transaction."""
-    try:
-        described = source.describe_producers(sorted(held), deadline) if held else {}
-    except BrokerTooOld:
-        return dict.fromkeys(held, (_UNKNOWN,))
+    described = source.describe_producers(sorted(held), deadline) if held else {}
     return {name: [state for state in states if state.current_txn_start_offset >= 0] for name, states in described.items()}
 
 

@@ -5,6 +5,7 @@ Looking changes nothing. A choice takes the mirror over, as a start does, and co
 
 from __future__ import annotations
 
+import enum
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
@@ -23,7 +24,7 @@ from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.checkpoints.tables import choose_writer, open_writer
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import BrokerTooOld, ConfigError
 from shallow_mirror.sinks.evidence import look_at_log, look_at_receipt, lost_ranges
 from shallow_mirror.sinks.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.resolve import (
@@ -42,7 +43,12 @@ LOOK_MS = 20_000
 CHOICE_MS = 120_000
 
 _WILL_BE_COMMITTED = frozenset({"Ongoing", "PrepareCommit", "CompleteCommit"})
+_ENDED = frozenset({LogEvidence.OURS, LogEvidence.OURS_ABORTED})
 _PAUSE_S = 0.1
+
+
+class Untold(enum.Enum):
+    BEFORE_KAFKA_3 = "not known (Kafka before 3.0)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +61,7 @@ class SlotReport:
     decided: DecidedTxn
     copied: Mapping[SourcePartition, tuple[int, int]]
     record_count: int
-    coordinator: CoordinatorState | None
+    coordinator: CoordinatorState | Untold | None
     receipt: ReceiptEvidence
     log: tuple[LogEvidence, ...]
     lost: tuple[WrittenRange, ...]
@@ -65,14 +71,16 @@ class SlotReport:
         return int(self.decided.txn.transactional_id.rpartition("-")[2])
 
     @property
-    def fate(self) -> TxnFate:
-        """What the next start will find. An open transaction of ours it commits."""
-        found, txn = self.coordinator, self.decided.txn
-        is_ours = found is not None and (found.producer_id, found.producer_epoch) == (txn.producer_id, txn.producer_epoch)
-        if found is not None and is_ours and found.state in _WILL_BE_COMMITTED:
+    def fate(self) -> TxnFate | None:
+        """What the next start will find. An open transaction of ours it commits. None: whether it still can, nobody tells."""
+        ours = (self.decided.txn.producer_id, self.decided.txn.producer_epoch)
+        if self.coordinator in [CoordinatorState(state, *ours) for state in _WILL_BE_COMMITTED]:
             return TxnFate.COMMITTED
         by_receipt = judge_receipt(self.receipt)
-        return judge_log(self.log) if by_receipt is TxnFate.UNDECIDABLE else by_receipt
+        if by_receipt is not TxnFate.UNDECIDABLE:
+            return by_receipt
+        is_open = LogEvidence.OPEN in self.log and not _ENDED & set(self.log)
+        return None if is_open and isinstance(self.coordinator, Untold) else judge_log(self.log)
 
     @property
     def needs_choice(self) -> bool:
@@ -80,7 +88,7 @@ class SlotReport:
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
-        txn, found = self.decided.txn, self.coordinator
+        txn, fate = self.decided.txn, self.fate
         return {
             "slot": self.slot,
             "transactional_id": txn.transactional_id,
@@ -102,12 +110,20 @@ class SlotReport:
                 }
                 for one, evidence in zip(self.decided.written, self.log, strict=True)
             ],
-            "coordinator": None if found is None else {"state": found.state, "producer_id": found.producer_id,
-                                                       "producer_epoch": found.producer_epoch},
+            "coordinator": self._coordinator_document(),
             "receipt": self.receipt.value,
-            "fate": self.fate.value,
+            "fate": None if fate is None else fate.value,
             "needs_choice": self.needs_choice,
-        }  # fmt: skip
+        }
+
+    def _coordinator_document(self) -> dict[str, Any] | None:
+        match self.coordinator:
+            case CoordinatorState(state, producer_id, producer_epoch):
+                return {"state": state, "producer_id": producer_id, "producer_epoch": producer_epoch}
+            case Untold() as untold:
+                return {"state": untold.value, "producer_id": None, "producer_epoch": None}
+            case None:
+                return None
 
 
 def look(config: MirrorConfig, spark: Any = None) -> tuple[SlotReport, ...]:
@@ -132,11 +148,18 @@ def _report(target: Cluster, decided: DecidedTxn, rows: Sequence[DecidedSegment]
         decided=decided,
         copied=copied,
         record_count=sum(one.record_count for one in segments),
-        coordinator=describe_txn(target, decided.txn.transactional_id, deadline),
+        coordinator=_ask_coordinator(target, decided, deadline),
         receipt=look_at_receipt(target, decided, map_id, deadline),
         log=tuple(look_at_log(target, decided.txn, one, deadline, lambda _: time.sleep(_PAUSE_S)) for one in decided.written),
         lost=lost_ranges(target, decided.written, deadline),
     )
+
+
+def _ask_coordinator(target: Cluster, decided: DecidedTxn, deadline: Deadline) -> CoordinatorState | Untold | None:
+    try:
+        return describe_txn(target, decided.txn.transactional_id, deadline)
+    except BrokerTooOld:
+        return Untold.BEFORE_KAFKA_3
 
 
 def choose(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from shallow_mirror.sinks.resolve import LogEvidence, ReceiptEvidence, TxnFate
-from shallow_mirror.streaming.recover import SlotReport
+from shallow_mirror.streaming.recover import SlotReport, Untold
 
 _RECEIPTS = {
     ReceiptEvidence.OURS: "there, written by this transaction: it was committed",
@@ -23,6 +23,7 @@ _LOGS = {
     LogEvidence.NOTHING: "holds none of our records there (retention, truncation, compaction): no evidence",
 }
 _FATES = {
+    None: "not over, as far as can be seen: `run` commits it, or copies it again where that comes too late",
     TxnFate.COMMITTED: "committed, or about to be: `run` keeps it",
     TxnFate.NOT_COMMITTED: "not committed: `run` copies it again",
     TxnFate.UNDECIDABLE: "nothing says whether it was committed",
@@ -47,7 +48,9 @@ def show(reports: Sequence[SlotReport], console: Console, *, as_json: bool = Fal
 
 def _lines(report: SlotReport) -> list[str]:
     txn, found = report.decided.txn, report.coordinator
-    if found is None:
+    if isinstance(found, Untold):
+        state = found.value
+    elif found is None:
         state = "does not know it any more"
     else:
         state = f"{found.state}, producer id {found.producer_id}, epoch {found.producer_epoch}"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.fakes.changes import AS_IT_SHOULD, Change, after, error, held, hostile
 from tests.fakes.clients import SleepingClock, client_of
-from tests.fakes.kafka_codec import API_KEYS, VERSIONS
+from tests.fakes.kafka_codec import API_KEYS
 from tests.fakes.record_rules import header_of
 from tests.fakes.strict_broker import StrictCluster
 from tests.record_batches import batch
@@ -24,8 +24,9 @@ from tests.record_batches import batch
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.cluster_metadata import CoordinatorKind, ListedOffset, ProducerState
+from shallow_mirror.broker.txn import describe_txn
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, Retriable
+from shallow_mirror.errors import BrokerTooOld, ConfigError, Retriable
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -214,20 +215,24 @@ def test_one_connection_per_broker_and_purpose_is_kept(fake: StrictCluster, clie
 def test_a_broker_that_leaves_the_versions_out_is_refused_with_all_of_them(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
-    def old(answer: Any) -> None:
+    def other(answer: Any) -> None:
         for one in answer.api_keys:
-            for api in ("Fetch", "ListOffsets"):
-                if one.api_key == API_KEYS[api]:
-                    one.max_version = VERSIONS[api] - 1
-        answer.api_keys = [one for one in answer.api_keys if one.api_key != API_KEYS["EndTxn"]]
+            if one.api_key == API_KEYS["ListOffsets"]:
+                one.max_version = 5
+            if one.api_key == API_KEYS["Fetch"]:
+                one.min_version, one.max_version = 13, 20
 
-    fake.alter_answers("ApiVersions", old)
+    fake.not_offered = frozenset({"EndTxn"})
+    fake.alter_answers("ApiVersions", other)
     with pytest.raises(ConfigError) as caught:
         client.metadata([], clock.deadline())
-    assert sorted(problem.split(" offers ")[1].split()[0] for problem in caught.value.problems) == [
-        "EndTxn",
-        "Fetch",
-        "ListOffsets",
+    assert sorted(caught.value.problems) == [
+        f"broker {fake.bootstrap.split(',')[0]} offers {problem}"
+        for problem in (
+            "Fetch 13 to 20; version 12 is needed: it is newer than this mirror knows: install a later one",
+            "ListOffsets 0 to 5; version 6 is needed: upgrade it to Kafka 2.8 or later",
+            "no EndTxn; version 3 is needed: upgrade it to Kafka 2.8 or later",
+        )
     ]
 
 
@@ -237,12 +242,12 @@ def test_a_broker_that_does_not_know_api_versions_is_too_old(fake: StrictCluster
         client.metadata([], clock.deadline())
 
 
-def test_a_broker_without_describe_producers_will_do(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
-    def without(answer: Any) -> None:
-        answer.api_keys = [one for one in answer.api_keys if one.api_key != API_KEYS["DescribeProducers"]]
-
-    fake.alter_answers("ApiVersions", without)
+def test_a_broker_without_describe_transactions_will_do_until_it_is_asked_for_them(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
     assert offsets(client, clock) == [0, 0]
+    with pytest.raises(BrokerTooOld, match=r"^broker .* offers no DescribeTransactions: Kafka 3\.0 or later is needed$"):
+        describe_txn(client, "m-0", clock.deadline())
 
 
 # --- what is asked ---

@@ -19,6 +19,8 @@ _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
 
 
 def answer(state: ClusterState, node_id: int, request: Request, change: Change) -> Any:
+    if request.api in state.not_offered:
+        raise UnreadableRequest(f"{request.api} is not offered")
     return _HANDLERS[request.api](state, node_id, request.body, change)
 
 
@@ -26,7 +28,11 @@ def api_versions(state: ClusterState, node_id: int, body: Any, change: Change) -
     entry = answer_type("ApiVersions").ApiVersion
     highest = {api: max(version, *newer) for api, version in VERSIONS.items() if (newer := NEWER_VERSIONS.get(api))}
     newest = VERSIONS | (highest if state.is_newest else {})
-    ranges = [entry(api_key=key, min_version=0, max_version=newest[api]) for api, key in sorted(API_KEYS.items())]
+    ranges = [
+        entry(api_key=key, min_version=0, max_version=newest[api])
+        for api, key in sorted(API_KEYS.items())
+        if api not in state.not_offered
+    ]
     return answer_type("ApiVersions")(
         error_code=change.code_of(None), api_keys=ranges, throttle_time_ms=0, supported_features=[], finalized_features_epoch=-1
     )

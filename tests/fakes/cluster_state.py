@@ -29,6 +29,8 @@ class ClusterState:
         self.coordinators_exist = True
         self.is_newest = True
         """Offers what not every supported broker does: Fetch by topic id."""
+        self.not_offered: frozenset[str] = frozenset()
+        """Requests that an older broker does not know."""
         self.auto_created: list[str] = []
         self.is_stopping = False
 

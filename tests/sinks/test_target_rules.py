@@ -3,7 +3,15 @@ from __future__ import annotations
 import pytest
 
 from shallow_mirror.broker.cluster_metadata import TopicMetadata
-from shallow_mirror.sinks.target_rules import NO_LIMIT_MS, copied_configs, doubts_of, other_target_problem, problems_of
+from shallow_mirror.sinks.target_rules import (
+    NO_LIMIT_MS,
+    are_limits_unknown,
+    before_3_6,
+    copied_configs,
+    doubts_of,
+    other_target_problem,
+    problems_of,
+)
 from shallow_mirror.types import TargetPartition
 
 PLAIN = {"cleanup.policy": "delete", "retention.ms": "604800000", "max.message.bytes": "1048588"}
@@ -20,6 +28,19 @@ def test_a_new_topic_gets_what_the_source_topic_keeps_and_what_leaves_batches_as
         "message.timestamp.after.max.ms": str(NO_LIMIT_MS),
     }
     assert problems_of("orders", 3, 3, made) == doubts_of(made, PLAIN) == []
+
+
+def test_a_target_older_than_3_6_gets_the_one_limit_that_it_knows() -> None:
+    assert are_limits_unknown(["cannot be created: Unknown topic config name: message.timestamp.after.max.ms"])
+    assert not are_limits_unknown(["cannot be created: Unknown topic config name: cleanup.policies"])
+    older = before_3_6(copied_configs(PLAIN))
+    assert older == {
+        **PLAIN,
+        "compression.type": "producer",
+        "message.timestamp.type": "CreateTime",
+        "message.timestamp.difference.max.ms": str(NO_LIMIT_MS),
+    }
+    assert doubts_of(older, PLAIN) == []
 
 
 def test_every_problem_of_a_topic_is_told() -> None:

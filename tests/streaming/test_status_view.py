@@ -66,8 +66,7 @@ def rows(text: str) -> list[list[str]]:
 
 def open_one(number: int, wrote_at_ms: int | None) -> OpenTransaction:
     source = SourcePartition("orders", "id", number)
-    producer_id = None if wrote_at_ms is None else 4_000 + number
-    return OpenTransaction(source=source, first_offset=7, producer_id=producer_id, producer_epoch=0, wrote_at_ms=wrote_at_ms)
+    return OpenTransaction(source=source, first_offset=7, producer_id=4_000 + number, producer_epoch=0, wrote_at_ms=wrote_at_ms)
 
 
 def test_transactions_that_are_open_at_the_source_are_named_with_their_age() -> None:
@@ -75,7 +74,7 @@ def test_transactions_that_are_open_at_the_source_are_named_with_their_age() -> 
     at = lines.index("transactions that are open at the source, whose end the mirror waits for:")
     assert lines[at + 1 : at + 3] == [
         "  orders-3 from offset 7: producer id 4003, which wrote last 61 s ago",
-        "  orders-4 from offset 7: a producer that this broker cannot name",
+        "  orders-4 from offset 7: producer id 4004",
     ]
     many = shown(report(open_transactions=tuple(open_one(number, 1_000) for number in range(12))))
     assert "  and 2 more: --json has all" in many.splitlines()

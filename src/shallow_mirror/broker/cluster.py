@@ -297,7 +297,7 @@ class Cluster:
     def describe_producers(
         self, places: Sequence[TopicPartition], deadline: Deadline
     ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
-        """Producers that the leaders remember. Needs Kafka 3.0 or later."""
+        """Producers that the leaders remember."""
         self._own_process()
         return self.retrying("describing producers", lambda one: self._describe_producers(places, one), deadline)
 

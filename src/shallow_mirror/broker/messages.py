@@ -67,8 +67,8 @@ _USED: dict[str, tuple[Any, Any, int]] = {
     "DescribeTransactions": (DescribeTransactionsRequest, DescribeTransactionsResponse, 0),
 }
 _HOT_PATH = {0: ("Produce", 9), fetch.API_KEY: ("Fetch", fetch.API_VERSION)}
-_SINCE = {"DescribeProducers": "3.0", "DescribeTransactions": "3.0"}
-"""May be missing: asked for when something went wrong, or is suspected."""
+_SINCE = {"DescribeTransactions": "3.0"}
+"""May be missing: no decision depends on the answer."""
 _ALWAYS_HEADER_0 = "ApiVersions"
 
 
@@ -102,6 +102,16 @@ def _tag_section_bytes(body: memoryview) -> int:
     raise ValueError("tags in a response header")
 
 
+def _version_problem(api: str, version: int, offered: tuple[int, int] | None) -> str | None:
+    """`offered`: lowest and highest version."""
+    low, high = offered or (0, -1)
+    if low <= version <= high:
+        return None
+    what = f"offers {api} {low} to {high}" if offered else f"offers no {api}"
+    remedy = "it is newer than this mirror knows: install a later one" if version < low else "upgrade it to Kafka 2.8 or later"
+    return f"{what}; version {version} is needed: {remedy}"
+
+
 def check_versions(connection: Connection, deadline: Deadline) -> None:
     """Refuses a broker that does not speak the fixed versions, and takes note of what else it does not offer."""
     answer = call(connection, "ApiVersions", deadline, client_software_name="shallow-mirror", client_software_version="0.1.0")
@@ -113,15 +123,13 @@ def check_versions(connection: Connection, deadline: Deadline) -> None:
     wanted = {request.API_KEY: (api, version) for api, (request, _, version) in _USED.items()}
     problems, missing = [], set()
     for key, (api, version) in {**wanted, **_HOT_PATH}.items():
-        low, high = offered.get(key, (0, -1))
-        if low <= version <= high:
+        problem = _version_problem(api, version, offered.get(key))
+        if problem is None:
             continue
         if api in _SINCE:
             missing.add(api)
         else:
-            problems.append(
-                f"broker {connection.transport.peer} offers {api} {low} to {high}; version {version} is needed (Kafka 2.8 to 4.x)"
-            )
+            problems.append(f"broker {connection.transport.peer} {problem}")
     if problems:
         raise ConfigError(problems)
     connection.missing_apis = frozenset(missing)

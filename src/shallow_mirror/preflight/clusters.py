@@ -34,7 +34,8 @@ def broker_problems(
         else:
             if missing and is_target:
                 apis = ", ".join(sorted(missing))
-                yield Finding(Level.DOUBT, subject, f"offers no {apis}: what a crash left behind may need an operator")
+                what = f"offers no {apis} (Kafka 3.0): whether others use this mirror's transactional ids cannot be asked"
+                yield Finding(Level.DOUBT, subject, what)
 
 
 def read_broker_settings(
