@@ -1,0 +1,66 @@
+"""Every release that a mirror is tried with, as its source and as its target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import mirror_runs as runs
+from tests.matrix.releases import ALL, NEWEST, OLDEST, Brokers, Release
+from tests.mirror_runs import Crash, CrashAt, catch_up
+
+from shallow_mirror.audit import verify
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.demo.checker import compare
+from shallow_mirror.demo.map_rows import RowTranslation, load_rows
+from shallow_mirror.demo.traffic import TOPICS
+from shallow_mirror.sinks.resolve import ReceiptEvidence, TxnFate
+from shallow_mirror.streaming.recover import Untold, look
+
+pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(300)]
+
+IN_CI = (NEWEST, OLDEST)
+PAIRS = [
+    pytest.param(source, target, id=f"{source} to {target}", marks=() if (source, target) == IN_CI else pytest.mark.long)
+    for source in ALL
+    for target in ALL
+]
+
+
+def settings_of(folder: Path, source: str, target: str, alias: str) -> MirrorConfig:
+    return runs.config(
+        folder,
+        source,
+        target,
+        [r"orders\..*"],
+        mirror=f"from-{alias}",
+        source={"alias": alias},
+        topics={"target_name": "{source}.{topic}"},
+        read={"micro_batch_bytes": 1 << 20},
+        tables="tables",
+    )
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+def test_messy_traffic_is_equal_record_by_record_although_the_mirror_is_lost_before_and_after_its_decision(
+    brokers: Brokers, source: Release, target: Release, tmp_path: Path, spark: Any, crash_points: None
+) -> None:
+    written = brokers.written(source)
+    ends = (brokers["source", source].bootstrap, brokers["target", target].bootstrap)
+    settings = settings_of(tmp_path, *ends, str(source))
+    for point in ("RunSlots", "Decide"):
+        with pytest.raises(Crash):
+            catch_up(settings, spark, observer=CrashAt(point))
+    told = look(settings)
+    assert {one.receipt for one in told} == {ReceiptEvidence.PENDING}
+    assert {one.fate for one in told} == {None if target == OLDEST else TxnFate.COMMITTED}
+    assert all((one.coordinator is Untold.BEFORE_KAFKA_3) is (target == OLDEST) and not one.needs_choice for one in told)
+    catch_up(settings, spark)
+    copies = {topic: f"{source}.{topic}" for topic in TOPICS}
+    compared = compare(*ends, copies, RowTranslation(load_rows(Path(settings.tables))))
+    assert not compared.differences
+    assert dict(compared.source_records) == {one.topic: one.visible_records for one in written.topics}
+    report = verify(settings)
+    assert report.is_equal, report.sentences()
+    assert report.record_count == compared.translated_offsets == sum(compared.source_records.values())
