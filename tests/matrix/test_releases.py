@@ -1,4 +1,4 @@
-"""Every release that a mirror is tried with, as its source and as its target."""
+"""Every release that a mirror is tried with, as its source and as its target, and formats that only the oldest still writes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 from tests import mirror_runs as runs
+from tests.matrix import old_formats
 from tests.matrix.releases import ALL, NEWEST, OLDEST, Brokers, Release
-from tests.mirror_runs import Crash, CrashAt, catch_up
+from tests.mirror_runs import Crash, CrashAt, catch_up, read_places
+from tests.streaming.test_rebuilding import assert_every_offset_is_translated, contents
 
 from shallow_mirror.audit import verify
+from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.demo.checker import compare
 from shallow_mirror.demo.map_rows import RowTranslation, load_rows
@@ -64,3 +67,30 @@ def test_messy_traffic_is_equal_record_by_record_although_the_mirror_is_lost_bef
     report = verify(settings)
     assert report.is_equal, report.sentences()
     assert report.record_count == compared.translated_offsets == sum(compared.source_records.values())
+
+
+def test_messages_of_old_formats_arrive_as_batches_record_by_record_with_their_times_and_offsets(
+    brokers: Brokers, topic_name: str, tmp_path: Path, spark: Any
+) -> None:
+    source, target = brokers["target", OLDEST], brokers["target", NEWEST]
+    aged, bare, stamped = (f"{topic_name[-60:]}.{kind}" for kind in ("aged", "bare", "stamped"))
+    old_formats.write_aged(source, aged)
+    old_formats.write_bare(source, bare)
+    old_formats.write_stamped(source, stamped)
+    expected = {aged: {0, 1, 2}, bare: {0, 1}, stamped: {1}}
+    places = [(topic, partition) for topic in expected for partition in range(len(old_formats.CODECS))]
+    assert {place: set(old_formats.stored_magics(source, place)) for place in places} == {
+        place: expected[place[0]] for place in places
+    }
+    settings = runs.config(tmp_path, source.bootstrap, target.bootstrap, list(expected))
+    catch_up(settings, spark)
+    known = OffsetMap.open(settings.tables)
+    originals, copies = (read_places(node.bootstrap, places) for node in (source, target))
+    for place in places:
+        assert contents(copies[place]) == contents(originals[place]), place
+        assert_every_offset_is_translated(known, place, originals[place], copies[place])
+        assert set(old_formats.stored_magics(target, place)) == {2}
+    for is_deep in (False, True):
+        report = verify(settings, is_deep=is_deep)
+        assert report.is_equal, report.sentences()
+        assert report.record_count == sum(map(len, originals.values()))

@@ -1,0 +1,126 @@
+"""Topics that hold what clients and brokers before 0.11 wrote: message sets of magic 0 and 1, and batches of magic 2 behind them.
+
+A real broker of 2.8 takes the sets, gives them offsets, cleans them and hands them out. Codecs have a partition each.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from confluent_kafka import Producer
+from kafka.protocol.producer import ProduceRequest, ProduceResponse
+from tests.golden.capture import ask
+from tests.mirror_runs import create_topic, read_places, set_topic, wait_for
+from tests.record_batches import message
+from tests.streaming.test_rebuilding import CLEANED_NO_MORE, CLEANED_SOON
+from tests.wire.test_records import ENCODERS
+
+from shallow_mirror.local_kafka.node import LocalKafka
+from shallow_mirror.wire.header import LOG_OVERHEAD, MAGIC_POS
+
+Place = tuple[str, int]
+Contents = Sequence[tuple[bytes | None, bytes | None]]
+"""Keys and values."""
+
+CODECS = tuple(name for name in ENCODERS if name != "zstd")
+FORMATS = {0: "0.9.0", 1: "0.10.0", 2: "2.8"}
+"""`message.format.version` that makes the broker store a magic."""
+
+_PRODUCE_VERSIONS = {0: 1, 1: 2}
+_NOW_MS = int(time.time() * 1000)
+
+
+def write_aged(node: LocalKafka, topic: str) -> None:
+    """Compacted, and has lived through all formats: holes in sets and batches of each."""
+    create_topic(node.bootstrap, topic, len(CODECS), {"cleanup.policy": "compact", "message.format.version": FORMATS[0]})
+    for magic in FORMATS:
+        _change_format(node, topic, magic)
+        for partition, codec in enumerate(CODECS):
+            for keys in (range(40), range(40, 60), range(0, 60, 7)):
+                contents = [(b"k%d" % (key + 50 * magic), b"%d of format %d " % (key, magic) * 5) for key in keys]
+                _write(node.bootstrap, (topic, partition), codec, magic, contents)
+    _clean(node.bootstrap, topic)
+
+
+def write_bare(node: LocalKafka, topic: str) -> None:
+    """Records without key, without value, with an empty one."""
+    create_topic(node.bootstrap, topic, len(CODECS), {"message.format.version": FORMATS[0]})
+    contents = [(None if n % 2 else b"k", None if n % 3 == 1 else b"v" * (n % 3 * n)) for n in range(30)]
+    for magic in _PRODUCE_VERSIONS:
+        _change_format(node, topic, magic)
+        for partition, codec in enumerate(CODECS):
+            _write(node.bootstrap, (topic, partition), codec, magic, contents)
+
+
+def write_stamped(node: LocalKafka, topic: str) -> None:
+    """With the broker's time instead of the producer's."""
+    settings = {"message.format.version": FORMATS[1], "message.timestamp.type": "LogAppendTime"}
+    create_topic(node.bootstrap, topic, len(CODECS), settings)
+    for partition, codec in enumerate(CODECS):
+        _write(node.bootstrap, (topic, partition), codec, 1, [(b"k%d" % n, b"v" * n) for n in range(20)])
+
+
+def stored_magics(node: LocalKafka, place: Place) -> list[int]:
+    """Of every message set and batch in its log files, in order."""
+    files = sorted((node.folder / "data" / f"{place[0]}-{place[1]}").glob("*.log"))
+    return [magic for file in files for magic in _magics(file.read_bytes())]
+
+
+def _magics(records: bytes) -> Iterator[int]:
+    pos = 0
+    while pos + MAGIC_POS < len(records):
+        yield records[pos + MAGIC_POS]
+        pos += LOG_OVERHEAD + int.from_bytes(records[pos + 8 : pos + LOG_OVERHEAD], "big")
+
+
+def _write(bootstrap: str, place: Place, codec: str, magic: int, contents: Contents) -> None:
+    """One set or batch, or a run of uncompressed messages, by a client of its time."""
+    if magic not in _PRODUCE_VERSIONS:
+        return _write_today(bootstrap, place, contents, codec.split()[0])
+    number, encode = ENCODERS[codec]
+    records = b"".join(
+        message(n, key, value, magic=magic, timestamp=_NOW_MS - 60_000 + n * 7) for n, (key, value) in enumerate(contents)
+    )
+    if codec != "none":
+        records = message(len(contents) - 1, None, encode(records), magic=magic, timestamp=_NOW_MS, attributes=number)
+    version, topic = _PRODUCE_VERSIONS[magic], ProduceRequest.TopicProduceData
+    data = topic.PartitionProduceData(index=place[1], records=records)
+    request = ProduceRequest[version](acks=-1, timeout_ms=10_000, topic_data=[topic(name=place[0], partition_data=[data])])
+    answer = ProduceResponse[version].decode(ask(bootstrap, request)[8:])
+    assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+def _write_today(bootstrap: str, place: Place, contents: Contents, codec: str = "none") -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 50, "log_level": 0})
+    for key, value in contents:
+        producer.produce(place[0], value, key, partition=place[1])
+    assert producer.flush(30) == 0
+
+
+def _change_format(node: LocalKafka, topic: str, magic: int) -> None:
+    """Until what a client of today writes is stored so."""
+    set_topic(node.bootstrap, topic, {"message.format.version": FORMATS[magic]})
+    for partition in range(len(CODECS)):
+        place = (topic, partition)
+
+        def is_stored_so(place: Place = place) -> bool:
+            _write_today(node.bootstrap, place, [(b"probe", b"")])
+            return stored_magics(node, place)[-1] == magic
+
+        wait_for(f"magic {magic} of {place}", is_stored_so)
+
+
+def _clean(bootstrap: str, topic: str) -> None:
+    """Until no key is there twice; a record more ends the log segment that is written, which is never cleaned."""
+    set_topic(bootstrap, topic, CLEANED_SOON)
+    places = [(topic, partition) for partition in range(len(CODECS))]
+
+    def is_cleaned() -> bool:
+        for place in places:
+            _write_today(bootstrap, place, [(b"tick%f" % time.time(), b"")])
+        keys = [[one.key for one in records] for records in read_places(bootstrap, places).values()]
+        return all(len(set(one)) == len(one) for one in keys)
+
+    wait_for("the cleaner", is_cleaned)
+    set_topic(bootstrap, topic, CLEANED_NO_MORE)
