@@ -12,7 +12,7 @@ from shallow_mirror.local_kafka.jars import KAFKA_VERSION, OLD_KAFKA_VERSION, OL
 from shallow_mirror.local_kafka.node import LocalKafka, stop_clusters
 
 SEED = 28
-RECORDS = 4_000
+RECORDS = 3_000
 _PROPERTIES = {"log.cleaner.backoff.ms": "100"}
 
 
