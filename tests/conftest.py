@@ -113,17 +113,6 @@ def spark(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
-def crash_points() -> Iterator[None]:
-    """`mirror_runs.CrashAt` travels to Spark's workers, which cannot import the tests."""
-    from pyspark import cloudpickle
-    from tests import mirror_runs
-
-    cloudpickle.register_pickle_by_value(mirror_runs)
-    yield
-    cloudpickle.unregister_pickle_by_value(mirror_runs)
-
-
-@pytest.fixture
 def topic_name(request: pytest.FixtureRequest) -> str:
     """A name of its own for every test, also between processes; the topic is not created."""
     readable = re.sub(r"[^A-Za-z0-9._-]", "-", request.node.name)[:100]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests import mirror_runs as runs
+from tests.audit.mirror_main import catch_up
 from tests.matrix import old_formats
+from tests.matrix.lost_mirror import lose_mirror
 from tests.matrix.releases import ALL, NEWEST, OLDEST, Brokers, Release
-from tests.mirror_runs import Crash, CrashAt, catch_up, read_places
+from tests.mirror_runs import conf_file, read_places
 from tests.streaming.test_rebuilding import assert_every_offset_is_translated, contents
 
 from shallow_mirror.audit import verify
@@ -21,7 +21,7 @@ from shallow_mirror.demo.traffic import TOPICS
 from shallow_mirror.sinks.resolve import ReceiptEvidence, TxnFate
 from shallow_mirror.streaming.recover import Untold, look
 
-pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.brokers
 
 IN_CI = (NEWEST, OLDEST)
 PAIRS = [
@@ -31,35 +31,29 @@ PAIRS = [
 ]
 
 
-def settings_of(folder: Path, source: str, target: str, alias: str) -> MirrorConfig:
-    return runs.config(
-        folder,
-        source,
-        target,
-        [r"orders\..*"],
-        mirror=f"from-{alias}",
-        source={"alias": alias},
-        topics={"target_name": "{source}.{topic}"},
-        read={"micro_batch_bytes": 1 << 20},
-        tables="tables",
-    )
-
-
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 def test_messy_traffic_is_equal_record_by_record_although_the_mirror_is_lost_before_and_after_its_decision(
-    brokers: Brokers, source: Release, target: Release, tmp_path: Path, spark: Any, crash_points: None
+    brokers: Brokers, source: Release, target: Release, tmp_path: Path
 ) -> None:
     written = brokers.written(source)
     ends = (brokers["source", source].bootstrap, brokers["target", target].bootstrap)
-    settings = settings_of(tmp_path, *ends, str(source))
+    conf = conf_file(
+        tmp_path,
+        *ends,
+        [r"orders\..*"],
+        mirror=f"from-{source}",
+        source={"alias": str(source)},
+        topics={"target_name": "{source}.{topic}"},
+        read={"micro_batch_bytes": 1 << 20},
+    )
+    settings = MirrorConfig.load(conf)
     for point in ("RunSlots", "Decide"):
-        with pytest.raises(Crash):
-            catch_up(settings, spark, observer=CrashAt(point))
+        lose_mirror(conf, point)
     told = look(settings)
     assert {one.receipt for one in told} == {ReceiptEvidence.PENDING}
     assert {one.fate for one in told} == {None if target == OLDEST else TxnFate.COMMITTED}
     assert all((one.coordinator is Untold.BEFORE_KAFKA_3) is (target == OLDEST) and not one.needs_choice for one in told)
-    catch_up(settings, spark)
+    catch_up(conf)
     copies = {topic: f"{source}.{topic}" for topic in TOPICS}
     compared = compare(*ends, copies, RowTranslation(load_rows(Path(settings.tables))))
     assert not compared.differences
@@ -70,7 +64,7 @@ def test_messy_traffic_is_equal_record_by_record_although_the_mirror_is_lost_bef
 
 
 def test_messages_of_old_formats_arrive_as_batches_record_by_record_with_their_times_and_offsets(
-    brokers: Brokers, topic_name: str, tmp_path: Path, spark: Any
+    brokers: Brokers, topic_name: str, tmp_path: Path
 ) -> None:
     source, target = brokers["target", OLDEST], brokers["target", NEWEST]
     aged, bare, stamped = (f"{topic_name[-60:]}.{kind}" for kind in ("aged", "bare", "stamped"))
@@ -82,8 +76,9 @@ def test_messages_of_old_formats_arrive_as_batches_record_by_record_with_their_t
     assert {place: set(old_formats.stored_magics(source, place)) for place in places} == {
         place: expected[place[0]] for place in places
     }
-    settings = runs.config(tmp_path, source.bootstrap, target.bootstrap, list(expected))
-    catch_up(settings, spark)
+    conf = conf_file(tmp_path, source.bootstrap, target.bootstrap, list(expected))
+    catch_up(conf)
+    settings = MirrorConfig.load(conf)
     known = OffsetMap.open(settings.tables)
     originals, copies = (read_places(node.bootstrap, places) for node in (source, target))
     for place in places:
