@@ -22,7 +22,7 @@ from shallow_mirror.errors import ConfigError, MirrorError
 KAFKA_VERSION = "4.3.0"
 OLD_KAFKA_VERSION = "3.9.2"
 OLDEST_KAFKA_VERSION = "2.8.2"
-"""The last release that cannot do without ZooKeeper, and the oldest that the mirror speaks to."""
+"""With ZooKeeper; the oldest minor release that the mirror speaks to."""
 
 OLDEST_JAVA = 17
 

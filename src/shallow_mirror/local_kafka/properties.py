@@ -72,9 +72,7 @@ def node_properties(version: str, port: int, metadata_port: int, log_dir: Path, 
     """Server properties; `changes` win over every default. `metadata_port`: of the controller, or of ZooKeeper."""
     return {
         **_SMALL_NODE,
-        **(
-            _kraft_properties(version, port, metadata_port) if has_kraft(version) else _registered_properties(port, metadata_port)
-        ),
+        **(_kraft_properties(version, port, metadata_port) if has_kraft(version) else _zk_properties(port, metadata_port)),
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "log.dirs": str(log_dir),
         **changes,
@@ -90,7 +88,7 @@ def _kraft_properties(version: str, port: int, controller_port: int) -> dict[str
     }
 
 
-def _registered_properties(port: int, zookeeper_port: int) -> dict[str, str]:
+def _zk_properties(port: int, zookeeper_port: int) -> dict[str, str]:
     return {
         "broker.id": str(SINGLE_NODE_ID),
         "zookeeper.connect": f"127.0.0.1:{zookeeper_port}",
