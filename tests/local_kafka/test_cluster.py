@@ -111,9 +111,7 @@ def test_all_nodes_end_when_the_process_that_started_them_is_killed(tmp_path: Pa
     script = f"""
 import time
 from pathlib import Path
-from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.cluster import LocalKafkaCluster
-from shallow_mirror.local_kafka.jars import OLDEST_KAFKA_VERSION
 with LocalKafkaCluster(Path({str(tmp_path)!r})) as cluster:
     print(*[node.pid for node in cluster.nodes], flush=True)
     time.sleep(600)
