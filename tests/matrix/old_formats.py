@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from confluent_kafka import Producer
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 from tests.golden.capture import ask
-from tests.mirror_runs import create_topic, read_places, set_topic, wait_for
+from tests.messy.corpus import clean
+from tests.mirror_runs import create_topic, set_topic, wait_for
 from tests.record_batches import message
-from tests.streaming.test_rebuilding import CLEANED_NO_MORE, CLEANED_SOON
 from tests.wire.test_records import ENCODERS
 
 from shallow_mirror.local_kafka.node import LocalKafka
@@ -40,7 +40,7 @@ def write_aged(node: LocalKafka, topic: str) -> None:
             for keys in (range(40), range(40, 60), range(0, 60, 7)):
                 contents = [(b"k%d" % (key + 50 * magic), b"%d of format %d " % (key, magic) * 5) for key in keys]
                 _write(node.bootstrap, (topic, partition), codec, magic, contents)
-    _clean(node.bootstrap, topic)
+    clean(node.bootstrap, topic, len(CODECS))
 
 
 def write_bare(node: LocalKafka, topic: str) -> None:
@@ -109,18 +109,3 @@ def _change_format(node: LocalKafka, topic: str, magic: int) -> None:
             return stored_magics(node, place)[-1] == magic
 
         wait_for(f"magic {magic} of {place}", is_stored_so)
-
-
-def _clean(bootstrap: str, topic: str) -> None:
-    """Until no key is there twice; a record more ends the log segment that is written, which is never cleaned."""
-    set_topic(bootstrap, topic, CLEANED_SOON)
-    places = [(topic, partition) for partition in range(len(CODECS))]
-
-    def is_cleaned() -> bool:
-        for place in places:
-            _write_today(bootstrap, place, [(b"tick%f" % time.time(), b"")])
-        keys = [[one.key for one in records] for records in read_places(bootstrap, places).values()]
-        return all(len(set(one)) == len(one) for one in keys)
-
-    wait_for("the cleaner", is_cleaned)
-    set_topic(bootstrap, topic, CLEANED_NO_MORE)

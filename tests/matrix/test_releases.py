@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 from tests.audit.mirror_main import catch_up
+from tests.fakes.raw_client import RawClient
 from tests.matrix import old_formats
 from tests.matrix.lost_mirror import lose_mirror
-from tests.matrix.releases import ALL, NEWEST, OLDEST, Brokers, Release
+from tests.matrix.releases import ALL, BEFORE_KIP_890, NEWEST, OLDEST, Brokers, Release
+from tests.messy.equality import assert_every_offset_is_translated, contents
 from tests.mirror_runs import conf_file, read_places
-from tests.streaming.test_rebuilding import assert_every_offset_is_translated, contents
 
 from shallow_mirror.audit import verify
 from shallow_mirror.checkpoints.offset_map import OffsetMap
@@ -29,6 +30,15 @@ PAIRS = [
     for source in ALL
     for target in ALL
 ]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("release", [BEFORE_KIP_890, NEWEST], ids=str)
+def test_a_release_has_the_transaction_version_of_its_name(brokers: Brokers, release: Release) -> None:
+    with RawClient(brokers["target", release].bootstrap) as client:
+        answer = client.ask("ApiVersions", client_software_name="tests", client_software_version="1")
+    levels = {one.name: one.max_version_level for one in answer.finalized_features}
+    assert levels.get("transaction.version", 0) == release.transaction_version
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)

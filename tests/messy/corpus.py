@@ -56,12 +56,17 @@ def write_compacted(bootstrap: str, topic: str) -> None:
         in_txns.begin_transaction()
         write(in_txns, topic, range(number * 5, number * 5 + 40), IN_TXNS)
         (in_txns.abort_transaction if number % 3 == 1 else in_txns.commit_transaction)(30)
+    clean(bootstrap, topic, len(CODECS) + 1)
+
+
+def clean(bootstrap: str, topic: str, partitions: int) -> None:
+    """Until no key is there twice."""
     set_topic(bootstrap, topic, CLEANED_SOON)
-    places = [(topic, partition) for partition in range(len(CODECS) + 1)]
+    places = [(topic, partition) for partition in range(partitions)]
     ticks = producer(bootstrap, "none")
 
     def is_cleaned() -> bool:
-        """No key is there twice. A log segment ends by the time of records: a record of now ends the one before."""
+        """A log segment ends by the time of records: a record of now ends the one before."""
         for place in places:
             ticks.produce(topic, "now", f"tick{time.time()}", partition=place[1])
         assert ticks.flush(30) == 0
