@@ -215,6 +215,34 @@ def test_many_ranges_that_end_in_holes_are_ended_by_the_same_few_answers(
     assert fake.asked("Fetch") <= 2 * 4
 
 
+@pytest.mark.parametrize("remote_answers", [2, 3, 7])
+def test_batches_in_remote_storage_are_waited_for_however_often_the_broker_answers_without(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, remote_answers: int
+) -> None:
+    ends = {place: fill(fake, place, [3, 1, 4] * 3) for place in (A, B)}
+    fake.log("t", 0).local_start_offset, fake.log("t", 0).remote_answers = 17, remote_answers
+    read = Reading(client, clock, *(whole(place, end) for place, end in ends.items()), fetch_bytes=400).run()
+    assert read == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+
+
+def test_a_hole_at_the_end_is_a_hole_where_brokers_know_no_remote_storage(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    fake.is_newest = False
+    end = fill(fake, A, [3, 1, 4])
+    fake.log("t", 0).compact_away(4, 8)
+    assert Reading(client, clock, whole(A, end)).run() == {A: stored(fake, A, 0, end)}
+
+
+def test_a_broker_that_cannot_reach_its_remote_storage_is_asked_again(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    end = fill(fake, A, [3, 1, 4])
+    fake.log("t", 0).local_start_offset = end
+    fake.change("Fetch", error(-1, ("t", 0)), error(-1, ("t", 0)))
+    assert Reading(client, clock, whole(A, end)).run() == {A: stored(fake, A, 0, end)}
+
+
 def test_an_end_that_is_not_visible_yet_is_waited_for(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
     """A hole and a lagging high watermark look the same at first: nothing comes."""
     log = fake.log("t")

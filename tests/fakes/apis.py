@@ -16,6 +16,7 @@ from tests.fakes.partition_log import Appended, Read
 from tests.fakes.record_rules import HEADER_BYTES, Header, Refused, header_of, one_batch
 
 _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
+_EARLIEST_LOCAL = -4
 
 
 def answer(state: ClusterState, node_id: int, request: Request, change: Change) -> Any:
@@ -82,13 +83,15 @@ def _topic_metadata(state: ClusterState, name: str, change: Change) -> Any:
 
 
 def _list_offsets(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    response = answer_type("ListOffsets")
+    response = answer_type("ListOffsets", body.version)
     topic, partition = response.ListOffsetsTopicResponse, response.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
     asked = [(one.name, part.partition_index) for one in body.topics for part in one.partitions]
 
     def listed(place: Place, part: Any) -> tuple[int, int, int]:
         if asked.count(place) > 1:
             raise Refused(42)
+        if part.timestamp == _EARLIEST_LOCAL and body.version == VERSIONS["ListOffsets"]:
+            raise Refused(35)
         log = state.log_of(place)
         log.check_leader(node_id, part.current_leader_epoch)
         return *log.offset_at(part.timestamp, body.isolation_level), log.leader_epoch

@@ -26,7 +26,7 @@ _MODULES = {
     "DescribeProducers": (admin, 0),
 }
 VERSIONS = {api: version for api, (_, version) in _MODULES.items()}
-NEWER_VERSIONS = {"Fetch": (13,)}
+NEWER_VERSIONS = {"Fetch": (13,), "ListOffsets": (8,)}
 """Asked for where a broker offers them."""
 _HEAD = struct.Struct(">hhi")
 _NO_TAGS = b"\x00"

@@ -74,6 +74,10 @@ class PartitionLog:
         self._segment = 0
         self._segment_time: int | None = None
         self.log_start_offset = self.end_offset = 0
+        self.local_start_offset = 0
+        """What lies in front of it is in remote storage, and comes with every `remote_answers`-th answer."""
+        self.remote_answers = 1
+        self._remote_reads = 0
         self.high_watermark_limit: int | None = None
         self.producers: dict[int, ProducerEntry] = {}
         self._verifications: dict[int, Verification] = {}
@@ -254,6 +258,10 @@ class PartitionLog:
                 return Read(b"", [], (epoch, end_offset))
         if not self.log_start_offset <= offset <= self.end_offset:
             raise Refused(1)
+        if offset < self.local_start_offset:
+            self._remote_reads += 1
+            if self._remote_reads % self.remote_answers:
+                return Read(b"", [])
         end = self.visible_end(isolation_level)
         found = [one for one in self.batches if one.header.last_offset >= offset and one.header.last_offset < end]
         if not found:
@@ -292,6 +300,8 @@ class PartitionLog:
             return self.visible_end(isolation_level), -1
         if timestamp == -2:
             return self.log_start_offset, -1
+        if timestamp == -4:
+            return max(self.local_start_offset, self.log_start_offset), -1
         if timestamp < 0:
             raise Refused(35)
         end = self.visible_end(isolation_level)

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,9 +62,11 @@ def test_the_descriptor_names_every_module_and_whether_its_dependencies_come_alo
     text = ivy_descriptor(jars.DELTA_JAR_SET)
     assert text.count("<dependency ") == 7
     assert text.count('transitive="false"') == 7
-    assert '<dependency org="org.example" name="one" rev="1.0" conf="default-&gt;default" transitive="true"/>' in ivy_descriptor(
-        ONE_JAR
-    )
+    plain = '<dependency org="org.example" name="one" rev="1.0" conf="default-&gt;default" transitive="true">'
+    assert f"{plain}</dependency>" in ivy_descriptor(ONE_JAR)
+    other = replace(ONE_JAR, modules=(replace(ONE_JAR.modules[0], classifier="test"),))
+    assert f'{plain}<artifact name="one" type="jar" ext="jar" m:classifier="test"/></dependency>' in ivy_descriptor(other)
+    assert other.modules[0].jar_name == "one-1.0-test.jar"
 
 
 def test_jars_are_fetched_once(tmp_path: Path, java_home: Path) -> None:
@@ -144,4 +148,5 @@ def test_ivy_is_found_inside_pyspark() -> None:
 
 
 def test_no_registry_is_named_in_the_code() -> None:
-    assert "http" not in Path(os.path.realpath(jars.__file__)).read_text()
+    named = re.findall(r"http[^\"\s]*", Path(os.path.realpath(jars.__file__)).read_text())
+    assert named == [jars._MAVEN_IN_IVY]

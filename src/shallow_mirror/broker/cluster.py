@@ -35,6 +35,7 @@ NEW_TOPIC_PATIENCE_MS = 1000
 
 _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
 _CONTROL = "control"
+_EARLIEST_LOCAL = -4
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
@@ -229,18 +230,32 @@ class Cluster:
     ) -> dict[TopicPartition, ListedOffset]:
         """-1 latest (the last stable offset under read_committed), -2 earliest, else ms: first record at or after."""
         self._own_process()
-        return self.retrying("listing offsets", lambda one: self._list_offsets(timestamps, isolation, one), deadline)
+        return self.retrying(
+            "listing offsets", lambda one: self._list_offsets("ListOffsets", timestamps, isolation, one), deadline
+        )
+
+    def local_log_starts(self, places: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, int]:
+        """Where that part of each log begins which is on its broker's own disk; what is older is in remote storage (KIP-405).
+
+        Raises BrokerTooOld before Kafka 3.5, where there is no such thing.
+        """
+        self._own_process()
+        asked, level = dict.fromkeys(places, _EARLIEST_LOCAL), IsolationLevel.READ_UNCOMMITTED
+        listed = self.retrying(
+            "listing local offsets", lambda one: self._list_offsets("ListLocalOffsets", asked, level, one), deadline
+        )
+        return {place: found.offset for place, found in listed.items()}
 
     def _list_offsets(
-        self, timestamps: Mapping[TopicPartition, int], isolation: IsolationLevel, deadline: Deadline
+        self, api: str, timestamps: Mapping[TopicPartition, int], isolation: IsolationLevel, deadline: Deadline
     ) -> dict[TopicPartition, ListedOffset]:
-        request = request_class("ListOffsets")
+        request = request_class(api)
         topic, partition = request.ListOffsetsTopic, request.ListOffsetsTopic.ListOffsetsPartition
         found: dict[TopicPartition, ListedOffset] = {}
         for node_id, members in self._by_leader(timestamps, deadline).items():
             answer = call(
                 self.connection(node_id, _CONTROL, deadline),
-                "ListOffsets",
+                api,
                 deadline,
                 replica_id=-1,
                 isolation_level=1 if isolation is IsolationLevel.READ_COMMITTED else 0,
@@ -262,7 +277,7 @@ class Cluster:
                     place = TopicPartition(answered.name, one.partition_index)
                     self._raise_for(one.error_code, f"listing the offset of {place}")
                     found[place] = ListedOffset(one.offset, one.timestamp, one.leader_epoch)
-        return _all_of(timestamps, found, "ListOffsets")
+        return _all_of(timestamps, found, api)
 
     def epoch_ends(self, leader_epochs: Mapping[TopicPartition, int], deadline: Deadline) -> dict[TopicPartition, EpochEnd]:
         """How far a leader epoch of each log reaches (KIP-320); of the next lower epoch where the log has no record of it."""

@@ -8,7 +8,16 @@ from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.connection import Connection, ReceiveBuffer
 from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name, refusal
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch, DataLoss, MirrorError, Retriable, TopicCreatedAgain
+from shallow_mirror.errors import (
+    BatchRefused,
+    BrokerTooOld,
+    ConfigError,
+    CorruptBatch,
+    DataLoss,
+    MirrorError,
+    Retriable,
+    TopicCreatedAgain,
+)
 from shallow_mirror.types import IsolationLevel, TopicPartition
 from shallow_mirror.wire.batch_index import IndexStop, StopReason
 from shallow_mirror.wire.fetch import (
@@ -26,7 +35,8 @@ MAX_BATCH_BYTES = 104_857_600
 """Largest answer accepted: socket.request.max.bytes of brokers bounds what anybody could have produced."""
 
 _OFFSET_OUT_OF_RANGE = 1
-_UNREADABLE_AT_THE_BROKER = frozenset({-1, 2})
+_UNKNOWN_SERVER_ERROR = -1
+_UNREADABLE_AT_THE_BROKER = frozenset({_UNKNOWN_SERVER_ERROR, 2})
 _OTHER_TOPIC_ID = frozenset({100, 103})
 
 
@@ -91,6 +101,8 @@ def partition_error(
         listed = cluster.metadata([place.topic], deadline).topics.get(place.topic)
         if listed is not None and listed.error_code == 0 and listed.topic_id != topic_id:
             return TopicCreatedAgain(place, position, topic_id, listed.topic_id)
+    if code == _UNKNOWN_SERVER_ERROR and is_in_remote_storage(cluster, place, position, deadline):
+        return Retriable(error_name(code), f"Fetch of {place} at {position}: the broker cannot read it from its remote storage")
     if code in _UNREADABLE_AT_THE_BROKER:
         return CorruptBatch(place, position, 0, f"the source broker answered {error_name(code)} to Fetch")
     if code and error_class(code) is ErrorClass.DEFINITE:
@@ -100,6 +112,17 @@ def partition_error(
     if fetched.diverging is not None:
         return DataLoss(place, position, fetched.log_start_offset, "the source's log was truncated below this offset")
     return None
+
+
+def is_in_remote_storage(cluster: Cluster, place: TopicPartition, position: int, deadline: Deadline) -> bool:
+    """Whether the broker has to fetch it from there (tiered storage, KIP-405). Raises Retriable.
+
+    While that takes longer than `remote.fetch.max.wait.ms`, the broker answers without batches and without an error.
+    """
+    try:
+        return position < cluster.local_log_starts([place], deadline)[place]
+    except BrokerTooOld:
+        return False
 
 
 def _out_of_range(

@@ -54,6 +54,7 @@ _USED: dict[str, tuple[Any, Any, int]] = {
     "ApiVersions": (ApiVersionsRequest, ApiVersionsResponse, 3),
     "Metadata": (MetadataRequest, MetadataResponse, 10),
     "ListOffsets": (ListOffsetsRequest, ListOffsetsResponse, 6),
+    "ListLocalOffsets": (ListOffsetsRequest, ListOffsetsResponse, 8),
     "OffsetForLeaderEpoch": (OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, 4),
     "FindCoordinator": (FindCoordinatorRequest, FindCoordinatorResponse, 3),
     "InitProducerId": (InitProducerIdRequest, InitProducerIdResponse, 4),
@@ -66,8 +67,8 @@ _USED: dict[str, tuple[Any, Any, int]] = {
     "DescribeProducers": (DescribeProducersRequest, DescribeProducersResponse, 0),
     "DescribeTransactions": (DescribeTransactionsRequest, DescribeTransactionsResponse, 0),
 }
-_HOT_PATH = {0: ("Produce", 9), fetch.API_KEY: ("Fetch", fetch.API_VERSION)}
-_SINCE = {"DescribeTransactions": "3.0"}
+_HOT_PATH = ((0, "Produce", 9), (fetch.API_KEY, "Fetch", fetch.API_VERSION))
+_SINCE = {"DescribeTransactions": "3.0", "ListLocalOffsets": "3.5"}
 """May be missing: no decision depends on the answer."""
 _ALWAYS_HEADER_0 = "ApiVersions"
 
@@ -120,9 +121,9 @@ def check_versions(connection: Connection, deadline: Deadline) -> None:
             f"broker {connection.transport.peer} is too old: it does not answer ApiVersions v3 (Kafka 2.8 or later is needed)"
         )
     offered = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
-    wanted = {request.API_KEY: (api, version) for api, (request, _, version) in _USED.items()}
+    wanted = [(request.API_KEY, api, version) for api, (request, _, version) in _USED.items()]
     problems, missing = [], set()
-    for key, (api, version) in {**wanted, **_HOT_PATH}.items():
+    for key, api, version in [*wanted, *_HOT_PATH]:
         problem = _version_problem(api, version, offered.get(key))
         if problem is None:
             continue

@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.connection import Connection, ReceiveBuffer
 from shallow_mirror.broker.error_codes import error_name
-from shallow_mirror.broker.fetch_exchange import MAX_BATCH_BYTES, partition_error, receive_fetch, send_fetch, stop_error
+from shallow_mirror.broker.fetch_exchange import (
+    MAX_BATCH_BYTES,
+    is_in_remote_storage,
+    partition_error,
+    receive_fetch,
+    send_fetch,
+    stop_error,
+)
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, Retriable
 from shallow_mirror.types import IsolationLevel, TopicPartition
@@ -286,14 +293,19 @@ class RangeReader:
     def _count_empty(self, fetched: FetchedPartition, progress: _Progress) -> None:
         """Compaction may have removed the last batches of a range: then no batch will ever come.
 
-        Limits are ignored up to the first partition of an answer that has a batch: those in front of it surely have none.
+        Limits are ignored up to the first partition of an answer that has a batch: those in front of it surely have none,
+        unless they are in remote storage, where nothing is ever compacted.
         """
         is_committed = self._isolation is IsolationLevel.READ_COMMITTED
         reached = fetched.last_stable_offset if is_committed else fetched.high_watermark
         if len(fetched.records) or reached < progress.range.end:
             return
         progress.empty_answers += 1
-        if progress.empty_answers >= EMPTY_ANSWERS_AT_END:
+        if progress.empty_answers < EMPTY_ANSWERS_AT_END:
+            return
+        if is_in_remote_storage(self._cluster, fetched.topic_partition, progress.position, self._deadline):
+            progress.empty_answers = 0
+        else:
             progress.position = progress.range.end
 
 

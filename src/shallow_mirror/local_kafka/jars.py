@@ -26,6 +26,8 @@ OLDEST_KAFKA_VERSION = "2.8.2"
 
 OLDEST_JAVA = 17
 
+_MAVEN_IN_IVY = "http://ant.apache.org/ivy/maven"
+"""The XML namespace of classifiers; nothing is fetched from there."""
 _OUTPUT_TAIL_LINES = 30
 _FETCH_TIMEOUT_S = 1200
 _log = logging.getLogger(__name__)
@@ -37,16 +39,20 @@ class JarFetchFailed(MirrorError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """One artifact: organisation, name, version; `transitive` takes what it depends on as well."""
+    """One artifact: organisation, name, version; `transitive` takes what it depends on as well.
+
+    `classifier`: another jar of it than the main one.
+    """
 
     organisation: str
     name: str
     version: str
     transitive: bool = True
+    classifier: str = ""
 
     @property
     def jar_name(self) -> str:
-        return f"{self.name}-{self.version}.jar"
+        return f"{self.name}-{self.version}{self.classifier and '-'}{self.classifier}.jar"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,14 +187,21 @@ def ivy_descriptor(jar_set: JarSet) -> str:
     """An ivy.xml which asks for the set's modules."""
     lines = [
         f"<dependency org={quoteattr(module.organisation)} name={quoteattr(module.name)} rev={quoteattr(module.version)}"
-        f' conf="default-&gt;default" transitive="{str(module.transitive).lower()}"/>'
+        f' conf="default-&gt;default" transitive="{str(module.transitive).lower()}">{_artifact(module)}</dependency>'
         for module in jar_set.modules
     ]
     return (
-        '<ivy-module version="2.0"><info organisation="local" module="shallow-mirror-jars"/>'
+        f'<ivy-module version="2.0" xmlns:m={quoteattr(_MAVEN_IN_IVY)}>'
+        '<info organisation="local" module="shallow-mirror-jars"/>'
         '<configurations><conf name="default"/></configurations>'
         f"<dependencies>{''.join(lines)}</dependencies></ivy-module>\n"
     )
+
+
+def _artifact(module: Module) -> str:
+    if not module.classifier:
+        return ""
+    return f'<artifact name={quoteattr(module.name)} type="jar" ext="jar" m:classifier={quoteattr(module.classifier)}/>'
 
 
 def _tail(output: str) -> str:

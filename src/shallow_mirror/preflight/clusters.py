@@ -32,9 +32,8 @@ def broker_problems(
         except Retriable as error:
             yield Finding(Level.UNKNOWN, subject, f"cannot be reached now: {error}")
         else:
-            if missing and is_target:
-                apis = ", ".join(sorted(missing))
-                what = f"offers no {apis} (Kafka 3.0): whether others use this mirror's transactional ids cannot be asked"
+            if "DescribeTransactions" in missing and is_target:
+                what = "is older than Kafka 3.0: whether others use this mirror's transactional ids cannot be asked"
                 yield Finding(Level.DOUBT, subject, what)
 
 
