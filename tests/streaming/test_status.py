@@ -305,7 +305,6 @@ def test_lag_is_that_of_the_first_record_beyond_the_position_on_a_real_source(
         behind: (4, 10, 6, NOW_MS - 5_000),
         done: (10, 10, 0, 0),
         empty: (0, 0, 0, 0),
-        recreated: (7, None, None, None),
     }
     assert report.source_problem is None
     (open_one,) = report.open_transactions
