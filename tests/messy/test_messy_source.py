@@ -12,6 +12,8 @@ from tests.messy.corpus import (
     CODECS,
     SMALL_TARGET_BYTES,
     Writers,
+    producer,
+    write,
     write_compacted,
     write_cut,
     write_large,
@@ -65,3 +67,28 @@ def test_a_messy_source_arrives_record_by_record_and_every_offset_is_translated(
     report = verify(settings)
     assert report.is_equal, report.sentences()
     assert report.record_count == sum(map(len, originals.values()))
+
+
+def test_read_uncommitted_copies_what_was_aborted_and_what_is_still_open_at_once(
+    stoppable_clusters: TwoClusters, tmp_path: Path, topic_name: str
+) -> None:
+    source, target = stoppable_clusters.source.bootstrap, stoppable_clusters.target.bootstrap
+    create_topic(source, topic_name)
+    writer = producer(source, "lz4", **{"transactional.id": f"writer-of-{topic_name}"})
+    writer.init_transactions(30)
+    for end in (writer.commit_transaction, writer.abort_transaction):
+        writer.begin_transaction()
+        write(writer, topic_name, range(5))
+        end(30)
+    writer.begin_transaction()
+    write(writer, topic_name, range(5, 10))
+    conf = conf_file(tmp_path, source, target, [topic_name], read={"isolation_level": "read_uncommitted"})
+    catch_up(conf)
+    assert [one.key for one in read_places(target, [(topic_name, 0)])[topic_name, 0]] == [
+        f"k{n}".encode() for n in (*range(5), *range(5), *range(5, 10))
+    ]
+    kinds = [row["kind"] for row in OffsetMap.open(MirrorConfig.load(conf).tables).settled_rows().to_pylist()]
+    assert (kinds.count(SegmentKind.ABORT), kinds.count(SegmentKind.ABORTED)) == (1, 0)
+    report = verify(MirrorConfig.load(conf))
+    assert (report.is_equal, report.record_count) == (True, 15)
+    writer.abort_transaction(30)
