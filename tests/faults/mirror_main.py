@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.sinks.micro_batch import MicroBatchSink
 from shallow_mirror.streaming import session
 from shallow_mirror.streaming.mirror import Mirror
+from shallow_mirror.streaming.scratch import scratch_folder
 
 
 def knock_at_every_point(knock: Knock) -> None:
@@ -42,8 +42,7 @@ def knock_at_every_point(knock: Knock) -> None:
 
 def local_cluster(log_file: Path) -> Any:
     """A session whose tasks run in two executors, processes of their own; the pip package of PySpark is enough for that."""
-    scratch = Path(tempfile.mkdtemp(prefix="local-cluster-"))
-    settings = session._local_settings(session._write_log4j(log_file), scratch, ())
+    settings = session._local_settings(session._write_log4j(log_file), scratch_folder(), ())
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local-cluster[2,1,1024]").appName("faults")
     for name, value in {**settings, "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"]}.items():
