@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shallow_mirror.checkpoints.schema import DecidedSegment, in_source_order
 from shallow_mirror.errors import OffsetMapConflict
-from shallow_mirror.types import EpochEnd, SegmentKind, SourcePartition, TargetPartition
+from shallow_mirror.types import COPIED_KINDS, EpochEnd, Segment, SegmentKind, SourcePartition, TargetPartition
 
 _KEYS = ["source_topic", "source_topic_id", "source_partition"]
 _LAST = ["source_end", "source_leader_epoch", "target_topic", "target_topic_id", "target_partition", "max_timestamp_ms"]
@@ -72,24 +72,23 @@ def _last_rows(rows: pa.Table) -> pa.Table:
 
 
 def moved_by(positions: Mapping[SourcePartition, Position], rows: Sequence[DecidedSegment]) -> dict[SourcePartition, Position]:
-    """Positions after these rows. Raises OffsetMapConflict where they leave a hole or overlap, or shift inside a row."""
+    """Positions after these rows. Raises OffsetMapConflict where they leave a hole or overlap, or shift inside a row.
+
+    Released rows lie below the position, and move it nowhere.
+    """
     moved = dict(positions)
     for row in sorted(rows, key=in_source_order):
         segment = row.segment
         last = moved.get(segment.source)
+        if not _is_whole(segment):
+            raise OffsetMapConflict(f"{segment.source.topic_partition}: source and target range of a segment differ: {segment}")
+        if segment.kind is SegmentKind.RELEASED:
+            moved[segment.source] = _with_released(last, segment)
+            continue
         if last is not None and segment.source_start != last.offset:
             raise OffsetMapConflict(
                 f"{segment.source.topic_partition}: a segment starts at {segment.source_start}, the position is {last.offset}"
             )
-        is_whole = segment.source_end >= segment.source_start and (
-            segment.target_start is None and segment.target_end is None
-            if segment.kind is not SegmentKind.DATA
-            else segment.target_start is not None
-            and segment.target_end is not None
-            and segment.target_end - segment.target_start == segment.source_end - segment.source_start
-        )
-        if not is_whole:
-            raise OffsetMapConflict(f"{segment.source.topic_partition}: source and target range of a segment differ: {segment}")
         epoch_end = None if last is None else last.epoch_end
         if segment.source_leader_epoch is not None:
             epoch_end = EpochEnd(segment.source_leader_epoch, segment.source_end)
@@ -99,3 +98,22 @@ def moved_by(positions: Mapping[SourcePartition, Position], rows: Sequence[Decid
         target_end = max(segment.target_end or 0, 0 if last is None else last.target_end)
         moved[segment.source] = Position(segment.source_end, segment.target, epoch_end, timestamp_ms, target_end)
     return moved
+
+
+def _is_whole(segment: Segment) -> bool:
+    if segment.source_end < segment.source_start:
+        return False
+    if segment.kind not in COPIED_KINDS:
+        return segment.target_start is None and segment.target_end is None
+    if segment.target_start is None or segment.target_end is None:
+        return False
+    return segment.target_end - segment.target_start == segment.source_end - segment.source_start
+
+
+def _with_released(last: Position | None, segment: Segment) -> Position:
+    if last is None or segment.source_end > last.offset:
+        raise OffsetMapConflict(
+            f"{segment.source.topic_partition}: offsets {segment.source_start} to {segment.source_end} were never accounted for, "
+            "they cannot be released"
+        )
+    return replace(last, target_end=max(segment.target_end or 0, last.target_end))

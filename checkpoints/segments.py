@@ -44,9 +44,9 @@ class _Row:
 class SegmentBuilder:
     """Covers [position, next position) of one source partition without hole or overlap (checked by `build`).
 
-    Neighbouring batches of the same kind and the same target - source shift become one row. Transaction markers get a row
-    each. Offsets between batches, and batches that hold nothing, are gaps. A rebuilt batch has a row for every run of
-    offsets that it holds, and gaps between them; the first one counts it.
+    Neighbouring batches of the same kind and the same target - source shift become one row. Transaction markers, and batches
+    that are quarantined, get a row each. Offsets between batches, and batches that hold nothing, are gaps. A rebuilt batch has a
+    row for every run of offsets that it holds, and gaps between them; the first one counts it.
     """
 
     def __init__(self, source: SourcePartition, target: TargetPartition, position: int) -> None:
@@ -101,6 +101,8 @@ class SegmentBuilder:
                 row = _Row((kind, base), kind, base, last + 1)
                 row.source_producer_id, row.source_producer_epoch = producer_id, producer_epoch
                 row.coordinator_epoch = marker.coordinator_epoch
+            elif verdict == Verdict.QUARANTINE:
+                row = _Row((SegmentKind.QUARANTINED, base), SegmentKind.QUARANTINED, base, last + 1, record_count=max(records, 0))
             elif verdict in (Verdict.DROP_EMPTY, Verdict.REBUILD):
                 row = _Row((SegmentKind.GAP,), SegmentKind.GAP, base, last + 1)
             else:

@@ -56,7 +56,7 @@ _PLAIN_TABLE = {
 }
 """So that any reader can read it, wherever a runtime has other defaults; and nobody else commits."""
 
-_SQL_TYPES = {pa.string(): "string", pa.int32(): "int", pa.int64(): "bigint", TIMESTAMP: "timestamp"}
+_SQL_TYPES = {pa.string(): "string", pa.int32(): "int", pa.int64(): "bigint", pa.binary(): "binary", TIMESTAMP: "timestamp"}
 _ARROW_TYPES = {sql: str(arrow) for arrow, sql in _SQL_TYPES.items()}
 
 _HISTORY_STEPS = (2, 20, 1000, None)
@@ -222,7 +222,7 @@ class SparkWriter:
                 self._log.set_torn_aside()
 
     def _find_log(self) -> None:
-        self._log = local_log(self._session.sql(f"DESCRIBE DETAIL {self._table}").collect()[0].location)
+        self._log = _log_of(self._session, self._table)
 
     @contextlib.contextmanager
     def _commit_above(self, snapshot: SparkSnapshot) -> Iterator[None]:
@@ -248,23 +248,36 @@ class SparkWriter:
                 self._session.conf.unset(name)
 
 
-def append_rows(session: SparkSession, name_in_sql: str, rows: pa.Table) -> None:
-    """To a table beside the offset map, which is created when it is not there. Raises what Spark raises."""
+def append_rows(session: SparkSession, name_in_sql: str, rows: pa.Table, *, is_kept: bool = False) -> None:
+    """To a table beside the offset map, which is created when it is not there. `is_kept`: on the disk when it returns.
+
+    Raises what Spark raises; with `is_kept` OutcomeUnknown.
+    """
     with _active_session_kept():
         frame = session.createDataFrame(rows).coalesce(1)
     columns = ", ".join(f"{_quoted(field.name)} {_SQL_TYPES[field.type]}" for field in rows.schema)
     session.sql(f"CREATE TABLE IF NOT EXISTS {name_in_sql} ({columns}) USING delta TBLPROPERTIES ({_properties(_PLAIN_TABLE)})")
     frame.writeTo(name_in_sql).append()
+    log = _log_of(session, name_in_sql) if is_kept else None
+    if log is not None:
+        log.sync(above=int(_history(session, name_in_sql, 1)[0].version) - 2)  # with the commit that created the table
 
 
-def read_rows(session: SparkSession, name_in_sql: str, condition: Condition) -> list[dict[str, Any]]:
+def read_rows(
+    session: SparkSession, name_in_sql: str, condition: Condition, columns: list[str] | None = None
+) -> list[dict[str, Any]]:
     """None of a table that is not there. Raises what Spark raises."""
     try:
-        return list(_where(session.table(name_in_sql), condition).toArrow().to_pylist())
+        found = _where(session.table(name_in_sql), condition)
+        return list((found if columns is None else found.select(*columns)).toArrow().to_pylist())
     except spark_errors() as error:
         if _condition_of(error) in _NO_TABLE:
             return []
         raise
+
+
+def _log_of(session: SparkSession, name_in_sql: str) -> LocalLog | None:
+    return local_log(session.sql(f"DESCRIBE DETAIL {name_in_sql}").collect()[0].location)
 
 
 def _where(frame: DataFrame, condition: Condition) -> DataFrame:

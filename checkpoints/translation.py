@@ -2,18 +2,19 @@
 
 T(s) = s + shift inside a data segment; otherwise the start of the next data segment, or the end of the last one. T is
 monotonic, and on data its inverse is exact. The same line serves both ways: only the roles of the ends change.
+Records that were released from quarantine are not on that line: they came later than their neighbours. Only they lead there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from shallow_mirror.types import SegmentKind, TopicPartition
+from shallow_mirror.types import COPIED_KINDS, SegmentKind, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,10 @@ class Translation:
 
 
 class Translator:
-    """One line of offsets: data ranges [start, end) and where each begins on the other side, ordered by start."""
+    """One line of offsets: data ranges [start, end) and where each begins on the other side, ordered by start.
+
+    `released`: a line of its own, of which only exact answers count.
+    """
 
     def __init__(
         self,
@@ -44,7 +48,9 @@ class Translator:
         places: Sequence[TopicPartition],
         place_of: NDArray[np.int64],
         others: Sequence[tuple[int, int, SegmentKind]] = (),
+        released: Translator | None = None,
     ) -> None:
+        self._released = released
         order = np.argsort(starts, kind="stable")
         self._starts, self._ends, self._lead_to = starts[order], ends[order], lead_to[order]
         self._places, self._place_of = tuple(places), place_of[order]
@@ -55,24 +61,27 @@ class Translator:
     @classmethod
     def of_source(cls, rows: pa.Table) -> Translator:
         """From all rows of one source partition (one topic id), of every kind."""
-        is_data = _is_data(rows)
-        others = rows.filter(pa.array(~is_data))
+        others = rows.filter(pa.array(~_is_of(rows, *COPIED_KINDS)))
         kinds = [SegmentKind(name) for name in others.column("kind").to_pylist()]
         spans = zip(_longs(others, "source_start").tolist(), _longs(others, "source_end").tolist(), kinds, strict=True)
-        data = rows.filter(pa.array(is_data))
-        places, place_of = _places(data, "target_topic", "target_partition")
-        return cls(
-            _longs(data, "source_start"), _longs(data, "source_end"), _longs(data, "target_start"), places, place_of, list(spans)
-        )
+        return cls._both(rows, "source", "target", list(spans))
 
     @classmethod
     def of_target(cls, rows: pa.Table) -> Translator:
         """From all rows of one target partition (one topic id). Markers and others' records there have no kind."""
-        data = rows.filter(pa.array(_is_data(rows)))
-        places, place_of = _places(data, "source_topic", "source_partition")
-        return cls(_longs(data, "target_start"), _longs(data, "target_end"), _longs(data, "source_start"), places, place_of)
+        return cls._both(rows, "target", "source")
+
+    @classmethod
+    def _both(cls, rows: pa.Table, side: str, other: str, others: Sequence[tuple[int, int, SegmentKind]] = ()) -> Translator:
+        data, released = (rows.filter(pa.array(_is_of(rows, kind))) for kind in COPIED_KINDS)
+        beside = cls(*_line(released, side, other)) if released.num_rows else None
+        return cls(*_line(data, side, other), others, beside)
 
     def find(self, offset: int) -> Translation:
+        if self._released is not None:
+            found = self._released.find(offset)
+            if found.exact:
+                return replace(found, kind=SegmentKind.RELEASED)
         if len(self._starts) == 0:
             return _nowhere(self._kind_of(offset))
         at = int(np.searchsorted(self._starts, offset, side="right")) - 1
@@ -105,8 +114,15 @@ def _nowhere(kind: SegmentKind | None) -> Translation:
     return Translation(kind=kind, exact=False, beyond=True, target_topic=None, target_partition=None, target_offset=None)
 
 
-def _is_data(rows: pa.Table) -> NDArray[np.bool_]:
-    return np.array([kind == SegmentKind.DATA.value for kind in rows.column("kind").to_pylist()], bool)
+def _is_of(rows: pa.Table, *kinds: SegmentKind) -> NDArray[np.bool_]:
+    return np.isin(np.array(rows.column("kind").to_pylist(), "U16"), [kind.value for kind in kinds])
+
+
+def _line(
+    rows: pa.Table, side: str, other: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], list[TopicPartition], NDArray[np.int64]]:
+    places, place_of = _places(rows, f"{other}_topic", f"{other}_partition")
+    return _longs(rows, f"{side}_start"), _longs(rows, f"{side}_end"), _longs(rows, f"{other}_start"), places, place_of
 
 
 def _longs(rows: pa.Table, column: str) -> NDArray[np.int64]:

@@ -17,13 +17,15 @@ from pyspark.sql import DataFrame
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.checkpoints.quarantine_tables import QuarantineTable
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import DataLoss, MirrorError, Retriable
+from shallow_mirror.errors import BatchRefused, DataLoss, MirrorError, Retriable
 from shallow_mirror.sinks import protocol
 from shallow_mirror.sinks.expired import expired_rows
 from shallow_mirror.sinks.lingering import StepWatch
 from shallow_mirror.sinks.lost_processes import lost_worker
+from shallow_mirror.sinks.poison import NO_LIMITS, QuarantineBudget
 from shallow_mirror.sinks.protocol import MicroBatchOutcome, SlotResult, drive
 from shallow_mirror.sinks.recovery import TxnPerformer, most_telling
 from shallow_mirror.sinks.slot_names import transactional_id
@@ -71,8 +73,12 @@ class MicroBatchSink:
         report: Callable[[MicroBatchReport], None],
         observer: Observer,
         goes_on_after_data_loss: bool = False,
+        quarantine: QuarantineTable | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`quarantine` is there where the job may quarantine."""
+        self._quarantine = quarantine
+        self._budget = QuarantineBudget(NO_LIMITS)
         self._job, self._slots, self._owner, self._performer, self._targets = job, slots, owner, performer, targets
         self._source, self._report, self._observer, self._clock = source, report, observer, clock
         self._goes_on_after_data_loss = goes_on_after_data_loss
@@ -116,6 +122,7 @@ class MicroBatchSink:
     def _copy(self, planned: DataFrame) -> None:
         """Rounds until every planned range is done; one, but for new partitions and slots that stopped early."""
         first_rows: tuple[DecidedSegment, ...] = ()
+        self._budget = QuarantineBudget(self._job.quarantine or NO_LIMITS)
         while True:
             try:
                 outcome = self._round(planned, first_rows)
@@ -177,7 +184,7 @@ class MicroBatchSink:
             decision=decision,
             positions=self._positions_after(first_rows),
             epoch_ends={source: position.epoch_end for source, position in known.items() if position.epoch_end},
-            target_ends=_target_ends(known.values()),
+            target_ends=target_ends_of(known.values()),
             routes=dict(self._targets.known),
             time_left_ms=self._job.transaction_timeout_ms * TASK_SHARE,
         )
@@ -191,13 +198,30 @@ class MicroBatchSink:
             raise Retriable("WORKER_LOST", f"Spark lost a Python worker or executor of the slots: {lost}") from failure
         answers = [pickle.loads(body) for body in table.column("body").to_pylist()]
         errors = [answer for answer in answers if isinstance(answer, MirrorError)]
+        results = [answer for answer in answers if isinstance(answer, SlotResult)]
+        try:
+            self._budget.take(one for result in results for one in result.quarantined)
+        except BatchRefused as excess:
+            errors.append(excess)
         if errors:
             self._owner.check_ownership()  # a fenced producer epoch may mean that another run took over
             error = most_telling(errors)
             if not isinstance(error, Retriable):
                 self._abort_open_slots(deadline)
             raise error
-        return tuple(sorted(answers, key=lambda result: result.slot))
+        self._set_aside(results, decision)
+        return tuple(sorted(results, key=lambda result: result.slot))
+
+    def _set_aside(self, results: Sequence[SlotResult], decision: int) -> None:
+        """In front of the decision: rows that no decision follows count for nothing."""
+        batches = [one for result in results for one in result.quarantined]
+        if not batches:
+            return
+        assert self._quarantine is not None
+        self._quarantine.add(batches, decision)
+        self._observer("quarantine.written")
+        for one in batches:
+            _log.warning("quarantined, unless this micro-batch is not decided: %s", one)
 
     def _abort_open_slots(self, deadline: Deadline) -> None:
         """The run is about to end: readers of the target should not wait for the transaction timeout of what it left open.
@@ -230,7 +254,7 @@ class MicroBatchSink:
         return first_rows(self._targets, self._source, {one.source: one.start for one in unknown}, deadline)
 
 
-def _target_ends(positions: Iterable[Position]) -> dict[TopicPartition, int]:
+def target_ends_of(positions: Iterable[Position]) -> dict[TopicPartition, int]:
     """A source topic that was created again goes on behind the records of the one before it."""
     ends: dict[TopicPartition, int] = {}
     for one in positions:

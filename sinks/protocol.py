@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.errors import RecoverNeeded
 from shallow_mirror.sinks.resolve import (
@@ -40,7 +41,8 @@ class SlotResult:
     """What a task did: step 5. `txn` is None where the slot produced nothing.
 
     `unknown` are ranges whose partition the driver had no position for: they were left alone. `is_partial` says that the
-    slot stopped at a batch boundary before its ranges were done. Both ask for another round.
+    slot stopped at a batch boundary before its ranges were done. Both ask for another round. `quarantined`: the batches of its
+    segments of that kind.
     """
 
     slot: int
@@ -49,6 +51,7 @@ class SlotResult:
     fetched_bytes: int = 0
     unknown: tuple[PlannedRange, ...] = ()
     is_partial: bool = False
+    quarantined: tuple[QuarantinedBatch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

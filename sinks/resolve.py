@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from shallow_mirror.checkpoints.schema import DecidedSegment
-from shallow_mirror.types import SegmentKind, SlotTxn, TargetPartition, TopicPartition
+from shallow_mirror.types import SlotTxn, TargetPartition, TopicPartition
 
 
 class TxnFate(enum.Enum):
@@ -76,7 +76,7 @@ def decided_txns(rows: Iterable[DecidedSegment]) -> tuple[DecidedTxn, ...]:
             continue
         written = spans.setdefault(row.txn, {})
         segment = row.segment
-        if segment.kind is not SegmentKind.DATA or segment.target_start is None or segment.target_end is None:
+        if segment.target_start is None or segment.target_end is None:
             continue
         start, end = written.get(segment.target, (segment.target_start, segment.target_end))
         written[segment.target] = (min(start, segment.target_start), max(end, segment.target_end))

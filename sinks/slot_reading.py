@@ -27,13 +27,21 @@ _NO_END = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class ReadPart:
-    """Whole batches of one source partition. `records` is writable and valid until the reading is resumed."""
+    """Whole batches of one source partition. `records` is writable and valid until the reading is resumed.
+
+    Of batches that begin below `start` the records below it are not wanted; a position above it counts anyway.
+    """
 
     source: SourcePartition
     range_end: int
     index: BatchIndex
     records: memoryview
     aborted: tuple[tuple[int, int], ...]
+    start: int = 0
+
+    def batch(self, i: int) -> memoryview:
+        start = int(self.index.pos[i])
+        return self.records[start : start + int(self.index.size_bytes[i])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +66,19 @@ class SlotReading(Protocol):
     def __iter__(self) -> Iterator[tuple[ReadPart, ...]]: ...
 
     def reached(self) -> Mapping[SourcePartition, int]: ...
+
+
+class Readings(Protocol):
+    """Where a slot's readings come from: each begins at the positions, and is another try of the same.
+
+    `ends`: how far to read each partition, none of the others; None for all that the slot has to read. Where that can be read
+    only once, `is_repeatable` is False, and up to given ends it can be read all the same.
+    """
+
+    @property
+    def is_repeatable(self) -> bool: ...
+
+    def begin(self, ends: Mapping[SourcePartition, int] | None) -> SlotReading: ...
 
 
 class DirectReading:
@@ -155,6 +176,11 @@ class RowReading:
                 together[run.source] = _part_of(run)
         yield tuple(together.values())
 
+    def read_directly(self, ends: Mapping[SourcePartition, int]) -> DirectReading:
+        """From the positions up to `ends`, whatever became of the rows."""
+        ranges = [_range(self._slot, one, self._positions[one], end) for one, end in ends.items()]
+        return DirectReading(self._cluster, ranges, self._positions, self._limits)
+
     def _require_not_expired(self, run: batch_rows.RowRun) -> None:
         """Only the driver can give offsets up: it hears of it as from a slot that reads for itself."""
         position = self._reached.get(run.source, self._positions[run.source])
@@ -170,14 +196,7 @@ class RowReading:
         if not self._is_behind(run):
             return
         position = self._reached.get(run.source, self._positions[run.source])
-        missing = PlannedRange(
-            slot=self._slot,
-            source=run.source,
-            leader_epoch=-1,
-            start=position,
-            end=run.start,
-            bytes_per_offset=_UNKNOWN_BYTES_PER_OFFSET,
-        )
+        missing = _range(self._slot, run.source, position, run.start)
         direct = DirectReading(self._cluster, [missing], {run.source: position}, self._limits)
         yield from direct
 
@@ -186,14 +205,47 @@ class RowReading:
         if known is not None:
             self._unknown[run.source] = replace(known, end=run.end)
             return
-        self._unknown[run.source] = PlannedRange(
-            slot=self._slot,
-            source=run.source,
-            leader_epoch=-1,
-            start=run.start,
-            end=run.end,
-            bytes_per_offset=_UNKNOWN_BYTES_PER_OFFSET,
-        )
+        self._unknown[run.source] = _range(self._slot, run.source, run.start, run.end)
+
+
+class DirectReadings:
+    """Of planned ranges."""
+
+    is_repeatable = True
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        ranges: Sequence[PlannedRange],
+        positions: Mapping[SourcePartition, int],
+        limits: ReadingLimits,
+    ) -> None:
+        self._cluster, self._ranges, self._positions, self._limits = cluster, ranges, positions, limits
+
+    def begin(self, ends: Mapping[SourcePartition, int] | None) -> SlotReading:
+        ranges = self._ranges
+        if ends is not None:
+            ranges = [replace(one, end=ends[one.source]) for one in ranges if one.source in ends]
+        return DirectReading(self._cluster, ranges, self._positions, self._limits)
+
+
+class RowReadings:
+    """Of rows that Spark hands over, once."""
+
+    is_repeatable = False
+
+    def __init__(self, reading: RowReading) -> None:
+        self._reading = reading
+
+    def begin(self, ends: Mapping[SourcePartition, int] | None) -> SlotReading:
+        return self._reading if ends is None else self._reading.read_directly(ends)
+
+
+def _range(slot: int, source: SourcePartition, start: int, end: int) -> PlannedRange:
+    """Of which nothing else is known."""
+    return PlannedRange(
+        slot=slot, source=source, leader_epoch=-1, start=start, end=end, bytes_per_offset=_UNKNOWN_BYTES_PER_OFFSET
+    )
 
 
 def _part_of(run: batch_rows.RowRun) -> ReadPart:

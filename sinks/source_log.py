@@ -14,9 +14,43 @@ import numpy as np
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLoss
-from shallow_mirror.sinks.slot_reading import ReadPart
-from shallow_mirror.types import EpochEnd, SourcePartition
+from shallow_mirror.sinks.slot_reading import Readings, ReadPart, SlotReading
+from shallow_mirror.types import EpochEnd, PlannedRange, SourcePartition
 from shallow_mirror.wire.batch_index import BatchIndex
+
+
+class CheckedReadings:
+    """Readings of a source that hand over nothing of another log than was copied so far. `known` is that of `SourceLogs`."""
+
+    def __init__(
+        self, readings: Readings, source: Cluster, known: Mapping[SourcePartition, EpochEnd], deadline: Deadline
+    ) -> None:
+        self._readings, self._source, self._known, self._deadline = readings, source, known, deadline
+
+    @property
+    def is_repeatable(self) -> bool:
+        return self._readings.is_repeatable
+
+    def begin(self, ends: Mapping[SourcePartition, int] | None) -> SlotReading:
+        return _CheckedReading(self._readings.begin(ends), SourceLogs(self._source, self._known, self._deadline))
+
+
+class _CheckedReading:
+    def __init__(self, reading: SlotReading, logs: SourceLogs) -> None:
+        self._reading, self._logs = reading, logs
+
+    @property
+    def unknown(self) -> tuple[PlannedRange, ...]:
+        return self._reading.unknown
+
+    def reached(self) -> Mapping[SourcePartition, int]:
+        return self._reading.reached()
+
+    def __iter__(self) -> Iterator[tuple[ReadPart, ...]]:
+        for parts in self._reading:
+            for part in parts:
+                self._logs.require_continued_by(part)
+            yield parts
 
 
 class SourceLogs:

@@ -18,6 +18,7 @@ from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.checkpoints.observation_stores import open_store
 from shallow_mirror.checkpoints.observations import MicroBatchObservation, Observations
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
+from shallow_mirror.checkpoints.quarantine_tables import open_quarantine
 from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.checkpoints.tables import choose_writer, open_writer
 from shallow_mirror.config import MirrorConfig
@@ -276,6 +277,7 @@ class _Run:
             report=self._report,
             observer=self.observer,
             goes_on_after_data_loss=self._goes_on_after_data_loss,
+            quarantine=open_quarantine(config.tables, self.tables_writer, spark),
         )
         initial = {one: at.offset for one, at in owner.positions().items() if topic_ids.get(one.topic) == one.topic_id}
         options = planned_stream.options_of_mirror(config, owner.map_id, initial=initial)
@@ -331,6 +333,7 @@ class _Run:
             max_segments=config.read.max_segments,
             transaction_timeout_ms=config.write.transaction_timeout_ms,
             time_left_ms=0.0,
+            quarantine=config.write.quarantine_limits,
             observer=self.observer,
         )
 

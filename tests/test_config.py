@@ -10,6 +10,7 @@ import yaml
 from shallow_mirror import config as config_module
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.sinks.poison import QuarantineLimits
 from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy
 
 _CONF = Path(__file__).parent.parent / "conf"
@@ -100,15 +101,12 @@ def test_all_problems_come_at_once() -> None:
     assert "bootstrap.serverz" in text
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"write": {"on_refused": "quarantine"}},
-    ],
-)
-def test_what_is_not_built_is_refused_by_name(changes: dict[str, Any]) -> None:
-    (problem,) = _problems(**changes)
-    assert "is not built yet" in problem
+def test_only_with_quarantine_there_is_a_bound_of_what_may_be_quarantined() -> None:
+    assert _loaded().write.quarantine_limits is None
+    write: dict[str, Any] = {"on_refused": "quarantine"}
+    assert _loaded(write=write).write.quarantine_limits == QuarantineLimits(batches=100, size_bytes=16 << 20)
+    write |= {"max_quarantined_bytes": 5000, "max_quarantined_batches": 7}
+    assert _loaded(write=write).write.quarantine_limits == QuarantineLimits(batches=7, size_bytes=5000)
 
 
 def test_tables_in_a_schema_are_one_text_once_read_and_survive_the_way_to_another_process() -> None:

@@ -21,12 +21,8 @@ from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.checkpoints.schema import CATALOG, schema_of
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks import routing
+from shallow_mirror.sinks.poison import QuarantineLimits
 from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy
-
-NOT_BUILT: Mapping[tuple[str, str], str] = {
-    ("write.on_refused", "quarantine"): "the mirror stops at a batch that cannot be copied: use on_refused: stop",
-}
-"""(setting, value) -> what can be done today: settings whose meaning is fixed but which this version cannot do."""
 
 DEFAULT_SLOT_BYTES = 32 << 20
 
@@ -162,6 +158,15 @@ class WriteSettings(_Group):
     in_flight_requests: int = Field(default=5, ge=1, le=16)
     in_flight_bytes: int = Field(default=4 << 20, ge=64 << 10, le=1 << 30)
     on_refused: Literal["stop", "quarantine"] = "stop"
+    max_quarantined_batches: int = Field(default=100, ge=1, le=1_000_000)
+    max_quarantined_bytes: int = Field(default=16 << 20, ge=1 << 10, le=256 << 20)
+
+    @property
+    def quarantine_limits(self) -> QuarantineLimits | None:
+        """None: a batch that cannot be copied stops the mirror."""
+        if self.on_refused == "stop":
+            return None
+        return QuarantineLimits(batches=self.max_quarantined_batches, size_bytes=self.max_quarantined_bytes)
 
 
 class MirrorConfig(_Group):
@@ -199,7 +204,7 @@ class MirrorConfig(_Group):
         """`folder` is what relative paths are relative to. Raises ConfigError with every problem."""
         if not isinstance(document, dict):
             raise ConfigError("the mirror file holds no settings: it must be a YAML mapping that begins with 'mirror: <name>'")
-        problems = _not_built_problems(document)
+        problems: list[str] = []
         config: MirrorConfig | None = None
         try:
             config = cls.model_validate(document)
@@ -239,17 +244,6 @@ def _absolute(location: str, folder: Path) -> str:
         if _URI.match(location) or schema_of(location) is not None
         else str((folder / Path(location).expanduser()).resolve())
     )
-
-
-def _not_built_problems(document: Mapping[str, Any]) -> list[str]:
-    problems = []
-    for (setting, value), remedy in NOT_BUILT.items():
-        found: Any = document
-        for key in setting.split("."):
-            found = found.get(key) if isinstance(found, Mapping) else None
-        if found == value:
-            problems.append(f"{setting}: {value} is not built yet; {remedy}")
-    return problems
 
 
 def _catalog_problems(config: MirrorConfig) -> list[str]:

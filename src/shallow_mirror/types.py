@@ -91,14 +91,20 @@ class SegmentKind(enum.StrEnum):
     GAP = "gap"
     EXPIRED = "expired"
     QUARANTINED = "quarantined"
+    RELEASED = "released"
+    """Records of a quarantined batch that were copied after all. Lies within that batch's row, which stays."""
+
+
+COPIED_KINDS = (SegmentKind.DATA, SegmentKind.RELEASED)
+"""Those with a range on the target, where target - source is constant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
     """One row of the offset map without the columns of its decision.
 
-    Source offsets [source_start, source_end). `target_start`/`target_end` are None unless `kind` is DATA, where
-    target - source is constant. `record_count` counts records of data, aborted and quarantined, else 0.
+    Source offsets [source_start, source_end). `target_start`/`target_end` are None but of COPIED_KINDS. `record_count` counts
+    records of those, and of aborted and quarantined ones, else 0.
     Producer and coordinator fields are those of the *source* and None except for markers and aborted data.
     """
 

@@ -57,7 +57,7 @@ def lines(draw: st.DrawFn) -> Line:
     target = draw(st.integers(0, 50))
     rows = [segment(SegmentKind.GAP, start, start)]
     pairs: list[tuple[int, int]] = []
-    for kind in draw(st.lists(st.sampled_from(SegmentKind), max_size=12)):
+    for kind in draw(st.lists(st.sampled_from([kind for kind in SegmentKind if kind is not SegmentKind.RELEASED]), max_size=12)):
         size = draw(st.integers(1, 6))
         if kind is SegmentKind.DATA:
             target += draw(st.integers(0, 3))
@@ -123,3 +123,28 @@ def test_a_marker_on_the_source_is_passed_over(offset: int, expected: int) -> No
     found = Translator.of_source(rows_to_arrow(rows, 1, 1, 0)).find(offset)
     assert found.target_offset == (1006 if offset == 5 else expected)
     assert (found.exact, found.beyond) == (offset not in (5, 7), offset == 7)
+
+
+def test_released_records_lead_to_where_they_are_and_nobody_else_s_offset_leads_there() -> None:
+    rows = (
+        segment(SegmentKind.DATA, 0, 3, 100),
+        segment(SegmentKind.QUARANTINED, 3, 8),
+        segment(SegmentKind.DATA, 8, 10, 103),
+        segment(SegmentKind.RELEASED, 3, 5, 200),
+        segment(SegmentKind.RELEASED, 7, 8, 202),
+    )
+    line = Line(rows, 0, 10, ())
+    found = [line.forward.find(offset) for offset in range(10)]
+    assert [one.target_offset for one in found] == [100, 101, 102, 200, 201, 103, 103, 202, 103, 104]
+    assert [str(one.kind) for one in found[2:9]] == [
+        "data",
+        "released",
+        "released",
+        "quarantined",
+        "quarantined",
+        "released",
+        "data",
+    ]
+    assert [one.exact for one in found] == [True, True, True, True, True, False, False, True, True, True]
+    assert [line.backward.find(offset).target_offset for offset in (102, 103, 200, 202)] == [2, 8, 3, 7]
+    assert line.backward.find(150).beyond

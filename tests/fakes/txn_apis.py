@@ -117,6 +117,17 @@ def end_txn(state: ClusterState, node_id: int, body: Any, change: Change) -> Any
     return answer_type("EndTxn")(throttle_time_ms=change.throttle_ms, error_code=code)
 
 
+def _asked_places(state: ClusterState, body: Any) -> dict[str, list[int]]:
+    """Partitions by topic; all that the group has an offset of where no topics are named."""
+    if body.topics is not None:
+        return {one.name: list(one.partition_indexes) for one in body.topics}
+    found: dict[str, list[int]] = {}
+    for group, (name, index) in state.groups.offsets:
+        if group == body.group_id:
+            found.setdefault(name, []).append(index)
+    return found
+
+
 def offset_fetch(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
     response = answer_type("OffsetFetch")
     topic = response.OffsetFetchResponseTopic
@@ -140,11 +151,9 @@ def offset_fetch(state: ClusterState, node_id: int, body: Any, change: Change) -
         )
 
     code, _, _ = attempt(change, lambda: state.require_coordinator(GROUP, node_id))
-    asked = [] if code else body.topics
+    asked = {} if code else _asked_places(state, body)
     return response(
         throttle_time_ms=change.throttle_ms,
-        topics=[
-            topic(name=one.name, partitions=[answered((one.name, index)) for index in one.partition_indexes]) for one in asked
-        ],
+        topics=[topic(name=name, partitions=[answered((name, index)) for index in indexes]) for name, indexes in asked.items()],
         error_code=code,
     )

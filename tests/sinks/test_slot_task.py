@@ -2,129 +2,26 @@
 
 from __future__ import annotations
 
-import time
-import uuid
-from collections.abc import Iterator, Sequence
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from tests.fakes.changes import AS_IT_SHOULD, dropped_after, error
-from tests.fakes.strict_broker import StrictCluster
 from tests.record_batches import batch, marker, record
+from tests.sinks.spark_rows import rows_of
+from tests.sinks.two_strict_clusters import A, B, Clusters, payloads, planned
 
-from shallow_mirror.broker import worker
-from shallow_mirror.broker.batch_rows import Keep
-from shallow_mirror.broker.client_config import ClientConfig
-from shallow_mirror.broker.cluster import Cluster
-from shallow_mirror.broker.txn import EndTxnAnswer, end_txn
-from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefused, CorruptBatch, DataLoss, ProducerEpochFenced, Retriable, TargetDataLoss
 from shallow_mirror.sinks import slot_task
 from shallow_mirror.sinks.protocol import SlotResult
-from shallow_mirror.sinks.slot_task import RoutedTopic, SlotJob, run_slot
-from shallow_mirror.streaming.kafka_batches import RowReader
-from shallow_mirror.streaming.mirror_ranges import arrow_batch_of
+from shallow_mirror.sinks.slot_task import RoutedTopic, run_slot
 from shallow_mirror.types import (
     BatchLimits,
     EpochEnd,
     IsolationLevel,
     LogAppendTimePolicy,
-    PlannedRange,
     SegmentKind,
-    SourcePartition,
     TopicPartition,
 )
-from shallow_mirror.wire.header import BATCH_HEADER_BYTES, CONTROL_BIT
-
-ORDERS = uuid.UUID(bytes=b"topic of a test!")
-A, B = (SourcePartition("orders", "dG9waWMgb2YgYSB0ZXN0IQ", partition) for partition in (0, 1))
-LIMITS = BatchLimits(
-    max_message_bytes=1 << 20, isolation_level=IsolationLevel.READ_COMMITTED, log_append_time=LogAppendTimePolicy.KEEP
-)
-
-
-class Clusters:
-    """Source topic `orders` and target topic `copy`, of two partitions each."""
-
-    def __init__(self, source: StrictCluster, target: StrictCluster) -> None:
-        self.source, self.target = source, target
-        source.create_topic("orders", 2, topic_id=ORDERS)
-        target.create_topic("copy", 2)
-        self.written: dict[SourcePartition, list[bytes]] = {A: [], B: []}
-
-    def write(self, place: SourcePartition, *counts: int) -> None:
-        log = self.source.log(place.topic, place.partition)
-        for count in counts:
-            at = log.end_offset
-            raw = batch(at, count, payload=b"".join(record(delta, value=b"%d" % (at + delta)) for delta in range(count)))
-            self.source.seed((place.topic, place.partition), raw)
-            self.written[place].append(raw)
-
-    def job(self, positions: dict[SourcePartition, int], **changes: Any) -> SlotJob:
-        settings: dict[str, Any] = {
-            "mirror": "m",
-            "map_id": "map",
-            "run_id": "run",
-            "decision": 2,
-            "source": _client(self.source),
-            "target": _client(self.target),
-            "routes": {"orders": RoutedTopic(target_topic="copy", target_topic_id="t", limits=LIMITS)},
-            "positions": positions,
-            "epoch_ends": {},
-            "target_ends": {},
-            "isolation": IsolationLevel.READ_COMMITTED,
-            "fetch_bytes": 1 << 16,
-            "in_flight_requests": 5,
-            "in_flight_bytes": 1 << 20,
-            "max_segments": 1000,
-            "transaction_timeout_ms": 60_000,
-            "time_left_ms": 10_000.0,
-        }
-        return SlotJob(**settings | changes)
-
-    def run(self, job: SlotJob, *ranges: PlannedRange) -> SlotResult:
-        return run_slot(job, iter([arrow_batch_of(ranges)]), is_planned_ranges=True)
-
-    def committed(self, result: SlotResult, place: SourcePartition, topic: str = "copy") -> list[bytes]:
-        """Record sections that the target shows to read_committed readers once the slot's transaction has ended."""
-        assert result.txn is not None
-        cluster = Cluster(_client(self.target))
-        assert end_txn(cluster, result.txn, True, Deadline.after_ms(5_000, time.monotonic)) is EndTxnAnswer.ENDED
-        cluster.close()
-        log = self.target.log(topic, place.partition)
-        return [
-            one.data[BATCH_HEADER_BYTES:]
-            for one in log.batches
-            if not one.header.attributes & CONTROL_BIT
-            and not any(
-                gone.producer_id == one.header.producer_id and gone.first_offset <= one.header.base_offset <= gone.last_offset
-                for gone in log.aborted
-            )
-        ]
-
-
-def _client(cluster: StrictCluster) -> ClientConfig:
-    return ClientConfig.from_properties({"bootstrap.servers": cluster.bootstrap, "request.timeout.ms": 2000})
-
-
-def planned(source: SourcePartition, end: int, start: int = 0) -> PlannedRange:
-    return PlannedRange(slot=3, source=source, leader_epoch=-1, start=start, end=end, bytes_per_offset=100.0)
-
-
-@pytest.fixture
-def clusters(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clusters]:
-    kept: dict[Any, Cluster] = {}
-    monkeypatch.setattr(worker, "_clusters", kept)
-    monkeypatch.setattr(worker, "freeze_imports_once", lambda: None)
-    with StrictCluster() as source, StrictCluster() as target:
-        yield Clusters(source, target)
-        for cluster in kept.values():
-            cluster.close()
-
-
-def payloads(batches: Sequence[bytes]) -> list[bytes]:
-    return [one[BATCH_HEADER_BYTES:] for one in batches]
 
 
 def test_a_slot_copies_from_the_position_whatever_the_plan_s_start_says(clusters: Clusters) -> None:
@@ -358,26 +255,6 @@ def test_a_slot_with_too_many_segments_stops_at_a_batch_boundary(clusters: Clust
     assert result.is_partial
     assert 5 < len(result.segments) < 39
     assert result.segments[-1].kind is SegmentKind.DATA
-
-
-def rows_of(clusters: Clusters, *ranges: PlannedRange, is_data_loss_fatal: bool = True) -> list[pa.RecordBatch]:
-    """What `kafka-batches` hands over, as it arrives in another process."""
-    reader = RowReader(
-        client=_client(clusters.source),
-        isolation=IsolationLevel.READ_COMMITTED,
-        limits=LIMITS,
-        keep=Keep.ALL,
-        fetch_bytes=1 << 16,
-        failures_as_rows=True,
-        is_data_loss_fatal=is_data_loss_fatal,
-    )
-    made = []
-    for arrow_batch in reader.read(ranges):
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, arrow_batch.schema) as writer:
-            writer.write_batch(arrow_batch)
-        made.append(pa.ipc.open_stream(sink.getvalue()).read_next_batch())
-    return made
 
 
 @pytest.fixture

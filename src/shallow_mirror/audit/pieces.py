@@ -9,9 +9,10 @@ import numpy as np
 
 from shallow_mirror.audit.items import Items, RecordItems, batch_items, damaged_item, joined, no_items
 from shallow_mirror.audit.rows import Bools
-from shallow_mirror.audit.side import Chunk, Side, Skipped, has_an_end
+from shallow_mirror.audit.side import Chunk, Side, Skipped
 from shallow_mirror.errors import CorruptBatch
 from shallow_mirror.wire.admission import Verdict
+from shallow_mirror.wire.believed_ends import has_an_end
 from shallow_mirror.wire.header import LOG_APPEND_TIME_BIT
 from shallow_mirror.wire.records import OPENED_FETCHES, open_batch
 

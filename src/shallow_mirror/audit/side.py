@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from shallow_mirror.errors import BatchRefused, CorruptBatch, DataLoss
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, OffsetRange, TopicPartition
 from shallow_mirror.wire.admission import Admission, Verdict, admit
 from shallow_mirror.wire.batch_index import BatchIndex
+from shallow_mirror.wire.believed_ends import has_an_end
 from shallow_mirror.wire.crc import verify_crcs
 
 PATIENCE_MS = 120_000
@@ -198,11 +198,6 @@ class Side:
         self.log.damages[at] = reason
         starts_behind = self._starts[np.searchsorted(self._starts, at, "right") :]
         return Skipped(at, min(int(starts_behind[0]), end) if len(starts_behind) else end)
-
-
-def has_an_end(header: Any) -> bool:
-    """Whether count and last offset delta agree, so that they may be believed although something is damaged."""
-    return bool(int(header["records_count"]) == int(header["last_offset_delta"]) + 1 > 0)
 
 
 def runs_of(offsets: Longs, ends: Longs) -> list[OffsetRange]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 import heapq
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -26,10 +26,16 @@ class Verdict(enum.IntEnum):
     REFUSE = 6
     BEYOND = 7
     """Base offset at or above the range's end: the next range holds it."""
+    QUARANTINE = 8
+    """Cannot be copied, and is set aside instead: only `set_aside` says so."""
 
 
 _KIND_OF_MARKER = {MarkerType.COMMIT: SegmentKind.COMMIT, MarkerType.ABORT: SegmentKind.ABORT, MarkerType.OTHER: SegmentKind.GAP}
-_KIND_OF_VERDICT = {Verdict.DROP_ABORTED: SegmentKind.ABORTED, Verdict.DROP_EMPTY: SegmentKind.GAP}
+_KIND_OF_VERDICT = {
+    Verdict.DROP_ABORTED: SegmentKind.ABORTED,
+    Verdict.DROP_EMPTY: SegmentKind.GAP,
+    Verdict.QUARANTINE: SegmentKind.QUARANTINED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,17 @@ class Admission:
     markers: Mapping[int, Marker] = field(default_factory=dict)
     refusals: tuple[Reason, ...] = ()
     rebuilds: tuple[Reason, ...] = ()
+
+    def set_aside(self, batches: Collection[int]) -> Admission:
+        """The same, but for these batches, which are refused no longer and not rebuilt."""
+        if not batches:
+            return self
+        verdicts = self.verdicts.copy()
+        verdicts[list(batches)] = Verdict.QUARANTINE
+        refusals, rebuilds = (
+            tuple(one for one in all_of if one.index not in batches) for all_of in (self.refusals, self.rebuilds)
+        )
+        return replace(self, verdicts=verdicts, refusals=refusals, rebuilds=rebuilds)
 
 
 def admit(

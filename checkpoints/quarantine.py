@@ -1,0 +1,125 @@
+"""Driver and reading commands: which batches are in quarantine: the map says so, the table holds them.
+
+Rows of the table that no settled row of the map speaks of are left over from decisions that were never made.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self
+
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.quarantine_tables import QuarantineTable, open_quarantine_to_read
+from shallow_mirror.checkpoints.quarantined_batches import BatchKey, QuarantinedBatch, batch_of, is_whole, key_of
+from shallow_mirror.checkpoints.schema import row_to_segment
+from shallow_mirror.checkpoints.table_writer import Comparison, Condition
+from shallow_mirror.errors import OffsetMapConflict
+from shallow_mirror.types import Segment, SegmentKind, SourcePartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantineEntry:
+    """A quarantined row of the map. `described`: that of the table, without the batch; None where it is gone.
+
+    `released`: where its records were copied to after all, in order of offsets; none as long as it is in quarantine.
+    """
+
+    segment: Segment
+    decided_at: datetime
+    described: Mapping[str, Any] | None
+    released: tuple[Segment, ...]
+
+    @property
+    def key(self) -> BatchKey:
+        return BatchKey(self.segment.source, self.segment.source_start, self.segment.source_end)
+
+    @property
+    def is_released(self) -> bool:
+        return bool(self.released)
+
+    def __str__(self) -> str:
+        last = self.segment.source_end - 1
+        return f"{self.segment.source.topic_partition}, offsets {self.segment.source_start} to {last}"
+
+
+class Quarantine:
+    """As the map said when it was opened."""
+
+    def __init__(self, offset_map: OffsetMap, table: QuarantineTable) -> None:
+        self._map, self._table = offset_map, table
+
+    @classmethod
+    def open(cls, tables: str, spark: SparkSession | None = None) -> Self:
+        """Raises as `OffsetMap.open`."""
+        return cls(OffsetMap.open(tables, spark), open_quarantine_to_read(tables, spark))
+
+    def entries(self, of_place: Condition = ()) -> tuple[QuarantineEntry, ...]:
+        """In order of place, also those that were released. `of_place`: of columns that both tables have.
+
+        Raises OutcomeUnknown (not read), OffsetMapConflict (damaged).
+        """
+        quarantined = rows_of_kind(self._map, SegmentKind.QUARANTINED, of_place)
+        if not quarantined:
+            return ()
+        released = rows_of_kind(self._map, SegmentKind.RELEASED, of_place)
+        return entries_of(quarantined, released, self._table.described(of_place))
+
+    def batch(self, entry: QuarantineEntry) -> QuarantinedBatch:
+        """Raises OffsetMapConflict where the table does not hold it as it was set aside, OutcomeUnknown."""
+        wanted = (
+            Comparison("source_topic", "=", entry.segment.source.topic),
+            Comparison("source_partition", "=", entry.segment.source.partition),
+            Comparison("source_start", "=", entry.segment.source_start),
+        )
+        found = [row for row in self._table.whole(wanted) if key_of(row) == entry.key]
+        if entry.described is None or not found:
+            raise OffsetMapConflict(f"{entry}: the table quarantine does not hold this batch: its row was deleted")
+        row = max(found, key=_decision)
+        if not is_whole(row):
+            raise OffsetMapConflict(f"{entry}: the table quarantine holds other bytes than were set aside: it is damaged")
+        return batch_of(row)
+
+
+def undescribed_entries(offset_map: OffsetMap) -> tuple[QuarantineEntry, ...]:
+    """What the map alone says."""
+    quarantined = rows_of_kind(offset_map, SegmentKind.QUARANTINED)
+    return entries_of(quarantined, rows_of_kind(offset_map, SegmentKind.RELEASED) if quarantined else (), ())
+
+
+def rows_of_kind(offset_map: OffsetMap, kind: SegmentKind, of_place: Condition = ()) -> list[dict[str, Any]]:
+    return list(offset_map.settled_rows((*of_place, Comparison("kind", "=", kind.value))).to_pylist())
+
+
+def entries_of(
+    quarantined: Sequence[Mapping[str, Any]], released: Sequence[Mapping[str, Any]], described: Sequence[Mapping[str, Any]]
+) -> tuple[QuarantineEntry, ...]:
+    """Pure. The first two are rows of the map, `described` those of the table."""
+    newest = {key_of(row): row for row in sorted(described, key=_decision)}
+    parts: defaultdict[SourcePartition, list[Segment]] = defaultdict(list)
+    for row in sorted(released, key=lambda one: int(one["source_start"])):
+        segment = row_to_segment(row).segment
+        parts[segment.source].append(segment)
+    entries = []
+    for row in sorted(quarantined, key=key_of):
+        segment = row_to_segment(row).segment
+        within = (
+            one
+            for one in parts[segment.source]
+            if one.source_start < segment.source_end and segment.source_start < one.source_end
+        )
+        entries.append(
+            QuarantineEntry(
+                segment=segment, decided_at=row["decided_at"], described=newest.get(key_of(row)), released=tuple(within)
+            )
+        )
+    return tuple(entries)
+
+
+def _decision(row: Mapping[str, Any]) -> int:
+    return int(row["decision"])

@@ -1,0 +1,145 @@
+"""Executor: the Kafka transaction of one slot while its task runs: restamp, produce, receipt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.forgotten_markers import abort_forgotten
+from shallow_mirror.broker.produce_window import ProduceRefused, ProduceWindow, explain_refusal
+from shallow_mirror.broker.txn import add_partitions, init_producer_id, write_receipt
+from shallow_mirror.checkpoints.segments import SegmentBuilder
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import TargetDataLoss
+from shallow_mirror.sinks.poison import Refusal, poison_of
+from shallow_mirror.sinks.slot_admission import AdmittedPart
+from shallow_mirror.sinks.slot_names import transactional_id
+from shallow_mirror.types import SlotTxn, SourcePartition, TopicPartition
+from shallow_mirror.wire.believed_ends import may_be_set_aside
+from shallow_mirror.wire.records import OPENED_FETCHES
+from shallow_mirror.wire.restamp import restamp
+
+if TYPE_CHECKING:
+    from shallow_mirror.sinks.slot_task import SlotJob
+
+
+class PoisonFound(Exception):
+    """The target refused a batch that may be set aside: the transaction is over, and another one goes without it.
+
+    `end`: the source offset behind the batch.
+    """
+
+    def __init__(self, source: SourcePartition, end: int, refusal: Refusal) -> None:
+        self.source, self.end, self.refusal = source, end, refusal
+        super().__init__(str(refusal.error))
+
+
+class OpenSlot:
+    """Opened by the first batch that is written; a slot that has nothing to write opens no transaction."""
+
+    def __init__(self, job: SlotJob, number: int, target: Cluster, deadline: Deadline) -> None:
+        self.number = number
+        self.txn: SlotTxn | None = None
+        self.fetched_bytes = 0
+        self._job, self._target, self._deadline = job, target, deadline
+        self._window: ProduceWindow | None = None
+        self._sequences: dict[TopicPartition, int] = {}
+
+    def clean_up(self, places: Sequence[TopicPartition]) -> None:
+        """Before another try: nothing of the one before may still be open, or it would end with this one."""
+        name, timeout_ms = transactional_id(self._job.mirror, self.number), self._job.transaction_timeout_ms
+        fenced = init_producer_id(self._target, name, timeout_ms, self._deadline)
+        abort_forgotten(self._target, [fenced], places, timeout_ms, self._deadline)
+
+    def copy(self, admitted: Sequence[AdmittedPart], builder_of: Callable[[SourcePartition], SegmentBuilder]) -> None:
+        """Restamp and produce what is sent of one response, and hand every batch's fate to the segments. Raises PoisonFound."""
+        sent = [one for one in admitted if len(one.outgoing)]
+        placed = self._produce(sent) if sent else {}
+        for one in admitted:
+            source = one.part.source
+            self.fetched_bytes += int(one.part.index.size_bytes.sum())
+            base_offsets = placed.get(self._target_of(source), [])
+            builder_of(source).add(one.part.index, one.admission, base_offsets, one.outgoing.rebuilt)
+
+    def _produce(self, sent: Sequence[AdmittedPart]) -> dict[TopicPartition, list[int]]:
+        txn, window = self._open()
+        added = [place for one in sent if (place := self._target_of(one.part.source)) not in self._sequences]
+        if added:
+            add_partitions(self._target, txn, added, self._deadline)
+            self._sequences.update(dict.fromkeys(added, 0))
+        queues: dict[TopicPartition, list[memoryview]] = {}
+        for one in sent:
+            place, outgoing = self._target_of(one.part.source), one.outgoing
+            self._sequences[place] = restamp(
+                outgoing.records,
+                outgoing.index,
+                outgoing.chosen,
+                producer_id=txn.producer_id,
+                producer_epoch=txn.producer_epoch,
+                first_sequence=self._sequences[place],
+            )
+            starts, sizes = outgoing.index.pos[outgoing.chosen].tolist(), outgoing.index.size_bytes[outgoing.chosen].tolist()
+            queues[place] = [outgoing.records[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+        try:
+            placed = window.produce_all(queues)
+        except ProduceRefused as refused:
+            raise self._explained(refused, sent, queues) from refused
+        for place, base_offsets in placed.items():
+            recorded_end = self._job.target_ends.get(place, 0)
+            if base_offsets and base_offsets[0] < recorded_end:
+                raise TargetDataLoss(place, recorded_end, base_offsets[0])
+        self._job.observer("task.produced")
+        return placed
+
+    def _open(self) -> tuple[SlotTxn, ProduceWindow]:
+        if self.txn is None or self._window is None:
+            name = transactional_id(self._job.mirror, self.number)
+            self.txn = init_producer_id(self._target, name, self._job.transaction_timeout_ms, self._deadline)
+            self._window = ProduceWindow(
+                self._target,
+                name,
+                in_flight_requests=self._job.in_flight_requests,
+                in_flight_bytes=self._job.in_flight_bytes,
+                deadline=self._deadline,
+            )
+            self._job.observer("task.initialised")
+        return self.txn, self._window
+
+    def write_receipt(self) -> None:
+        """The last write of the transaction: commits with it, and proves it. Nothing to prove where nothing was written."""
+        if self.txn is None:
+            return
+        write_receipt(
+            self._target,
+            self.txn,
+            min(self._sequences),
+            decision=self._job.decision,
+            map_id=self._job.map_id,
+            run_id=self._job.run_id,
+            deadline=self._deadline,
+        )
+        self._job.observer("task.receipt")
+
+    def _target_of(self, source: SourcePartition) -> TopicPartition:
+        return TopicPartition(self._job.routes[source.topic].target_topic, source.partition)
+
+    def _explained(
+        self, refused: ProduceRefused, sent: Sequence[AdmittedPart], queues: Mapping[TopicPartition, Sequence[memoryview]]
+    ) -> Exception:
+        """The target's answer in the source's terms: which batch, and whether it was damaged before the target saw it."""
+        for one in sent:
+            if self._target_of(one.part.source) != refused.topic_partition:
+                continue
+            index, batch = one.part.index, int(one.outgoing.origins[refused.index_in_queue])
+            base_offset, pos = int(index.headers["base_offset"][batch]), int(index.pos[batch])
+            bytes_sent = queues[refused.topic_partition][refused.index_in_queue]
+            explained = explain_refusal(refused, bytes_sent, one.part.source.topic_partition, base_offset, pos)
+            if not self._job.quarantines:
+                return explained
+            most = OPENED_FETCHES * self._job.fetch_bytes
+            refusal = poison_of(refused.error_name, explained, bytes_sent, max_opened_bytes=most)
+            if refusal is None or not may_be_set_aside(index, batch, one.part.batch(batch)):
+                return explained
+            return PoisonFound(one.part.source, int(index.last_offset[batch]) + 1, refusal)
+        return refused

@@ -1,0 +1,142 @@
+"""Driver: batches in quarantine go to the target after all: the protocol of a micro-batch with one slot, and rows beside theirs.
+
+What is copied gets `released` rows; the `quarantined` one stays. So the removal of a transaction's rows gives back what was
+before, every offset still has one row of another kind, and positions move nowhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
+from shallow_mirror.checkpoints.quarantined_batches import BatchKey, QuarantinedBatch
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import MirrorError, Retriable
+from shallow_mirror.sinks import protocol
+from shallow_mirror.sinks.protocol import SlotResult
+from shallow_mirror.sinks.recovery import TxnPerformer
+from shallow_mirror.sinks.slot_task import Observer, observe_nothing
+from shallow_mirror.types import Segment, SegmentKind
+
+RELEASING_SLOT = 0
+
+_ABORT_PATIENCE_MS = 5_000
+
+FillSlot = Callable[[Sequence[QuarantinedBatch], int, Deadline], SlotResult]
+"""Steps 3-5 for these batches, of one source topic, and a decision, in RELEASING_SLOT."""
+
+
+@dataclass(slots=True)
+class Released:
+    """`batch_count` were released, to where `segments` say. `refused`: those that stay, with the reason of this time."""
+
+    batch_count: int = 0
+    segments: list[Segment] = field(default_factory=list)
+    refused: list[QuarantinedBatch] = field(default_factory=list)
+
+    def sentences(self) -> list[str]:
+        records = sum(one.record_count for one in self.segments)
+        lines = [f"released {self.batch_count} batches with {records:,} records"]
+        if self.segments:
+            lines[0] += ": they are at the ends of their target partitions, behind records that were copied since"
+        return lines + [f"still in quarantine: {one}" for one in self.refused]
+
+
+class Releaser:
+    """Of the owner of the map, after its recovery."""
+
+    def __init__(
+        self,
+        owner: OffsetMapOwner,
+        performer: TxnPerformer,
+        fill: FillSlot,
+        *,
+        transactional_id: str,
+        transaction_timeout_ms: int,
+        observer: Observer = observe_nothing,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._owner, self._performer, self._fill, self._transactional_id = owner, performer, fill, transactional_id
+        self._transaction_timeout_ms, self._observer, self._clock = transaction_timeout_ms, observer, clock
+        self.released = Released()
+
+    def release(self, batches: Sequence[QuarantinedBatch]) -> None:
+        """All that the target takes; `released` says what came of them, also after an error. Raises what a micro-batch does."""
+        waiting = list(batches)
+        while waiting:
+            done = self._round(waiting)
+            assert done, "a round answers for the first of its batches at least"
+            waiting = [one for one in waiting if one.key not in done]
+
+    def _round(self, batches: Sequence[QuarantinedBatch]) -> set[BatchKey]:
+        """Which of them were released, or refused again."""
+        deadline = Deadline.after_ms(self._transaction_timeout_ms, self._clock)
+        filled: list[SlotResult] = []
+
+        def perform(action: protocol.Action) -> Any:
+            match action:
+                case protocol.RunSlots(decision):
+                    filled.append(self._filled(batches, decision, deadline))
+                    return (_as_released(filled[0], batches),)
+                case protocol.Decide(_, rows):
+                    return self._owner.decide(rows, highest_slot=RELEASING_SLOT)
+                case _:
+                    return self._performer.perform(action, deadline)
+
+        outcome = protocol.drive(protocol.run_micro_batch(()), perform, self._observer)
+        if outcome.not_committed:
+            raise Retriable("SLOT_NOT_COMMITTED", "what was to be released is still in quarantine: try again")
+        done = _done(batches, filled[0])
+        self.released.refused += filled[0].quarantined
+        self.released.batch_count += len(done) - len(filled[0].quarantined)
+        self.released.segments += [row.segment for row in outcome.rows]
+        return done
+
+    def _filled(self, batches: Sequence[QuarantinedBatch], decision: int, deadline: Deadline) -> SlotResult:
+        try:
+            return self._fill(batches, decision, deadline)
+        except MirrorError:
+            self._owner.check_ownership()
+            with suppress(MirrorError):  # nothing is decided; what was given up would end by its timeout otherwise
+                self._performer.perform(protocol.InitProducerId(self._transactional_id), deadline.sooner(_ABORT_PATIENCE_MS))
+            raise
+
+
+def _as_released(result: SlotResult, batches: Sequence[QuarantinedBatch]) -> SlotResult:
+    """Gaps and what was refused again have their row: the one of the quarantine."""
+    copied = [one for one in result.segments if one.kind is SegmentKind.DATA]
+    rows = tuple(row for batch in batches for row in _rows_of(batch, copied))
+    return SlotResult(result.slot, result.txn, rows, result.fetched_bytes)
+
+
+def _rows_of(batch: QuarantinedBatch, copied: Sequence[Segment]) -> Iterator[Segment]:
+    """What was copied of this batch, cut out of rows that neighbours have in common; the first one counts the batch."""
+    is_first = True
+    for one in copied:
+        start, end = max(one.source_start, batch.source_start), min(one.source_end, batch.source_end)
+        if one.source != batch.source or start >= end:
+            continue
+        assert one.target_start is not None
+        yield replace(
+            one,
+            kind=SegmentKind.RELEASED,
+            source_start=start,
+            source_end=end,
+            target_start=one.target_start + start - one.source_start,
+            target_end=one.target_start + end - one.source_start,
+            record_count=end - start,
+            batch_count=int(is_first),
+            rebuilt_batch_count=int(is_first and one.rebuilt_batch_count > 0),
+            size_bytes=len(batch.batch) if is_first else 0,
+        )
+        is_first = False
+
+
+def _done(batches: Sequence[QuarantinedBatch], result: SlotResult) -> set[BatchKey]:
+    """Where the slot had to stop at a batch, what lies up to there."""
+    reached = {one.source: one.source_end for one in result.segments}
+    return {one.key for one in batches if not result.is_partial or one.source_end <= reached.get(one.source, 0)}

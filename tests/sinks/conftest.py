@@ -1,0 +1,24 @@
+"""Workers of these tests keep their clusters for one test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.fakes.strict_broker import StrictCluster
+from tests.sinks.two_strict_clusters import Clusters
+
+from shallow_mirror.broker import worker
+from shallow_mirror.broker.cluster import Cluster
+
+
+@pytest.fixture
+def clusters(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clusters]:
+    kept: dict[Any, Cluster] = {}
+    monkeypatch.setattr(worker, "_clusters", kept)
+    monkeypatch.setattr(worker, "freeze_imports_once", lambda: None)
+    with StrictCluster() as source, StrictCluster() as target:
+        yield Clusters(source, target)
+        for cluster in kept.values():
+            cluster.close()

@@ -1,0 +1,99 @@
+"""A source and a target that are as strict as brokers, and one slot between them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from tests.fakes.strict_broker import StrictCluster
+from tests.record_batches import batch, record
+
+from shallow_mirror.broker.client_config import ClientConfig
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.txn import EndTxnAnswer, end_txn
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.sinks.protocol import SlotResult
+from shallow_mirror.sinks.slot_task import RoutedTopic, SlotJob, run_slot
+from shallow_mirror.streaming.mirror_ranges import arrow_batch_of
+from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, PlannedRange, SourcePartition
+from shallow_mirror.wire.header import BATCH_HEADER_BYTES, CONTROL_BIT
+
+ORDERS = uuid.UUID(bytes=b"topic of a test!")
+A, B = (SourcePartition("orders", "dG9waWMgb2YgYSB0ZXN0IQ", partition) for partition in (0, 1))
+LIMITS = BatchLimits(
+    max_message_bytes=1 << 20, isolation_level=IsolationLevel.READ_COMMITTED, log_append_time=LogAppendTimePolicy.KEEP
+)
+
+
+class Clusters:
+    """Source topic `orders` and target topic `copy`, of two partitions each."""
+
+    def __init__(self, source: StrictCluster, target: StrictCluster) -> None:
+        self.source, self.target = source, target
+        source.create_topic("orders", 2, topic_id=ORDERS)
+        target.create_topic("copy", 2)
+        self.written: dict[SourcePartition, list[bytes]] = {A: [], B: []}
+
+    def write(self, place: SourcePartition, *counts: int) -> None:
+        log = self.source.log(place.topic, place.partition)
+        for count in counts:
+            at = log.end_offset
+            raw = batch(at, count, payload=b"".join(record(delta, value=b"%d" % (at + delta)) for delta in range(count)))
+            self.source.seed((place.topic, place.partition), raw)
+            self.written[place].append(raw)
+
+    def job(self, positions: dict[SourcePartition, int], **changes: Any) -> SlotJob:
+        settings: dict[str, Any] = {
+            "mirror": "m",
+            "map_id": "map",
+            "run_id": "run",
+            "decision": 2,
+            "source": client_of(self.source),
+            "target": client_of(self.target),
+            "routes": {"orders": RoutedTopic(target_topic="copy", target_topic_id="t", limits=LIMITS)},
+            "positions": positions,
+            "epoch_ends": {},
+            "target_ends": {},
+            "isolation": IsolationLevel.READ_COMMITTED,
+            "fetch_bytes": 1 << 16,
+            "in_flight_requests": 5,
+            "in_flight_bytes": 1 << 20,
+            "max_segments": 1000,
+            "transaction_timeout_ms": 60_000,
+            "time_left_ms": 10_000.0,
+        }
+        return SlotJob(**settings | changes)
+
+    def run(self, job: SlotJob, *ranges: PlannedRange) -> SlotResult:
+        return run_slot(job, iter([arrow_batch_of(ranges)]), is_planned_ranges=True)
+
+    def committed(self, result: SlotResult, place: SourcePartition, topic: str = "copy") -> list[bytes]:
+        """Record sections that the target shows to read_committed readers once the slot's transaction has ended."""
+        assert result.txn is not None
+        cluster = Cluster(client_of(self.target))
+        assert end_txn(cluster, result.txn, True, Deadline.after_ms(5_000, time.monotonic)) is EndTxnAnswer.ENDED
+        cluster.close()
+        log = self.target.log(topic, place.partition)
+        return [
+            one.data[BATCH_HEADER_BYTES:]
+            for one in log.batches
+            if not one.header.attributes & CONTROL_BIT
+            and not any(
+                gone.producer_id == one.header.producer_id and gone.first_offset <= one.header.base_offset <= gone.last_offset
+                for gone in log.aborted
+            )
+        ]
+
+
+def client_of(cluster: StrictCluster) -> ClientConfig:
+    return ClientConfig.from_properties({"bootstrap.servers": cluster.bootstrap, "request.timeout.ms": 2000})
+
+
+def planned(source: SourcePartition, end: int, start: int = 0) -> PlannedRange:
+    return PlannedRange(slot=3, source=source, leader_epoch=-1, start=start, end=end, bytes_per_offset=100.0)
+
+
+def payloads(batches: Sequence[bytes]) -> list[bytes]:
+    return [one[BATCH_HEADER_BYTES:] for one in batches]
