@@ -18,6 +18,8 @@ from tests.record_batches import marker, view
 
 from shallow_mirror.audit import Report, verify
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
+from shallow_mirror.checkpoints.quarantine_tables import open_quarantine
+from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
 from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.checkpoints.schema import DecidedSegment, table_uri
 from shallow_mirror.checkpoints.segments import SegmentBuilder
@@ -27,6 +29,7 @@ from shallow_mirror.types import (
     IsolationLevel,
     LogAppendTimePolicy,
     Segment,
+    SegmentKind,
     SlotTxn,
     SourcePartition,
     TargetPartition,
@@ -48,6 +51,8 @@ class Mirrored:
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.source, self.target = StrictCluster(cluster_id="east-id"), StrictCluster(cluster_id="west-id")
         self._folder, self._settings, self._sequence = folder, settings, 0
+        self.poison: set[int] = set()
+        """Source offsets at which batches begin that go to the quarantine."""
 
     def __enter__(self) -> Self:
         self.source.__enter__()
@@ -118,6 +123,9 @@ class Mirrored:
             aborted=aborted,
             limits=LIMITS,
         )
+        aside = [i for i, offset in enumerate(index.headers["base_offset"].tolist()) if offset in self.poison]
+        self._keep([bytes(data[i]) for i in aside])
+        admission = admission.set_aside(aside)
         chosen = np.flatnonzero(admission.verdicts == Verdict.RAW)
         self._sequence = restamp(records, index, chosen, producer_id=PRODUCER_ID, producer_epoch=0, first_sequence=self._sequence)
         placed = []
@@ -132,6 +140,36 @@ class Mirrored:
         builder.add(index, admission, placed)
         builder.close_at(end)
         return builder.build()
+
+    def _keep(self, batches: Sequence[bytes]) -> None:
+        source, target = self.places
+        kept = [
+            QuarantinedBatch(
+                source=source, source_start=header_of(one).base_offset, source_end=header_of(one).last_offset + 1, target=target,
+                error_name="INVALID_TIMESTAMP", rule="too old", remedy="Set a limit", batch=one,
+            )
+            for one in batches
+        ]  # fmt: skip
+        if kept:
+            open_quarantine(self.config.tables, "deltalake", None).add(kept, decision=2)
+
+    def release(self, offset: int) -> None:
+        """The batch that begins there comes to the target after all."""
+        source, target = self.places
+        (batch,) = (one.data for one in self.source_log.batches if one.header.base_offset == offset)
+        records = view(batch)
+        index = index_batches(records)
+        restamp(records, index, np.array([0]), producer_id=PRODUCER_ID + 1, producer_epoch=0, first_sequence=0)
+        start, count = self.target_log.end_offset, header_of(batch).records_count
+        self.append(bytes(records))
+        self.target.seed((TOPIC, 0), marker(self.target_log.end_offset, 1, PRODUCER_ID + 1))
+        row = Segment(
+            source=source, source_start=offset, source_end=offset + count, kind=SegmentKind.RELEASED, target=target,
+            target_start=start, target_end=start + count, record_count=count, batch_count=1, size_bytes=len(batch),
+        )  # fmt: skip
+        self.owner.next_decision()
+        self.owner.decide([DecidedSegment(row, SlotTxn("m-0", PRODUCER_ID + 1, 0))], highest_slot=0)
+        self.owner.settle()
 
     def append(self, batch: bytes) -> None:
         """To the target, as its broker stores it: the offset and the leader epoch are not in the checksum."""

@@ -13,7 +13,7 @@ import numpy as np
 from shallow_mirror.audit.differences import Difference, DifferenceKind, merged
 from shallow_mirror.audit.items import NOWHERE, Items, Level, difference_of_records
 from shallow_mirror.audit.pairing import Leftovers, found_elsewhere, without
-from shallow_mirror.audit.rows import KINDS, QUARANTINED, MapRows
+from shallow_mirror.audit.rows import KINDS, MapRows
 from shallow_mirror.types import TopicPartition
 
 
@@ -26,7 +26,7 @@ class Unchecked(enum.StrEnum):
     TARGET_COMPACTED = "removed by compaction on the target"
     SOURCE_TOPIC_GONE = "the source topic was deleted or created again"
     UNREADABLE = "behind damage that hides where the next batch begins"
-    QUARANTINED = "in quarantine, not on the target"
+    QUARANTINED = "in quarantine, not on the target; the table holds the batches as they were set aside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +177,6 @@ def _changed(left: Leftovers, known: Circumstances, differences: list[Difference
 
 def _without_copy(item: Any, known: Circumstances, differences: list[Difference], unchecked: Counter[Unchecked]) -> None:
     if item["partner"] == NOWHERE:
-        if item["row"] != NOWHERE and known.rows.kind[item["row"]] == QUARANTINED:
-            unchecked[Unchecked.QUARANTINED] += _span(item)
-            return
         kind = DifferenceKind.NOT_IN_MAP if item["row"] == NOWHERE else DifferenceKind.MISSING
         reason = f"readers of the source see it, but {_says(item, known)}"
         differences.append(known.difference(kind, reason, **_source_range(item)))

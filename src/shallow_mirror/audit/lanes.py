@@ -11,8 +11,19 @@ import pyarrow as pa
 
 from shallow_mirror.audit.differences import DifferenceKind
 from shallow_mirror.audit.items import NOWHERE
-from shallow_mirror.audit.rows import COLUMNS, DATA, Longs, MapRows, RowProblem, row_problems
-from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
+from shallow_mirror.audit.rows import (
+    COLUMNS,
+    DATA,
+    KINDS,
+    QUARANTINED,
+    RELEASED,
+    Longs,
+    MapRows,
+    RowProblem,
+    released_problems,
+    row_problems,
+)
+from shallow_mirror.types import Segment, SourcePartition, TargetPartition
 
 _PLACE = ["source_topic_id", "source_partition", "target_topic", "target_topic_id", "target_partition"]
 LANE_COLUMNS = [*_PLACE, *COLUMNS]
@@ -22,8 +33,9 @@ LANE_COLUMNS = [*_PLACE, *COLUMNS]
 class Lane:
     """`rows` are those of the source topic as it is now; none where it is gone. `gone_offsets`: copied from what is gone.
 
-    `elsewhere`: target offsets [starts, ends), ascending, that other rows name: of an incarnation that is gone, or of a
-    decision that may still be taken back. `problems` are what the map's own rows contradict.
+    `elsewhere`: target offsets [starts, ends), ascending, that other rows name: of an incarnation that is gone, of batches that
+    were released from quarantine, or of a decision that may still be taken back. `quarantines`: some batch was. `problems` are
+    what the map's own rows contradict.
     """
 
     source: SourcePartition
@@ -31,12 +43,13 @@ class Lane:
     rows: MapRows
     elsewhere: tuple[Longs, Longs]
     gone_offsets: int
+    quarantines: bool
     problems: tuple[RowProblem, ...]
 
 
 def lanes_of(table: pa.Table, topic: str, topic_id: str | None, undecided: Iterable[Segment]) -> list[Lane]:
     """From LANE_COLUMNS of all settled rows of a topic. `topic_id`: of the topic as it is now; None where it is gone."""
-    pending = [one for one in undecided if one.source.topic == topic and one.kind is SegmentKind.DATA]
+    pending = [one for one in undecided if one.source.topic == topic and one.target_start is not None]
     return [_lane(rows, topic, topic_id, pending) for rows in _by_partition(table)]
 
 
@@ -58,17 +71,21 @@ def _lane(table: pa.Table, topic: str, topic_id: str | None, pending: Sequence[S
     main = found[int(np.argmax(counts))]
     target = TargetPartition(*(one.names[code] for one, code in zip(targets, main.tolist(), strict=True)))
     leads_here, is_live = (keys == main).all(axis=1), ids.codes == live_code
-    rows = _rows(table, is_live & leads_here)
-    gone = _rows(table, ~is_live & leads_here)
+    kinds = np.array(table.column("kind").to_pylist())
+    is_released = kinds == KINDS[RELEASED].value
+    rows = _rows(table, is_live & leads_here & ~is_released)
+    gone = _rows(table, ~is_live & leads_here & ~is_released)
+    released = _rows(table, leads_here & is_released)
     strays = _rows(table, is_live & ~leads_here)
     source_id = topic_id if live_code != NOWHERE and topic_id is not None else ids.names[-1]
     return Lane(
         source=SourcePartition(topic, source_id, partition),
         target=target,
         rows=rows,
-        elsewhere=_elsewhere(gone, [one for one in pending if one.target == target]),
+        elsewhere=_elsewhere([gone, released], [one for one in pending if one.target == target]),
         gone_offsets=int((gone.end - gone.start)[gone.kind == DATA].sum()),
-        problems=(*row_problems(rows), *_stray_problems(strays)),
+        quarantines=bool((kinds == KINDS[QUARANTINED].value).any()),
+        problems=(*row_problems(rows), *released_problems(rows, _rows(table, is_live & is_released)), *_stray_problems(strays)),
     )
 
 
@@ -81,11 +98,16 @@ def _stray_problems(strays: MapRows) -> Iterator[RowProblem]:
         yield RowProblem(DifferenceKind.REORDERED, start, end, "the map leads them to another target partition than the others")
 
 
-def _elsewhere(gone: MapRows, pending: Sequence[Segment]) -> tuple[Longs, Longs]:
-    starts = [*gone.target_starts.tolist(), *(one.target_start or 0 for one in pending)]
-    ends = [*gone.target_ends.tolist(), *(one.target_end or 0 for one in pending)]
-    order = np.argsort(np.array(starts, np.int64), kind="stable")
-    return np.array(starts, np.int64)[order], np.array(ends, np.int64)[order]
+def _elsewhere(settled: Sequence[MapRows], pending: Sequence[Segment]) -> tuple[Longs, Longs]:
+    """Neighbours as one: a batch of the target may be what several rows name."""
+    named = [pair for rows in settled for pair in zip(rows.target_starts.tolist(), rows.target_ends.tolist(), strict=True)]
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted([*named, *((one.target_start or 0, one.target_end or 0) for one in pending)]):
+        if joined and joined[-1][1] >= start:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((start, end))
+    return np.array([start for start, _ in joined], np.int64), np.array([end for _, end in joined], np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,6 +17,9 @@ KEPT_DIFFERENCES = 1_000
 
 SHOWN_DIFFERENCES = 10
 
+_GONE = "cannot be checked any more"
+_BEGINNINGS = {Unchecked.QUARANTINED: "not copied"}
+
 _COUNTS = ("batch_count", "opened_batch_count", "record_count", "source_bytes", "target_bytes")
 
 
@@ -74,7 +77,7 @@ class Report:
         lines.append(
             f"{megabytes:,.1f} MB read from both sides{' (an interrupted audit was continued)' if self.continues else ''}"
         )
-        lines += [f"cannot be checked any more: {count:,} source offsets {why.value}" for why, count in self.unchecked.items()]
+        lines += [f"{_BEGINNINGS.get(why, _GONE)}: {count:,} source offsets {why.value}" for why, count in self.unchecked.items()]
         shown = self.differences[:SHOWN_DIFFERENCES]
         lines += [f"  {one.sentence}" for one in shown]
         if total > len(shown):

@@ -17,7 +17,7 @@ from shallow_mirror.types import OffsetRange, SegmentKind
 COLUMNS = ["source_start", "source_end", "kind", "target_start", "rebuilt_batch_count", "size_bytes"]
 
 KINDS = tuple(SegmentKind)
-DATA, COMMIT, ABORT, ABORTED, GAP, QUARANTINED = (
+DATA, COMMIT, ABORT, ABORTED, GAP, QUARANTINED, RELEASED = (
     KINDS.index(kind)
     for kind in (
         SegmentKind.DATA,
@@ -26,6 +26,7 @@ DATA, COMMIT, ABORT, ABORTED, GAP, QUARANTINED = (
         SegmentKind.ABORTED,
         SegmentKind.GAP,
         SegmentKind.QUARANTINED,
+        SegmentKind.RELEASED,
     )
 )
 
@@ -37,14 +38,17 @@ Bools = npt.NDArray[np.bool_]
 
 
 class MapRows:
-    """By source offset. Zero-length rows are left out; about 50 bytes a row, and as much again for the targets."""
+    """By source offset. Zero-length rows are left out; about 50 bytes a row, and as much again for the targets.
+
+    Released rows are copies like data, but lie within quarantined ones: both are not in one `MapRows`.
+    """
 
     def __init__(self, start: Longs, end: Longs, kind: Longs, target_start: Longs, is_rebuilt: Bools, size_bytes: Longs) -> None:
         order = np.lexsort((end, start))
         order = order[(end > start)[order]]
         self.start, self.end, self.kind = start[order], end[order], kind[order]
         self.size_bytes = size_bytes[order]
-        self.is_data = self.kind == DATA
+        self.is_data = np.isin(self.kind, (DATA, RELEASED))
         self._rebuilt = _Counted(self.start, self.end, is_rebuilt[order])
         self._data = _Counted(self.start, self.end, self.is_data)
         self.shift = np.where(self.is_data, target_start[order] - self.start, 0)
@@ -108,6 +112,10 @@ class MapRows:
         is_rebuilt = self._rebuilt.any_in(begin, items["end"])
         return np.asarray(is_rebuilt | (~is_whole & self._data.any_in(begin, items["end"])), np.bool_)
 
+    def in_quarantine(self, items: Items) -> Bools:
+        """Of source items that were located."""
+        return np.asarray((items["row"] >= 0) & (self.kind[items["row"]] == QUARANTINED), np.bool_)
+
     def locate_target(self, items: Items) -> Bools:
         """Fill in `row` and `partner` of target items. True: it touches a rebuilt row."""
         at = _index_of(self.target_starts, self.target_ends, items["offset"])
@@ -121,7 +129,7 @@ class MapRows:
         """What retention has left of these rows."""
         picked = slice(rows.start, rows.stop)
         start, length, is_data = self.start[picked], (self.end - self.start)[picked], self.is_data[picked]
-        at_source = np.where(self.kind[picked] == GAP, 0, np.clip(source_log_start - start, 0, length))
+        at_source = np.where(np.isin(self.kind[picked], (GAP, QUARANTINED)), 0, np.clip(source_log_start - start, 0, length))
         gone = np.where(is_data, np.clip(target_log_start - self.target_start[picked], 0, length), 0)
         at_target = np.maximum(gone - at_source, 0)
         left = np.where(is_data, length - at_source - at_target, 0)
@@ -226,4 +234,18 @@ def row_problems(rows: MapRows) -> Sequence[RowProblem]:
         row = data[i + 1]
         reason = f"the map leads them {ends[i] - starts[i + 1]} offsets below where the copies before them end"
         found.append(RowProblem(DifferenceKind.REORDERED, int(rows.start[row]), int(rows.end[row]), reason))
+    return found
+
+
+def released_problems(rows: MapRows, released: MapRows) -> Sequence[RowProblem]:
+    """Released rows that lie in no quarantined one, or in each other."""
+    found = []
+    at = rows.row_of(released.start)
+    is_within = (at >= 0) & (rows.kind[at] == QUARANTINED) & (released.end <= rows.end[at]) if len(rows) else at >= 0
+    for i in np.flatnonzero(~is_within).tolist():
+        reason = "the map says that they were released, and not that they were quarantined"
+        found.append(RowProblem(DifferenceKind.EXTRA, int(released.start[i]), int(released.end[i]), reason))
+    for i in np.flatnonzero(released.start[1:] < released.end[:-1]).tolist():
+        start, end = int(released.start[i + 1]), int(min(released.end[i], released.end[i + 1]))
+        found.append(RowProblem(DifferenceKind.EXTRA, start, end, "two rows of the map say that they were released"))
     return found

@@ -15,15 +15,18 @@ from typing import Any, Literal
 
 from shallow_mirror import __version__
 from shallow_mirror.audit.clusters import AuditedCluster
-from shallow_mirror.audit.differences import Difference, DifferenceKind
+from shallow_mirror.audit.differences import Difference, DifferenceKind, merged
 from shallow_mirror.audit.judgement import Unchecked
 from shallow_mirror.audit.lanes import LANE_COLUMNS, Lane, lanes_of
+from shallow_mirror.audit.quarantined import QuarantineCheck
 from shallow_mirror.audit.report import SHOWN_DIFFERENCES, Report, Tally
 from shallow_mirror.audit.rows import plan_stretches
 from shallow_mirror.audit.stretch import OnPosition, Sides, StretchResult, verify_stretch
 from shallow_mirror.checkpoints.audits import FLUSH_S, AuditIdentity, AuditLog, VerifiedRange, interrupted_audit
 from shallow_mirror.checkpoints.observation_stores import ObservationStore, open_store_to_read
 from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.quarantine import Quarantine
+from shallow_mirror.checkpoints.quarantine_tables import open_quarantine_to_read
 from shallow_mirror.checkpoints.schema import PROPERTY_MIRROR, PROPERTY_SOURCE_CLUSTER_ID, PROPERTY_TARGET_CLUSTER_ID
 from shallow_mirror.checkpoints.table_writer import Comparison
 from shallow_mirror.config import MirrorConfig
@@ -94,7 +97,8 @@ def verify(
         AuditedCluster(config.source.client, level, fetch_bytes=fetch_bytes, clock=clock) as source,
         AuditedCluster(config.target.client, IsolationLevel.READ_COMMITTED, fetch_bytes=fetch_bytes, clock=clock) as target,
     ):
-        audit = _Audit(config, offset_map, source, target, options, on_progress, clock)
+        quarantine = Quarantine(offset_map, open_quarantine_to_read(config.tables, spark))
+        audit = _Audit(config, offset_map, quarantine, source, target, options, on_progress, clock)
         return audit.run(topics, open_store_to_read(config.tables, spark), from_start=from_start)
 
 
@@ -103,6 +107,7 @@ class _Audit:
         self,
         config: MirrorConfig,
         offset_map: OffsetMap,
+        quarantine: Quarantine,
         source: AuditedCluster,
         target: AuditedCluster,
         options: AuditOptions,
@@ -110,7 +115,7 @@ class _Audit:
         clock: Callable[[], float],
     ) -> None:
         self._config, self._map, self._options = config, offset_map, options
-        self._source, self._target = source, target
+        self._quarantine, self._source, self._target = quarantine, source, target
         self._clock, self._began = clock, clock()
         self._tally = Tally()
         self._verified: dict[tuple[SourcePartition, TargetPartition], tuple[int, int]] = {}
@@ -200,6 +205,7 @@ class _Audit:
         self._tell_problems(lane)
         if lane.gone_offsets:
             self._tally.unchecked[Unchecked.SOURCE_TOPIC_GONE] += lane.gone_offsets
+        self._check_quarantine(lane)
         if self._is_target_gone(lane):
             self._tell_gone(lane)
             return
@@ -235,6 +241,22 @@ class _Audit:
             elsewhere=lane.elsewhere,
             is_deep=self._options.is_deep or (view is not None and view.is_stamped_by_broker),
         )
+
+    def _check_quarantine(self, lane: Lane) -> None:
+        """Each time: an audit that is continued does it again."""
+        if not lane.quarantines:
+            return
+        of_lane = (
+            Comparison("source_topic", "=", lane.source.topic),
+            Comparison("source_partition", "=", lane.source.partition),
+        )
+        source = self._source.side(lane.source.topic_partition, lane.rows.start) if len(lane.rows) else None
+        target = None if self._is_target_gone(lane) else self._target.side(lane.target.topic_partition, lane.rows.target_starts)
+        check = QuarantineCheck(self._quarantine, source, target)
+        for entry in self._quarantine.entries(of_lane):
+            check.check(entry, is_live=entry.segment.source == lane.source)
+        self._tally.tell(merged(check.differences))
+        self._tally.unchecked.update(check.unchecked)
 
     def _is_target_gone(self, lane: Lane) -> bool:
         view = self._target.topic(lane.target.topic)

@@ -154,8 +154,11 @@ class _StretchAudit:
         return self._rows.locate_target(items) | self._sides.is_deep
 
     def _copied(self, items: Items) -> Items:
-        """Without what lies below the first position: the mirror began behind it."""
-        return items[items["end"] > self._rows.start[0]] if len(self._rows) else items
+        """Without what lies below the first position: the mirror began behind it; and without what was quarantined."""
+        if not len(self._rows):
+            return items
+        copied: Items = items[(items["end"] > self._rows.start[0]) & ~self._rows.in_quarantine(items)]
+        return copied
 
     def _named_here(self, items: Items) -> Items:
         """Without what rows of another incarnation of the source topic name: its originals are gone."""
