@@ -21,6 +21,7 @@ from shallow_mirror.broker.cluster_metadata import ListedOffset
 from shallow_mirror.checkpoints import observations
 from shallow_mirror.checkpoints.observation_stores import ObservationStore, open_store_to_read
 from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.quarantine import undescribed_entries
 from shallow_mirror.checkpoints.recorded import Recorded
 from shallow_mirror.checkpoints.table_writer import Comparison
 from shallow_mirror.config import MirrorConfig
@@ -97,7 +98,7 @@ class StatusReport:
     """`micro_batches`: the last few, newest last. `waiting_for` is None as well when no run is there to wait.
 
     `source_problem`: why log ends and lags are missing; `target_problem`: why nothing can be written now. `planned_at_ms`:
-    when the planner was last heard of.
+    when the planner was last heard of. `quarantined_batches` and `quarantined_bytes` are what is in quarantine now.
     """
 
     mirror: str
@@ -111,6 +112,8 @@ class StatusReport:
     partitions: tuple[PartitionStatus, ...]
     target_problem: str | None = None
     open_transactions: tuple[OpenTransaction, ...] = ()
+    quarantined_batches: int = 0
+    quarantined_bytes: int = 0
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
@@ -153,6 +156,7 @@ def gather_status(
     recorded = offset_map.recorded()
     run = None if recorded is None else _read_run(store, recorded)
     done = () if recorded is None else _read_micro_batches(store, recorded.micro_batch)
+    quarantined = [one.segment for one in undescribed_entries(offset_map) if not one.is_released]
     note = notes.read_note(notes.note_path(config.checkpoint))
     view = ask_source(config, positions, copied_until_ms)
     at_ms = now_ms()
@@ -169,6 +173,8 @@ def gather_status(
         partitions=partition_statuses(positions, copied_until_ms, view, at_ms),
         target_problem=ask_target(config),
         open_transactions=view.open_transactions,
+        quarantined_batches=len(quarantined),
+        quarantined_bytes=sum(one.size_bytes for one in quarantined),
     )
 
 
@@ -231,6 +237,12 @@ def ask_target(config: MirrorConfig) -> str | None:
         except Retriable as error:
             return str(error)
     return None
+
+
+def run_of(config: MirrorConfig, spark: Any = None) -> RunStatus | None:
+    """The run that took the map over last. Raises as `gather_status`."""
+    recorded = OffsetMap.open(config.tables, spark).recorded()
+    return None if recorded is None else _read_run(open_store_to_read(config.tables, spark), recorded)
 
 
 def _read_run(store: ObservationStore, recorded: Recorded) -> RunStatus:

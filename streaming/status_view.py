@@ -63,6 +63,11 @@ def render(report: StatusReport) -> RenderableType:
         lines.append(f"the target does not answer: {report.target_problem}")
     if report.waiting_for is not None:
         lines.append(f"the mirror waits since {_time(report.waiting_since_ms)} for: {report.waiting_for}")
+    if report.quarantined_batches:
+        lines.append(
+            f"in quarantine: {report.quarantined_batches:,} batches, {report.quarantined_bytes:,} bytes "
+            "(`shallow-mirror quarantine CONF list`)"
+        )
     lines += _open_lines(report.open_transactions, report.at_ms)
     parts: list[RenderableType] = [Text(line) for line in lines]
     if report.micro_batches:

@@ -39,7 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_READING_COMMANDS = ("preflight", "status", "translate", "recover", "verify")
+_READING_COMMANDS = ("preflight", "status", "translate", "recover", "verify", "quarantine")
 _OWN_PROCESS = object()
 
 
@@ -50,6 +50,12 @@ class _NoPandas:
         if name == "pandas":
             raise ModuleNotFoundError("pandas is left out of commands that only read", name=name)
 
+
+quarantine = typer.Typer(
+    help="Batches that the target refused for good, kept as the source sent them (write.on_refused: quarantine).",
+    no_args_is_help=True,
+)
+app.add_typer(quarantine, name="quarantine")
 
 _Conf = Annotated[Path, typer.Argument(metavar="CONF", help="The mirror file (YAML).")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
@@ -242,6 +248,72 @@ def recover(
             choose(config, reports, TxnFate.COMMITTED if is_commit else TxnFate.NOT_COMMITTED, slots or (), spark)
     if needs_choice:
         print("resolved: `shallow-mirror run` goes on from here", file=sys.stderr)
+
+
+@quarantine.callback()
+def _quarantine(context: typer.Context, conf: _Conf) -> None:
+    context.obj = conf
+
+
+@quarantine.command("list")
+def quarantine_list(
+    context: typer.Context,
+    is_all: Annotated[bool, typer.Option("--all", help="Those as well that were released since.")] = False,
+    as_json: _Json = False,
+) -> None:
+    """What is in quarantine, why, and what to do."""
+    from shallow_mirror.checkpoints.quarantine import Quarantine
+    from shallow_mirror.config import MirrorConfig
+    from shallow_mirror.streaming.quarantine import show
+    from shallow_mirror.streaming.status_view import stdout_console
+
+    config = MirrorConfig.load(context.obj)
+    with _session_for(config) as spark:
+        entries = [one for one in Quarantine.open(config.tables, spark).entries() if is_all or not one.is_released]
+    show(entries, stdout_console(), as_json=as_json)
+
+
+@quarantine.command("export")
+def quarantine_export(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to; made if it is not there.")],
+    is_all: Annotated[bool, typer.Option("--all", help="Those as well that were released since.")] = False,
+) -> None:
+    """A file a batch with its bytes as the source sent them, and a line of JSON each in batches.jsonl."""
+    from shallow_mirror.checkpoints.quarantine import Quarantine
+    from shallow_mirror.config import MirrorConfig
+    from shallow_mirror.streaming.quarantine import export
+
+    config = MirrorConfig.load(context.obj)
+    with _session_for(config) as spark:
+        found = Quarantine.open(config.tables, spark)
+        count = export(found, [one for one in found.entries() if is_all or not one.is_released], folder)
+    print(f"{count} batches in {folder}")
+
+
+@quarantine.command("retry")
+def quarantine_retry(
+    context: typer.Context,
+    topic: Annotated[str | None, typer.Option("--topic", metavar="T", help="Only of this source topic.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", metavar="P", help="Only of this partition.")] = None,
+    offset: Annotated[int | None, typer.Option("--offset", metavar="O", help="Only the batch that holds this offset.")] = None,
+    takes_over: Annotated[
+        bool, typer.Option("--take-over", help="Also from a run that seems to be alive: it ends with exit code 3.")
+    ] = False,
+) -> None:
+    """Write them to the target once more, after the remedy, exactly once. They come to the end of their partitions: their order
+    relative to what was copied since is lost. The mirror must be stopped; it goes on with its next start."""
+    from shallow_mirror.config import MirrorConfig
+    from shallow_mirror.streaming.quarantine import Selection
+    from shallow_mirror.streaming.quarantine_retry import retry
+
+    config = MirrorConfig.load(context.obj)
+    selection = Selection(topic=topic, partition=partition, offset=offset)
+    with _session_for(config, is_writing=True) as spark:
+        report = retry(config, selection, spark, takes_over=takes_over)
+    print("\n".join(report.sentences()))
+    if report.refused:
+        raise typer.Exit(EXIT_REFUSED)
 
 
 @app.command()

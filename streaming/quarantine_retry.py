@@ -1,0 +1,194 @@
+"""Driver, for the cli: the batches in quarantine once more, after the remedy: at the target's end, exactly once.
+
+It takes the mirror over, as a start does, and resolves what the last run decided. Then rounds of `sinks/release.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+from shallow_mirror import __version__
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.checkpoints.observation_stores import open_store
+from shallow_mirror.checkpoints.observations import Observations
+from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
+from shallow_mirror.checkpoints.quarantine import Quarantine, QuarantineEntry
+from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.recorded import RunIdentity
+from shallow_mirror.checkpoints.tables import choose_writer, open_writer
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.sinks.kept_readings import KeptReadings
+from shallow_mirror.sinks.micro_batch import TASK_SHARE, target_ends_of
+from shallow_mirror.sinks.poison import NO_LIMITS
+from shallow_mirror.sinks.protocol import SlotResult
+from shallow_mirror.sinks.recovery import TxnPerformer, recover
+from shallow_mirror.sinks.release import RELEASING_SLOT, Released, Releaser
+from shallow_mirror.sinks.slot_names import transactional_id
+from shallow_mirror.sinks.slot_task import Observer, RoutedTopic, SlotJob, fill_slot, observe_nothing
+from shallow_mirror.streaming.quarantine import Selection
+from shallow_mirror.streaming.status import run_of
+from shallow_mirror.types import BatchLimits, SourcePartition, TargetPartition
+from shallow_mirror.wire.crc import verify_crc
+
+START_MS = 120_000
+ROUND_BYTES = 16 << 20
+"""About so much is in memory, and in one transaction; at least one batch."""
+
+
+def retry(
+    config: MirrorConfig,
+    selection: Selection,
+    spark: Any = None,
+    *,
+    takes_over: bool = False,
+    observer: Observer = observe_nothing,
+) -> Released:
+    """May be called again after any error: what was decided until then is not done twice.
+
+    `spark`: the session of `session_for_tables`. `takes_over`: also from a run that seems to be alive.
+
+    Raises ConfigError (such a run, nothing at that offset, a target that is another topic now), RecoverNeeded, Fenced,
+    OutcomeUnknown, OffsetMapConflict (the table has lost a batch), Retriable.
+    """
+    quarantine = Quarantine.open(config.tables, spark)
+    if not _in_quarantine(selection.entries(quarantine)):
+        return Released()
+    if not takes_over:
+        _refuse_beside_a_run(config, spark)
+    writer = choose_writer(config.tables, config.tables_writer)
+    deadline, run = Deadline.after_ms(START_MS, time.monotonic), RunIdentity.of_this_process()
+    with closing(Cluster(config.source.client)) as source, closing(Cluster(config.target.client)) as target:
+        owner = OffsetMapOwner.take_over(
+            config.tables,
+            mirror=config.mirror,
+            source_cluster_id=source.cluster_id(deadline),
+            target_cluster_id=target.cluster_id(deadline),
+            run=run,
+            now_ms=lambda: int(time.time() * 1000),
+            writer=open_writer(config.tables, writer, spark),
+            slots=config.write.slots,
+        )
+        observations = Observations(config.tables, store=open_store(config.tables, writer, spark))
+        observations.run_started(owner.run_epoch, run, __version__)
+        outcome = "quarantine retry: failed"
+        try:
+            performer = TxnPerformer(owner, target, transaction_timeout_ms=config.write.transaction_timeout_ms, observer=observer)
+            recover(owner, performer, mirror=config.mirror, deadline=deadline)
+            slot = _KeptSlot(config, owner, target, run.run_id, observer)
+            releaser = Releaser(
+                owner,
+                performer,
+                slot.fill,
+                transactional_id=transactional_id(config.mirror, RELEASING_SLOT),
+                transaction_timeout_ms=config.write.transaction_timeout_ms,
+                observer=observer,
+            )
+            _release_all(releaser, Quarantine.open(config.tables, spark), selection)
+            owner.settle()
+            released = releaser.released
+            outcome = f"quarantine retry: {released.batch_count} batches released, {len(released.refused)} refused again"
+        finally:
+            observations.run_ended(owner.run_epoch, run, outcome)
+    return released
+
+
+def _refuse_beside_a_run(config: MirrorConfig, spark: Any) -> None:
+    run = run_of(config, spark)
+    if run is not None and run.is_alive:
+        raise ConfigError(
+            f"the mirror {config.mirror} runs (run {run.run_epoch}, pid {run.pid} on {run.host}): stop it first, or take it over "
+            "with --take-over: it then ends with exit code 3"
+        )
+
+
+def _in_quarantine(entries: Sequence[QuarantineEntry]) -> list[QuarantineEntry]:
+    return [one for one in entries if not one.is_released]
+
+
+def _release_all(releaser: Releaser, quarantine: Quarantine, selection: Selection) -> None:
+    """`quarantine` as it is after the take-over: what another retry has released is not in it any more."""
+    for entries in _rounds(_in_quarantine(selection.entries(quarantine))):
+        kept = [quarantine.batch(one) for one in entries]
+        damaged = [one for one in kept if not verify_crc(memoryview(one.batch))]
+        releaser.released.refused += damaged  # no target will ever take them
+        releaser.release([one for one in kept if one not in damaged])
+
+
+class _KeptSlot:
+    """Fills a slot with batches of the quarantine, as a task does with those of the source."""
+
+    def __init__(self, config: MirrorConfig, owner: OffsetMapOwner, target: Cluster, run_id: str, observer: Observer) -> None:
+        self._config, self._owner, self._target = config, owner, target
+        self._run_id, self._observer = run_id, observer
+
+    def fill(self, batches: Sequence[QuarantinedBatch], decision: int, deadline: Deadline) -> SlotResult:
+        positions: dict[SourcePartition, int] = {}
+        for one in batches:
+            positions.setdefault(one.source, one.source_start)
+        job = self._job(batches, positions, decision, deadline)
+        readings = KeptReadings(batches)
+        return fill_slot(job, RELEASING_SLOT, readings, positions, self._target, deadline.sooner(job.time_left_ms))
+
+    def _job(
+        self, batches: Sequence[QuarantinedBatch], positions: Mapping[SourcePartition, int], decision: int, deadline: Deadline
+    ) -> SlotJob:
+        config = self._config
+        return SlotJob(
+            mirror=config.mirror,
+            map_id=self._owner.map_id,
+            run_id=self._run_id,
+            decision=decision,
+            source=config.source.client,
+            target=config.target.client,
+            routes={batches[0].source.topic: self._route(batches[0].target, deadline)},
+            positions=positions,
+            epoch_ends={},
+            target_ends=target_ends_of(self._owner.positions().values()),
+            isolation=config.read.isolation_level,
+            fetch_bytes=config.read.fetch_bytes,
+            in_flight_requests=config.write.in_flight_requests,
+            in_flight_bytes=config.write.in_flight_bytes,
+            max_segments=config.read.max_segments,
+            transaction_timeout_ms=config.write.transaction_timeout_ms,
+            time_left_ms=config.write.transaction_timeout_ms * TASK_SHARE,
+            quarantine=NO_LIMITS,
+            observer=self._observer,
+        )
+
+    def _route(self, target: TargetPartition, deadline: Deadline) -> RoutedTopic:
+        """With the settings that the target topic has now. Raises ConfigError where it is not what was copied to before."""
+        found = self._target.metadata([target.topic], deadline).topics.get(target.topic)
+        if found is None or found.error_code or found.topic_id != target.topic_id:
+            raise ConfigError(
+                f"target topic {target.topic} is not there any more, or was created again since its batches were quarantined: "
+                "export them instead"
+            )
+        settings = self._target.topic_configs([target.topic], deadline)[target.topic]
+        limits = BatchLimits(
+            max_message_bytes=int(settings["max.message.bytes"]),
+            isolation_level=self._config.read.isolation_level,
+            log_append_time=self._config.read.log_append_time,
+        )
+        return RoutedTopic(target_topic=target.topic, target_topic_id=target.topic_id, limits=limits)
+
+
+def _rounds(entries: Sequence[QuarantineEntry]) -> Iterator[list[QuarantineEntry]]:
+    """Of one source topic each, and of about ROUND_BYTES."""
+    together: list[QuarantineEntry] = []
+    for one in entries:
+        size_bytes = sum(each.segment.size_bytes for each in (*together, one))
+        if together and (size_bytes > ROUND_BYTES or _topic(one) != _topic(together[0])):
+            yield together
+            together = []
+        together.append(one)
+    if together:
+        yield together
+
+
+def _topic(entry: QuarantineEntry) -> tuple[str, str, str]:
+    return entry.segment.source.topic, entry.segment.source.topic_id, entry.segment.target.topic
