@@ -16,7 +16,7 @@ from tests.model.source import MAP_ID
 from shallow_mirror.checkpoints.recorded import Recorded, read_recorded
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, PROPERTY_MAP_ID
 from shallow_mirror.checkpoints.table_writer import CommitEntry, CommitFailed, Comparison, Condition
-from shallow_mirror.types import SegmentKind, TopicPartition
+from shallow_mirror.types import COPIED_KINDS, TopicPartition
 
 Row = tuple[Any, ...]
 _COLUMNS = {name: at for at, name in enumerate(OFFSET_MAP.names)}
@@ -111,7 +111,7 @@ class Snapshot:
         """Group and place of the receipt of each transaction of that decision."""
         places: dict[str, TopicPartition] = {}
         for row in self.rows:
-            if column(row, "micro_batch") == self._doubtful and column(row, "kind") == SegmentKind.DATA.value:
+            if column(row, "micro_batch") == self._doubtful and column(row, "kind") in COPIED_KINDS:
                 place = TopicPartition(column(row, "target_topic"), column(row, "target_partition"))
                 name = column(row, "transactional_id")
                 places[name] = min(place, places.get(name, place))
@@ -130,7 +130,7 @@ def _records_of(rows: Iterable[Row]) -> dict[tuple[int, int], int]:
     """(target partition, target offset) of every copied record -> its source offset."""
     found = {}
     for row in rows:
-        if column(row, "kind") == SegmentKind.DATA.value:
+        if column(row, "kind") in COPIED_KINDS:
             shift = column(row, "target_start") - column(row, "source_start")
             for record in range(column(row, "source_start"), column(row, "source_end")):
                 found[column(row, "target_partition"), record + shift] = record

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -17,18 +17,24 @@ from typing import Any
 import pyarrow as pa
 from tests.model import effects
 from tests.model.delta_log import ModelWriter
+from tests.model.effects import NO_ANSWER
 from tests.model.programs import Port, Program
 from tests.model.seams import ModelCluster, ModelTopics, one_column
-from tests.model.slot import MIRROR, TRANSACTION_TIMEOUT_MS, TaskFailed
+from tests.model.slot import MIRROR, TRANSACTION_TIMEOUT_MS, TaskFailed, poisoned, release
 from tests.model.source import QUIET, MicroBatch, Scenario, source_partition
 
 from shallow_mirror.broker.client_config import ClientConfig
+from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
+from shallow_mirror.checkpoints.quarantine import undescribed_entries
+from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
 from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, OutcomeUnknown, Retriable
 from shallow_mirror.sinks.micro_batch import MicroBatchSink, first_rows
 from shallow_mirror.sinks.recovery import TxnPerformer, recover
+from shallow_mirror.sinks.release import RELEASING_SLOT, Releaser
+from shallow_mirror.sinks.slot_names import transactional_id
 from shallow_mirror.sinks.slot_task import SlotJob
 
 NOW_MS = 1_700_000_000_000
@@ -42,6 +48,10 @@ class Run:
 
     scenario: Scenario
     number: int
+
+    @property
+    def is_retry(self) -> bool:
+        return self.scenario.retries and self.number % 2 == 1
 
     @property
     def identity(self) -> RunIdentity:
@@ -123,6 +133,8 @@ class Recover:
         owner.check_ownership()
         scenario = self.run.scenario
         recover(owner, _performer(owner, port), mirror=MIRROR, deadline=deadline)
+        if self.run.is_retry:
+            return ReleaseAll(self.run, OwnerState(owner))
         known = owner.positions()
         starts = {one: 0 for one in map(source_partition, range(len(scenario.logs))) if one not in known}
         rows = first_rows(ModelTopics(), target, starts, deadline)  # type: ignore[arg-type]
@@ -131,6 +143,37 @@ class Recover:
             owner.decide(rows, highest_slot=-1)
             owner.settle()
         return Query(self.run, OwnerState(owner))
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseAll:
+    """What `streaming/quarantine_retry.py` does after the take-over. The operator tries again what did not come to its end."""
+
+    run: Run
+    state: OwnerState
+
+    def play(self, port: Port) -> Program | Ended:
+        owner = self.state.thaw()
+        return _supervised(self.run, owner, lambda: self._release(owner, port))
+
+    def _release(self, owner: OffsetMapOwner, port: Port) -> Program | Ended:
+        target = ModelCluster(port)
+        releaser = Releaser(
+            owner,
+            _performer(owner, port),
+            lambda batches, decision, deadline: release(target, batches, decision, self.run.number, deadline),
+            transactional_id=transactional_id(MIRROR, RELEASING_SLOT),
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            clock=target.clock,
+        )
+        try:
+            entries = undescribed_entries(OffsetMap(ModelWriter(port)))  # type: ignore[arg-type]
+        except OSError as error:
+            raise OutcomeUnknown(str(error)) from error
+        kept = [poisoned(one.segment.source, one.segment.source_start) for one in entries if not one.is_released]
+        releaser.release(kept)
+        owner.settle()
+        return Ended("done")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +247,21 @@ def _sink(run: Run, owner: OffsetMapOwner, port: Port) -> MicroBatchSink:
         source=target,  # type: ignore[arg-type]
         report=report,
         observer=lambda _point: None,
+        quarantine=ModelQuarantine(port),  # type: ignore[arg-type]
         clock=target.clock,
     )
+
+
+class ModelQuarantine:
+    """Stands in for the table `quarantine`."""
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+
+    def add(self, batches: Sequence[QuarantinedBatch], _decision: int) -> None:
+        set_aside = effects.SetAside(tuple((one.source.partition, one.source_start) for one in batches))
+        if self._port.ask(set_aside) is NO_ANSWER:
+            raise OutcomeUnknown("the table quarantine does not answer")
 
 
 class _TellingJob(SlotJob):

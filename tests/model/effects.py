@@ -64,12 +64,16 @@ class AddToTxn:
 
 @dataclass(frozen=True, slots=True)
 class Produce:
-    """One batch of one record; `record` is its source offset. Answer: (error code, target offset)."""
+    """One batch of one record; `record` is its source offset. Answer: (error code, target offset).
+
+    `is_poison`: the target refuses it.
+    """
 
     txn: SlotTxn
     place: TopicPartition
     sequence: int
     record: int
+    is_poison: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,13 @@ class CommitMicroBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class SetAside:
+    """Rows of the table `quarantine`, of (partition, source offset). No answer but that they are written."""
+
+    batches: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RunTasks:
     """Steps 3-5 of every slot. Answer: a `SlotResult` or a `TaskFailed` of each."""
 
@@ -166,5 +177,6 @@ Effect = (
     | Wait
     | Plan
     | CommitMicroBatch
+    | SetAside
     | RunTasks
 )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from tests.model.delta_log import Row, Snapshot, column
 from tests.model.effects import Commit
 from tests.model.source import Scenario
 from tests.model.target_cluster import TargetCluster
+
+from shallow_mirror.types import SegmentKind
 
 
 class Violation(AssertionError):
@@ -24,8 +27,11 @@ def check_target(scenario: Scenario, target: TargetCluster, table: Snapshot | No
     decided = {} if table is None else table.data
     for partition, place in enumerate(scenario.places):
         visible = target.logs[place].visible()
-        records = [record for _, record in visible]
+        poison = scenario.poison[partition]
+        records = [record for _, record in visible if record not in poison]
         expected = scenario.records[partition]
+        released = [record for _, record in visible if record in poison]
+        require(len(set(released)) == len(released), f"{place}: readers get {released} out of quarantine: duplicated")
         if records != expected[: len(records)]:
             wrong = next(at for at, one in enumerate(records) if records[at : at + 1] != expected[at : at + 1])
             is_again = records[wrong] in records[:wrong]
@@ -70,8 +76,23 @@ def _check_owner(before: Snapshot, after: Snapshot, commit: Commit) -> None:
     require(all(number > known for number in numbers), f"micro-batch number {sorted(numbers)} is used again after {known}")
 
 
+def check_quarantine(table: Snapshot, kept: Collection[tuple[int, int]]) -> None:
+    """Whatever a row says of quarantine, the other table holds; what was released was in it, and was released once."""
+    spans = {
+        kind: [row[2:5] for row in table.rows if column(row, "kind") == kind.value]
+        for kind in (SegmentKind.QUARANTINED, SegmentKind.RELEASED)
+    }
+    for partition, start, _ in spans[SegmentKind.QUARANTINED]:
+        require((partition, start) in kept, f"partition {partition}: the table quarantine lacks the batch at {start}")
+    released = spans[SegmentKind.RELEASED]
+    require(set(released) <= set(spans[SegmentKind.QUARANTINED]), f"{released} were released and never quarantined")
+    require(len(set(released)) == len(released), f"{released}: the same was released twice")
+
+
 def _check_coverage(rows: tuple[Row, ...]) -> None:
-    ordered = sorted(rows, key=lambda row: (row[2], row[3], row[4]))
+    ordered = sorted(
+        (row for row in rows if column(row, "kind") != SegmentKind.RELEASED.value), key=lambda row: (row[2], row[3], row[4])
+    )
     reached: dict[int, int] = {}
     for row in ordered:
         partition, start, end = row[2], row[3], row[4]
@@ -88,7 +109,7 @@ def check_done(scenario: Scenario, target: TargetCluster, table: Snapshot | None
     for partition, (place, log) in enumerate(zip(scenario.places, scenario.logs, strict=True)):
         ends = [row[4] for row in table.rows if row[2] == partition]
         require(max(ends, default=0) == len(log), f"{place}: the map ends at {max(ends, default=0)}, the source at {len(log)}")
-        found = [record for _, record in target.logs[place].visible()]
+        found = [record for _, record in target.logs[place].visible() if record not in scenario.poison[partition]]
         require(found == scenario.records[partition], f"{place}: lost: readers get {found} of {scenario.records[partition]}")
         is_closed = target.logs[place].last_stable_offset == len(target.logs[place].entries)
         require(is_closed or not is_final, f"{place}: a transaction was left open")

@@ -62,6 +62,7 @@ _FAULTS: dict[type, tuple[Delivery, ...]] = {
     effects.InitProducerId: (Delivery.REPLY_LOST, Delivery.LATE),
     effects.AddToTxn: (Delivery.REPLY_LOST, Delivery.LATE),
     effects.Produce: _LOST_AND_LATE,
+    effects.SetAside: _LOST_AND_LATE,
     effects.WriteReceipt: (Delivery.REPLY_LOST, Delivery.LATE),
     effects.EndTxn: (Delivery.REPLY_LOST, Delivery.LATE, Delivery.NOT_DURABLE),
 }

@@ -14,12 +14,13 @@ import pytest
 from tests.model import slot
 from tests.model.driver import PlannedFrame
 from tests.model.moves import Delivery, Kind, Move
-from tests.model.scenarios import ONE_SLOT
+from tests.model.scenarios import ONE_SLOT, POISON
 from tests.model.source import Scenario
 from tests.model.target_cluster import Markers
 
 from shallow_mirror.checkpoints import offset_map_owner
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
+from shallow_mirror.checkpoints.quarantine import QuarantineEntry
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.checkpoints.table_writer import Comparison
 from shallow_mirror.sinks import evidence, protocol, recovery, resolve
@@ -246,6 +247,15 @@ def take_a_repair_for_done(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(protocol, "_fate_of", fate_of)
 
 
+def release_what_was_released(patch: pytest.MonkeyPatch) -> None:
+    """A retry that goes by the quarantined rows alone, which stay."""
+    patch.setattr(QuarantineEntry, "is_released", property(lambda _entry: False))
+
+
+def set_aside_behind_the_decision(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MicroBatchSink, "_set_aside", lambda *_: None)
+
+
 def start_where_spark_says(patch: pytest.MonkeyPatch) -> None:
     """Positions are those of the plan: Spark's checkpoint counts as progress."""
     play = slot.SlotTask.play
@@ -317,5 +327,7 @@ PLANTED = (
     Planted(use_a_micro_batch_number_again, "used again", 1, ONE_SLOT),
     Planted(keep_the_positions_of_before_the_resolution, "the map ends", 1),
     Planted(forget_the_forgotten_abort_marker, "duplicated", 1, replace(ONE_SLOT, forgets_aborts=True)),
+    Planted(release_what_was_released, "released twice", 2, replace(POISON, retries=True), _only(Kind.CRASH)),
+    Planted(set_aside_behind_the_decision, "the table quarantine lacks", 0, POISON),
     Planted(decide_behind_forgotten_records, "duplicated", 3, replace(ONE_SLOT, forgets_aborts=True), _zombie_forgotten),
 )

@@ -12,6 +12,9 @@ ONE_SLOT = Scenario(logs=("rr",), plan_sizes=(1,), layouts=((0,),))
 TWO_SLOTS = Scenario(logs=("rm", "r"), plan_sizes=(1, 2))
 """Two slots, and an offset that is not a record."""
 
+POISON = Scenario(logs=("rppr", "r"), plan_sizes=(2, 3))
+"""Records that the target refuses, between others."""
+
 SCENARIOS = {
     "one slot": ONE_SLOT,
     "two slots": TWO_SLOTS,
@@ -28,5 +31,8 @@ SCENARIOS = {
     "receipts expire, retention of seconds": replace(ONE_SLOT, keeps_receipts=False, keeps_logs=False),
     "markers of aborts are forgotten": replace(TWO_SLOTS, forgets_aborts=True),
     "slots move, markers of aborts are forgotten": replace(TWO_SLOTS, layouts=((0, 1), (0, 0)), forgets_aborts=True),
+    "records are refused": POISON,
+    "what was refused is released": replace(POISON, retries=True),
+    "what was refused is released, markers of aborts are forgotten": replace(POISON, retries=True, forgets_aborts=True),
     "markers are forgotten": replace(TWO_SLOTS, forgets_aborts=True, forgets_commits=True, has_zombies=False),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,13 +11,16 @@ from tests.model.effects import NO_ANSWER
 from tests.model.programs import Port
 from tests.model.seams import ModelCluster
 from tests.model.source import MAP_ID, Scenario, target_partition
+from tests.model.target_cluster import INVALID_TIMESTAMP
 
 from shallow_mirror.broker.error_codes import error_name
 from shallow_mirror.broker.forgotten_markers import abort_forgotten
 from shallow_mirror.broker.txn import add_partitions, init_producer_id, write_receipt
+from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import MirrorError, ProducerEpochFenced, Retriable
+from shallow_mirror.errors import BatchRefused, MirrorError, ProducerEpochFenced, Retriable
 from shallow_mirror.sinks.protocol import SlotResult
+from shallow_mirror.sinks.release import RELEASING_SLOT
 from shallow_mirror.sinks.slot_names import transactional_id
 from shallow_mirror.types import PlannedRange, Segment, SegmentKind, SlotTxn, SourcePartition, TopicPartition
 
@@ -49,11 +53,14 @@ class SlotTask:
         target = ModelCluster(port)
         deadline = Deadline.after_ms(TRANSACTION_TIMEOUT_MS, target.clock)
         tries = 0
+        poison: list[_PoisonFound] = []
         while True:
             try:
-                if self.attempt or tries:
+                if self.attempt or tries or poison:
                     self._clean_up(target, deadline)
-                return self._copy(target, deadline)
+                return self._copy(target, deadline, poison)
+            except _PoisonFound as found:
+                poison.append(found)
             except MirrorError as error:
                 if type(error) is not Retriable or tries == _TRIES:
                     return TaskFailed(error, repr(error))
@@ -64,14 +71,16 @@ class SlotTask:
         fenced = init_producer_id(target, transactional_id(MIRROR, self.slot), TRANSACTION_TIMEOUT_MS, deadline)
         abort_forgotten(target, [fenced], places, TRANSACTION_TIMEOUT_MS, deadline)
 
-    def _copy(self, target: Any, deadline: Deadline) -> SlotResult:
+    def _copy(self, target: Any, deadline: Deadline, poison: Sequence[_PoisonFound]) -> SlotResult:
+        """As far as what is known to be poison: that is set aside, and the rest is for another round."""
         positions = dict(self.positions)
         txn: SlotTxn | None = None
         segments: list[Segment] = []
         written: list[TopicPartition] = []
+        quarantined: list[QuarantinedBatch] = []
         is_partial = False
         for one in self.ranges:
-            if one.source not in positions:
+            if one.source not in positions or is_partial:
                 continue
             place = target_partition(one.source.partition).topic_partition
             sequence = 0
@@ -79,14 +88,23 @@ class SlotTask:
                 if self.scenario.stops_early and self.attempt == 0 and segments:
                     is_partial = True
                     break
+                if any((found.source, found.offset) == (one.source, offset) for found in poison):
+                    quarantined.append(poisoned(one.source, offset))
+                    segments.append(_segment(one.source, offset, SegmentKind.QUARANTINED))
+                    is_partial = True
+                    break
                 target_offset = None
-                if self.scenario.logs[one.source.partition][offset] == "r":
+                if self.scenario.logs[one.source.partition][offset] != "m":
                     if txn is None:
                         txn = init_producer_id(target, transactional_id(MIRROR, self.slot), TRANSACTION_TIMEOUT_MS, deadline)
                     if place not in written:
                         add_partitions(target, txn, [place], deadline)
                         written.append(place)
-                    target_offset = _produce(target.port, effects.Produce(txn, place, sequence, offset))
+                    is_poison = self.scenario.logs[one.source.partition][offset] == "p"
+                    try:
+                        target_offset = produce(target.port, effects.Produce(txn, place, sequence, offset, is_poison))
+                    except BatchRefused as refused:
+                        raise _PoisonFound(one.source, offset) from refused
                     sequence += 1
                 _extend(segments, one.source, offset, target_offset)
         if txn is not None:
@@ -94,15 +112,53 @@ class SlotTask:
                 target, txn, min(written), decision=self.decision, map_id=MAP_ID, run_id=str(self.run), deadline=deadline
             )
         unknown = tuple(one for one in self.ranges if one.source not in positions)
-        return SlotResult(self.slot, txn, tuple(segments), unknown=unknown, is_partial=is_partial)
+        return SlotResult(self.slot, txn, tuple(segments), unknown=unknown, is_partial=is_partial, quarantined=tuple(quarantined))
 
 
-def _produce(port: Port, request: effects.Produce) -> int:
+class _PoisonFound(Exception):
+    def __init__(self, source: SourcePartition, offset: int) -> None:
+        self.source, self.offset = source, offset
+        super().__init__(source, offset)
+
+
+def poisoned(source: SourcePartition, offset: int) -> QuarantinedBatch:
+    """What is set aside of it."""
+    return QuarantinedBatch(
+        source=source,
+        source_start=offset,
+        source_end=offset + 1,
+        target=target_partition(source.partition),
+        error_name="INVALID_TIMESTAMP",
+        rule="too old",
+        remedy="wait",
+        batch=b"",
+    )
+
+
+def release(target: Any, batches: Sequence[QuarantinedBatch], decision: int, run: int, deadline: Deadline) -> SlotResult:
+    """The slot of a retry, after the remedy."""
+    txn = init_producer_id(target, transactional_id(MIRROR, RELEASING_SLOT), TRANSACTION_TIMEOUT_MS, deadline)
+    places = sorted({one.target.topic_partition for one in batches})
+    add_partitions(target, txn, places, deadline)
+    sequences = dict.fromkeys(places, 0)
+    segments: list[Segment] = []
+    for one in batches:
+        place = one.target.topic_partition
+        at = produce(target.port, effects.Produce(txn, place, sequences[place], one.source_start))
+        sequences[place] += 1
+        _extend(segments, one.source, one.source_start, at)
+    write_receipt(target, txn, places[0], decision=decision, map_id=MAP_ID, run_id=str(run), deadline=deadline)
+    return SlotResult(RELEASING_SLOT, txn, tuple(segments))
+
+
+def produce(port: Port, request: effects.Produce) -> int:
     """Never sent again: the transaction is over after any error."""
     answer = port.ask(request)
     if answer is NO_ANSWER:
         raise Retriable("NETWORK_EXCEPTION", f"no answer to Produce to {request.place}")
     code, offset = answer
+    if code == INVALID_TIMESTAMP:
+        raise BatchRefused(request.place, request.record, error_name(code), "wait")
     if code:
         raise ProducerEpochFenced(error_name(code), f"Produce to {request.place}")
     return int(offset)
@@ -112,24 +168,21 @@ def _extend(segments: list[Segment], source: SourcePartition, offset: int, targe
     """A record goes on with the segment before it where the shift is the same; a marker is a row of its own."""
     last = segments[-1] if segments else None
     if target_offset is None:
-        marker = Segment(
-            source=source,
-            source_start=offset,
-            source_end=offset + 1,
-            kind=SegmentKind.COMMIT,
-            target=target_partition(source.partition),
-        )
-        segments.append(marker)
+        segments.append(_segment(source, offset, SegmentKind.COMMIT))
     elif last is not None and (last.source, last.source_end, last.target_end) == (source, offset, target_offset):
         segments[-1] = replace(last, source_end=offset + 1, target_end=target_offset + 1)
     else:
-        data = Segment(
-            source=source,
-            source_start=offset,
-            source_end=offset + 1,
-            kind=SegmentKind.DATA,
-            target=target_partition(source.partition),
-            target_start=target_offset,
-            target_end=target_offset + 1,
-        )
-        segments.append(data)
+        segments.append(_segment(source, offset, SegmentKind.DATA, target_offset))
+
+
+def _segment(source: SourcePartition, offset: int, kind: SegmentKind, target_offset: int | None = None) -> Segment:
+    """Of one offset."""
+    return Segment(
+        source=source,
+        source_start=offset,
+        source_end=offset + 1,
+        kind=kind,
+        target=target_partition(source.partition),
+        target_start=target_offset,
+        target_end=None if target_offset is None else target_offset + 1,
+    )

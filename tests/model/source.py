@@ -35,7 +35,8 @@ def target_partition(partition: int) -> TargetPartition:
 class Scenario:
     """A small mirror and the habits of its surroundings.
 
-    `logs`: per source partition one letter an offset: a record (`r`) or a transaction marker (`m`). `plan_sizes` and
+    `logs`: per source partition one letter an offset: a record (`r`), a transaction marker (`m`), or a record that the target
+    refuses until the operator has found a remedy (`p`). `retries`: every second run is one of `quarantine retry`. `plan_sizes` and
     `layouts` (which slot has which partition) are taken in turn by the runs, so that a restart cuts and spreads otherwise.
     `has_zombies`: processes overlap, and tasks outlive them.
     """
@@ -52,6 +53,7 @@ class Scenario:
     forgets_aborts: bool = False
     forgets_commits: bool = False
     has_zombies: bool = True
+    retries: bool = False
 
     @cached_property
     def places(self) -> tuple[TopicPartition, ...]:
@@ -67,6 +69,11 @@ class Scenario:
     def records(self) -> tuple[list[int], ...]:
         """Per partition the offsets of its records."""
         return tuple([offset for offset, kind in enumerate(log) if kind == "r"] for log in self.logs)
+
+    @cached_property
+    def poison(self) -> tuple[list[int], ...]:
+        """Per partition the offsets of records that are quarantined."""
+        return tuple([offset for offset, kind in enumerate(log) if kind == "p"] for log in self.logs)
 
     def __hash__(self) -> int:
         return self._hash

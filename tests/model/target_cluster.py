@@ -14,7 +14,7 @@ from tests.model.effects import RECEIPTS
 
 from shallow_mirror.types import TopicPartition
 
-OK, OUT_OF_ORDER, INVALID_EPOCH, INVALID_STATE, INVALID_MAPPING = 0, 45, 47, 48, 49
+OK, INVALID_TIMESTAMP, OUT_OF_ORDER, INVALID_EPOCH, INVALID_STATE, INVALID_MAPPING = 0, 32, 45, 47, 48, 49
 CONCURRENT, UNSTABLE, FENCED = 51, 88, 90
 
 
@@ -177,6 +177,8 @@ class TargetCluster:
             return OK, written[asked.sequence]  # a duplicate: what was written first is confirmed
         if asked.sequence > len(written):
             return OUT_OF_ORDER, -1
+        if asked.is_poison:
+            return INVALID_TIMESTAMP, -1
         entry = Entry(*mine, asked.sequence, asked.record, Fate.OPEN)
         self.logs[asked.place] = log._replace(entries=(*log.entries, entry))
         return OK, len(log.entries)

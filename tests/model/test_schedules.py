@@ -44,6 +44,12 @@ def test_nothing_is_lost_or_repeated_whatever_the_surroundings(name: str, librar
     assert tally.finding is None, tally.finding
 
 
+def test_whatever_step_a_retry_of_the_quarantine_crashes_at_nothing_is_lost_or_released_twice(library: Library) -> None:
+    tally = Search(library, SCENARIOS["what was refused is released"], 1, allows=lambda move: move.kind is Kind.CRASH).run()
+    assert tally.finding is None, tally.finding
+    assert tally.schedules > 60
+
+
 # --- by Hypothesis, which finds its own schedules and makes a failing one short
 
 _LIBRARY = Library()

@@ -12,7 +12,7 @@ from tests.model import effects
 from tests.model.delta_log import Snapshot, land
 from tests.model.driver import Ended, Run, TakeOver
 from tests.model.effects import NO_ANSWER, Effect
-from tests.model.invariants import Violation, check_commit, check_done, check_target, require
+from tests.model.invariants import Violation, check_commit, check_done, check_quarantine, check_target, require
 from tests.model.moves import FORGOTTEN_MARKERS, HELD_MARKERS, Delivery, Kind, Move, faults_of
 from tests.model.programs import Library, Node
 from tests.model.slot import SlotTask
@@ -43,6 +43,7 @@ class World:
         self.library, self.scenario = library, scenario
         self.target = TargetCluster(scenario.places)
         self.table: Snapshot | None = None
+        self.quarantine: frozenset[tuple[int, int]] = frozenset()
         self.spark = SparkCheckpoint()
         self.processes: dict[int, Process] = {}
         self.tasks: dict[int, Task] = {}
@@ -65,7 +66,7 @@ class World:
         return hash(
             (
                 self.target.key(),
-                self.table,
+                (self.table, self.quarantine),
                 self.spark,
                 tuple(self.processes.values()),
                 tuple(self.tasks.items()),
@@ -267,6 +268,8 @@ class World:
         assert self.table is not None
         is_owner = self.table.run_id == f"run-{number}"
         match ended.outcome:
+            case "done" if is_owner and Run(self.scenario, number).is_retry and not self.is_copied:
+                pass
             case "done" if is_owner:
                 self.is_copied = True
                 self.is_confirmed = number == self.confirming
@@ -330,6 +333,9 @@ class World:
             case effects.CommitMicroBatch(batch_id):
                 self.spark = self.spark._replace(committed_id=batch_id)
                 return None
+            case effects.SetAside(batches):
+                self.quarantine |= set(batches)
+                return None
             case effects.Wait():
                 return self._wait()
         return self._write(request, markers)
@@ -361,6 +367,7 @@ class World:
             return False
         if after is not before:
             check_commit(self.scenario, self.target, before, after, commit)
+            check_quarantine(after, self.quarantine)
             self.table = after
             self._check_target()
         return True
