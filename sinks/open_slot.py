@@ -32,7 +32,7 @@ class PoisonFound(Exception):
 
     def __init__(self, source: SourcePartition, end: int, refusal: Refusal) -> None:
         self.source, self.end, self.refusal = source, end, refusal
-        super().__init__(str(refusal.error))
+        super().__init__(f"{source.topic_partition}: batch at base offset {refusal.error.base_offset}: {refusal.rule}")
 
 
 class OpenSlot:

@@ -29,6 +29,10 @@ _IF_UNREADABLE = frozenset({"CORRUPT_MESSAGE", "UNKNOWN_SERVER_ERROR"})
 """Of a batch whose checksum holds: what brokers answer where they cannot open it, and to much else."""
 
 
+_MOST_OF_A_RULE = 1_000
+"""A target may have a sentence for every record."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why one batch is not copied. `error_name`: the target's answer; None where it was not asked."""
@@ -38,7 +42,8 @@ class Refusal:
 
     @property
     def rule(self) -> str:
-        return self.error.rule if isinstance(self.error, BatchRefused) else f"corrupt record batch: {self.error.reason}"
+        rule = self.error.rule if isinstance(self.error, BatchRefused) else f"corrupt record batch: {self.error.reason}"
+        return rule if len(rule) <= _MOST_OF_A_RULE else f"{rule[:_MOST_OF_A_RULE]}…"
 
     @property
     def remedy(self) -> str:

@@ -16,7 +16,7 @@ from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, payloads, pl
 
 from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch, MirrorError
 from shallow_mirror.sinks import slot_task
-from shallow_mirror.sinks.poison import NO_LIMITS, QuarantineLimits
+from shallow_mirror.sinks.poison import NO_LIMITS, QuarantineLimits, Refusal
 from shallow_mirror.sinks.protocol import SlotResult
 from shallow_mirror.sinks.slot_task import RoutedTopic, run_slot
 from shallow_mirror.types import PlannedRange, SegmentKind, SourcePartition
@@ -196,3 +196,9 @@ def test_a_target_that_fails_meanwhile_makes_no_difference(pair: Clusters) -> No
     mirrored = Mirrored(pair, planned(A, 3))
     assert mirrored.bytes_set_aside == [written[1]]
     assert mirrored.committed[A] == payloads([written[0], written[2]])
+
+
+def test_a_target_that_says_something_of_every_record_is_not_quoted_in_full() -> None:
+    refusal = Refusal(BatchRefused(A.topic_partition, 7, "too old; " * 10_000, "Set a limit"))
+    assert refusal.rule.startswith("too old; too old; ")
+    assert len(refusal.rule) < 1_100
