@@ -7,18 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from typing import Any
 
-from shallow_mirror import __version__
-from shallow_mirror.broker.cluster import Cluster
-from shallow_mirror.checkpoints.observation_stores import open_store
-from shallow_mirror.checkpoints.observations import Observations
-from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.quarantine import Quarantine, QuarantineEntry
 from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
-from shallow_mirror.checkpoints.recorded import RunIdentity
-from shallow_mirror.checkpoints.tables import choose_writer, open_writer
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
@@ -26,12 +18,13 @@ from shallow_mirror.sinks.kept_readings import KeptReadings
 from shallow_mirror.sinks.micro_batch import TASK_SHARE, target_ends_of
 from shallow_mirror.sinks.poison import NO_LIMITS
 from shallow_mirror.sinks.protocol import SlotResult
-from shallow_mirror.sinks.recovery import TxnPerformer, recover
+from shallow_mirror.sinks.recovery import recover
 from shallow_mirror.sinks.release import RELEASING_SLOT, Released, Releaser
 from shallow_mirror.sinks.slot_names import transactional_id
 from shallow_mirror.sinks.slot_task import Observer, RoutedTopic, SlotJob, fill_slot, observe_nothing
 from shallow_mirror.streaming.quarantine import Selection
 from shallow_mirror.streaming.status import run_of
+from shallow_mirror.streaming.taken_over import TakenOver, taken_over
 from shallow_mirror.types import BatchLimits, SourcePartition, TargetPartition
 from shallow_mirror.wire.crc import verify_crc
 
@@ -60,40 +53,22 @@ def retry(
         return Released()
     if not takes_over:
         _refuse_beside_a_run(config, spark)
-    writer = choose_writer(config.tables, config.tables_writer)
-    deadline, run = Deadline.after_ms(START_MS, time.monotonic), RunIdentity.of_this_process()
-    with closing(Cluster(config.source.client)) as source, closing(Cluster(config.target.client)) as target:
-        owner = OffsetMapOwner.take_over(
-            config.tables,
-            mirror=config.mirror,
-            source_cluster_id=source.cluster_id(deadline),
-            target_cluster_id=target.cluster_id(deadline),
-            run=run,
-            now_ms=lambda: int(time.time() * 1000),
-            writer=open_writer(config.tables, writer, spark),
-            slots=config.write.slots,
+    deadline = Deadline.after_ms(START_MS, time.monotonic)
+    with taken_over(config, "quarantine retry", deadline, spark=spark, observer=observer) as taken:
+        recover(taken.owner, taken.performer, mirror=config.mirror, deadline=deadline)
+        releaser = Releaser(
+            taken.owner,
+            taken.performer,
+            _KeptSlot(config, taken, observer).fill,
+            transactional_id=transactional_id(config.mirror, RELEASING_SLOT),
+            transaction_timeout_ms=config.write.transaction_timeout_ms,
+            observer=observer,
         )
-        observations = Observations(config.tables, store=open_store(config.tables, writer, spark))
-        observations.run_started(owner.run_epoch, run, __version__)
-        outcome = "quarantine retry: failed"
-        try:
-            performer = TxnPerformer(owner, target, transaction_timeout_ms=config.write.transaction_timeout_ms, observer=observer)
-            recover(owner, performer, mirror=config.mirror, deadline=deadline)
-            slot = _KeptSlot(config, owner, target, run.run_id, observer)
-            releaser = Releaser(
-                owner,
-                performer,
-                slot.fill,
-                transactional_id=transactional_id(config.mirror, RELEASING_SLOT),
-                transaction_timeout_ms=config.write.transaction_timeout_ms,
-                observer=observer,
-            )
-            _release_all(releaser, Quarantine.open(config.tables, spark), selection)
-            owner.settle()
-            released = releaser.released
-            outcome = f"quarantine retry: {released.batch_count} batches released, {len(released.refused)} refused again"
-        finally:
-            observations.run_ended(owner.run_epoch, run, outcome)
+        _release_all(releaser, Quarantine.open(config.tables, spark), selection)
+        taken.owner.settle()
+        released = releaser.released
+        counts = f"{released.batch_count} batches released, {len(released.refused)} refused again"
+        taken.outcome = f"quarantine retry: {counts}"
     return released
 
 
@@ -122,9 +97,8 @@ def _release_all(releaser: Releaser, quarantine: Quarantine, selection: Selectio
 class _KeptSlot:
     """Fills a slot with batches of the quarantine, as a task does with those of the source."""
 
-    def __init__(self, config: MirrorConfig, owner: OffsetMapOwner, target: Cluster, run_id: str, observer: Observer) -> None:
-        self._config, self._owner, self._target = config, owner, target
-        self._run_id, self._observer = run_id, observer
+    def __init__(self, config: MirrorConfig, taken: TakenOver, observer: Observer) -> None:
+        self._config, self._taken, self._observer = config, taken, observer
 
     def fill(self, batches: Sequence[QuarantinedBatch], decision: int, deadline: Deadline) -> SlotResult:
         positions: dict[SourcePartition, int] = {}
@@ -132,7 +106,7 @@ class _KeptSlot:
             positions.setdefault(one.source, one.source_start)
         job = self._job(batches, positions, decision, deadline)
         readings = KeptReadings(batches)
-        return fill_slot(job, RELEASING_SLOT, readings, positions, self._target, deadline.sooner(job.time_left_ms))
+        return fill_slot(job, RELEASING_SLOT, readings, positions, self._taken.target, deadline.sooner(job.time_left_ms))
 
     def _job(
         self, batches: Sequence[QuarantinedBatch], positions: Mapping[SourcePartition, int], decision: int, deadline: Deadline
@@ -140,15 +114,15 @@ class _KeptSlot:
         config = self._config
         return SlotJob(
             mirror=config.mirror,
-            map_id=self._owner.map_id,
-            run_id=self._run_id,
+            map_id=self._taken.owner.map_id,
+            run_id=self._taken.run.run_id,
             decision=decision,
             source=config.source.client,
             target=config.target.client,
             routes={batches[0].source.topic: self._route(batches[0].target, deadline)},
             positions=positions,
             epoch_ends={},
-            target_ends=target_ends_of(self._owner.positions().values()),
+            target_ends=target_ends_of(self._taken.owner.positions().values()),
             isolation=config.read.isolation_level,
             fetch_bytes=config.read.fetch_bytes,
             in_flight_requests=config.write.in_flight_requests,
@@ -162,13 +136,13 @@ class _KeptSlot:
 
     def _route(self, target: TargetPartition, deadline: Deadline) -> RoutedTopic:
         """With the settings that the target topic has now. Raises ConfigError where it is not what was copied to before."""
-        found = self._target.metadata([target.topic], deadline).topics.get(target.topic)
+        found = self._taken.target.metadata([target.topic], deadline).topics.get(target.topic)
         if found is None or found.error_code or found.topic_id != target.topic_id:
             raise ConfigError(
                 f"target topic {target.topic} is not there any more, or was created again since its batches were quarantined: "
                 "export them instead"
             )
-        settings = self._target.topic_configs([target.topic], deadline)[target.topic]
+        settings = self._taken.target.topic_configs([target.topic], deadline)[target.topic]
         limits = BatchLimits(
             max_message_bytes=int(settings["max.message.bytes"]),
             isolation_level=self._config.read.isolation_level,

@@ -12,21 +12,15 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from shallow_mirror import __version__
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.txn import CoordinatorState, describe_txn
-from shallow_mirror.checkpoints.observation_stores import open_store
-from shallow_mirror.checkpoints.observations import Observations
 from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
-from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.checkpoints.schema import DecidedSegment
-from shallow_mirror.checkpoints.tables import choose_writer, open_writer
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOld, ConfigError
 from shallow_mirror.sinks.evidence import look_at_log, look_at_receipt, lost_ranges
-from shallow_mirror.sinks.recovery import TxnPerformer, recover
+from shallow_mirror.sinks.recovery import recover
 from shallow_mirror.sinks.resolve import (
     DecidedTxn,
     LogEvidence,
@@ -37,6 +31,7 @@ from shallow_mirror.sinks.resolve import (
     judge_log,
     judge_receipt,
 )
+from shallow_mirror.streaming.taken_over import taken_over
 from shallow_mirror.types import SourcePartition
 
 LOOK_MS = 20_000
@@ -177,22 +172,7 @@ def choose(
     if problems:
         raise ConfigError([*problems, f"slots that need one: {', '.join(map(str, sorted(open_slots))) or 'none'}"])
     chosen = {one.decided.txn: fate for slot, one in open_slots.items() if not slots or slot in slots}
-    deadline, run = Deadline.after_ms(CHOICE_MS, time.monotonic), RunIdentity.of_this_process()
-    writer = choose_writer(config.tables, config.tables_writer)
-    with closing(Cluster(config.source.client)) as source, closing(Cluster(config.target.client)) as target:
-        owner = OffsetMapOwner.take_over(
-            config.tables,
-            mirror=config.mirror,
-            source_cluster_id=source.cluster_id(deadline),
-            target_cluster_id=target.cluster_id(deadline),
-            run=run,
-            now_ms=lambda: int(time.time() * 1000),
-            writer=open_writer(config.tables, writer, spark),
-            slots=config.write.slots,
-        )
-        observations = Observations(config.tables, store=open_store(config.tables, writer, spark))
-        observations.run_started(owner.run_epoch, run, __version__)
-        performer = TxnPerformer(owner, target, transaction_timeout_ms=config.write.transaction_timeout_ms)
-        recover(owner, performer, mirror=config.mirror, deadline=deadline, choices=chosen)
-        names = ", ".join(txn.transactional_id for txn in chosen)
-        observations.run_ended(owner.run_epoch, run, f"recover: {names} {fate.value}")
+    deadline = Deadline.after_ms(CHOICE_MS, time.monotonic)
+    with taken_over(config, "recover", deadline, spark=spark) as taken:
+        recover(taken.owner, taken.performer, mirror=config.mirror, deadline=deadline, choices=chosen)
+        taken.outcome = f"recover: {', '.join(txn.transactional_id for txn in chosen)} {fate.value}"

@@ -1,0 +1,59 @@
+"""Driver: an operator's command as a run of the mirror: it takes the map over, as a start does, and is noted like one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from shallow_mirror import __version__
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.checkpoints.observation_stores import open_store
+from shallow_mirror.checkpoints.observations import Observations
+from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
+from shallow_mirror.checkpoints.recorded import RunIdentity
+from shallow_mirror.checkpoints.tables import choose_writer, open_writer
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.sinks.recovery import TxnPerformer
+from shallow_mirror.sinks.slot_task import Observer, observe_nothing
+
+
+@dataclass(slots=True)
+class TakenOver:
+    """`outcome` is what is noted of the run when it ends: to be set by whoever knows."""
+
+    run: RunIdentity
+    owner: OffsetMapOwner
+    performer: TxnPerformer
+    target: Cluster
+    outcome: str
+
+
+@contextmanager
+def taken_over(
+    config: MirrorConfig, command: str, deadline: Deadline, *, spark: Any, observer: Observer = observe_nothing
+) -> Iterator[TakenOver]:
+    """`spark`: the session of `session_for_tables`. Raises ConfigError, OffsetMapConflict, OutcomeUnknown, Retriable."""
+    writer, run = choose_writer(config.tables, config.tables_writer), RunIdentity.of_this_process()
+    with closing(Cluster(config.source.client)) as source, closing(Cluster(config.target.client)) as target:
+        owner = OffsetMapOwner.take_over(
+            config.tables,
+            mirror=config.mirror,
+            source_cluster_id=source.cluster_id(deadline),
+            target_cluster_id=target.cluster_id(deadline),
+            run=run,
+            now_ms=lambda: int(time.time() * 1000),
+            writer=open_writer(config.tables, writer, spark),
+            slots=config.write.slots,
+        )
+        observations = Observations(config.tables, store=open_store(config.tables, writer, spark))
+        observations.run_started(owner.run_epoch, run, __version__)
+        performer = TxnPerformer(owner, target, transaction_timeout_ms=config.write.transaction_timeout_ms, observer=observer)
+        taken = TakenOver(run, owner, performer, target, f"{command}: failed")
+        try:
+            yield taken
+        finally:
+            observations.run_ended(owner.run_epoch, run, taken.outcome)
