@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from shallow_mirror.errors import OutcomeUnknown
+from shallow_mirror.errors import OffsetMapConflict, OutcomeUnknown
 
 _log = logging.getLogger(__name__)
 
@@ -90,9 +90,12 @@ class LocalLog:
         return not _actions(commit) or not all(_is_whole_parquet(file, size) for file, size in self._added_by(commit))
 
     def _added_by(self, commit: Path) -> list[tuple[Path, int]]:
-        """Data files and their sizes."""
+        """Data files and their sizes. Raises OffsetMapConflict where a whole commit does not say them."""
         added = [one["add"] for one in _actions(commit) or () if "add" in one]
-        return [(self._table / unquote(one["path"]), one["size"]) for one in added]
+        try:
+            return [(self._table / unquote(one["path"]), int(one["size"])) for one in added]
+        except (KeyError, TypeError, ValueError) as error:
+            raise OffsetMapConflict(f"{commit} is no commit of a Delta table: a file lacks its path or size ({error!r})") from error
 
     def _set_aside(self, beginning: str) -> None:
         """Every file of that number, also checksums and hidden ones, so that the next commit of it starts afresh."""
@@ -114,7 +117,7 @@ def _actions(commit: Path) -> list[dict[str, Any]] | None:
     """None when a line is not a JSON object."""
     try:
         lines = [json.loads(line) for line in commit.read_text(encoding="utf-8").splitlines() if line.strip("\0 ")]
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return lines if all(isinstance(line, dict) for line in lines) else None
 

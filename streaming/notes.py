@@ -60,7 +60,7 @@ def read_note(path: Path | None) -> PlannerNote | None:
             lag_offsets=planning.parse_stream_offset(document["lag_offsets"]),
             ends=planning.parse_stream_offset(document["ends"]),
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
@@ -88,7 +88,7 @@ def read_measured(path: Path | None) -> Measured | None:
             bytes_per_offset={one: value for one, value in rows.items() if value > 0},
             bytes_per_s=None if rate is None else max(0.0, float(rate)),
         )
-    except (KeyError, TypeError, ValueError, IndexError):
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
         return None
 
 
@@ -105,5 +105,5 @@ def _write(path: Path | None, document: Mapping[str, Any]) -> None:
 def _read(path: Path | None) -> Any:
     try:
         return None if path is None else json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None

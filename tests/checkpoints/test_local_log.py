@@ -119,6 +119,17 @@ def test_a_damaged_commit_below_a_whole_one_is_no_power_failure(tmp_path: Path, 
     assert damaged.exists()
 
 
+@pytest.mark.parametrize("file", ['{"path": "part-0.parquet"}', '{"size": 5}', '{"path": "part-0.parquet", "size": null}', "7"])
+def test_a_whole_commit_that_does_not_say_its_files_is_no_power_failure(tmp_path: Path, file: str) -> None:
+    log_of(tmp_path).mkdir(parents=True)
+    commit = log_of(tmp_path) / f"{0:020}.json"
+    commit.write_text(f'{{"add": {file}}}')
+    age(commit)
+    with pytest.raises(OffsetMapConflict, match=f"{commit.name} is no commit of a Delta table: a file lacks its path or size"):
+        LocalLog(tmp_path / "offset_map").set_torn_aside()
+    assert commit.exists()
+
+
 def test_the_only_commit_half_written_is_a_map_that_never_was(tmp_path: Path) -> None:
     log_of(tmp_path).mkdir(parents=True)
     torn = log_of(tmp_path) / f"{0:020}.json"

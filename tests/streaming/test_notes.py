@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shallow_mirror.streaming.notes import PlannerNote, lag_behind, read_note, write_note
+from shallow_mirror.streaming.notes import PlannerNote, lag_behind, read_measured, read_note, write_note
 from shallow_mirror.types import SourcePartition
 
 A, B, NEW = (SourcePartition("orders", "idA", partition) for partition in range(3))
@@ -36,3 +36,11 @@ def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
     written = note(waiting_for="brokers", since_ms=7, lag_offsets={A: 3}, ends={A: 100, B: 40})
     write_note(tmp_path / "note.json", written)
     assert read_note(tmp_path / "note.json") == written
+
+
+@pytest.mark.parametrize("text", ["", "[" * 100_000, "[]", '{"at_ms": "x"}', '{"at_ms": 1e999}'])
+def test_a_damaged_note_or_measure_is_none(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "_planner.json"
+    path.write_text(text)
+    assert read_note(path) is None
+    assert read_measured(path) is None

@@ -91,7 +91,7 @@ def call(connection: Connection, api: str, deadline: Deadline, **fields: Any) ->
     is_flexible = api != _ALWAYS_HEADER_0 and request.flexible_version_q(version)
     try:
         return response_type[version].decode(bytes(frame[4 + _tag_section_bytes(frame[4:]) :] if is_flexible else frame[4:]))
-    except (IndexError, ValueError, struct.error, TypeError) as error:
+    except (IndexError, ValueError, struct.error, TypeError, OverflowError, AssertionError) as error:
         connection.close()
         raise Retriable("PROTOCOL", f"{connection.transport.peer} sent an unreadable answer to {api}: {error}") from error
 
