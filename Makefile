@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests chosen by PYTEST_ARGS may all be of the other kind: pytest's exit code 5.
 NONE_CHOSEN = $(if $(PYTEST_ARGS),|| test $$? -eq 5)
 .DEFAULT_GOAL := help
-.PHONY: help setup java links demo test long unit faults model check lint types contracts bench clean
+.PHONY: help setup java links demo test long unit faults model fuzz check lint types contracts bench clean
 
 help: ## say what there is
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -30,6 +30,9 @@ faults: setup java ## hours of faults on real brokers, and the table of what cam
 
 model: setup ## the protocol against a model of both systems: SCHEDULES=1000000 of crashes, races and lost messages
 	$(BIN)/python -m tests.model.run $(or $(SCHEDULES),1000000)
+
+fuzz: setup ## hostile bytes for every parser: MINUTES=10 in all; findings go to build/fuzz
+	PYTHONPATH=. $(BIN)/python -m tests.fuzz.run --minutes $(or $(MINUTES),10)
 
 check: setup lint types contracts ## the quick part, without Java: lint, types, import contracts and all but the thorough tests
 	$(BIN)/pytest -n 2 -m "not brokers and not spark and not thorough" $(PYTEST_ARGS) $(NONE_CHOSEN)

@@ -1,0 +1,126 @@
+"""Hostile inputs for all targets in turn, each in a process that may hang, die or ask for too much memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from tests.fuzz.child import Found, Progress
+from tests.fuzz.target import Target
+
+_POLL_S = 0.2
+_WALL_SHARE = 20
+"""An input that waits for something takes no CPU time: this many times its limit then passes by the clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Of one input: CPU seconds, and bytes of memory above what the process has without it."""
+
+    seconds: float
+    memory_bytes: int
+
+
+@dataclass(slots=True)
+class Campaign:
+    """`targets_module` is where the children find the targets."""
+
+    targets: Mapping[str, Target]
+    targets_module: str
+    bounds: Bounds
+    folder: Path
+    seed: int = 0
+    inputs: Counter[str] = field(default_factory=Counter)
+    seconds: Counter[str] = field(default_factory=Counter)
+    findings: dict[tuple[str, str, str], Path] = field(default_factory=dict)
+
+    def run(self, seconds: float, rounds: int) -> None:
+        """All targets get as much of the time; what one does not need is lost."""
+        slice_s = seconds / rounds / len(self.targets)
+        for _ in range(rounds):
+            for name in self.targets:
+                self.run_slice(name, slice_s)
+
+    def run_slice(self, name: str, seconds: float) -> None:
+        """Goes on behind an input that ended its process, until the time is over."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            before = time.monotonic()
+            is_whole = self._run_child(name, left)
+            self.seconds[name] += time.monotonic() - before  # type: ignore[assignment]
+            if is_whole:
+                return
+
+    def _run_child(self, name: str, seconds: float) -> bool:
+        """False where an input ended the process."""
+        with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
+            place, told = Path(scratch) / "number", Path(scratch) / "told"
+            progress, first = Progress(place), self.inputs[name]
+            progress.number = first - 1
+            arguments = [name, str(place), "--targets", self.targets_module, "--seed", str(self.seed), "--first", str(first)]
+            arguments += ["--seconds", str(seconds), "--memory", str(self.bounds.memory_bytes)]
+            with told.open("w") as out, (Path(scratch) / "errors").open("w+") as errors:
+                environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+                command = [sys.executable, "-m", "tests.fuzz.child", *arguments]
+                child = subprocess.Popen(command, stdout=out, stderr=errors, env=environment)
+                ended = self._ended(child, progress, first)
+                errors.seek(0)
+                said = errors.read()[-2_000:]
+            return self._take(name, progress.number, ended, said, told.read_text().splitlines())
+
+    def _ended(self, child: subprocess.Popen[bytes], progress: Progress, first: int) -> str:
+        """Empty when it ended by itself and well, else the kind of finding. What it does in front of the first input is not timed."""
+        process, watch = psutil.Process(child.pid), (-1, 0.0, 0.0)
+        while child.poll() is None:
+            try:
+                times = process.cpu_times()
+            except psutil.NoSuchProcess:
+                break
+            number, used, now = progress.number, times.user + times.system, time.monotonic()
+            if number != watch[0] or number < first:
+                watch = number, used, now
+            elif used - watch[1] > self.bounds.seconds or now - watch[2] > _WALL_SHARE * self.bounds.seconds:
+                child.kill()
+                child.wait()
+                return "hang"
+            time.sleep(_POLL_S)
+        return "" if child.wait() == 0 else "death"
+
+    def _take(self, name: str, number: int, ended: str, said: str, lines: list[str]) -> bool:
+        told = [json.loads(line) for line in lines]
+        for one in told:
+            if "kind" in one:
+                self._keep(name, Found(**one))
+        if ended:
+            what = f"more than {self.bounds.seconds} CPU seconds" if ended == "hang" else f"the process died: {said}"
+            self._keep(name, Found(ended, number, ended, what))
+        self.inputs[name] = number + 1
+        return not ended and not any(one.get("where") == "resident memory" for one in told)
+
+    def _keep(self, name: str, found: Found) -> None:
+        """The first of its kind and place: the input, and how to repeat it."""
+        key = (name, found.kind, found.where)
+        if key in self.findings:
+            return
+        data = self.targets[name].input(self.seed, found.number)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        stem = re.sub(r"[^a-z0-9]+", "-", f"{name} {found.kind}".lower()) + "-" + hashlib.sha256(data).hexdigest()[:8]
+        path = self.folder / f"{stem}.bin"
+        path.write_bytes(data)
+        again = f'.venv/bin/python -m tests.fuzz.run --repeat "{name}" {path}'
+        path.with_suffix(".txt").write_text(
+            f"{name}: {found.kind}, input {found.number} of seed {self.seed}\n{again}\n\n{found.what}\n"
+        )
+        self.findings[key] = path
+        print(f"FOUND {name}: {found.kind}, {found.where}\n  {again}", flush=True)

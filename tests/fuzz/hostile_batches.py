@@ -1,0 +1,126 @@
+"""Good batches and message sets to change, and what makes changed ones right again where that hides what lies behind."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import crc32c
+import numpy as np
+from tests.record_batches import batch, marker, message
+from tests.wire.test_golden import frame_of, names
+from tests.wire.test_legacy import message_set, wrapped
+from tests.wire.test_records import ENCODERS, full_record
+
+from shallow_mirror.wire.batch_index import index_batches
+from shallow_mirror.wire.fetch import parse_fetch_response
+from shallow_mirror.wire.header import BATCH_HEADER_BYTES, LOG_OVERHEAD
+
+WRAPPING = ["gzip", "snappy of Java", "snappy of librdkafka", "lz4"]
+"""Codecs of message sets."""
+
+_LEAST_LEGACY_BYTES = 18
+
+
+def captured() -> list[bytes]:
+    """Records of every partition of the captured Fetch answers."""
+    found = [bytes(one.records) for name in names("fetch-") for one in parse_fetch_response(frame_of(name)).partitions]
+    return [one for one in found if one]
+
+
+def captured_batches(codec: int | None = None) -> list[bytes]:
+    """One by one; of a codec."""
+    found = []
+    for records in captured():
+        index = index_batches(memoryview(records))
+        for start, size in zip(index.pos.tolist(), index.size_bytes.tolist(), strict=True):
+            if codec is None or records[start + 22] & 7 == codec:
+                found.append(records[start : start + size])
+    return sorted(set(found))
+
+
+def blocks() -> list[tuple[bytes, list[int], int]]:
+    """Opened records, their offset deltas, and attributes of a batch of them."""
+    headers: list[tuple[bytes, bytes | None]] = [(b"name", b"value"), (b"", None)]
+    made = []
+    for count, step, attributes in ((1, 1, 0), (3, 1, 0x08), (30, 3, 0), (70, 2, 0x08), (200, 1, 0x40)):
+        deltas = list(range(0, count * step, step))
+        records = [full_record(n, n * 77, b"key" if n % 2 else None, b"v" * (n % 90), headers * (n % 3)) for n in deltas]
+        made.append((b"".join(records), deltas, attributes))
+    return made
+
+
+def batches(name: str) -> list[bytes]:
+    codec, encode = ENCODERS[name]
+    made = [
+        batch(700, deltas=deltas, attributes=codec | attributes, max_timestamp=9_000, payload=encode(block))
+        for block, deltas, attributes in blocks()
+    ]
+    return [*made, *captured_batches(codec)[:4]]
+
+
+def opened_batches() -> list[bytes]:
+    """Header and records that are not compressed, whatever the header says: what `closed` makes a batch of."""
+    return [
+        batch(700, deltas=deltas, attributes=attributes, max_timestamp=9_000, payload=block)
+        for block, deltas, attributes in blocks()
+    ]
+
+
+def responses() -> list[bytes]:
+    """What a Fetch answer holds of a partition: transactions, markers, holes, all codecs, a partial last batch."""
+    producer = {"attributes": 0x10, "producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    txns = batch(0, 2, **producer) + batch(2, 1) + marker(3, 0, 7) + batch(4, 2, **producer) + marker(6, 1, 7)  # type: ignore[arg-type]
+    mixed = b"".join(batches(name)[2] for name in ENCODERS)
+    return [txns, mixed, txns + mixed[:-5], *captured()]
+
+
+def message_sets() -> list[bytes]:
+    written = [(n * 2, 1_000 + n, b"key" if n % 2 else None, b"value" * n) for n in range(9)]
+    return [message_set(written, magic=0), message_set(written, magic=1), message(5, magic=1) + batch(6, 3) + message(9, magic=0)]
+
+
+def wrappers() -> list[bytes]:
+    return [
+        wrapped(name, one, 16, magic=magic) + message(17, magic=magic)
+        for name in WRAPPING
+        for magic, one in enumerate(message_sets()[:2])
+    ]
+
+
+def with_right_checksum(data: bytes) -> bytes:
+    """One batch: its length, magic and CRC fit its bytes. Too short a header is filled up."""
+    made = bytearray(data.ljust(BATCH_HEADER_BYTES, b"\0"))
+    made[8:12] = struct.pack(">i", len(made) - LOG_OVERHEAD)
+    made[16] = 2
+    made[17:21] = struct.pack(">I", crc32c.crc32c(bytes(made[21:])))
+    return bytes(made)
+
+
+def closed(name: str, data: bytes) -> bytes:
+    """A batch of this codec and a right CRC around records that are not compressed."""
+    codec, encode = ENCODERS[name]
+    made = bytearray(data.ljust(BATCH_HEADER_BYTES, b"\0"))
+    made[22] = made[22] & ~7 | codec
+    return with_right_checksum(bytes(made[:BATCH_HEADER_BYTES]) + encode(bytes(made[BATCH_HEADER_BYTES:])))
+
+
+def with_right_message_checksums(data: bytes) -> bytes:
+    """A message set of which each entry's CRC fits its bytes, as far as its lengths lead."""
+    made, pos = bytearray(data), 0
+    while pos + _LEAST_LEGACY_BYTES <= len(made):
+        end = pos + LOG_OVERHEAD + struct.unpack_from(">i", made, pos + 8)[0]
+        if not pos + _LEAST_LEGACY_BYTES <= end <= len(made):
+            break
+        if made[pos + 16] < 2:
+            struct.pack_into(">I", made, pos + 12, zlib.crc32(made[pos + 16 : end]))
+        pos = end
+    return bytes(made)
+
+
+def split(data: bytes) -> list[bytes]:
+    """The whole batches that the index finds."""
+    index = index_batches(memoryview(data))
+    starts, sizes = index.pos.tolist(), index.size_bytes.tolist()
+    assert np.array_equal(index.pos[1:], (index.pos + index.size_bytes)[:-1])
+    return [data[start : start + size] for start, size in zip(starts, sizes, strict=True)]

@@ -1,0 +1,80 @@
+"""Answers of brokers: our own parsers of Fetch and Produce, and kafka-python's of everything else, behind `messages.call`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from tests.fakes.replayed import NEVER, answer_frame, replayed_connection
+from tests.fuzz.target import Target
+from tests.wire.test_fetch_and_produce import A_UUID, fetch_answer, produce_answer
+from tests.wire.test_golden import frame_of, names
+
+from shallow_mirror.broker import messages
+from shallow_mirror.errors import Retriable
+from shallow_mirror.wire.fetch import API_VERSION_BY_ID, TopicNames, parse_fetch_response
+from shallow_mirror.wire.primitives import WireError
+from shallow_mirror.wire.produce import parse_produce_response
+
+
+def fetch(names: TopicNames | None, data: bytes) -> None:
+    for one in parse_fetch_response(memoryview(data), names).partitions:
+        assert len(one.records) + 16 * len(one.aborted) <= len(data)
+
+
+def produce(data: bytes) -> None:
+    answer = parse_produce_response(memoryview(data))
+    assert 5 * sum(len(one.record_errors) for one in answer.partitions) <= len(data)
+
+
+def call(api: str, data: bytes) -> None:
+    """The answer's length and correlation id are right."""
+    connection = replayed_connection(answer_frame(1, data))
+    assert messages.call(connection, api, NEVER) is not None
+
+
+def frames(data: bytes) -> None:
+    """A stream of frames to one connection, whatever they say of their length."""
+    connection = replayed_connection(data)
+    while True:
+        connection.send(connection.next_correlation_id(), [], NEVER)
+        connection.receive(NEVER)
+
+
+def filled(structure: Any, version: int, entries: int) -> dict[str, Any]:
+    """Fields of a kafka-python structure that are arrays, of `entries` each; the rest is as it is by default."""
+    arrays = [(name, one) for name, one in structure.fields.items() if one.is_array() and one.for_version_q(version)]
+    return {name: [_entry(one.array_of, version, entries)] * entries for name, one in arrays}
+
+
+def _entry(one: Any, version: int, entries: int) -> Any:
+    if one.is_struct():
+        return one.data_class(version=version, **filled(one, version, entries))
+    return {"string": "name", "uuid": A_UUID}.get(one.type_str, 1)
+
+
+def answers(api: str) -> list[bytes]:
+    """Without entries, and with one and two in every array."""
+    request, response, version = messages._USED[api]
+    tags = b"" if api == "ApiVersions" or not request[version].flexible_version_q(version) else b"\x00"
+    made = [response[version](**filled(response[version]._struct, version, entries)) for entries in range(3)]
+    return [tags + bytes(one.encode()) for one in made]
+
+
+def _golden(start: str) -> list[bytes]:
+    return [bytes(frame_of(name)) for name in names(start)]
+
+
+def _callers() -> list[Target]:
+    runs: list[tuple[str, Callable[[bytes], None]]] = [(api, partial(call, api)) for api in messages._USED]
+    return [Target(f"answer to {api}", answers(api), run, (Retriable,)) for api, run in runs]
+
+
+ANSWERS = [
+    Target("fetch by name", [*_golden("fetch-"), fetch_answer()], partial(fetch, None), (WireError,)),
+    Target("fetch by id", [fetch_answer(API_VERSION_BY_ID)], partial(fetch, {A_UUID.bytes: "a"}), (WireError,)),
+    Target("produce", [*_golden("produce-"), produce_answer()], produce, (WireError,)),
+    Target("frames", [answer_frame(1, b"abc") + answer_frame(2, b"")], frames, (Retriable,)),
+    *_callers(),
+]

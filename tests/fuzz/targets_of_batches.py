@@ -1,0 +1,206 @@
+"""Record batches and message sets, from the index of a Fetch answer to the batches that are sent."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+
+import numpy as np
+from tests.fuzz.hostile_batches import (
+    WRAPPING,
+    batches,
+    captured_batches,
+    closed,
+    message_sets,
+    opened_batches,
+    responses,
+    with_right_checksum,
+    with_right_message_checksums,
+    wrappers,
+)
+from tests.fuzz.target import PLACE, Target, chance_of
+from tests.record_batches import marker
+from tests.wire.test_legacy import wrapped
+from tests.wire.test_records import ENCODERS
+
+from shallow_mirror.errors import BatchRefused, CorruptBatch
+from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy
+from shallow_mirror.wire.admission import Admission, Verdict, admit, kind_of
+from shallow_mirror.wire.batch_index import BatchIndex, index_batches
+from shallow_mirror.wire.crc import payload_crcs, verify_crc, verify_crcs
+from shallow_mirror.wire.legacy import convert_legacy
+from shallow_mirror.wire.markers import parse_marker
+from shallow_mirror.wire.outgoing import make_outgoing
+from shallow_mirror.wire.rebuild import rebuild
+from shallow_mirror.wire.record_spans import find_spans
+from shallow_mirror.wire.records import OPENED_FETCHES, open_batch, unpack_batch
+from shallow_mirror.wire.restamp import restamp
+
+FETCH_BYTES = 1 << 20
+MAX_OPENED_BYTES = OPENED_FETCHES * FETCH_BYTES
+REFUSALS = (CorruptBatch, BatchRefused)
+
+
+def index(data: bytes) -> BatchIndex:
+    found = index_batches(memoryview(data))
+    assert 0 <= found.consumed_bytes <= len(data)
+    assert int(found.size_bytes.sum()) == found.consumed_bytes
+    assert len(payload_crcs(found.headers)) == len(verify_crcs(memoryview(data), found.pos, found.headers)) == len(found)
+    return found
+
+
+def indexed(data: bytes) -> None:
+    index(data)
+
+
+def markers(data: bytes) -> None:
+    parse_marker(memoryview(data))
+
+
+def limits_of(data: bytes) -> BatchLimits:
+    chance = chance_of(data)
+    return BatchLimits(
+        max_message_bytes=chance.choice([200, 2_000, 1 << 20]),
+        isolation_level=chance.choice(list(IsolationLevel)),
+        log_append_time=chance.choice(list(LogAppendTimePolicy)),
+    )
+
+
+def admitted(data: bytes, found: BatchIndex, records: memoryview, position: int) -> Admission:
+    chance = chance_of(data)
+    bases = found.headers["base_offset"].tolist() or [0]
+    return admit(
+        found,
+        records,
+        topic_partition=PLACE,
+        position=position,
+        range_end=chance.choice([*bases, 1 << 62]),
+        aborted=[(chance.choice([7, -1, 1 << 62]), chance.choice(bases)) for _ in range(chance.randrange(4))],
+        limits=limits_of(data),
+    )
+
+
+def position_of(data: bytes, found: BatchIndex) -> int:
+    chance = chance_of(data)
+    return max(0, chance.choice([0, *(found.headers["base_offset"].tolist()), *(found.last_offset.tolist())]))
+
+
+def admission(data: bytes) -> None:
+    found, records = index(data), memoryview(bytearray(data))
+    position = position_of(data, found)
+    made = admitted(data, found, records, position)
+    assert len(made.verdicts) == len(found)
+    assert made.next_position >= position
+    assert [one.index for one in made.refusals] == np.flatnonzero(made.verdicts == Verdict.REFUSE).tolist()
+    assert [one.index for one in made.rebuilds] == np.flatnonzero(made.verdicts == Verdict.REBUILD).tolist()
+    for i in np.flatnonzero(made.verdicts != Verdict.BEYOND).tolist():
+        kind_of(made, i)
+
+
+def copied(data: bytes) -> None:
+    """All that a task does with a partition's part of an answer. What is refused by its header is not sent."""
+    found, records = index(data), memoryview(bytearray(data))
+    position = position_of(data, found)
+    made = admitted(data, found, records, position)
+    outgoing = make_outgoing(
+        found, records, made, topic_partition=PLACE, position=position, limits=limits_of(data), max_opened_bytes=MAX_OPENED_BYTES
+    )
+    chosen = outgoing.chosen
+    sent = outgoing.index
+    was_right = verify_crcs(outgoing.records, sent.pos[chosen], sent.headers[chosen])
+    following = restamp(outgoing.records, sent, chosen, producer_id=7, producer_epoch=1, first_sequence=2**31 - 3)
+    assert 0 <= following < 1 << 31
+    after = index_batches(outgoing.records)
+    assert len(after) == len(sent)
+    assert (after.headers["base_offset"][chosen] == 0).all()
+    assert np.array_equal(verify_crcs(outgoing.records, after.pos[chosen], after.headers[chosen]), was_right)
+    assert not (after.headers["attributes"][chosen] & ~0x17).any()
+
+
+def opened(data: bytes) -> None:
+    """One batch: as many records as it says, offsets rising, and the arrays tell the same."""
+    raw = memoryview(with_right_checksum(data))
+    offsets = []
+    try:
+        offsets = [one.offset for one in open_batch(raw, PLACE, max_bytes=MAX_OPENED_BYTES)]
+    finally:
+        unpacked = unpack_batch(raw, PLACE, max_bytes=MAX_OPENED_BYTES)
+        told = [one for spans in find_spans(unpacked) for one in (spans.offset_delta + unpacked.header["base_offset"]).tolist()]
+    assert told == offsets
+    assert len(offsets) == unpacked.header["records_count"]
+    assert all(before < after for before, after in itertools.pairwise(offsets))
+
+
+def rebuilt(raw: bytes) -> None:
+    """Every batch is whole, has a right CRC and offsets without holes; no record from the position on is lost or changed."""
+    header = index_batches(memoryview(raw)).headers
+    base = int(header["base_offset"][0]) if len(header) else 0
+    position = base + chance_of(raw).choice([0, 0, 1, 5, -7])
+    limits = limits_of(raw)
+    made = rebuild(memoryview(raw), PLACE, position=position, limits=limits, max_opened_bytes=MAX_OPENED_BYTES)
+    again = index(b"".join(made.batches))
+    assert (again.stop, again.headers["records_count"].tolist()) == (None, list(made.counts))
+    assert sum(made.counts) == len(made.offsets)
+    assert all(verify_crc(memoryview(one)) and len(one) <= limits.max_message_bytes for one in made.batches)
+    found = []
+    for one in made.batches:
+        records = list(open_batch(memoryview(one), PLACE, max_bytes=MAX_OPENED_BYTES))
+        assert [record.offset for record in records] == list(range(len(records)))
+        found += [(record.timestamp_ms, record.key, record.value, record.headers) for record in records]
+    keeps = limits.log_append_time is LogAppendTimePolicy.KEEP
+    source = with_right_checksum(raw[:22] + bytes([raw[22] & (0xFF if keeps else ~0x08)]) + raw[23:])
+    kept = [one for one in open_batch(memoryview(source), PLACE, max_bytes=MAX_OPENED_BYTES) if one.offset >= position]
+    assert made.offsets.tolist() == [one.offset for one in kept]
+    assert found == [(one.timestamp_ms, one.key, one.value, one.headers) for one in kept]
+
+
+def rebuilt_behind_the_checksum(data: bytes) -> None:
+    rebuilt(with_right_checksum(data))
+
+
+def rebuilt_behind_the_codec(name: str, data: bytes) -> None:
+    rebuilt(closed(name, data))
+
+
+def converted(data: bytes) -> None:
+    """Whole batches of magic 2 with right CRCs in front of the failure, in the order of their offsets."""
+    made = convert_legacy(memoryview(bytearray(data)), PLACE, max_opened_bytes=MAX_OPENED_BYTES)
+    assert made.failure is None or isinstance(made.failure, REFUSALS), repr(made.failure)
+    index(bytes(made.records))
+
+
+def converted_behind_the_checksums(data: bytes) -> None:
+    converted(with_right_message_checksums(data))
+
+
+def converted_behind_the_codec(name: str, data: bytes) -> None:
+    """What is inside a wrapper becomes one good batch, or is refused."""
+    for magic in (0, 1):
+        raw = wrapped(name, with_right_message_checksums(data), chance_of(data).choice([0, 16, 1 << 40]), magic=magic)
+        made = convert_legacy(memoryview(bytearray(raw)), PLACE, max_opened_bytes=MAX_OPENED_BYTES)
+        assert made.failure is None or isinstance(made.failure, REFUSALS), repr(made.failure)
+        if made.failure is None:
+            (one,) = index(bytes(made.records)).pos.tolist()
+            assert verify_crc(made.records[one:])
+            records = list(open_batch(made.records, PLACE, max_bytes=MAX_OPENED_BYTES))
+            assert len(records) >= 1
+        else:
+            assert len(made.records) == 0
+
+
+BATCHES = [
+    Target("batch index", responses(), indexed),
+    Target("control batch", [marker(3, 0, 7), marker(9, 1, 1 << 60)], markers, (ValueError,)),
+    Target("admission", responses(), admission),
+    Target("copy", responses(), copied, REFUSALS),
+    Target("open batch", [one for name in ENCODERS for one in batches(name)], opened, REFUSALS),
+    Target("rebuild", captured_batches(), rebuilt, REFUSALS),
+    *(Target(f"rebuild {name}", batches(name), rebuilt_behind_the_checksum, REFUSALS) for name in ENCODERS),
+    *(
+        Target(f"rebuild records in {name}", opened_batches(), partial(rebuilt_behind_the_codec, name), REFUSALS)
+        for name in ENCODERS
+    ),
+    Target("old formats", [*message_sets(), *wrappers()], converted),
+    Target("old formats, right CRCs", [*message_sets(), *wrappers()], converted_behind_the_checksums),
+    *(Target(f"old formats in {name}", message_sets()[:2], partial(converted_behind_the_codec, name)) for name in WRAPPING),
+]

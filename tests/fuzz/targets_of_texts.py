@@ -1,0 +1,117 @@
+"""Texts: what lies in a consumer group, in Spark's checkpoint, beside it, and in the log of a Delta table."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.fuzz.target import Target
+
+from shallow_mirror.broker.txn import _parse_receipt
+from shallow_mirror.checkpoints import local_log
+from shallow_mirror.checkpoints.recorded import Recorded, RunIdentity
+from shallow_mirror.errors import ConfigError, OffsetMapConflict
+from shallow_mirror.streaming import notes
+from shallow_mirror.streaming.planning import Measured, build_stream_offset, parse_stream_offset
+from shallow_mirror.types import SourcePartition
+
+OFFSETS = {
+    SourcePartition("orders", "AAAAAAAAAAAAAAAAAAAAAQ", 0): 12,
+    SourcePartition("a.b", "AAAAAAAAAAAAAAAAAAAAAg", 11): 1 << 40,
+}
+RECORDED = Recorded(
+    version=(3 << 32) | 4,
+    run=RunIdentity(run_id="3e0b5b3c", host="here", pid=12, started_at_ms=1_700_000_000_000),
+    micro_batch=7,
+    unsettled_micro_batch=7,
+)
+
+
+def _document(data: bytes) -> Any:
+    """What others have read for us; None where that failed."""
+    try:
+        return json.loads(data.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+
+
+def receipt(data: bytes) -> None:
+    found = _parse_receipt(data.decode("utf-8", "replace"), "mirror-0")
+    assert isinstance(found.decision, int)
+
+
+def stream_offset(data: bytes) -> None:
+    """What was understood is written, and understood, alike."""
+    found = parse_stream_offset(_document(data))
+    assert all(offset >= 0 and one.partition >= 0 for one, offset in found.items())
+    assert parse_stream_offset(build_stream_offset(found)) == found
+
+
+def recorded(data: bytes) -> None:
+    metadata = _document(data)
+    if isinstance(metadata, dict) and all(isinstance(one, str) for one in metadata.values()):
+        found = Recorded.from_metadata(5, metadata)
+        assert Recorded.from_metadata(5, found.metadata()) == found
+
+
+def _written(data: bytes, folder: str, name: str) -> Path:
+    path = Path(folder) / name
+    path.write_bytes(data)
+    return path
+
+
+def note(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        found = notes.read_note(_written(data, folder, "_planner.json"))
+    assert found is None or notes.lag_behind(found, OFFSETS, 0) is None or found.waiting_for is None
+
+
+def measured(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        found = notes.read_measured(_written(data, folder, "_measured.json"))
+    if found is not None:
+        assert not any(math.isnan(one) or one <= 0 for one in found.bytes_per_offset.values())
+
+
+def commit(data: bytes) -> None:
+    """A commit of a local table is whole or half-written, and nothing else."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "_delta_log").mkdir()
+        path = _written(data, folder, f"_delta_log/{0:020}.json")
+        log = local_log.LocalLog(Path(folder))
+        log._is_torn(path)
+
+
+def _texts() -> dict[str, list[bytes]]:
+    fields = {"v": 1, "producer_id": 7, "producer_epoch": 0, "decision": 12, "map": "m", "run": "r"}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "note"
+        offsets = {"waiting_for": None, "since_ms": None, "lag_offsets": OFFSETS, "ends": OFFSETS}
+        notes.write_note(path, notes.PlannerNote(at_ms=5, **offsets))  # type: ignore[arg-type]
+        written_note = path.read_bytes()
+        notes.write_measured(path, Measured(bytes_per_offset=dict.fromkeys(OFFSETS, 12.5), bytes_per_s=1e6))
+        written_measured = path.read_bytes()
+    actions = [{"commitInfo": {"operation": "WRITE"}}, {"add": {"path": "part-0.parquet", "size": 12, "dataChange": True}}]
+    return {
+        "receipt": [json.dumps(fields).encode(), b"[" * 5_000],
+        "stream offset": [json.dumps(build_stream_offset(OFFSETS)).encode(), b"[" * 5_000],
+        "recorded": [json.dumps(RECORDED.metadata()).encode()],
+        "note": [written_note, b"[" * 5_000],
+        "measured": [written_measured, b"[" * 5_000],
+        "commit": ["\n".join(json.dumps(one) for one in actions).encode(), b"[" * 5_000],
+    }
+
+
+_CORPUS = _texts()
+
+TEXTS = [
+    Target("receipt", _CORPUS["receipt"], receipt, (ConfigError,)),
+    Target("stream offset", _CORPUS["stream offset"], stream_offset, (ValueError,)),
+    Target("recorded version", _CORPUS["recorded"], recorded, (OffsetMapConflict,)),
+    Target("planner's note", _CORPUS["note"], note),
+    Target("measured speeds", _CORPUS["measured"], measured),
+    Target("commit of a local table", _CORPUS["commit"], commit, (OffsetMapConflict,)),
+]
