@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
+import struct
 
 from shallow_mirror.wire.crc import crc32c
-from shallow_mirror.wire.header import BATCH_HEADER_BYTES, CRC_START, HEADER, LOG_OVERHEAD, MAGIC, NO_PRODUCER_ID
+from shallow_mirror.wire.header import BATCH_HEADER_BYTES, LOG_OVERHEAD, MAGIC, NO_PRODUCER_ID
 
+_IN_FRONT_OF_CRC = struct.Struct(">qiib")
+_CRC = struct.Struct(">I")
+_COVERED = struct.Struct(">hiqqqhii")
 _NO_EPOCH = _NO_SEQUENCE = -1
 
 
@@ -21,13 +24,16 @@ def build_batch(
     base_offset: int = 0,
 ) -> bytes:
     """`payload` are the records, compressed as `attributes` say."""
-    header = np.zeros(1, HEADER)
-    header["base_offset"] = base_offset
-    header["batch_length"] = BATCH_HEADER_BYTES - LOG_OVERHEAD + len(payload)
-    header["partition_leader_epoch"] = header["producer_epoch"] = _NO_EPOCH
-    header["magic"], header["attributes"] = MAGIC, attributes
-    header["last_offset_delta"], header["records_count"] = last_offset_delta, records_count
-    header["base_timestamp"], header["max_timestamp"] = base_timestamp, max_timestamp
-    header["producer_id"], header["base_sequence"] = NO_PRODUCER_ID, _NO_SEQUENCE
-    header["crc"] = crc32c(payload, crc32c(header.tobytes()[CRC_START:]))
-    return b"".join((header.tobytes(), payload))
+    covered = _COVERED.pack(
+        attributes,
+        last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        NO_PRODUCER_ID,
+        _NO_EPOCH,
+        _NO_SEQUENCE,
+        records_count,
+    )
+    length = BATCH_HEADER_BYTES - LOG_OVERHEAD + len(payload)
+    in_front = _IN_FRONT_OF_CRC.pack(base_offset, length, _NO_EPOCH, MAGIC)
+    return b"".join((in_front, _CRC.pack(crc32c(payload, crc32c(covered))), covered, payload))

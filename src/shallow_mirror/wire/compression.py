@@ -32,7 +32,8 @@ _GZIP_FRAMING = 31
 _ZSTD_LEVEL = 1
 """Twice as fast as Java's default of 3, for one or two percent more bytes."""
 
-_LEAST_ZSTD_READ_BYTES = 1 << 16
+_LEAST_READ_BYTES = 1 << 16
+_USUAL_LZ4_RATIO = 4
 
 _LZ4_FLAGS_POS = 4
 _32_BITS = (1 << 32) - 1
@@ -72,7 +73,34 @@ def _gzip(block: memoryview, max_bytes: int) -> bytes:
 
 def _lz4(block: memoryview, max_bytes: int) -> bytes:
     frame = _library("lz4.frame")
-    return _frames(block, max_bytes, frame.LZ4FrameDecompressor, (RuntimeError, EOFError, ValueError))
+    return _frames(block, max_bytes, lambda: _Lz4Decoder(frame.LZ4FrameDecompressor()), (RuntimeError, EOFError, ValueError))
+
+
+class _Lz4Decoder:
+    """The library takes memory for the most that may come out at once: so that is what a frame is likely to hold, then more."""
+
+    def __init__(self, decoder: Any) -> None:
+        self._decoder = decoder
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._decoder.eof)
+
+    @property
+    def unused_data(self) -> bytes | None:
+        found: bytes | None = self._decoder.unused_data
+        return found
+
+    def decompress(self, data: memoryview | bytes, most_bytes: int) -> bytes:
+        out: list[bytes] = []
+        at_once = max(_USUAL_LZ4_RATIO * len(data), _LEAST_READ_BYTES)
+        while most_bytes:
+            out.append(self._decoder.decompress(data, min(at_once, most_bytes)))
+            if self._decoder.eof or not out[-1]:
+                break
+            most_bytes -= len(out[-1])
+            at_once, data = 2 * at_once, b""
+        return out[0] if len(out) == 1 else b"".join(out)
 
 
 def _frames(block: memoryview, max_bytes: int, new_decoder: Callable[[], Any], errors: tuple[type[Exception], ...]) -> bytes:
@@ -93,7 +121,7 @@ def _frames(block: memoryview, max_bytes: int, new_decoder: Callable[[], Any], e
             raise BadBlock("it ends in the middle of a frame")
         rest = decoder.unused_data or b""
         if not rest:
-            return b"".join(out)
+            return out[0] if len(out) == 1 else b"".join(out)
     raise BadBlock(f"it has more than {_MAX_FRAMES} frames")
 
 
@@ -105,7 +133,7 @@ def _zstd(block: memoryview, max_bytes: int) -> bytes:
     left_bytes = max_bytes
     try:
         with decoder.stream_reader(block, read_across_frames=True) as reader:
-            while chunk := reader.read(min(max(len(block), _LEAST_ZSTD_READ_BYTES), left_bytes + 1)):
+            while chunk := reader.read(min(max(len(block), _LEAST_READ_BYTES), left_bytes + 1)):
                 out.append(chunk)
                 left_bytes -= len(chunk)
                 if left_bytes < 0:

@@ -13,19 +13,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from shallow_mirror.errors import BatchRefused, CorruptBatch
 from shallow_mirror.types import BatchLimits, LogAppendTimePolicy, TopicPartition
 from shallow_mirror.wire.batch_builder import build_batch
 from shallow_mirror.wire.compression import compress
 from shallow_mirror.wire.crc import verify_crc
-from shallow_mirror.wire.record_spans import Longs, RecordSpans, find_spans
+from shallow_mirror.wire.record_spans import RecordSpans, find_spans
 from shallow_mirror.wire.records import UnpackedBatch, unpack_batch
-
-_MOST_VARINT_BYTES = 10
-
-Unsigned = npt.NDArray[np.uint64]
+from shallow_mirror.wire.renumbered import renumbered
+from shallow_mirror.wire.varints import Longs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,13 +91,13 @@ class _Writer:
             yield from self._that_fit(part)
 
     def _batch(self, spans: RecordSpans) -> bytes:
-        deltas = spans.timestamp_delta if self._append_time_ms is None else np.zeros(len(spans), np.int64)
-        payload = compress(_renumbered(self._source, spans, deltas), self._opened.codec)
+        has_times = self._append_time_ms is None
+        payload = compress(renumbered(self._source, spans, has_times=has_times), self._opened.codec)
         return build_batch(
             payload,
             attributes=self._opened.codec,
             base_timestamp=self._base_timestamp,
-            max_timestamp=self._base_timestamp + int(deltas.max()),
+            max_timestamp=self._base_timestamp + (int(spans.timestamp_delta.max()) if has_times else 0),
             records_count=len(spans),
             last_offset_delta=len(spans) - 1,
         )
@@ -118,61 +115,12 @@ class _Writer:
 
 def _cut(spans: RecordSpans, parts: int) -> Iterator[RecordSpans]:
     """About `parts` parts of about as many bytes each; two at the least where two are asked for and there are two records."""
+    if parts <= 1:
+        yield spans
+        return
     count, first = len(spans), int(spans.start[0])
-    wanted = first + np.arange(1, parts) * (int(spans.end[-1]) - first) // max(1, parts)
+    wanted = first + np.arange(1, parts) * (int(spans.end[-1]) - first) // parts
     inner = np.clip(np.searchsorted(spans.end, wanted), min(1, count - 1), count - 1)
     bounds = np.unique(np.concatenate(([0], inner, [count]))).tolist()
     for start, end in itertools.pairwise(bounds):
         yield spans.part(start, end)
-
-
-def _renumbered(source: memoryview, spans: RecordSpans, timestamp_deltas: Longs) -> memoryview:
-    """The records with these timestamp deltas, offset deltas 0 .. n-1 and attributes 0."""
-    times, numbers = _zigzag(timestamp_deltas), _zigzag(np.arange(len(spans)))
-    time_bytes, number_bytes = _varint_bytes(times), _varint_bytes(numbers)
-    lengths = _zigzag(1 + time_bytes + number_bytes + spans.end - spans.tail)
-    length_bytes = _varint_bytes(lengths)
-    head_bytes = length_bytes + 1 + time_bytes + number_bytes
-    ends = np.cumsum(head_bytes + spans.end - spans.tail)
-    tails = ends - (spans.end - spans.tail)
-    out = np.empty(int(ends[-1]), np.uint8)
-    _copy_tails(source, spans, memoryview(out.data), tails)
-    heads = tails - head_bytes
-    _put_varints(out, heads, lengths, length_bytes)
-    out[heads + length_bytes] = 0
-    _put_varints(out, heads + length_bytes + 1, times, time_bytes)
-    _put_varints(out, tails - number_bytes, numbers, number_bytes)
-    return memoryview(out.data)
-
-
-def _copy_tails(source: memoryview, spans: RecordSpans, out: memoryview, tails: Longs) -> None:
-    """Neighbours that move by as much are copied at once, with what lies between them, which is overwritten then."""
-    shifts = tails - spans.tail
-    firsts = np.flatnonzero(np.diff(shifts, prepend=shifts[0] - 1))
-    lasts = np.append(firsts[1:], len(spans)) - 1
-    runs = zip(spans.tail[firsts].tolist(), spans.end[lasts].tolist(), tails[firsts].tolist(), strict=True)
-    for start, end, at in runs:
-        out[at : at + end - start] = source[start:end]
-
-
-def _zigzag(values: Longs) -> Unsigned:
-    return np.asarray((values << 1) ^ (values >> 63)).view(np.uint64)
-
-
-def _varint_bytes(values: Unsigned) -> Longs:
-    sizes = np.ones(len(values), np.int64)
-    largest = int(values.max())
-    for place in range(1, _MOST_VARINT_BYTES):
-        if largest >> (7 * place) == 0:
-            break
-        sizes += values >= np.uint64(1 << (7 * place))
-    return sizes
-
-
-def _put_varints(out: npt.NDArray[np.uint8], at: Longs, values: Unsigned, sizes: Longs) -> None:
-    least = int(sizes.min())
-    for place in range(int(sizes.max())):
-        rows = slice(None) if place < least else sizes > place
-        group = (values[rows] >> np.uint64(7 * place)).astype(np.uint8) & 0x7F
-        more = (sizes[rows] > place + 1).view(np.uint8) << 7
-        out[at[rows] + place] = group | more

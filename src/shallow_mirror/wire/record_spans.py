@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from shallow_mirror.wire.records import UnpackedBatch, parse_record, read_varint
+from shallow_mirror.wire.records import MAX_LONG, MIN_LONG, UnpackedBatch, parse_record, read_varint
+from shallow_mirror.wire.varints import Longs, VarintReader
 
 MOST_RECORDS = 1 << 16
 """In one part, which bounds memory: about 150 bytes a record while it is made."""
@@ -21,21 +21,19 @@ MOST_RECORDS = 1 << 16
 _FEW = 16
 """Fewer records than that cost less one by one than as arrays."""
 
-_MOST_VARINT_BYTES = 10
-
-Longs = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-Octets = npt.NDArray[np.uint8]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordSpans:
     """Neighbouring records of one block, int64[n] each. A record is the bytes [start, end), without a gap to the next one.
 
-    Behind its length, attributes and both deltas comes what no rewrite changes: [tail, end).
+    [start, attributes) is its length, [time, number) and [number, tail) its timestamp and offset deltas. Behind them comes
+    what no rewrite changes: [tail, end).
     """
 
     start: Longs
+    attributes: Longs
+    time: Longs
+    number: Longs
     tail: Longs
     end: Longs
     timestamp_delta: Longs
@@ -46,20 +44,18 @@ class RecordSpans:
 
     def part(self, first: int, behind_last: int) -> RecordSpans:
         """Records [first, behind_last)."""
-        chosen = slice(first, behind_last)
-        columns = (self.start, self.tail, self.end, self.timestamp_delta, self.offset_delta)
-        return RecordSpans(*(column[chosen] for column in columns))
+        return RecordSpans(*(getattr(self, column)[first:behind_last] for column in self.__slots__))
 
 
 def find_spans(batch: UnpackedBatch) -> Iterator[RecordSpans]:
     """All records of the batch, MOST_RECORDS at a time. Raises CorruptBatch."""
     whole = batch.block.obj
     block = whole if isinstance(whole, bytes) and len(whole) == len(batch.block) else bytes(batch.block)
-    raw = np.frombuffer(block, np.uint8)
+    reader = VarintReader(block)
     pos, found, before = 0, 0, -1
     while pos < len(block):
         starts, pos = _starts(block, pos)
-        spans = _spans(batch, raw, starts, pos, before)
+        spans = _spans(batch, reader, starts, pos, before)
         found += len(starts)
         if spans is None or found > batch.header["records_count"]:
             raise _what_is_wrong(batch)
@@ -97,40 +93,66 @@ def _starts(block: bytes, pos: int) -> tuple[Longs, int]:
     return np.array(starts, np.int64), min(pos, behind + 1)
 
 
-def _spans(batch: UnpackedBatch, raw: Octets, start: Longs, behind_last: int, before: int) -> RecordSpans | None:
-    """None where any rule does not hold. Positions are checked at the end only: reading stays within the block."""
+def _spans(batch: UnpackedBatch, reader: VarintReader, start: Longs, behind_last: int, before: int) -> RecordSpans | None:
+    """None where any rule does not hold. What was read is checked before it is gone by: reading stays within the block."""
     end = np.append(start[1:], behind_last)
-    length, pos, ok = _varints(raw, start)
-    ok &= (length >= 0) & (pos + length == end) & (end <= len(raw))
-    timestamp_delta, pos, fine = _varints(raw, pos + 1)
-    ok &= fine
-    offset_delta, tail, fine = _varints(raw, pos)
-    ok &= fine
-    pos = tail
-    for _ in ("key", "value"):
-        length, pos, fine = _varints(raw, pos)
-        ok &= fine & (length >= -1) & (length <= end - pos)
-        pos = pos + np.clip(length, 0, len(raw))
-    count, pos, fine = _varints(raw, pos)
-    ok &= fine & (count >= 0) & (count <= end - pos) & ((count > 0) | (pos == end))
-    ok &= np.diff(offset_delta, prepend=before) > 0
-    ok &= offset_delta <= batch.header["last_offset_delta"]
-    ok &= (batch.append_time_ms is not None) | _is_sum_in_range(batch.header["base_timestamp"], timestamp_delta)
-    if not ok.all() or not _have_whole_headers(batch, raw, start, pos, end, count):
+    if behind_last > reader.size:
         return None
-    return RecordSpans(start, tail, end, timestamp_delta, offset_delta)
+    lengths = reader.read(start)
+    if lengths is None or (lengths[0] <= 0).any() or (lengths[0] != end - lengths[1]).any():
+        return None
+    times = reader.read(lengths[1] + 1)
+    numbers = None if times is None else reader.read(times[1])
+    if times is None or numbers is None:
+        return None
+    spans = RecordSpans(start, lengths[1], lengths[1] + 1, times[1], numbers[1], end, times[0], numbers[0])
+    if not _have_possible_deltas(batch, spans, before) or not _have_whole_fields(batch, reader, spans):
+        return None
+    return spans
 
 
-def _have_whole_headers(batch: UnpackedBatch, raw: Octets, start: Longs, pos: Longs, end: Longs, count: Longs) -> bool:
+def _have_possible_deltas(batch: UnpackedBatch, spans: RecordSpans, before: int) -> bool:
+    """Offsets rise from behind `before` to the batch's last at the most; times are of 64 bits."""
+    numbers, times = spans.offset_delta, spans.timestamp_delta
+    if not before < numbers[0] or numbers[-1] > batch.header["last_offset_delta"] or (numbers[1:] <= numbers[:-1]).any():
+        return False
+    base = batch.header["base_timestamp"]
+    return batch.append_time_ms is not None or MIN_LONG <= base + int(times.min()) <= base + int(times.max()) <= MAX_LONG
+
+
+def _have_whole_fields(batch: UnpackedBatch, reader: VarintReader, spans: RecordSpans) -> bool:
+    """Key, value and headers of each record end where it does."""
+    pos: Longs | None = spans.tail
+    for _ in ("key", "value"):
+        pos = None if pos is None else _behind_fields(reader, pos, spans.end, -1)
+    counts = None if pos is None else reader.read(pos)
+    if counts is None:
+        return False
+    count, pos = counts
+    if (count < 0).any() or (count > spans.end - pos).any() or (pos[count == 0] != spans.end[count == 0]).any():
+        return False
+    return not count.any() or _have_whole_headers(batch, reader, spans, pos, count)
+
+
+def _behind_fields(reader: VarintReader, pos: Longs, end: Longs, least: int) -> Longs | None:
+    """Where the field that begins at each position ends; None where one is shorter than `least` or goes beyond its end."""
+    lengths = reader.read(pos)
+    if lengths is None or (lengths[0] < least).any():
+        return None
+    behind = lengths[1] + lengths[0].clip(0, reader.size)
+    return None if (behind > end).any() else behind
+
+
+def _have_whole_headers(batch: UnpackedBatch, reader: VarintReader, spans: RecordSpans, pos: Longs, count: Longs) -> bool:
     """Header by header for all records that have one more; few records are read one by one."""
     rows = np.flatnonzero(count)
-    start, pos, end, left = start[rows], pos[rows], end[rows], count[rows]
+    start, pos, end, left = spans.start[rows], pos[rows], spans.end[rows], count[rows]
     while len(left) > _FEW:
         for least in (0, -1):
-            length, pos, fine = _varints(raw, pos)
-            if not (fine & (length >= least) & (length <= end - pos)).all():
+            behind = _behind_fields(reader, pos, end, least)
+            if behind is None:
                 return False
-            pos = pos + np.maximum(length, 0)
+            pos = behind
         left = left - 1
         if (pos[left == 0] != end[left == 0]).any():
             return False
@@ -140,30 +162,3 @@ def _have_whole_headers(batch: UnpackedBatch, raw: Octets, start: Longs, pos: Lo
         return all(parse_record(batch.block, at)[0] == until for at, until in zip(start.tolist(), end.tolist(), strict=True))
     except (IndexError, ValueError):
         return False
-
-
-def _is_sum_in_range(base: int, deltas: Longs) -> Bools:
-    sums = np.int64(base) + deltas
-    return np.asarray(((sums ^ np.int64(base)) & (sums ^ deltas)) >= 0, np.bool_)
-
-
-def _varints(raw: Octets, pos: Longs) -> tuple[Longs, Longs, Bools]:
-    """The zig-zag number at each position, where it ends, and whether it is one of at most 64 bits within the block."""
-    last = len(raw) - 1
-    ok = np.asarray(pos <= last, np.bool_)
-    byte = raw[np.minimum(pos, last)]
-    value, end = (byte & 0x7F).astype(np.uint64), pos + 1
-    rows = np.flatnonzero(byte >= 0x80)
-    for place in range(1, _MOST_VARINT_BYTES):
-        if not len(rows):
-            break
-        at = end[rows]
-        byte = raw[np.minimum(at, last)]
-        ok[rows] &= at <= last
-        value[rows] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * place)
-        end[rows] = at + 1
-        if place == _MOST_VARINT_BYTES - 1:
-            ok[rows] &= byte <= 1
-        rows = rows[byte >= 0x80]
-    signed = (value >> np.uint64(1)).view(np.int64) ^ -(value & np.uint64(1)).view(np.int64)
-    return signed, end, ok

@@ -6,11 +6,10 @@ are there, and what comes out of decompression is bounded by the caller.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
-
-import numpy as np
 
 from shallow_mirror.errors import BatchRefused, CorruptBatch
 from shallow_mirror.types import TopicPartition
@@ -25,8 +24,10 @@ LARGER_BLOCKS = "Raise read.fetch_bytes, which bounds what may be opened, and st
 
 Headers = tuple[tuple[memoryview, memoryview | None], ...]
 
+_HEADER = struct.Struct(">qiibIhiqqqhii")
 _MAX_VARINT_SHIFT = 63
-_MIN_LONG, _MAX_LONG, _MAX_UNSIGNED = -(1 << 63), (1 << 63) - 1, (1 << 64) - 1
+MIN_LONG, MAX_LONG = -(1 << 63), (1 << 63) - 1
+_MAX_UNSIGNED = (1 << 64) - 1
 
 
 class Record(NamedTuple):
@@ -77,7 +78,7 @@ class UnpackedBatch:
                 reason = f"record {number} has offset delta {offset_delta}, behind {before} of at most {last_delta}"
                 raise self.corrupt(pos, reason)
             timestamp_ms = base_timestamp + timestamp_delta if append_time is None else append_time
-            if not _MIN_LONG <= timestamp_ms <= _MAX_LONG:
+            if not MIN_LONG <= timestamp_ms <= MAX_LONG:
                 raise self.corrupt(pos, f"record {number} has the impossible timestamp {timestamp_ms}")
             pos, before = end, offset_delta
             yield Record(base_offset + offset_delta, timestamp_ms, key, value, headers)
@@ -117,8 +118,7 @@ def unpack_batch(batch: memoryview, topic_partition: TopicPartition, *, max_byte
 def _header(batch: memoryview, topic_partition: TopicPartition) -> dict[str, int]:
     if len(batch) < BATCH_HEADER_BYTES:
         raise CorruptBatch(topic_partition, -1, 0, f"{len(batch)} bytes are no record batch")
-    values = np.frombuffer(batch, HEADER, count=1)[0].item()
-    return dict(zip(HEADER.names or (), values, strict=True))
+    return dict(zip(HEADER.names or (), _HEADER.unpack_from(batch), strict=True))
 
 
 def _reason(error: Exception) -> str:

@@ -1,0 +1,161 @@
+"""python benchmarks/rebuild.py: MB of wire bytes per CPU second of one core, for batches that are rebuilt, beside the raw path.
+
+What is timed is all that a task does between Fetch and Produce: index, admit, rebuild, restamp. Each figure is the median of
+several rounds, which take turns, in CPU seconds of this process. No brokers. Values are text-like; their sizes vary by a half.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, TopicPartition
+from shallow_mirror.wire.admission import admit
+from shallow_mirror.wire.batch_builder import build_batch
+from shallow_mirror.wire.batch_index import index_batches
+from shallow_mirror.wire.compression import compress
+from shallow_mirror.wire.header import LOG_APPEND_TIME_BIT, Codec
+from shallow_mirror.wire.outgoing import make_outgoing
+from shallow_mirror.wire.primitives import uvarint
+from shallow_mirror.wire.restamp import restamp
+
+PLACE = TopicPartition("bench", 0)
+MAX_OPENED_BYTES = 1 << 28
+LIMITS = BatchLimits(
+    max_message_bytes=1 << 30, isolation_level=IsolationLevel.READ_COMMITTED, log_append_time=LogAppendTimePolicy.KEEP
+)
+FIRST_TIMESTAMP = 1_700_000_000_000
+HOLE_EVERY = 5
+KINDS = ("raw", "holes", "append time")
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    codec: Codec
+    record_bytes: int
+    kind: str
+    response: bytes
+
+
+def make_corpus(codec: Codec, record_bytes: int, kind: str, batch_bytes: int, batches: int) -> Corpus:
+    """`batch_bytes` are those of the records of one batch before compression."""
+    chance = random.Random(f"{record_bytes}")
+    words = [chance.randbytes(chance.randint(2, 4)).hex() for _ in range(2_000)]
+    response = bytearray()
+    offset = 0
+    for _ in range(batches):
+        made, count = _batch(codec, record_bytes, kind, batch_bytes, offset, words, chance)
+        response += made
+        offset += count
+    return Corpus(codec, record_bytes, kind, bytes(response))
+
+
+def _batch(
+    codec: Codec, record_bytes: int, kind: str, batch_bytes: int, base_offset: int, words: list[str], chance: random.Random
+) -> tuple[bytes, int]:
+    block, delta, deltas = bytearray(), 0, [0]
+    while len(block) < batch_bytes:
+        if kind != "holes" or delta % HOLE_EVERY != HOLE_EVERY - 1:
+            block += _record(delta, _value(record_bytes, words, chance), chance)
+            deltas.append(delta)
+        delta += 1
+    made = build_batch(
+        compress(memoryview(block), codec),
+        attributes=codec | (LOG_APPEND_TIME_BIT if kind == "append time" else 0),
+        base_timestamp=FIRST_TIMESTAMP,
+        max_timestamp=FIRST_TIMESTAMP + 3 * deltas[-1],
+        records_count=len(deltas) - 1,
+        last_offset_delta=deltas[-1],
+        base_offset=base_offset,
+    )
+    return made, delta
+
+
+def _value(record_bytes: int, words: list[str], chance: random.Random) -> bytes:
+    size = chance.randint(record_bytes * 3 // 4, record_bytes * 5 // 4)
+    text = f'{{"id":{chance.randrange(10**9)},"amount":{chance.random():.4f},"text":"'
+    while len(text) < size:
+        text += chance.choice(words) + " "
+    return text[:size].encode()
+
+
+def _record(delta: int, value: bytes, chance: random.Random) -> bytes:
+    key = b"%08d" % chance.randrange(10**8)
+    fields = (
+        b"\0",
+        uvarint(3 * delta * 2),
+        uvarint(delta * 2),
+        uvarint(len(key) * 2),
+        key,
+        uvarint(len(value) * 2),
+        value,
+        b"\0",
+    )
+    body = b"".join(fields)
+    return uvarint(len(body) * 2) + body
+
+
+def copy(records: memoryview) -> int:
+    """From Fetch to Produce; returns how many batches are to be sent."""
+    index = index_batches(records)
+    admission = admit(index, records, topic_partition=PLACE, position=0, range_end=1 << 62, aborted=(), limits=LIMITS)
+    outgoing = make_outgoing(
+        index,
+        records,
+        admission,
+        topic_partition=PLACE,
+        position=0,
+        limits=LIMITS,
+        max_opened_bytes=MAX_OPENED_BYTES,
+    )
+    restamp(outgoing.records, outgoing.index, outgoing.chosen, producer_id=7, producer_epoch=0, first_sequence=0)
+    return len(outgoing)
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    before = time.process_time()
+    work()
+    return time.process_time() - before
+
+
+def measure(corpora: list[Corpus], rounds: int) -> dict[int, float]:
+    """MB of wire bytes per CPU second, by place in `corpora`. The raw path is so fast that it is repeated."""
+    taken: dict[int, list[float]] = {i: [] for i in range(len(corpora))}
+    for _ in range(rounds):
+        for i, corpus in enumerate(corpora):
+            buffers = [memoryview(bytearray(corpus.response)) for _ in range(20 if corpus.kind == "raw" else 1)]
+            taken[i].append(cpu_seconds(lambda buffers=buffers: [copy(one) for one in buffers]) / len(buffers))
+    return {i: len(corpora[i].response) / 1e6 / statistics.median(seconds) for i, seconds in taken.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--batch-bytes", type=int, default=1_000_000, help="of a batch before compression (default: as make bench)"
+    )
+    parser.add_argument("--codecs", nargs="+", default=["lz4", "zstd"], choices=[one.name.lower() for one in Codec])
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
+    batches = int(np.clip(4_000_000 // options.batch_bytes, 1, 60))
+    corpora = [
+        make_corpus(Codec[codec.upper()], record_bytes, kind, options.batch_bytes, batches)
+        for codec in options.codecs
+        for record_bytes in (1_000, 100, 60)
+        for kind in KINDS
+    ]
+    rates = measure(corpora, options.rounds)
+    print(f"{'codec':8}{'record bytes':>14}{'wire MB':>10}" + "".join(f"{kind + ' MB/s':>18}" for kind in KINDS))
+    for i in range(0, len(corpora), len(KINDS)):
+        one = corpora[i]
+        row = f"{one.codec.name.lower():8}{one.record_bytes:14}{len(one.response) / 1e6:10.2f}"
+        print(row + "".join(f"{rates[j]:18,.0f}" for j in range(i, i + len(KINDS))))
+
+
+if __name__ == "__main__":
+    main()

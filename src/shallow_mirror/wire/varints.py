@@ -1,0 +1,91 @@
+"""Pure: zig-zag numbers of many records at once: read where they lie, and written over longer ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+MOST_VARINT_BYTES = 10
+
+Longs = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Octets = npt.NDArray[np.uint8]
+Unsigned = npt.NDArray[np.uint64]
+Words = npt.NDArray[np.uint32]
+
+_ENDS, _GROUPS = np.uint32(0x80808080), np.uint32(0x7F7F7F7F)
+_EVEN_GROUPS, _ODD_GROUPS = np.uint32(0x007F007F), np.uint32(0x7F007F00)
+_LOW_PAIR, _HIGH_PAIR = np.uint32(0x3FFF), np.uint32(0x3FFF0000)
+_ONE, _TWO = np.uint32(1), np.uint32(2)
+_BYTES_OF_WORD = 4
+
+
+class VarintReader:
+    """Of one block. Positions may lie anywhere in it, and just behind its end."""
+
+    def __init__(self, block: bytes) -> None:
+        self.size = len(block)
+        self.raw = np.frombuffer(block + bytes(_BYTES_OF_WORD), np.uint8)
+        self._words: Words = np.ndarray(self.size + 1, "<u4", buffer=self.raw, strides=(1,))
+
+    def read(self, pos: Longs) -> tuple[Longs, Longs] | None:
+        """The number at each position (one at least) and where it ends; None where one is not of at most 64 bits within the block."""
+        words = self._words[pos]
+        ends = ~words & _ENDS
+        if not ends.all():
+            return self._read_long(pos)
+        # All bits up to the first byte without a continuation bit, that byte included.
+        within = ends ^ (ends - _ONE)
+        end = pos + 1 + (within > 0xFF) + (within > 0xFFFF) + (within > 0xFFFFFF) if within.max() > 0xFF else pos + 1
+        if int(end.max()) > self.size:
+            return None
+        words &= within & _GROUPS
+        words = (words & _EVEN_GROUPS) | ((words & _ODD_GROUPS) >> _ONE)
+        words = (words & _LOW_PAIR) | ((words & _HIGH_PAIR) >> _TWO)
+        return ((words >> _ONE) ^ -(words & _ONE)).view(np.int32).astype(np.int64), end
+
+    def _read_long(self, pos: Longs) -> tuple[Longs, Longs] | None:
+        """Byte by byte, those that have one more."""
+        value, end = np.zeros(len(pos), np.uint64), pos.copy()
+        rows = np.arange(len(pos))
+        for place in range(MOST_VARINT_BYTES):
+            if int(end[rows].max()) >= self.size:
+                return None
+            byte = self.raw[end[rows]]
+            value[rows] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * place)
+            end[rows] += 1
+            if place == MOST_VARINT_BYTES - 1 and byte.max() > 1:
+                return None
+            rows = rows[byte >= 0x80]
+            if not len(rows):
+                break
+        return (value >> np.uint64(1)).view(np.int64) ^ -(value & np.uint64(1)).view(np.int64), end
+
+
+def varint_sizes(values: Longs) -> Longs:
+    """How many bytes each number takes, as short as it can be written."""
+    folded = _zigzag(values)
+    sizes = np.ones(len(values), np.int64)
+    largest = int(folded.max(initial=0))
+    for place in range(1, MOST_VARINT_BYTES):
+        if largest >> (7 * place) == 0:
+            break
+        sizes += folded >= np.uint64(1 << (7 * place))
+    return sizes
+
+
+def put_varints(out: Octets, ends: Longs, values: Longs, sizes: Longs) -> None:
+    """Each number in front of its end; `sizes` are those that `varint_sizes` tells."""
+    folded, starts = _zigzag(values), ends - sizes
+    least, most = int(sizes.min(initial=MOST_VARINT_BYTES)), int(sizes.max(initial=0))
+    for place in range(most):
+        rows = slice(None) if place < least else np.flatnonzero(sizes > place)
+        group = (folded[rows] >> np.uint64(7 * place)).astype(np.uint8)
+        if place < most - 1:
+            group &= 0x7F
+            group |= (sizes[rows] > place + 1).view(np.uint8) << 7
+        out[starts[rows] + place] = group
+
+
+def _zigzag(values: Longs) -> Unsigned:
+    return np.asarray((values << 1) ^ (values >> 63)).view(np.uint64)
