@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from shallow_mirror.wire.record_spans import RecordSpans
-from shallow_mirror.wire.varints import Longs, Octets, put_varints, varint_sizes
+from shallow_mirror.wire.varints import Longs, Octets, put_numbers, put_varints, varint_sizes
 
 _BYTES_OF_A_SLICE = 256
 """To copy a slice takes as long as to look at that many bytes of a mask."""
@@ -24,7 +24,7 @@ def renumbered(block: memoryview, spans: RecordSpans, *, has_times: bool) -> mem
     start, attributes, time = spans.start - first, spans.attributes - first, spans.time - first
     number, tail = spans.number - first, spans.tail - first
     out[attributes] = 0
-    numbers_left = _overwrite(out, number, tail, np.arange(len(spans)))
+    numbers_left = tail - number - put_numbers(out, tail)
     left = numbers_left if has_times else numbers_left + (number - time - 1)
     rows = np.flatnonzero(left)
     if not has_times:
@@ -44,13 +44,14 @@ def _overwrite(out: Octets, start: Longs, end: Longs, values: Longs) -> Longs:
 
 
 def _without(out: Octets, left_over: Iterable[tuple[Longs, Longs]]) -> memoryview:
-    """`out` without those ranges: positions and bytes."""
-    is_kept = np.ones(len(out), np.bool_)
-    for start, count in left_over:
-        for place in range(int(count.max())):
-            is_kept[start[count > place] + place] = False
-    gaps = np.flatnonzero(~is_kept)
+    """`out` without those ranges: positions and bytes. Few gaps are gone around, of many a mask is made."""
+    gaps = np.concatenate(
+        [start[count > place] + place for start, count in left_over for place in range(int(count.max(initial=0)))]
+    )
     if len(gaps) * _BYTES_OF_A_SLICE > len(out):
+        is_kept = np.ones(len(out), np.bool_)
+        is_kept[gaps] = False
         return memoryview(out[is_kept].data)
+    gaps.sort()
     whole, starts = memoryview(out.data), [0, *(gaps + 1).tolist()]
     return memoryview(b"".join(whole[start:end] for start, end in zip(starts, [*gaps.tolist(), len(out)], strict=True)))

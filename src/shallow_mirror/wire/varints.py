@@ -18,6 +18,7 @@ _EVEN_GROUPS, _ODD_GROUPS = np.uint32(0x007F007F), np.uint32(0x7F007F00)
 _LOW_PAIR, _HIGH_PAIR = np.uint32(0x3FFF), np.uint32(0x3FFF0000)
 _ONE, _TWO = np.uint32(1), np.uint32(2)
 _BYTES_OF_WORD = 4
+_MORE = 0x80
 
 
 class VarintReader:
@@ -29,14 +30,21 @@ class VarintReader:
         self._words: Words = np.ndarray(self.size + 1, "<u4", buffer=self.raw, strides=(1,))
 
     def read(self, pos: Longs) -> tuple[Longs, Longs] | None:
-        """The number at each position (one at least) and where it ends; None where one is not of at most 64 bits within the block."""
+        """The number at each position and where it ends; None where one is not of at most 64 bits within the block.
+
+        There is one position at least.
+        """
+        first = self.raw[pos]
+        if first.max() < _MORE:
+            end, small = pos + 1, first.view(np.int8)
+            return None if int(end.max()) > self.size else (((small >> 1) ^ -(small & 1)).astype(np.int64), end)
         words = self._words[pos]
         ends = ~words & _ENDS
         if not ends.all():
             return self._read_long(pos)
         # All bits up to the first byte without a continuation bit, that byte included.
         within = ends ^ (ends - _ONE)
-        end = pos + 1 + (within > 0xFF) + (within > 0xFFFF) + (within > 0xFFFFFF) if within.max() > 0xFF else pos + 1
+        end = pos + 1 + (within > 0xFF) + (within > 0xFFFF) + (within > 0xFFFFFF)
         if int(end.max()) > self.size:
             return None
         words &= within & _GROUPS
@@ -85,6 +93,23 @@ def put_varints(out: Octets, ends: Longs, values: Longs, sizes: Longs) -> None:
             group &= 0x7F
             group |= (sizes[rows] > place + 1).view(np.uint8) << 7
         out[starts[rows] + place] = group
+
+
+def put_numbers(out: Octets, ends: Longs) -> Longs:
+    """0, 1, 2, ... each in front of its end; returns the sizes."""
+    sizes = np.empty(len(ends), np.int64)
+    first = 0
+    for size in range(1, MOST_VARINT_BYTES):
+        behind = min(1 << (7 * size - 1), len(ends))
+        folded, starts = np.arange(2 * first, 2 * behind, 2), ends[first:behind] - size
+        sizes[first:behind] = size
+        for place in range(size):
+            group = (folded >> (7 * place)).astype(np.uint8)
+            out[starts + place] = group | _MORE if place < size - 1 else group
+        first = behind
+        if first == len(ends):
+            break
+    return sizes
 
 
 def _zigzag(values: Longs) -> Unsigned:
