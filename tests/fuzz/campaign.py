@@ -55,21 +55,19 @@ class Campaign:
     def run_slice(self, name: str, seconds: float) -> None:
         """Goes on behind an input that ended its process, until the time is over."""
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            before = time.monotonic()
-            is_whole = self._run_child(name, left)
-            self.seconds[name] += time.monotonic() - before  # type: ignore[assignment]
-            if is_whole:
-                return
+        before = time.monotonic()
+        while time.monotonic() < end and not self._run_child(name, end):
+            """The rest of the time is for the inputs behind it."""
+        self.seconds[name] += time.monotonic() - before  # type: ignore[assignment]
 
-    def _run_child(self, name: str, seconds: float) -> bool:
+    def _run_child(self, name: str, until: float) -> bool:
         """False where an input ended the process."""
         with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
             place, told = Path(scratch) / "number", Path(scratch) / "told"
             progress, first = Progress(place), self.inputs[name]
             progress.number = first - 1
             arguments = [name, str(place), "--targets", self.targets_module, "--seed", str(self.seed), "--first", str(first)]
-            arguments += ["--seconds", str(seconds), "--memory", str(self.bounds.memory_bytes)]
+            arguments += ["--until", str(until), "--memory", str(self.bounds.memory_bytes)]
             with told.open("w") as out, (Path(scratch) / "errors").open("w+") as errors:
                 environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
                 command = [sys.executable, "-m", "tests.fuzz.child", *arguments]

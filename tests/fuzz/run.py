@@ -7,6 +7,7 @@ input, or a result that breaks a promise.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from pathlib import Path
@@ -20,7 +21,7 @@ BOUNDS = Bounds(seconds=10, memory_bytes=6 * MAX_OPENED_BYTES)
 """What may be opened of a batch, and that once more for each of: the library's buffer, the arrays, the records as they become,
 the new batch, and what the target here compares."""
 
-_ROUNDS = 2
+_ROUND_MINUTES = 10
 
 
 def report(campaign: Campaign) -> str:
@@ -55,7 +56,7 @@ def main() -> None:
     targets = {name: TARGETS[name] for name in asked.only}
     campaign = Campaign(targets, "tests.fuzz.targets", BOUNDS, Path("build/fuzz"), asked.seed)
     print(f"{len(targets)} targets, {asked.minutes} minutes, seed {asked.seed}", flush=True)
-    campaign.run(60 * asked.minutes, _ROUNDS)
+    campaign.run(60 * asked.minutes, math.ceil(asked.minutes / _ROUND_MINUTES))
     print(report(campaign))
     sys.exit(1 if campaign.findings else 0)
 

@@ -12,7 +12,7 @@ from tests.wire.test_records import ENCODERS
 
 from shallow_mirror.wire.compression import BadBlock, BlockTooLarge, decompress, with_right_lz4_checksum
 
-_BOMB_BYTES = 64 << 20
+_BOMB_BYTES = 24 << 20
 
 
 def opened(name: str, data: bytes) -> None:
