@@ -95,7 +95,7 @@ class LocalLog:
         try:
             return [(self._table / unquote(one["path"]), int(one["size"])) for one in added]
         except (KeyError, TypeError, ValueError) as error:
-            raise OffsetMapConflict(f"{commit} is no commit of a Delta table: a file lacks its path or size ({error!r})") from error
+            raise OffsetMapConflict(f"{commit} is no commit of a Delta table: a file lacks its path or size") from error
 
     def _set_aside(self, beginning: str) -> None:
         """Every file of that number, also checksums and hidden ones, so that the next commit of it starts afresh."""

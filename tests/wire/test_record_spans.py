@@ -12,7 +12,7 @@ from tests.record_batches import batch, record, varint
 from tests.wire.test_records import ENOUGH, A, full_record, records
 
 from shallow_mirror.errors import CorruptBatch
-from shallow_mirror.wire import record_spans
+from shallow_mirror.wire import record_spans, varints
 from shallow_mirror.wire.record_spans import find_spans
 from shallow_mirror.wire.records import Record, UnpackedBatch, unpack_batch
 
@@ -62,15 +62,19 @@ def assert_told_alike(raw: bytes) -> None:
     assert told_by_spans(opened) == told_one_by_one(opened)
 
 
-@given(records, st.sampled_from([0, 0x08]), st.integers(1, 30))
+@given(records, st.sampled_from([0, 0x08]), st.integers(1, 30), st.sampled_from([0, 100]))
 @settings(max_examples=200)
 def test_spans_tell_the_same_offsets_and_times_however_many_are_taken_at_once(
-    written: list[tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]], attributes: int, at_once: int
+    written: list[tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]],
+    attributes: int,
+    at_once: int,
+    few: int,
 ) -> None:
     offsets = (np.cumsum([step for step, *_ in written]) - 1).tolist()
     block = b"".join(full_record(delta, *rest) for delta, (_, *rest) in zip(offsets, written, strict=True))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record_spans, "MOST_RECORDS", at_once)
+        patch.setattr(varints, "_FEW", few)
         assert_told_alike(raw_batch(block, len(offsets), offsets[-1], attributes))
 
 
@@ -93,6 +97,7 @@ def test_changed_bytes_are_refused_by_spans_just_where_they_are_one_by_one(
         block = block[: cut % len(block)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record_spans, "_FEW", few)
+        patch.setattr(varints, "_FEW", few)
         assert_told_alike(raw_batch(bytes(block), count, 20))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from shallow_mirror.wire.records import read_varint
+
 MOST_VARINT_BYTES = 10
 
 Longs = npt.NDArray[np.int64]
@@ -19,13 +21,15 @@ _LOW_PAIR, _HIGH_PAIR = np.uint32(0x3FFF), np.uint32(0x3FFF0000)
 _ONE, _TWO = np.uint32(1), np.uint32(2)
 _BYTES_OF_WORD = 4
 _MORE = 0x80
+_FEW = 24
+"""Fewer numbers than that cost less one by one than as arrays."""
 
 
 class VarintReader:
     """Of one block. Positions may lie anywhere in it, and just behind its end."""
 
     def __init__(self, block: bytes) -> None:
-        self.size = len(block)
+        self._block, self.size = block, len(block)
         self.raw = np.frombuffer(block + bytes(_BYTES_OF_WORD), np.uint8)
         self._words: Words = np.ndarray(self.size + 1, "<u4", buffer=self.raw, strides=(1,))
 
@@ -34,6 +38,8 @@ class VarintReader:
 
         There is one position at least.
         """
+        if len(pos) < _FEW:
+            return self._read_one_by_one(pos)
         first = self.raw[pos]
         if first.max() < _MORE:
             end, small = pos + 1, first.view(np.int8)
@@ -51,6 +57,14 @@ class VarintReader:
         words = (words & _EVEN_GROUPS) | ((words & _ODD_GROUPS) >> _ONE)
         words = (words & _LOW_PAIR) | ((words & _HIGH_PAIR) >> _TWO)
         return ((words >> _ONE) ^ -(words & _ONE)).view(np.int32).astype(np.int64), end
+
+    def _read_one_by_one(self, pos: Longs) -> tuple[Longs, Longs] | None:
+        try:
+            found = [read_varint(self._block, at) for at in pos.tolist()]
+        except (IndexError, ValueError):
+            return None
+        both = np.array(found, np.int64)
+        return both[:, 0], both[:, 1]
 
     def _read_long(self, pos: Longs) -> tuple[Longs, Longs] | None:
         """Byte by byte, those that have one more."""
