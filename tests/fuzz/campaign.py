@@ -54,10 +54,10 @@ class Campaign:
 
     def run_slice(self, name: str, seconds: float) -> None:
         """Goes on behind an input that ended its process, until the time is over."""
-        end = time.monotonic() + seconds
         before = time.monotonic()
-        while time.monotonic() < end and not self._run_child(name, end):
-            """The rest of the time is for the inputs behind it."""
+        while time.monotonic() < before + seconds:
+            if self._run_child(name, before + seconds):
+                break
         self.seconds[name] += time.monotonic() - before  # type: ignore[assignment]
 
     def _run_child(self, name: str, until: float) -> bool:

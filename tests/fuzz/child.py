@@ -64,7 +64,7 @@ def tried(target: Target, number: int, data: bytes) -> Found | None:
     except MemoryError as error:
         return _found("over-allocation", number, error)
     except AssertionError as error:
-        is_ours = "fuzz" in traceback.extract_tb(error.__traceback__)[-1].filename
+        is_ours = Path(traceback.extract_tb(error.__traceback__)[-1].filename).parent == Path(__file__).parent
         return _found("wrong output" if is_ours else "crash", number, error)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
         return _found("crash", number, error)

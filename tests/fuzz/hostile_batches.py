@@ -6,7 +6,6 @@ import struct
 import zlib
 
 import crc32c
-import numpy as np
 from tests.record_batches import batch, marker, message
 from tests.wire.test_golden import frame_of, names
 from tests.wire.test_legacy import message_set, wrapped
@@ -116,11 +115,3 @@ def with_right_message_checksums(data: bytes) -> bytes:
             struct.pack_into(">I", made, pos + 12, zlib.crc32(made[pos + 16 : end]))
         pos = end
     return bytes(made)
-
-
-def split(data: bytes) -> list[bytes]:
-    """The whole batches that the index finds."""
-    index = index_batches(memoryview(data))
-    starts, sizes = index.pos.tolist(), index.size_bytes.tolist()
-    assert np.array_equal(index.pos[1:], (index.pos + index.size_bytes)[:-1])
-    return [data[start : start + size] for start, size in zip(starts, sizes, strict=True)]

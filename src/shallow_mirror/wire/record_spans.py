@@ -17,7 +17,7 @@ from shallow_mirror.wire.records import MAX_LONG, MIN_LONG, UnpackedBatch, parse
 from shallow_mirror.wire.varints import Longs, VarintReader
 
 MOST_RECORDS = 1 << 16
-"""In one part, which bounds memory: about 150 bytes a record while it is made."""
+"""In one part, which bounds memory: about 200 bytes a record while it is made."""
 
 _FEW = 16
 """Fewer records than that cost less one by one than as arrays."""

@@ -7,10 +7,9 @@ import numpy.typing as npt
 
 from shallow_mirror.wire.records import read_varint
 
-MOST_VARINT_BYTES = 10
+_MOST_VARINT_BYTES = 10
 
 Longs = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 Octets = npt.NDArray[np.uint8]
 Unsigned = npt.NDArray[np.uint64]
 Words = npt.NDArray[np.uint32]
@@ -70,13 +69,13 @@ class VarintReader:
         """Byte by byte, those that have one more."""
         value, end = np.zeros(len(pos), np.uint64), pos.copy()
         rows = np.arange(len(pos))
-        for place in range(MOST_VARINT_BYTES):
+        for place in range(_MOST_VARINT_BYTES):
             if int(end[rows].max()) >= self.size:
                 return None
             byte = self.raw[end[rows]]
             value[rows] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * place)
             end[rows] += 1
-            if place == MOST_VARINT_BYTES - 1 and byte.max() > 1:
+            if place == _MOST_VARINT_BYTES - 1 and byte.max() > 1:
                 return None
             rows = rows[byte >= 0x80]
             if not len(rows):
@@ -89,7 +88,7 @@ def varint_sizes(values: Longs) -> Longs:
     folded = _zigzag(values)
     sizes = np.ones(len(values), np.int64)
     largest = int(folded.max(initial=0))
-    for place in range(1, MOST_VARINT_BYTES):
+    for place in range(1, _MOST_VARINT_BYTES):
         if largest >> (7 * place) == 0:
             break
         sizes += folded >= np.uint64(1 << (7 * place))
@@ -99,7 +98,7 @@ def varint_sizes(values: Longs) -> Longs:
 def put_varints(out: Octets, ends: Longs, values: Longs, sizes: Longs) -> None:
     """Each number in front of its end; `sizes` are those that `varint_sizes` tells."""
     folded, starts = _zigzag(values), ends - sizes
-    least, most = int(sizes.min(initial=MOST_VARINT_BYTES)), int(sizes.max(initial=0))
+    least, most = int(sizes.min(initial=_MOST_VARINT_BYTES)), int(sizes.max(initial=0))
     for place in range(most):
         rows = slice(None) if place < least else np.flatnonzero(sizes > place)
         group = (folded[rows] >> np.uint64(7 * place)).astype(np.uint8)
@@ -113,7 +112,7 @@ def put_numbers(out: Octets, ends: Longs) -> Longs:
     """0, 1, 2, ... each in front of its end; returns the sizes."""
     sizes = np.empty(len(ends), np.int64)
     first = 0
-    for size in range(1, MOST_VARINT_BYTES):
+    for size in range(1, _MOST_VARINT_BYTES):
         behind = min(1 << (7 * size - 1), len(ends))
         folded, starts = np.arange(2 * first, 2 * behind, 2), ends[first:behind] - size
         sizes[first:behind] = size
