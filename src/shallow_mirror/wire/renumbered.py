@@ -44,7 +44,7 @@ def _overwrite(out: Octets, start: Longs, end: Longs, values: Longs) -> Longs:
 
 
 def _without(out: Octets, left_over: Iterable[tuple[Longs, Longs]]) -> memoryview:
-    """`out` without those ranges: positions and bytes. Few gaps are gone around, of many a mask is made."""
+    """`out` without those ranges: positions and bytes. Few gaps are closed in place, of many a mask is made."""
     gaps = np.concatenate(
         [start[count > place] + place for start, count in left_over for place in range(int(count.max(initial=0)))]
     )
@@ -53,5 +53,8 @@ def _without(out: Octets, left_over: Iterable[tuple[Longs, Longs]]) -> memoryvie
         is_kept[gaps] = False
         return memoryview(out[is_kept].data)
     gaps.sort()
-    whole, starts = memoryview(out.data), [0, *(gaps + 1).tolist()]
-    return memoryview(b"".join(whole[start:end] for start, end in zip(starts, [*gaps.tolist(), len(out)], strict=True)))
+    whole, at = memoryview(out.data), int(gaps[0])
+    for start, end in zip((gaps + 1).tolist(), [*gaps[1:].tolist(), len(out)], strict=True):
+        whole[at : at + end - start] = whole[start:end]
+        at += end - start
+    return whole[:at]

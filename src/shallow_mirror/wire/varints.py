@@ -25,12 +25,13 @@ _FEW = 24
 
 
 class VarintReader:
-    """Of one block. Positions may lie anywhere in it, and just behind its end."""
+    """Of one block, which is not copied. Positions may lie anywhere in it, and just behind its end."""
 
     def __init__(self, block: bytes) -> None:
         self._block, self.size = block, len(block)
-        self.raw = np.frombuffer(block + bytes(_BYTES_OF_WORD), np.uint8)
-        self._words: Words = np.ndarray(self.size + 1, "<u4", buffer=self.raw, strides=(1,))
+        self._raw = np.frombuffer(block, np.uint8)
+        self._whole_words = max(0, self.size - _BYTES_OF_WORD + 1)
+        self._words: Words = np.ndarray(self._whole_words, "<u4", buffer=block, strides=(1,))
 
     def read(self, pos: Longs) -> tuple[Longs, Longs] | None:
         """The number at each position and where it ends; None where one is not of at most 64 bits within the block.
@@ -39,23 +40,35 @@ class VarintReader:
         """
         if len(pos) < _FEW:
             return self._read_one_by_one(pos)
-        first = self.raw[pos]
+        if int(pos.max()) >= self.size:
+            return None
+        first = self._raw[pos]
         if first.max() < _MORE:
-            end, small = pos + 1, first.view(np.int8)
-            return None if int(end.max()) > self.size else (((small >> 1) ^ -(small & 1)).astype(np.int64), end)
-        words = self._words[pos]
+            small = first.view(np.int8)
+            return ((small >> 1) ^ -(small & 1)).astype(np.int64), pos + 1
+        words = self._words_at(pos)
         ends = ~words & _ENDS
         if not ends.all():
             return self._read_long(pos)
         # All bits up to the first byte without a continuation bit, that byte included.
         within = ends ^ (ends - _ONE)
         end = pos + 1 + (within > 0xFF) + (within > 0xFFFF) + (within > 0xFFFFFF)
-        if int(end.max()) > self.size:
-            return None
         words &= within & _GROUPS
         words = (words & _EVEN_GROUPS) | ((words & _ODD_GROUPS) >> _ONE)
         words = (words & _LOW_PAIR) | ((words & _HIGH_PAIR) >> _TWO)
         return ((words >> _ONE) ^ -(words & _ONE)).view(np.int32).astype(np.int64), end
+
+    def _words_at(self, pos: Longs) -> Words:
+        """Four bytes from each position on; what is lacking at the end of the block is a number's that does not end."""
+        late = np.flatnonzero(pos >= self._whole_words)
+        if not len(late):
+            return self._words[pos]
+        words = np.empty(len(pos), np.uint32)
+        early = np.flatnonzero(pos < self._whole_words)
+        words[early] = self._words[pos[early]]
+        for row, at in zip(late.tolist(), pos[late].tolist(), strict=True):
+            words[row] = int.from_bytes(self._block[at : at + _BYTES_OF_WORD].ljust(_BYTES_OF_WORD, b"\xff"), "little")
+        return words
 
     def _read_one_by_one(self, pos: Longs) -> tuple[Longs, Longs] | None:
         try:
@@ -72,7 +85,7 @@ class VarintReader:
         for place in range(_MOST_VARINT_BYTES):
             if int(end[rows].max()) >= self.size:
                 return None
-            byte = self.raw[end[rows]]
+            byte = self._raw[end[rows]]
             value[rows] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * place)
             end[rows] += 1
             if place == _MOST_VARINT_BYTES - 1 and byte.max() > 1:
