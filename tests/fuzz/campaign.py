@@ -23,6 +23,9 @@ _POLL_S = 0.2
 _WALL_SHARE = 20
 """An input that waits for something takes no CPU time: this many times its limit then passes by the clock."""
 
+_LEAST_S_OF_AN_END = 1.0
+"""An input that ends its process costs so much of the target's time, or a target that always dies would never be done."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
@@ -46,7 +49,7 @@ class Campaign:
     findings: dict[tuple[str, str, str], Path] = field(default_factory=dict)
 
     def run(self, seconds: float, rounds: int) -> None:
-        """All targets get as much of the time; what one does not need is lost."""
+        """All targets get as much of the time, in which to start a process does not count."""
         slice_s = seconds / rounds / len(self.targets)
         for _ in range(rounds):
             for name in self.targets:
@@ -54,39 +57,43 @@ class Campaign:
 
     def run_slice(self, name: str, seconds: float) -> None:
         """Goes on behind an input that ended its process, until the time is over."""
-        before = time.monotonic()
-        while time.monotonic() < before + seconds:
-            if self._run_child(name, before + seconds):
+        end = self.seconds[name] + seconds
+        while self.seconds[name] < end:
+            if self._run_child(name, end - self.seconds[name]):
                 break
-        self.seconds[name] += time.monotonic() - before  # type: ignore[assignment]
 
-    def _run_child(self, name: str, until: float) -> bool:
+    def _run_child(self, name: str, seconds: float) -> bool:
         """False where an input ended the process."""
         with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
             place, told = Path(scratch) / "number", Path(scratch) / "told"
             progress, first = Progress(place), self.inputs[name]
             progress.number = first - 1
             arguments = [name, str(place), "--targets", self.targets_module, "--seed", str(self.seed), "--first", str(first)]
-            arguments += ["--until", str(until), "--memory", str(self.bounds.memory_bytes)]
+            arguments += ["--seconds", str(seconds), "--memory", str(self.bounds.memory_bytes)]
             with told.open("w") as out, (Path(scratch) / "errors").open("w+") as errors:
                 environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
                 command = [sys.executable, "-m", "tests.fuzz.child", *arguments]
                 child = subprocess.Popen(command, stdout=out, stderr=errors, env=environment)
-                ended = self._ended(child, progress, first)
+                ended = self._ended(child, progress, name)
                 errors.seek(0)
                 said = errors.read()[-2_000:]
+            if progress.number < first:
+                raise RuntimeError(f"the process for {name} did not come to its first input: {said}")
             return self._take(name, progress.number, ended, said, told.read_text().splitlines())
 
-    def _ended(self, child: subprocess.Popen[bytes], progress: Progress, first: int) -> str:
+    def _ended(self, child: subprocess.Popen[bytes], progress: Progress, name: str) -> str:
         """Empty when it ended by itself and well, else the kind of finding. What it does in front of the first input is not timed."""
-        process, watch = psutil.Process(child.pid), (-1, 0.0, 0.0)
+        process, watch, before = psutil.Process(child.pid), (-1, 0.0, 0.0), time.monotonic()
         while child.poll() is None:
             try:
                 times = process.cpu_times()
             except psutil.NoSuchProcess:
                 break
             number, used, now = progress.number, times.user + times.system, time.monotonic()
-            if number != watch[0] or number < first:
+            if number >= self.inputs[name]:
+                self.seconds[name] += now - before  # type: ignore[assignment]
+            before = now
+            if number != watch[0] or number < self.inputs[name]:
                 watch = number, used, now
             elif used - watch[1] > self.bounds.seconds or now - watch[2] > _WALL_SHARE * self.bounds.seconds:
                 child.kill()
@@ -104,7 +111,9 @@ class Campaign:
             what = f"more than {self.bounds.seconds} CPU seconds" if ended == "hang" else f"the process died: {said}"
             self._keep(name, Found(ended, number, ended, what))
         self.inputs[name] = number + 1
-        return not ended and not any(one.get("where") == "resident memory" for one in told)
+        is_whole = not ended and not any(one.get("where") == "resident memory" for one in told)
+        self.seconds[name] += 0 if is_whole else _LEAST_S_OF_AN_END  # type: ignore[assignment]
+        return is_whole
 
     def _keep(self, name: str, found: Found) -> None:
         """The first of its kind and place: the input, and how to repeat it."""

@@ -110,11 +110,12 @@ def _peak_bytes() -> int:
     return peak if sys.platform == "darwin" else peak << 10
 
 
-def inputs(target: Target, seed: int, first: int, until: float) -> Iterator[tuple[int, bytes]]:
-    """One at the least; `until` is a time of the monotonic clock, which processes share."""
+def inputs(target: Target, seed: int, first: int, seconds: float) -> Iterator[tuple[int, bytes]]:
+    """One at the least."""
+    end = time.monotonic() + seconds
     for number in itertools.count(first):
         yield number, target.input(seed, number)
-        if time.monotonic() > until:
+        if time.monotonic() > end:
             return
 
 
@@ -147,14 +148,14 @@ def main() -> None:
     arguments.add_argument("--targets", default=_TARGETS, help="module that has them")
     arguments.add_argument("--seed", type=int, required=True)
     arguments.add_argument("--first", type=int, required=True)
-    arguments.add_argument("--until", type=float, required=True)
+    arguments.add_argument("--seconds", type=float, required=True)
     arguments.add_argument("--memory", type=int, required=True)
     asked = arguments.parse_args()
     target = targets_of(asked.targets)[asked.target]
     tried(target, 0, target.corpus[0])  # what is loaded at first use is not the input's
     memory = Memory(asked.memory)
     memory.limit_address_space()
-    given = inputs(target, asked.seed, asked.first, asked.until)
+    given = inputs(target, asked.seed, asked.first, asked.seconds)
     print(json.dumps({"inputs": run(target, Progress(asked.progress), memory, given)}), flush=True)
 
 
