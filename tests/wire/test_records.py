@@ -157,6 +157,17 @@ def test_a_bomb_is_refused_at_the_bound_and_takes_no_more_memory_than_that(name:
     assert peak < 6 << 20
 
 
+@every_compression
+def test_a_small_block_takes_little_memory_however_large_the_bound(name: str) -> None:
+    raw = compressed(name, record(0, value=bytes(1_000)), 1)
+    opened(raw)
+    tracemalloc.start()
+    opened(raw, max_bytes=1 << 28)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
 @every_codec
 def test_what_fills_the_bound_exactly_is_opened(name: str) -> None:
     block = record(0, value=bytes(3_000))
