@@ -132,6 +132,8 @@ def _is_whole_parquet(file: Path, size: int | None = None) -> bool:
             return opened.read() == _PARQUET_END
     except FileNotFoundError:
         return False
+    except (OSError, ValueError) as error:
+        raise OffsetMapConflict(f"{file}, which the log names, cannot be read: {error}") from error
 
 
 def _sync(place: Path) -> None:

@@ -130,6 +130,17 @@ def test_a_whole_commit_that_does_not_say_its_files_is_no_power_failure(tmp_path
     assert commit.exists()
 
 
+@pytest.mark.parametrize("path", ["", "x" * 5_000, "a%00b"])
+def test_a_whole_commit_that_names_what_can_be_no_file_is_no_power_failure(tmp_path: Path, path: str) -> None:
+    log_of(tmp_path).mkdir(parents=True)
+    commit = log_of(tmp_path) / f"{0:020}.json"
+    commit.write_text(json.dumps({"add": {"path": path, "size": 5}}))
+    age(commit)
+    with pytest.raises(OffsetMapConflict, match="which the log names, cannot be read"):
+        LocalLog(tmp_path / "offset_map").set_torn_aside()
+    assert commit.exists()
+
+
 def test_the_only_commit_half_written_is_a_map_that_never_was(tmp_path: Path) -> None:
     log_of(tmp_path).mkdir(parents=True)
     torn = log_of(tmp_path) / f"{0:020}.json"
