@@ -50,7 +50,8 @@ def write(bootstrap: str, topic: str) -> None:
         plain = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 200})
         _produce(plain, topic, codec)
         plain.flush()
-    writer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-writer", "compression.type": "lz4"})
+    in_txns = {"transactional.id": f"{topic}-writer", "compression.type": "lz4", "linger.ms": 200}
+    writer = Producer({"bootstrap.servers": bootstrap, **in_txns})
     writer.init_transactions()
     for number, is_committed in enumerate((True, False, True)):
         writer.begin_transaction()
