@@ -17,8 +17,7 @@ from tests.faults.rounds import Scene
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(600)]
 
-DRIVER, JVM, WORKER = process_faults.KillDriver(), process_faults.KillJvm(), process_faults.KillWorker()
-OLD, NONE = storage_faults.CheckpointOfThePast(), storage_faults.CheckpointDeleted()
+JVM, OLD = process_faults.KillJvm(), storage_faults.CheckpointOfThePast()
 _numbers = itertools.count()
 
 
