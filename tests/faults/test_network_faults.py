@@ -45,7 +45,10 @@ def test_every_api_of_both_sides_is_harmed_in_every_way_once() -> None:
 
 @pytest.mark.brokers
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("engine", "cases"), [(WITHOUT_SPARK, FEW), pytest.param(SPARK, ON_SPARK, marks=pytest.mark.spark)])
+@pytest.mark.parametrize(
+    ("engine", "cases"),
+    [(WITHOUT_SPARK, FEW), pytest.param(SPARK, ON_SPARK, marks=[pytest.mark.spark, pytest.mark.long])],
+)
 def test_a_harmed_request_loses_and_repeats_nothing_and_the_mirror_goes_on(
     tmp_path: Path, engine: str, cases: Sequence[Case]
 ) -> None:
