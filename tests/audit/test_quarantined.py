@@ -17,6 +17,8 @@ from shallow_mirror.audit import Unchecked
 from shallow_mirror.checkpoints.quarantined_batches import QUARANTINE_TABLE
 from shallow_mirror.checkpoints.schema import table_uri
 
+pytestmark = pytest.mark.thorough
+
 BASE_TIMESTAMP_POS = 27
 
 

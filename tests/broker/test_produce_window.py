@@ -36,6 +36,8 @@ from shallow_mirror.broker.txn import EndTxnAnswer, add_partitions, end_txn, ini
 from shallow_mirror.errors import ConfigError, MirrorError, ProducerEpochFenced, Retriable
 from shallow_mirror.types import SlotTxn, TopicPartition
 
+pytestmark = pytest.mark.thorough
+
 NAME = "mirror-0"
 A, B, C = (TopicPartition("t", partition) for partition in range(3))
 LOOK_AHEAD_S = 0.02

@@ -7,6 +7,8 @@ from tests.model.mutations import PLANTED, Planted, planted
 from tests.model.programs import Library
 from tests.model.search import Search
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.patch.__name__)
 def test_a_planted_bug_is_found(bug: Planted) -> None:

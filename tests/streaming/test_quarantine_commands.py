@@ -26,6 +26,8 @@ from shallow_mirror.streaming import quarantine_retry
 from shallow_mirror.streaming.quarantine import LINES_FILE, Selection, export
 from shallow_mirror.streaming.quarantine_retry import retry
 
+pytestmark = pytest.mark.thorough
+
 ALL = Selection()
 
 
