@@ -182,7 +182,7 @@ class MicroBatchSink:
         job = replace(
             self._job,
             decision=decision,
-            positions=self._positions_after(first_rows),
+            positions=_positions_after(known, first_rows),
             epoch_ends={source: position.epoch_end for source, position in known.items() if position.epoch_end},
             target_ends=target_ends_of(known.values()),
             routes=dict(self._targets.known),
@@ -240,18 +240,22 @@ class MicroBatchSink:
         if not self._goes_on_after_data_loss:
             raise loss
         deadline = Deadline.after_ms(self._job.transaction_timeout_ms, self._clock)
-        targets = {source: position.target for source, position in self._owner.positions().items()}
+        known = self._owner.positions()
+        targets = {source: position.target for source, position in known.items()}
         targets.update({row.segment.source: row.segment.target for row in first_rows})
-        return expired_rows(loss, self._positions_after(first_rows), targets, self._source, deadline)
-
-    def _positions_after(self, first_rows: Sequence[DecidedSegment]) -> dict[SourcePartition, int]:
-        positions = {source: position.offset for source, position in self._owner.positions().items()}
-        return positions | {row.segment.source: row.segment.source_end for row in first_rows}
+        return expired_rows(loss, _positions_after(known, first_rows), targets, self._source, deadline)
 
     def _first_rows(self, unknown: Sequence[PlannedRange]) -> tuple[DecidedSegment, ...]:
         """Zero-length rows for partitions that appeared while the query runs: they start where the plan says."""
         deadline = Deadline.after_ms(self._job.transaction_timeout_ms, self._clock)
         return first_rows(self._targets, self._source, {one.source: one.start for one in unknown}, deadline)
+
+
+def _positions_after(
+    known: Mapping[SourcePartition, Position], first_rows: Sequence[DecidedSegment]
+) -> dict[SourcePartition, int]:
+    positions = {source: position.offset for source, position in known.items()}
+    return positions | {row.segment.source: row.segment.source_end for row in first_rows}
 
 
 def target_ends_of(positions: Iterable[Position]) -> dict[TopicPartition, int]:

@@ -32,11 +32,12 @@ from shallow_mirror.sinks.lost_processes import lost_jvm_told, lost_worker
 from shallow_mirror.sinks.micro_batch import MicroBatchReport, MicroBatchSink, first_rows
 from shallow_mirror.sinks.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.slot_names import transactional_ids
-from shallow_mirror.sinks.slot_task import Observer, SlotJob, observe_nothing
+from shallow_mirror.sinks.slot_task import Observer, observe_nothing
 from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.streaming import kafka_batches, loops, mirror_ranges, notes, planned_stream, planning, session
 from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import Planner
+from shallow_mirror.streaming.slot_jobs import job_template
 from shallow_mirror.streaming.told_errors import told_error
 from shallow_mirror.types import SegmentKind
 
@@ -268,7 +269,7 @@ class _Run:
         )
         topic_ids = self._register_partitions(owner, targets)
         sink = MicroBatchSink(
-            job=self._job_template(owner),
+            job=job_template(config, map_id=owner.map_id, run_id=self.identity.run_id, observer=self.observer),
             slots=config.write.slots,
             owner=owner,
             performer=performer,
@@ -312,30 +313,6 @@ class _Run:
             owner.decide(rows, highest_slot=-1)
             owner.settle()
         return {name: topic.topic_id for name, topic in listed.items()}
-
-    def _job_template(self, owner: OffsetMapOwner) -> SlotJob:
-        config = self.config
-        return SlotJob(
-            mirror=config.mirror,
-            map_id=owner.map_id,
-            run_id=self.identity.run_id,
-            decision=0,
-            source=config.source.client,
-            target=config.target.client,
-            routes={},
-            positions={},
-            epoch_ends={},
-            target_ends={},
-            isolation=config.read.isolation_level,
-            fetch_bytes=config.read.fetch_bytes,
-            in_flight_requests=config.write.in_flight_requests,
-            in_flight_bytes=config.write.in_flight_bytes,
-            max_segments=config.read.max_segments,
-            transaction_timeout_ms=config.write.transaction_timeout_ms,
-            time_left_ms=0.0,
-            quarantine=config.write.quarantine_limits,
-            observer=self.observer,
-        )
 
     def _run_query(self, spark: Any, sink: MicroBatchSink, options: Mapping[str, str]) -> None:
         is_direct = self.config.read.transfer == "direct"

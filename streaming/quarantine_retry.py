@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from shallow_mirror.checkpoints.quarantine import Quarantine, QuarantineEntry
@@ -23,6 +24,7 @@ from shallow_mirror.sinks.release import RELEASING_SLOT, Released, Releaser
 from shallow_mirror.sinks.slot_names import transactional_id
 from shallow_mirror.sinks.slot_task import Observer, RoutedTopic, SlotJob, fill_slot, observe_nothing
 from shallow_mirror.streaming.quarantine import Selection
+from shallow_mirror.streaming.slot_jobs import job_template
 from shallow_mirror.streaming.status import run_of
 from shallow_mirror.streaming.taken_over import TakenOver, taken_over
 from shallow_mirror.types import BatchLimits, SourcePartition, TargetPartition
@@ -111,27 +113,16 @@ class _KeptSlot:
     def _job(
         self, batches: Sequence[QuarantinedBatch], positions: Mapping[SourcePartition, int], decision: int, deadline: Deadline
     ) -> SlotJob:
-        config = self._config
-        return SlotJob(
-            mirror=config.mirror,
-            map_id=self._taken.owner.map_id,
-            run_id=self._taken.run.run_id,
+        config, taken = self._config, self._taken
+        template = job_template(config, map_id=taken.owner.map_id, run_id=taken.run.run_id, observer=self._observer)
+        return replace(
+            template,
             decision=decision,
-            source=config.source.client,
-            target=config.target.client,
             routes={batches[0].source.topic: self._route(batches[0].target, deadline)},
             positions=positions,
-            epoch_ends={},
-            target_ends=target_ends_of(self._taken.owner.positions().values()),
-            isolation=config.read.isolation_level,
-            fetch_bytes=config.read.fetch_bytes,
-            in_flight_requests=config.write.in_flight_requests,
-            in_flight_bytes=config.write.in_flight_bytes,
-            max_segments=config.read.max_segments,
-            transaction_timeout_ms=config.write.transaction_timeout_ms,
-            time_left_ms=config.write.transaction_timeout_ms * TASK_SHARE,
+            target_ends=target_ends_of(taken.owner.positions().values()),
+            time_left_ms=template.transaction_timeout_ms * TASK_SHARE,
             quarantine=NO_LIMITS,
-            observer=self._observer,
         )
 
     def _route(self, target: TargetPartition, deadline: Deadline) -> RoutedTopic:
