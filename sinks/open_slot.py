@@ -18,7 +18,7 @@ from shallow_mirror.sinks.slot_names import transactional_id
 from shallow_mirror.types import SlotTxn, SourcePartition, TopicPartition
 from shallow_mirror.wire.believed_ends import may_be_set_aside
 from shallow_mirror.wire.records import OPENED_FETCHES
-from shallow_mirror.wire.restamp import restamp
+from shallow_mirror.wire.restamp import Stamped, restamp_all
 
 if TYPE_CHECKING:
     from shallow_mirror.sinks.slot_task import SlotJob
@@ -68,19 +68,18 @@ class OpenSlot:
         if added:
             add_partitions(self._target, txn, added, self._deadline)
             self._sequences.update(dict.fromkeys(added, 0))
-        queues: dict[TopicPartition, list[memoryview]] = {}
-        for one in sent:
-            place, outgoing = self._target_of(one.part.source), one.outgoing
-            self._sequences[place] = restamp(
-                outgoing.records,
-                outgoing.index,
-                outgoing.chosen,
-                producer_id=txn.producer_id,
-                producer_epoch=txn.producer_epoch,
-                first_sequence=self._sequences[place],
+        stamped = {
+            self._target_of(one.part.source): Stamped(
+                one.outgoing.records,
+                one.outgoing.index,
+                one.outgoing.chosen,
+                self._sequences[self._target_of(one.part.source)],
             )
-            starts, sizes = outgoing.index.pos[outgoing.chosen].tolist(), outgoing.index.size_bytes[outgoing.chosen].tolist()
-            queues[place] = [outgoing.records[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+            for one in sent
+        }
+        following = restamp_all(list(stamped.values()), producer_id=txn.producer_id, producer_epoch=txn.producer_epoch)
+        self._sequences.update(zip(stamped, following, strict=True))
+        queues = {place: one.batches() for place, one in stamped.items()}
         try:
             placed = window.produce_all(queues)
         except ProduceRefused as refused:

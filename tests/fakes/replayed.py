@@ -29,6 +29,11 @@ class ReplayedTransport:
             raise Retriable("NETWORK_EXCEPTION", f"{self.peer} closed the connection")
         view[:], self._pos = self._received[self._pos : end], end
 
+    def recv_some_into(self, view: memoryview, deadline: Deadline) -> int:
+        some = min(len(view), max(len(self._received) - self._pos, 1))
+        self.recv_into(view[:some], deadline)
+        return some
+
     def close(self) -> None:
         """Nothing is open."""
 

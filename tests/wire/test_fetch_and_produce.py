@@ -23,7 +23,7 @@ from shallow_mirror.wire.fetch import (
     topic_names,
 )
 from shallow_mirror.wire.primitives import WireError
-from shallow_mirror.wire.produce import build_produce_request, parse_produce_response
+from shallow_mirror.wire.produce import ProduceFrames, parse_produce_response
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("long.topic-name", 0)
 
@@ -152,14 +152,15 @@ def test_a_produce_request_is_what_kafka_python_encodes_and_payloads_stay_views(
     )
     request.with_header(7, "me")
     small = [(A1, memoryview(bytes(70))), (B0, memoryview(bytes(61)))]
-    parts = build_produce_request(7, "me", transactional_id, -1, 3000, [(A0, payload), *small])
+    frames = ProduceFrames("me", transactional_id, -1, 3000, [A0, *(place for place, _ in small)])
+    parts = frames.build(7, [payload, *(one for _, one in small)])
     assert b"".join(parts) == bytes(request.encode(framed=True, header=True))
     assert any(part is payload for part in parts)
 
 
 def test_a_partition_twice_in_a_produce_request_is_refused() -> None:
     with pytest.raises(ValueError, match="twice"):
-        build_produce_request(1, "me", None, -1, 1, [(A0, memoryview(b"x")), (A0, memoryview(b"y"))])
+        ProduceFrames("me", None, -1, 1, [A0, A0])
 
 
 @pytest.mark.parametrize("topic_id", ["", "AAAAAAAAAAAAAAAAAAAAAA"])

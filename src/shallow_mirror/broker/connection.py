@@ -12,6 +12,9 @@ from shallow_mirror.errors import Retriable
 _LENGTH_BYTES = 4
 _MIN_FRAME_BYTES = 4
 
+READ_AHEAD_BYTES = 16_384
+"""What one receive may bring along behind an answer: small answers to pipelined requests come several at a time."""
+
 
 class ReceiveBuffer:
     """A reused buffer that grows to the largest frame seen, `max_bytes` at the most."""
@@ -44,6 +47,8 @@ class Connection:
         self.transport, self.client_id, self._max_frame_bytes = transport, client_id, max_frame_bytes
         self._next_correlation_id = 0
         self._outstanding: deque[int] = deque()
+        self._ahead = memoryview(bytearray(READ_AHEAD_BYTES))
+        self._ahead_start = self._ahead_end = 0
         self.is_closed = False
         self.missing_apis: frozenset[str] = frozenset()
         self.fetches_by_topic_id = False
@@ -68,8 +73,7 @@ class Connection:
     def receive(self, deadline: Deadline, buffer: ReceiveBuffer | None = None) -> memoryview:
         """The next answer without its length. Raises Retriable on a network or protocol error, and closes."""
         try:
-            head = memoryview(bytearray(_LENGTH_BYTES))
-            self.transport.recv_into(head, deadline)
+            head = self._received_ahead(_LENGTH_BYTES, deadline)
             size = int.from_bytes(head, "big", signed=True)
             limit = self._max_frame_bytes if buffer is None else buffer.max_bytes
             if not _MIN_FRAME_BYTES <= size <= limit:
@@ -77,7 +81,7 @@ class Connection:
                     "PROTOCOL", f"{self.transport.peer} announced an answer of {size} bytes; at most {limit} are accepted"
                 )
             frame = memoryview(bytearray(size)) if buffer is None else buffer.view(size)
-            self.transport.recv_into(frame, deadline)
+            self._receive_into(frame, deadline)
             correlation_id = int.from_bytes(frame[:4], "big", signed=True)
             if not self._outstanding or correlation_id != self._outstanding.popleft():
                 raise Retriable(
@@ -87,6 +91,25 @@ class Connection:
         except BaseException:
             self.close()
             raise
+
+    def _received_ahead(self, size: int, deadline: Deadline) -> memoryview:
+        """The next `size` bytes, a few; what came along with them is kept for the next call."""
+        if self._ahead_start == self._ahead_end:
+            self._ahead_start = self._ahead_end = 0
+        elif self._ahead_start + size > len(self._ahead):
+            left = bytes(self._ahead[self._ahead_start : self._ahead_end])
+            self._ahead[: len(left)], self._ahead_start, self._ahead_end = left, 0, len(left)
+        while self._ahead_end - self._ahead_start < size:
+            self._ahead_end += self.transport.recv_some_into(self._ahead[self._ahead_end :], deadline)
+        self._ahead_start += size
+        return self._ahead[self._ahead_start - size : self._ahead_start]
+
+    def _receive_into(self, frame: memoryview, deadline: Deadline) -> None:
+        known = min(len(frame), self._ahead_end - self._ahead_start)
+        frame[:known] = self._ahead[self._ahead_start : self._ahead_start + known]
+        self._ahead_start += known
+        if known < len(frame):
+            self.transport.recv_into(frame[known:], deadline)
 
     def request(self, correlation_id: int, parts: Sequence[Part], deadline: Deadline) -> memoryview:
         self.send(correlation_id, parts, deadline)

@@ -8,8 +8,8 @@ ever sent twice: after any error the transaction has to be aborted.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.connection import Connection
@@ -19,7 +19,7 @@ from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch, Mirro
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire.crc import verify_crc
 from shallow_mirror.wire.primitives import WireError
-from shallow_mirror.wire.produce import RawBatch, build_produce_request, parse_produce_response
+from shallow_mirror.wire.produce import ProduceFrames, RawBatch, parse_produce_response
 
 REQUEST_BYTES = 1 << 20
 """A request is closed when it holds this much, or one batch per partition."""
@@ -40,12 +40,17 @@ class ProduceRefused(MirrorError):
         return type(self), (self.topic_partition, self.index_in_queue, self.error_code, self.message)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Request:
-    """Index in its queue by partition, and the bytes of all."""
+    """The batches at `position` of the queues of `places`."""
 
-    members: dict[TopicPartition, int] = field(default_factory=dict)
-    size_bytes: int = 0
+    places: tuple[TopicPartition, ...]
+    position: int
+    size_bytes: int
+
+
+Queues = Mapping[TopicPartition, Sequence[RawBatch]]
+"""What is to be sent to each partition, in order."""
 
 
 class ProduceWindow:
@@ -64,9 +69,7 @@ class ProduceWindow:
         self._in_flight_requests, self._in_flight_bytes, self._deadline = in_flight_requests, in_flight_bytes, deadline
 
     def produce_all(
-        self,
-        queues: Mapping[TopicPartition, Sequence[RawBatch]],
-        placed: dict[TopicPartition, list[int]] | None = None,
+        self, queues: Queues, placed: dict[TopicPartition, list[int]] | None = None
     ) -> dict[TopicPartition, list[int]]:
         """Append every queue in order; returns the base offset of each batch. Blocks until all is acknowledged by the ISR.
 
@@ -89,77 +92,76 @@ class ProduceWindow:
                 raise
         return placed
 
-    def _produce_to(
-        self,
-        connection: Connection,
-        queues: Mapping[TopicPartition, Sequence[RawBatch]],
-        placed: dict[TopicPartition, list[int]],
-    ) -> None:
+    def _produce_to(self, connection: Connection, queues: Queues, placed: dict[TopicPartition, list[int]]) -> None:
+        timeout_ms = self._cluster.config.request_timeout_ms
+        broker_ms = max(1, int(min(self._deadline.remaining_ms(), timeout_ms)))
+        frames: dict[tuple[TopicPartition, ...], ProduceFrames] = {}
         in_flight: deque[_Request] = deque()
         in_flight_bytes = 0
         for request in _pack(queues):
+            # Twice what the broker may wait for its followers: a leader that takes no bytes any more is noticed as well.
+            patience = self._deadline.sooner(timeout_ms * 2)
             while in_flight and (
                 len(in_flight) >= self._in_flight_requests or in_flight_bytes + request.size_bytes > self._in_flight_bytes
             ):
                 in_flight_bytes -= in_flight[0].size_bytes
-                self._acknowledge(connection, in_flight.popleft(), placed)
-            self._send(connection, request, queues)
+                _acknowledge(connection, in_flight.popleft(), placed, patience)
+            if request.places not in frames:
+                frames[request.places] = ProduceFrames(
+                    connection.client_id, self._transactional_id, _ACKS_ALL, broker_ms, request.places
+                )
+            correlation_id = connection.next_correlation_id()
+            batches = [queues[place][request.position] for place in request.places]
+            connection.send(correlation_id, frames[request.places].build(correlation_id, batches), patience)
             in_flight.append(request)
             in_flight_bytes += request.size_bytes
         while in_flight:
-            self._acknowledge(connection, in_flight.popleft(), placed)
-
-    def _send(self, connection: Connection, request: _Request, queues: Mapping[TopicPartition, Sequence[RawBatch]]) -> None:
-        correlation_id = connection.next_correlation_id()
-        parts = build_produce_request(
-            correlation_id,
-            connection.client_id,
-            self._transactional_id,
-            _ACKS_ALL,
-            max(1, int(min(self._deadline.remaining_ms(), self._cluster.config.request_timeout_ms))),
-            [(place, queues[place][position]) for place, position in request.members.items()],
-        )
-        connection.send(correlation_id, parts, self._of_one_request())
-
-    def _of_one_request(self) -> Deadline:
-        """Twice what the broker may wait for its followers: a leader that takes no bytes any more is noticed as well."""
-        return self._deadline.sooner(self._cluster.config.request_timeout_ms * 2)
-
-    def _acknowledge(self, connection: Connection, request: _Request, placed: dict[TopicPartition, list[int]]) -> None:
-        frame = connection.receive(self._of_one_request())
-        try:
-            response = parse_produce_response(frame)
-        except WireError as error:
-            raise Retriable("PROTOCOL", f"unreadable Produce answer: {error}") from error
-        answered = {one.topic_partition: one for one in response.partitions}
-        if answered.keys() != request.members.keys():
-            raise Retriable("PROTOCOL", f"{connection.transport.peer} answered for other partitions than were sent")
-        for place in request.members:
-            if not answered[place].error_code:
-                placed[place].append(answered[place].base_offset)
-        for place, position in request.members.items():
-            one = answered[place]
-            if one.error_code:
-                details = [one.error_message, *(message for _, message in one.record_errors)]
-                raise _produce_error(place, position, one.error_code, "; ".join(text for text in details if text))
+            _acknowledge(connection, in_flight.popleft(), placed, self._deadline.sooner(timeout_ms * 2))
 
 
-def _pack(queues: Mapping[TopicPartition, Sequence[RawBatch]]) -> list[_Request]:
+def _acknowledge(
+    connection: Connection, request: _Request, placed: dict[TopicPartition, list[int]], patience: Deadline
+) -> None:
+    try:
+        response = parse_produce_response(connection.receive(patience))
+    except WireError as error:
+        raise Retriable("PROTOCOL", f"unreadable Produce answer: {error}") from error
+    answered = {one.topic_partition: one for one in response.partitions}
+    if len(answered) != len(request.places) or not all(place in answered for place in request.places):
+        raise Retriable("PROTOCOL", f"{connection.transport.peer} answered for other partitions than were sent")
+    for place, one in answered.items():
+        if not one.error_code:
+            placed[place].append(one.base_offset)
+    for place in request.places:
+        one = answered[place]
+        if one.error_code:
+            details = [one.error_message, *(message for _, message in one.record_errors)]
+            raise _produce_error(place, request.position, one.error_code, "; ".join(text for text in details if text))
+
+
+def _pack(queues: Queues) -> Iterator[_Request]:
     """Round-robin over the partitions: the n-th batches of all of them before any (n+1)-th."""
-    requests: list[_Request] = []
-    for position in range(max((len(queue) for queue in queues.values()), default=0)):
-        current = _Request()
-        for place, queue in queues.items():
-            if position >= len(queue):
-                continue
-            size = len(queue[position])
-            if current.members and current.size_bytes + size > REQUEST_BYTES:
-                requests.append(current)
-                current = _Request()
-            current.members[place] = position
-            current.size_bytes += size
-        requests.append(current)
-    return requests
+    left = sorted(queues.items(), key=lambda item: len(item[1]))
+    order, drained, position = tuple(queues), 0, 0
+    while drained < len(left):
+        if len(left[drained][1]) <= position:
+            drained += 1
+            gone = {place for place, _ in left[:drained]}
+            order = tuple(place for place in queues if place not in gone)
+            continue
+        yield from _requests_at(position, order, [len(queues[place][position]) for place in order])
+        position += 1
+
+
+def _requests_at(position: int, places: tuple[TopicPartition, ...], sizes: Sequence[int]) -> Iterator[_Request]:
+    """Each holds one batch, or as many as fit."""
+    first = size = 0
+    for at, batch_bytes in enumerate(sizes):
+        if at > first and size + batch_bytes > REQUEST_BYTES:
+            yield _Request(places[first:at], position, size)
+            first, size = at, 0
+        size += batch_bytes
+    yield _Request(places[first:], position, size)
 
 
 def _produce_error(place: TopicPartition, position: int, code: int, message: str) -> MirrorError:

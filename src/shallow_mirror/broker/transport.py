@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import selectors
 import socket
 from collections.abc import Sequence
@@ -25,6 +26,10 @@ class Transport:
         except OSError as error:
             raise _network(f"cannot connect to {self.peer}", error) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.setblocking(False)
+        self._readable, self._writable = select.poll(), select.poll()
+        self._readable.register(self._socket, select.POLLIN)
+        self._writable.register(self._socket, select.POLLOUT)
 
     def send_parts(self, parts: Sequence[Part], deadline: Deadline) -> None:
         """Everything, in order, without joining the parts."""
@@ -32,8 +37,11 @@ class Transport:
         first = 0
         try:
             while first < len(views):
-                self._socket.settimeout(_timeout_s(deadline, self.peer))
-                sent = self._socket.sendmsg(views[first : first + _MAX_PARTS])
+                try:
+                    sent = self._socket.sendmsg(views[first : first + _MAX_PARTS])
+                except BlockingIOError:
+                    self._wait_until(self._writable, deadline)
+                    continue
                 while first < len(views) and sent >= len(views[first]):
                     sent -= len(views[first])
                     first += 1
@@ -45,15 +53,26 @@ class Transport:
     def recv_into(self, view: memoryview, deadline: Deadline) -> None:
         """Fill `view` completely."""
         got = 0
-        try:
-            while got < len(view):
-                self._socket.settimeout(_timeout_s(deadline, self.peer))
-                received = self._socket.recv_into(view[got:])
-                if not received:
-                    raise Retriable("NETWORK_EXCEPTION", f"{self.peer} closed the connection")
-                got += received
-        except OSError as error:
-            raise _network(f"receiving from {self.peer}", error) from error
+        while got < len(view):
+            got += self.recv_some_into(view[got:], deadline)
+
+    def recv_some_into(self, view: memoryview, deadline: Deadline) -> int:
+        """At least one byte, and what else is there already; returns how many."""
+        while True:
+            try:
+                received = self._socket.recv_into(view)
+            except BlockingIOError:
+                self._wait_until(self._readable, deadline)
+                continue
+            except OSError as error:
+                raise _network(f"receiving from {self.peer}", error) from error
+            if not received:
+                raise Retriable("NETWORK_EXCEPTION", f"{self.peer} closed the connection")
+            return received
+
+    def _wait_until(self, possible: select.poll, deadline: Deadline) -> None:
+        """Or until it is known that it never will be: the next call then says why."""
+        possible.poll(_timeout_s(deadline, self.peer) * 1000)
 
     def close(self) -> None:
         self._socket.close()

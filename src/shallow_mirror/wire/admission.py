@@ -95,6 +95,8 @@ def admit(
 
     def mark(mask: npt.NDArray[np.bool_], verdict: Verdict, rule: str = "", remedy: str = "") -> None:
         """A later mark wins over an earlier one: call in rising order of precedence."""
+        if not mask.any():
+            return
         verdicts[mask] = verdict
         for i in np.flatnonzero(mask).tolist():
             refusals.pop(i, None)

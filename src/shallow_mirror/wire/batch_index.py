@@ -15,6 +15,7 @@ import numpy.typing as npt
 from shallow_mirror.wire.header import BATCH_HEADER_BYTES, HEADER, LOG_OVERHEAD, MAGIC, MAGIC_POS, NATIVE_HEADER
 
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
+_HEADER_BYTES = np.dtype((np.void, BATCH_HEADER_BYTES))
 
 
 class StopReason(enum.Enum):
@@ -75,9 +76,12 @@ def index_batches(records: memoryview) -> BatchIndex:
     return BatchIndex(at, headers["batch_length"].astype(np.int64) + LOG_OVERHEAD, headers, stop, pos)
 
 
+def headers_anywhere(records: memoryview) -> npt.NDArray[np.void]:
+    """The bytes of a header at every position of `records` that has room for one: a view, writable where `records` is."""
+    return np.ndarray(max(len(records) - BATCH_HEADER_BYTES + 1, 0), _HEADER_BYTES, records, strides=(1,))
+
+
 def _gather(records: memoryview, at: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
     if not len(at):
         return np.empty(0, NATIVE_HEADER)
-    raw = np.frombuffer(records, np.uint8)
-    rows = np.lib.stride_tricks.sliding_window_view(raw, BATCH_HEADER_BYTES)[at]
-    return np.ascontiguousarray(rows).view(HEADER).reshape(-1).astype(NATIVE_HEADER)
+    return headers_anywhere(records)[at].view(HEADER).astype(NATIVE_HEADER)

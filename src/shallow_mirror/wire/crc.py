@@ -14,7 +14,7 @@ import numpy.typing as npt
 from shallow_mirror.wire.header import BATCH_HEADER_BYTES, CRC_START, LOG_OVERHEAD, covered_bytes
 
 _POLYNOMIAL = 0x82F63B78
-_LENGTH_BITS = 31
+_LENGTH_BITS, _DIGIT_BITS = 31, 4
 
 _CRC_POS = CRC_START - 4
 
@@ -36,8 +36,7 @@ def patch_crcs(
     payload_bytes: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.uint32]:
     """Checksums after bytes [21, 61) changed from `old_headers` to `new_headers`, both uint8[n, 40]."""
-    difference = _crc_of_rows(old_headers ^ new_headers)
-    return old_crc ^ _advance(difference, payload_bytes)
+    return old_crc ^ _advance(_crcs_of_rows(old_headers) ^ _crcs_of_rows(new_headers), payload_bytes)
 
 
 def verify_crcs(records: memoryview, pos: npt.NDArray[np.int64], headers: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
@@ -53,26 +52,27 @@ def payload_crcs(headers: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
     crc(H + P) = advance(crc(H), bytes of P) ^ crc(P). True of every batch whose own checksum holds.
     """
     covered = covered_bytes(headers)
-    of_headers = _crc_of_rows(covered) ^ np.uint32(crc32c(bytes(covered.shape[1])))
     payload_bytes = headers["batch_length"].astype(np.int64) + LOG_OVERHEAD - BATCH_HEADER_BYTES
-    return headers["crc"].astype(np.uint32) ^ _advance(of_headers, payload_bytes)
+    return headers["crc"].astype(np.uint32) ^ _advance(_crcs_of_rows(covered), payload_bytes)
 
 
-def _crc_of_rows(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
-    """Checksum without initial and final inversion: the linear part, which is what differences need."""
-    crc = np.zeros(len(rows), np.uint32)
-    for column in range(rows.shape[1]):
-        crc = _BYTE_TABLE[(crc ^ rows[:, column]) & 0xFF] ^ (crc >> np.uint32(8))
-    return crc
+def _crcs_of_rows(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
+    together, size = rows.tobytes(), rows.shape[1]
+    return np.array([_library.crc32c(together[start : start + size]) for start in range(0, len(together), size)], np.uint32)
 
 
 def _advance(crc: npt.NDArray[np.uint32], zero_bytes: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-    """Advance each checksum over that many zero bytes: one matrix product per set bit of the length."""
-    out = crc.copy()
-    for bit in range(_LENGTH_BITS):
-        chosen = ((zero_bytes >> bit) & 1).astype(bool)
-        if chosen.any():
-            out[chosen] = _apply(_SHIFTS[bit], out[chosen])
+    """Advance each checksum over that many zero bytes: one matrix product per hexadecimal digit of the lengths."""
+    out = crc
+    for digit in range(-(-int(zero_bytes.max(initial=0)).bit_length() // _DIGIT_BITS)):
+        tables = _SHIFTS[digit]
+        digits = (zero_bytes >> (_DIGIT_BITS * digit)) & (len(tables) - 1)
+        out = (
+            tables[digits, 0, out & 0xFF]
+            ^ tables[digits, 1, (out >> 8) & 0xFF]
+            ^ tables[digits, 2, (out >> 16) & 0xFF]
+            ^ tables[digits, 3, out >> 24]
+        )
     return out
 
 
@@ -92,16 +92,19 @@ def _byte_table() -> npt.NDArray[np.uint32]:
 _BYTE_TABLE = _byte_table()
 
 
-def _shift_tables() -> list[npt.NDArray[np.uint32]]:
-    """For 2**k zero bytes, k = 0 .. 30: four tables of 256, one per byte of the checksum."""
+def _shift_tables() -> npt.NDArray[np.uint32]:
+    """[k, d]: over d * 16**k zero bytes, as four tables of 256, one per byte of the checksum."""
     bytes_of = np.arange(256, dtype=np.uint32)
     places = np.stack([bytes_of << np.uint32(8 * place) for place in range(4)])
     one = _BYTE_TABLE[places & 0xFF] ^ (places >> np.uint32(8))
-    tables = [one.astype(np.uint32)]
-    for _ in range(_LENGTH_BITS - 1):
-        last = tables[-1]
-        tables.append(_apply(last, last))
-    return tables
+    digits = []
+    for _ in range(-(-_LENGTH_BITS // _DIGIT_BITS)):
+        tables = [places]
+        for _ in range(1 << _DIGIT_BITS):
+            tables.append(_apply(one, tables[-1]))
+        one = tables.pop()
+        digits.append(np.stack(tables))
+    return np.stack(digits)
 
 
 _SHIFTS = _shift_tables()

@@ -54,6 +54,15 @@ class Reader:
     def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
         return layout.unpack_from(self.frame, self._take(layout.size))
 
+    @property
+    def left(self) -> int:
+        """Bytes behind the cursor."""
+        return len(self.frame) - self.pos
+
+    def peek(self, size: int) -> memoryview:
+        """The next bytes, at most those that are left, without moving on."""
+        return self.frame[self.pos : self.pos + size]
+
     def int32(self) -> int:
         return int.from_bytes(self.view(4), "big", signed=True)
 

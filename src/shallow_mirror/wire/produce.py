@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire.primitives import NO_TAGS, Reader, compact_string, string, uvarint
@@ -12,9 +13,13 @@ from shallow_mirror.wire.primitives import NO_TAGS, Reader, compact_string, stri
 API_KEY, API_VERSION = 0, 9
 
 _HEAD = struct.Struct(">hhi")
+_FRAME_HEAD = struct.Struct(">ihhi")
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 _INDEX = struct.Struct(">i")
 _PARTITION_ANSWER = struct.Struct(">ihqqq")
+_PLAIN_ANSWER = struct.Struct(">ihqqq3s")
+_NOTHING_ELSE = b"\x01\x00\x00"
+"""No record errors, no message, no tags."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +36,7 @@ class SplitBatch:
 RawBatch = memoryview | SplitBatch
 
 
-@dataclass(frozen=True, slots=True)
-class ProducedPartition:
+class ProducedPartition(NamedTuple):
     """`base_offset` is -1 on an error. `record_errors`: (index of the record in its batch, message)."""
 
     topic_partition: TopicPartition
@@ -40,8 +44,8 @@ class ProducedPartition:
     base_offset: int
     log_append_time_ms: int
     log_start_offset: int
-    error_message: str | None
-    record_errors: tuple[tuple[int, str | None], ...]
+    error_message: str | None = None
+    record_errors: tuple[tuple[int, str | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,37 +55,47 @@ class ProduceResponse:
     throttle_time_ms: int
 
 
-def build_produce_request(
-    correlation_id: int,
-    client_id: str,
-    transactional_id: str | None,
-    acks: int,
-    timeout_ms: int,
-    batches: Sequence[tuple[TopicPartition, RawBatch]],
-) -> list[bytes | memoryview]:
-    """A whole frame as parts to be sent in order. Raises ValueError where a partition is given twice: brokers lose one."""
-    by_topic: dict[str, dict[int, RawBatch]] = {}
-    for place, batch in batches:
-        members = by_topic.setdefault(place.topic, {})
-        if place.partition in members:
-            raise ValueError(f"{place} twice in one Produce request")
-        members[place.partition] = batch
-    pending = bytearray(_HEAD.pack(API_KEY, API_VERSION, correlation_id) + string(client_id) + NO_TAGS)
-    pending += compact_string(transactional_id) + _ACKS_AND_TIMEOUT.pack(acks, timeout_ms) + uvarint(len(by_topic) + 1)
-    parts: list[bytes | memoryview] = []
-    for topic, members in by_topic.items():
-        pending += compact_string(topic) + uvarint(len(members) + 1)
-        for partition, batch in members.items():
-            pending += _INDEX.pack(partition) + uvarint(len(batch) + 1)
+class ProduceFrames:
+    """Produce requests for the same partitions, one batch each, which differ in batches and correlation ids only.
+
+    Raises ValueError where a partition is given twice: brokers lose one.
+    """
+
+    def __init__(
+        self, client_id: str, transactional_id: str | None, acks: int, timeout_ms: int, places: Sequence[TopicPartition]
+    ) -> None:
+        by_topic: dict[str, dict[int, int]] = {}
+        for at, place in enumerate(places):
+            if by_topic.setdefault(place.topic, {}).setdefault(place.partition, at) != at:
+                raise ValueError(f"{place} twice in one Produce request")
+        pending = string(client_id) + NO_TAGS + compact_string(transactional_id) + _ACKS_AND_TIMEOUT.pack(acks, timeout_ms)
+        pending += uvarint(len(by_topic) + 1)
+        self._before: list[tuple[int, bytes]] = []
+        for topic, members in by_topic.items():
+            pending += compact_string(topic) + uvarint(len(members) + 1)
+            for partition, at in members.items():
+                self._before.append((at, pending + _INDEX.pack(partition)))
+                pending = NO_TAGS
+            pending += NO_TAGS
+        self._tail = pending + NO_TAGS
+        self._fixed_bytes = _HEAD.size + sum(len(text) for _, text in self._before) + len(self._tail)
+
+    def build(self, correlation_id: int, batches: Sequence[RawBatch]) -> list[bytes | memoryview]:
+        """A whole frame as parts to be sent in order; `batches` as the partitions were given."""
+        parts: list[bytes | memoryview] = [b""]
+        size = self._fixed_bytes
+        for at, before in self._before:
+            batch = batches[at]
+            batch_bytes = len(batch)
+            length = uvarint(batch_bytes + 1)
+            size += len(length) + batch_bytes
             if isinstance(batch, SplitBatch):
-                parts += [bytes(pending + batch.header), batch.payload]
+                parts += (before + length + batch.header, batch.payload)
             else:
-                parts += [bytes(pending), batch]
-            pending = bytearray(NO_TAGS)
-        pending += NO_TAGS
-    parts.append(bytes(pending + NO_TAGS))
-    parts[0] = struct.pack(">i", sum(len(part) for part in parts)) + bytes(parts[0])
-    return parts
+                parts += (before + length, batch)
+        parts.append(self._tail)
+        parts[0] = _FRAME_HEAD.pack(size, API_KEY, API_VERSION, correlation_id)
+        return parts
 
 
 def parse_produce_response(frame: memoryview) -> ProduceResponse:
@@ -92,12 +106,22 @@ def parse_produce_response(frame: memoryview) -> ProduceResponse:
     partitions: list[ProducedPartition] = []
     for _ in range(reader.length(3)):
         topic = reader.compact_string()
-        for _ in range(reader.length(_PARTITION_ANSWER.size)):
-            partitions.append(_parse_partition(reader, topic))
+        partitions += _parse_topic(reader, topic, reader.length(_PARTITION_ANSWER.size))
         reader.tags()
     throttle_time_ms = reader.int32()
     reader.tags()
     return ProduceResponse(correlation_id, tuple(partitions), throttle_time_ms)
+
+
+def _parse_topic(reader: Reader, topic: str, count: int) -> list[ProducedPartition]:
+    """All at once where nobody has to say more than offsets: where one has, what follows it does not look like that."""
+    size = count * _PLAIN_ANSWER.size
+    if size <= reader.left:
+        plain = list(_PLAIN_ANSWER.iter_unpack(reader.peek(size)))
+        if all(answer[-1] == _NOTHING_ELSE for answer in plain):
+            reader.view(size)
+            return [ProducedPartition(TopicPartition(topic, partition), *rest) for partition, *rest, _ in plain]
+    return [_parse_partition(reader, topic) for _ in range(count)]
 
 
 def _parse_partition(reader: Reader, topic: str) -> ProducedPartition:
