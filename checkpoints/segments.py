@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
+import numpy.typing as npt
 
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 from shallow_mirror.wire.admission import Admission, Verdict, kind_of
@@ -68,13 +70,53 @@ class SegmentBuilder:
 
         A raw batch was sent as one, batch `i` of `rebuilt` as those it was rebuilt into.
         """
-        headers = index.headers
-        placed = iter(target_base_offsets)
+        placed, done = iter(target_base_offsets), 0
+        for first, end in _raw_runs(index, admission.verdicts):
+            self._add_one_by_one(range(done, first), index, admission, placed, rebuilt)
+            self._add_raw(first, end, index, list(itertools.islice(placed, end - first)))
+            done = end
+        self._add_one_by_one(range(done, len(index)), index, admission, placed, rebuilt)
+        if next(placed, None) is not None:
+            raise ValueError(f"{self._source}: more target offsets than batches that were sent")
+
+    def _add_raw(self, first: int, end: int, index: BatchIndex, placed: Sequence[int]) -> None:
+        """Batches that follow each other without a hole; a row where they do on the target as well."""
+        headers = index.headers[first:end]
+        shift = np.array(placed, np.int64) - headers["base_offset"]
+        starts = np.append(0, np.flatnonzero(np.diff(shift)) + 1)
+        lasts = np.append(starts[1:], end - first) - 1
+        for start, last, records, size in zip(
+            starts.tolist(),
+            lasts.tolist(),
+            np.add.reduceat(headers["records_count"], starts, dtype=np.int64).tolist(),
+            np.add.reduceat(index.size_bytes[first:end], starts).tolist(),
+            strict=True,
+        ):
+            base, key = int(headers["base_offset"][start]), (SegmentKind.DATA, int(shift[start]))
+            row = _Row(key, SegmentKind.DATA, base, int(index.last_offset[first + last]) + 1, placed[start], records)
+            row.batch_count, row.size_bytes = last - start + 1, size
+            row.max_timestamp_ms = int(headers["max_timestamp"][last])
+            row.source_leader_epoch = int(headers["partition_leader_epoch"][last])
+            self._append(row)
+
+    def _add_one_by_one(
+        self,
+        which: range,
+        index: BatchIndex,
+        admission: Admission,
+        placed: Iterator[int],
+        rebuilt: Mapping[int, Rebuilt],
+    ) -> None:
+        if not which:
+            return
+        chosen = slice(which.start, which.stop)
+        headers = index.headers[chosen]
         columns = zip(
-            admission.verdicts.tolist(),
+            which,
+            admission.verdicts[chosen].tolist(),
             headers["base_offset"].tolist(),
-            index.last_offset.tolist(),
-            index.size_bytes.tolist(),
+            index.last_offset[chosen].tolist(),
+            index.size_bytes[chosen].tolist(),
             headers["records_count"].tolist(),
             headers["max_timestamp"].tolist(),
             headers["partition_leader_epoch"].tolist(),
@@ -82,7 +124,7 @@ class SegmentBuilder:
             headers["producer_epoch"].tolist(),
             strict=True,
         )
-        for i, (verdict, base, last, size, records, timestamp, leader_epoch, producer_id, producer_epoch) in enumerate(columns):
+        for i, verdict, base, last, size, records, timestamp, leader_epoch, producer_id, producer_epoch in columns:
             if verdict in _PASSED_OVER:
                 continue
             further: Sequence[_Row] = ()
@@ -112,8 +154,6 @@ class SegmentBuilder:
                 one.max_timestamp_ms, one.source_leader_epoch = timestamp, leader_epoch
                 self._append(one)
             self._gap_up_to(last + 1)
-        if next(placed, None) is not None:
-            raise ValueError(f"{self._source}: more target offsets than batches that were sent")
 
     def close_at(self, position: int) -> None:
         """Everything up to `position` is accounted for: what is left holds no record."""
@@ -167,6 +207,15 @@ class SegmentBuilder:
             source_producer_epoch=row.source_producer_epoch,
             coordinator_epoch=row.coordinator_epoch,
         )
+
+
+def _raw_runs(index: BatchIndex, verdicts: npt.NDArray[np.int8]) -> list[tuple[int, int]]:
+    """[first, end) of batches that are sent as they are and follow each other without a hole."""
+    is_raw = verdicts == Verdict.RAW
+    follows = is_raw[1:] & is_raw[:-1] & (index.headers["base_offset"][1:] == index.last_offset[:-1] + 1)
+    starts = np.flatnonzero(is_raw & ~np.append(False, follows))
+    ends = np.flatnonzero(is_raw & ~np.append(follows, False)) + 1
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
 def _rows_of_rebuilt(rebuilt: Rebuilt, base_offsets: Sequence[int]) -> list[_Row]:

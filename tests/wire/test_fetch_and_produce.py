@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -59,6 +60,38 @@ def fetch_answer(version: int = API_VERSION) -> bytes:
         ],
     )
     return (7).to_bytes(4, "big") + b"\x00" + bytes(answer.encode())
+
+
+def plain_answer(
+    *, error_code: int = 0, message: str | None = None, throttle_ms: int = 0, places: Sequence[TopicPartition]
+) -> memoryview:
+    """Every batch appended at 10 times its partition, the last one answered with `error_code`."""
+    topic = ProduceResponse.TopicProduceResponse
+    partition = topic.PartitionProduceResponse
+    names = dict.fromkeys(place.topic for place in places)
+    answer = ProduceResponse[9](
+        responses=[
+            topic(
+                name=name,
+                partition_responses=[
+                    partition(
+                        index=place.partition,
+                        error_code=error_code if place is places[-1] else 0,
+                        base_offset=10 * place.partition,
+                        log_append_time_ms=-1,
+                        log_start_offset=0,
+                        record_errors=[],
+                        error_message=message if place is places[-1] else None,
+                    )
+                    for place in places
+                    if place.topic == name
+                ],
+            )
+            for name in names
+        ],
+        throttle_time_ms=throttle_ms,
+    )
+    return memoryview((7).to_bytes(4, "big") + b"\x00" + bytes(answer.encode()))
 
 
 def produce_answer() -> bytes:
@@ -161,6 +194,33 @@ def test_a_produce_request_is_what_kafka_python_encodes_and_payloads_stay_views(
 def test_a_partition_twice_in_a_produce_request_is_refused() -> None:
     with pytest.raises(ValueError, match="twice"):
         ProduceFrames("me", None, -1, 1, [A0, A0])
+
+
+@pytest.mark.parametrize("places", [[A1], [A0, A1], [A1, A0], [A1, B0, A0]])
+def test_an_answer_that_says_nothing_but_offsets_is_read_at_once_whatever_its_order(places: list[TopicPartition]) -> None:
+    frames = ProduceFrames("me", "id", -1, 1, places)
+    for order in (places, places[::-1]):
+        assert frames.base_offsets(plain_answer(places=order)) == [10 * place.partition for place in places]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        plain_answer(places=[A0, A1, B0], error_code=6),
+        plain_answer(places=[A0, A1, B0], message="but"),
+        plain_answer(places=[A0, A1, B0], throttle_ms=9),
+        plain_answer(places=[A0, A1]),
+        plain_answer(places=[A0, A0, B0]),
+        plain_answer(places=[A0, TopicPartition("a", 2), B0]),
+        memoryview(produce_answer()),
+    ],
+)
+def test_any_other_answer_has_to_be_parsed(answer: memoryview) -> None:
+    frames = ProduceFrames("me", "id", -1, 1, [A0, A1, B0])
+    assert frames.base_offsets(plain_answer(places=[A0, A1, B0])) == [0, 10, 0]
+    assert frames.base_offsets(answer) is None
+    for size in range(len(answer)):
+        assert frames.base_offsets(answer[:size]) is None
 
 
 @pytest.mark.parametrize("topic_id", ["", "AAAAAAAAAAAAAAAAAAAAAA"])

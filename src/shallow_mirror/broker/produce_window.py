@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.connection import Connection
@@ -40,12 +40,12 @@ class ProduceRefused(MirrorError):
         return type(self), (self.topic_partition, self.index_in_queue, self.error_code, self.message)
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
+class _Request(NamedTuple):
     """The batches at `position` of the queues of `places`."""
 
     places: tuple[TopicPartition, ...]
     position: int
+    batches: Sequence[RawBatch]
     size_bytes: int
 
 
@@ -96,7 +96,7 @@ class ProduceWindow:
         timeout_ms = self._cluster.config.request_timeout_ms
         broker_ms = max(1, int(min(self._deadline.remaining_ms(), timeout_ms)))
         frames: dict[tuple[TopicPartition, ...], ProduceFrames] = {}
-        in_flight: deque[_Request] = deque()
+        in_flight: deque[tuple[_Request, ProduceFrames]] = deque()
         in_flight_bytes = 0
         for request in _pack(queues):
             # Twice what the broker may wait for its followers: a leader that takes no bytes any more is noticed as well.
@@ -104,30 +104,44 @@ class ProduceWindow:
             while in_flight and (
                 len(in_flight) >= self._in_flight_requests or in_flight_bytes + request.size_bytes > self._in_flight_bytes
             ):
-                in_flight_bytes -= in_flight[0].size_bytes
-                _acknowledge(connection, in_flight.popleft(), placed, patience)
-            if request.places not in frames:
-                frames[request.places] = ProduceFrames(
-                    connection.client_id, self._transactional_id, _ACKS_ALL, broker_ms, request.places
-                )
+                in_flight_bytes -= in_flight[0][0].size_bytes
+                _acknowledge(connection, *in_flight.popleft(), placed, patience)
+            alike = frames.get(request.places)
+            if alike is None:
+                alike = ProduceFrames(connection.client_id, self._transactional_id, _ACKS_ALL, broker_ms, request.places)
+                frames[request.places] = alike
             correlation_id = connection.next_correlation_id()
-            batches = [queues[place][request.position] for place in request.places]
-            connection.send(correlation_id, frames[request.places].build(correlation_id, batches), patience)
-            in_flight.append(request)
+            connection.send(correlation_id, alike.build(correlation_id, request.batches), patience)
+            in_flight.append((request, alike))
             in_flight_bytes += request.size_bytes
         while in_flight:
-            _acknowledge(connection, in_flight.popleft(), placed, self._deadline.sooner(timeout_ms * 2))
+            _acknowledge(connection, *in_flight.popleft(), placed, self._deadline.sooner(timeout_ms * 2))
 
 
 def _acknowledge(
-    connection: Connection, request: _Request, placed: dict[TopicPartition, list[int]], patience: Deadline
+    connection: Connection,
+    request: _Request,
+    frames: ProduceFrames,
+    placed: dict[TopicPartition, list[int]],
+    patience: Deadline,
+) -> None:
+    frame = connection.receive(patience)
+    base_offsets = frames.base_offsets(frame)
+    if base_offsets is None:
+        return _acknowledge_one_by_one(connection, request, frame, placed)
+    for place, base_offset in zip(request.places, base_offsets, strict=True):
+        placed[place].append(base_offset)
+
+
+def _acknowledge_one_by_one(
+    connection: Connection, request: _Request, frame: memoryview, placed: dict[TopicPartition, list[int]]
 ) -> None:
     try:
-        response = parse_produce_response(connection.receive(patience))
+        response = parse_produce_response(frame)
     except WireError as error:
         raise Retriable("PROTOCOL", f"unreadable Produce answer: {error}") from error
     answered = {one.topic_partition: one for one in response.partitions}
-    if len(answered) != len(request.places) or not all(place in answered for place in request.places):
+    if answered.keys() != set(request.places):
         raise Retriable("PROTOCOL", f"{connection.transport.peer} answered for other partitions than were sent")
     for place, one in answered.items():
         if not one.error_code:
@@ -141,27 +155,28 @@ def _acknowledge(
 
 def _pack(queues: Queues) -> Iterator[_Request]:
     """Round-robin over the partitions: the n-th batches of all of them before any (n+1)-th."""
-    left = sorted(queues.items(), key=lambda item: len(item[1]))
-    order, drained, position = tuple(queues), 0, 0
-    while drained < len(left):
-        if len(left[drained][1]) <= position:
-            drained += 1
-            gone = {place for place, _ in left[:drained]}
-            order = tuple(place for place in queues if place not in gone)
-            continue
-        yield from _requests_at(position, order, [len(queues[place][position]) for place in order])
-        position += 1
+    first = 0
+    for end in sorted({len(queue) for queue in queues.values()}):
+        places = tuple(place for place, queue in queues.items() if len(queue) >= end)
+        lanes = [queues[place] for place in places]
+        for position in range(first, end):
+            batches = [lane[position] for lane in lanes]
+            sizes = list(map(len, batches))
+            if sum(sizes) <= REQUEST_BYTES:
+                yield _Request(places, position, batches, sum(sizes))
+            else:
+                yield from _split(_Request(places, position, batches, sum(sizes)), sizes)
+        first = end
 
 
-def _requests_at(position: int, places: tuple[TopicPartition, ...], sizes: Sequence[int]) -> Iterator[_Request]:
+def _split(whole: _Request, sizes: Sequence[int]) -> Iterator[_Request]:
     """Each holds one batch, or as many as fit."""
     first = size = 0
-    for at, batch_bytes in enumerate(sizes):
+    for at, batch_bytes in enumerate((*sizes, REQUEST_BYTES)):
         if at > first and size + batch_bytes > REQUEST_BYTES:
-            yield _Request(places[first:at], position, size)
+            yield _Request(whole.places[first:at], whole.position, whole.batches[first:at], size)
             first, size = at, 0
         size += batch_bytes
-    yield _Request(places[first:], position, size)
 
 
 def _produce_error(place: TopicPartition, position: int, code: int, message: str) -> MirrorError:

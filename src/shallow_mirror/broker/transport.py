@@ -33,20 +33,17 @@ class Transport:
 
     def send_parts(self, parts: Sequence[Part], deadline: Deadline) -> None:
         """Everything, in order, without joining the parts."""
-        views = [memoryview(part) for part in parts if len(part)]
-        first = 0
+        first, left = 0, sum(map(len, parts))
         try:
-            while first < len(views):
+            while left:
                 try:
-                    sent = self._socket.sendmsg(views[first : first + _MAX_PARTS])
+                    sent = self._socket.sendmsg(parts[first : first + _MAX_PARTS])
                 except BlockingIOError:
                     self._wait_until(self._writable, deadline)
                     continue
-                while first < len(views) and sent >= len(views[first]):
-                    sent -= len(views[first])
-                    first += 1
-                if sent:
-                    views[first] = views[first][sent:]
+                left -= sent
+                if left:
+                    first, parts = _without(parts, first, sent)
         except OSError as error:
             raise _network(f"sending to {self.peer}", error) from error
 
@@ -60,10 +57,11 @@ class Transport:
         """At least one byte, and what else is there already; returns how many."""
         while True:
             try:
-                received = self._socket.recv_into(view)
-            except BlockingIOError:
-                self._wait_until(self._readable, deadline)
-                continue
+                try:
+                    received = self._socket.recv_into(view)
+                except BlockingIOError:
+                    self._wait_until(self._readable, deadline)
+                    continue
             except OSError as error:
                 raise _network(f"receiving from {self.peer}", error) from error
             if not received:
@@ -72,10 +70,19 @@ class Transport:
 
     def _wait_until(self, possible: select.poll, deadline: Deadline) -> None:
         """Or until it is known that it never will be: the next call then says why."""
-        possible.poll(_timeout_s(deadline, self.peer) * 1000)
+        if not possible.poll(_timeout_s(deadline, self.peer) * 1000):
+            raise TimeoutError("timed out")
 
     def close(self) -> None:
         self._socket.close()
+
+
+def _without(parts: Sequence[Part], first: int, sent: int) -> tuple[int, Sequence[Part]]:
+    """What is left of `parts[first:]` when their first `sent` bytes are gone, and where it begins."""
+    while sent >= len(parts[first]):
+        sent -= len(parts[first])
+        first += 1
+    return (first, parts) if not sent else (0, [memoryview(parts[first])[sent:], *parts[first + 1 :]])
 
 
 def first_readable(transports: Sequence[Transport], deadline: Deadline) -> Transport | None:

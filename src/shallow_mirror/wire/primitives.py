@@ -13,6 +13,12 @@ NO_TAGS = b"\x00"
 
 
 def uvarint(value: int) -> bytes:
+    if value < 1 << 7:
+        return bytes((value,))
+    if value < 1 << 14:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if value < 1 << 21:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
     out = bytearray()
     while value > 0x7F:
         out.append((value & 0x7F) | 0x80)
@@ -53,15 +59,6 @@ class Reader:
 
     def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
         return layout.unpack_from(self.frame, self._take(layout.size))
-
-    @property
-    def left(self) -> int:
-        """Bytes behind the cursor."""
-        return len(self.frame) - self.pos
-
-    def peek(self, size: int) -> memoryview:
-        """The next bytes, at most those that are left, without moving on."""
-        return self.frame[self.pos : self.pos + size]
 
     def int32(self) -> int:
         return int.from_bytes(self.view(4), "big", signed=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire.primitives import NO_TAGS, Reader, compact_string, string, uvarint
@@ -20,6 +19,9 @@ _PARTITION_ANSWER = struct.Struct(">ihqqq")
 _PLAIN_ANSWER = struct.Struct(">ihqqq3s")
 _NOTHING_ELSE = b"\x01\x00\x00"
 """No record errors, no message, no tags."""
+_CORRELATION_BYTES = 4
+_END = bytes(4) + NO_TAGS
+"""No throttling, no tags."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,8 @@ class SplitBatch:
 RawBatch = memoryview | SplitBatch
 
 
-class ProducedPartition(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ProducedPartition:
     """`base_offset` is -1 on an error. `record_errors`: (index of the record in its batch, message)."""
 
     topic_partition: TopicPartition
@@ -44,8 +47,8 @@ class ProducedPartition(NamedTuple):
     base_offset: int
     log_append_time_ms: int
     log_start_offset: int
-    error_message: str | None = None
-    record_errors: tuple[tuple[int, str | None], ...] = ()
+    error_message: str | None
+    record_errors: tuple[tuple[int, str | None], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,8 @@ class ProduceResponse:
 
 
 class ProduceFrames:
-    """Produce requests for the same partitions, one batch each, which differ in batches and correlation ids only.
+    """Produce requests for the same partitions, one batch each, which differ in batches and correlation ids only; and those of
+    their answers that say nothing but offsets.
 
     Raises ValueError where a partition is given twice: brokers lose one.
     """
@@ -68,17 +72,20 @@ class ProduceFrames:
         for at, place in enumerate(places):
             if by_topic.setdefault(place.topic, {}).setdefault(place.partition, at) != at:
                 raise ValueError(f"{place} twice in one Produce request")
+        topics = {compact_string(topic) + uvarint(len(members) + 1): members for topic, members in by_topic.items()}
+        topic_count = uvarint(len(topics) + 1)
         pending = string(client_id) + NO_TAGS + compact_string(transactional_id) + _ACKS_AND_TIMEOUT.pack(acks, timeout_ms)
-        pending += uvarint(len(by_topic) + 1)
+        pending += topic_count
         self._before: list[tuple[int, bytes]] = []
-        for topic, members in by_topic.items():
-            pending += compact_string(topic) + uvarint(len(members) + 1)
+        for head, members in topics.items():
+            pending += head
             for partition, at in members.items():
                 self._before.append((at, pending + _INDEX.pack(partition)))
                 pending = NO_TAGS
             pending += NO_TAGS
         self._tail = pending + NO_TAGS
         self._fixed_bytes = _HEAD.size + sum(len(text) for _, text in self._before) + len(self._tail)
+        self._answer = _PlainAnswer(NO_TAGS + topic_count, topics)
 
     def build(self, correlation_id: int, batches: Sequence[RawBatch]) -> list[bytes | memoryview]:
         """A whole frame as parts to be sent in order; `batches` as the partitions were given."""
@@ -97,6 +104,47 @@ class ProduceFrames:
         parts[0] = _FRAME_HEAD.pack(size, API_KEY, API_VERSION, correlation_id)
         return parts
 
+    def base_offsets(self, frame: memoryview) -> list[int] | None:
+        """Of the batches in the order of the partitions, where `frame`, an answer, says that all were appended and nothing else.
+
+        None: it has to be parsed.
+        """
+        return self._answer.base_offsets(frame)
+
+
+class _PlainAnswer:
+    """No errors, messages, throttling, tags: then only numbers of a known size follow the topics' names, in whatever order."""
+
+    def __init__(self, start: bytes, topics: Mapping[bytes, Mapping[int, int]]) -> None:
+        self._start, self._topics = start, topics
+        self._name_bytes = {head[0]: len(head) for head in topics}
+        self._partitions = sum(map(len, topics.values()))
+        heads = sum(len(head) + len(NO_TAGS) for head in topics)
+        self._size = _CORRELATION_BYTES + len(start) + heads + self._partitions * _PLAIN_ANSWER.size + len(_END)
+
+    def base_offsets(self, frame: memoryview) -> list[int] | None:
+        if len(frame) != self._size or frame[-len(_END) :] != _END:
+            return None
+        pos = _CORRELATION_BYTES + len(self._start)
+        if frame[_CORRELATION_BYTES:pos] != self._start:
+            return None
+        offsets = [-1] * self._partitions
+        for _ in self._topics:
+            head = bytes(frame[pos : pos + self._name_bytes.get(frame[pos], 0)])
+            members = self._topics.get(head)
+            if members is None:
+                return None
+            pos += len(head)
+            end = pos + len(members) * _PLAIN_ANSWER.size
+            for partition, error_code, base_offset, _time, _log_start, rest in _PLAIN_ANSWER.iter_unpack(frame[pos:end]):
+                if error_code or rest != _NOTHING_ELSE or partition not in members:
+                    return None
+                offsets[members[partition]] = base_offset
+            pos = end + len(NO_TAGS)
+            if frame[end:pos] != NO_TAGS:
+                return None
+        return None if -1 in offsets else offsets
+
 
 def parse_produce_response(frame: memoryview) -> ProduceResponse:
     """`frame` begins behind the four length bytes. Raises WireError on hostile bytes."""
@@ -106,22 +154,12 @@ def parse_produce_response(frame: memoryview) -> ProduceResponse:
     partitions: list[ProducedPartition] = []
     for _ in range(reader.length(3)):
         topic = reader.compact_string()
-        partitions += _parse_topic(reader, topic, reader.length(_PARTITION_ANSWER.size))
+        for _ in range(reader.length(_PARTITION_ANSWER.size)):
+            partitions.append(_parse_partition(reader, topic))
         reader.tags()
     throttle_time_ms = reader.int32()
     reader.tags()
     return ProduceResponse(correlation_id, tuple(partitions), throttle_time_ms)
-
-
-def _parse_topic(reader: Reader, topic: str, count: int) -> list[ProducedPartition]:
-    """All at once where nobody has to say more than offsets: where one has, what follows it does not look like that."""
-    size = count * _PLAIN_ANSWER.size
-    if size <= reader.left:
-        plain = list(_PLAIN_ANSWER.iter_unpack(reader.peek(size)))
-        if all(answer[-1] == _NOTHING_ELSE for answer in plain):
-            reader.view(size)
-            return [ProducedPartition(TopicPartition(topic, partition), *rest) for partition, *rest, _ in plain]
-    return [_parse_partition(reader, topic) for _ in range(count)]
 
 
 def _parse_partition(reader: Reader, topic: str) -> ProducedPartition:

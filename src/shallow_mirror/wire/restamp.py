@@ -49,9 +49,7 @@ def restamp_all(parts: Sequence[Stamped], *, producer_id: int, producer_epoch: i
     new["producer_id"] = producer_id
     new["producer_epoch"] = producer_epoch
     new["base_sequence"] = sequences
-    new["crc"] = patch_crcs(
-        headers["crc"].astype(np.uint32), covered_bytes(old), covered_bytes(new), sizes - BATCH_HEADER_BYTES
-    )
+    new["crc"] = patch_crcs(headers["crc"].astype(np.uint32), covered_bytes(old), covered_bytes(new), sizes - BATCH_HEADER_BYTES)
     ends = np.cumsum([len(part.chosen) for part in parts]).tolist()
     for part, rows in zip(parts, np.split(new, ends[:-1]), strict=True):
         places = headers_anywhere(part.records)
