@@ -47,8 +47,9 @@ types: setup ## mypy, strict
 contracts: setup ## import-linter: which part may import which
 	$(BIN)/lint-imports
 
-bench: setup java ## measure against real brokers
-	$(BIN)/python benchmarks/run.py
+bench: setup java ## the mirror beside other ways to copy, measured; ARGS="--corpora zstd-big --peers shallow-mirror,mirrormaker2 --gb 1 --runs 1"
+	@$(BIN)/python -c 'import matplotlib, psutil' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[bench]'
+	PYTHONPATH=. $(BIN)/python -m benchmarks.run $(ARGS)
 
 clean: ## remove the virtual environment and what the tools left (fetched jars stay in the user's cache folder)
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db

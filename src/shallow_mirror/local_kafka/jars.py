@@ -63,13 +63,16 @@ class JarSet:
     modules: tuple[Module, ...]
 
 
+_LOGGING = Module(organisation="org.apache.logging.log4j", name="log4j-slf4j-impl", version="2.25.4")
+
+
 def kafka_jar_set(version: str) -> JarSet:
     """Broker, tools of the broker jar, ZooKeeper before Kafka 4, and the logging binding: a broker without it fails silently."""
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
         raise ConfigError(f"Kafka version {version!r}: expected three numbers, such as {KAFKA_VERSION} or {OLDEST_KAFKA_VERSION}")
     kafka = Module(organisation="org.apache.kafka", name="kafka_2.13", version=version)
     if int(version.split(".")[0]) >= 4:
-        binding = (Module(organisation="org.apache.logging.log4j", name="log4j-slf4j-impl", version="2.25.4"),)
+        binding = (_LOGGING,)
     else:
         binding = (Module(organisation="org.slf4j", name="slf4j-reload4j", version="1.7.36"),)
     return JarSet(name=f"kafka-{version}", modules=(kafka, *binding))
@@ -87,6 +90,32 @@ def _delta_modules(delta: str, unitycatalog: str) -> tuple[Module, ...]:
 
 # What delta-spark lists and PySpark does not ship; the rest (Hadoop, Jackson, Parquet, Scala, ...) is Spark's own.
 DELTA_JAR_SET = JarSet(name="delta-4.4.0", modules=_delta_modules("4.4.0", "0.6.0"))
+
+
+CONNECT_JAR_SET = JarSet(
+    name=f"connect-{KAFKA_VERSION}",
+    modules=(
+        *(
+            Module(organisation="org.apache.kafka", name=name, version=KAFKA_VERSION)
+            for name in ("connect-mirror", "connect-runtime")
+        ),
+        _LOGGING,
+    ),
+)
+"""MirrorMaker 2 and the Kafka Connect that it runs in, for benchmarks."""
+
+SPARK_KAFKA_JAR_SET = JarSet(
+    name="spark-kafka-4.2.0",
+    modules=(
+        *(
+            Module(organisation="org.apache.spark", name=f"{name}-kafka-0-10_2.13", version="4.2.0", transitive=False)
+            for name in ("spark-sql", "spark-token-provider")
+        ),
+        Module(organisation="org.apache.kafka", name="kafka-clients", version="3.9.2", transitive=False),
+        Module(organisation="org.apache.commons", name="commons-pool2", version="2.13.1", transitive=False),
+    ),
+)
+"""Spark's own Kafka source and sink, for benchmarks: what they list and PySpark does not ship."""
 
 
 def kafka_jars(version: str = KAFKA_VERSION) -> list[Path]:

@@ -1,0 +1,1 @@
+"""The comparison with other ways to copy between clusters: `make bench`."""

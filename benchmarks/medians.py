@@ -1,0 +1,51 @@
+"""Pure: what several runs of a peer on a corpus come to."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from benchmarks.results import Failed, Measured, Result
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """All runs of one peer on one corpus; `measured` may be empty."""
+
+    peer: str
+    measured: tuple[Measured, ...]
+    failed: tuple[Failed, ...]
+
+    def median(self, figure: Callable[[Measured], float]) -> float | None:
+        return statistics.median(map(figure, self.measured)) if self.measured else None
+
+    @property
+    def is_equal(self) -> bool:
+        """In every run that ended."""
+        return all(one.equal for one in self.measured)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What must be said beside its figures, each once."""
+        said = [f"failed: {one.failed}" for one in self.failed]
+        said += [f"not equal: {one.difference}" for one in self.measured if not one.equal]
+        said += [note for one in self.measured for note in one.notes]
+        return list(dict.fromkeys(said))
+
+
+def standings(results: Sequence[Result], corpus: str) -> list[Standing]:
+    """Peers in the order in which they came."""
+    of_corpus = [one for one in results if one.corpus == corpus]
+    return [
+        Standing(
+            peer,
+            tuple(one for one in of_corpus if one.peer == peer and isinstance(one, Measured)),
+            tuple(one for one in of_corpus if one.peer == peer and isinstance(one, Failed)),
+        )
+        for peer in dict.fromkeys(one.peer for one in of_corpus)
+    ]
+
+
+def corpora_of(results: Sequence[Result]) -> list[str]:
+    return list(dict.fromkeys(one.corpus for one in results))

@@ -1,0 +1,1 @@
+"""Those who copy a topic from one cluster to the other, one file each."""

@@ -1,0 +1,28 @@
+"""All peers, in the order in which they take turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.names import known_names
+from benchmarks.peers.mirrormaker2 import MirrorMaker2
+from benchmarks.peers.peer import Peer
+from benchmarks.peers.shallow_mirror import ShallowMirror
+
+OURS = "shallow-mirror"
+
+PEERS: dict[str, Peer] = {
+    peer.name: peer
+    for peer in (
+        ShallowMirror(OURS),
+        ShallowMirror("shallow-mirror-through-spark", {"read": {"transfer": "through-spark"}}),
+        ShallowMirror("shallow-mirror-delta-spark", {"tables_writer": "spark"}),
+        MirrorMaker2(exactly_once=False),
+        MirrorMaker2(exactly_once=True),
+    )
+}
+
+
+def chosen_peers(names: Sequence[str]) -> list[Peer]:
+    """Raises ConfigError with every name that is none."""
+    return [PEERS[name] for name in known_names("peer", names, PEERS)]

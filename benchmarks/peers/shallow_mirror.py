@@ -1,0 +1,50 @@
+"""shallow-mirror as a user starts it: `shallow-mirror run --available-now`, default configuration."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import yaml
+from deltalake import DeltaTable
+
+from benchmarks.peers.peer import Job, Peer, started
+from benchmarks.window import MicroBatchEnd
+from shallow_mirror.checkpoints.observations import MICRO_BATCHES_TABLE
+from shallow_mirror.demo.mirror_process import command
+from shallow_mirror.local_kafka.jars import delta_jars
+
+
+class ShallowMirror(Peer):
+    """`settings` are added to a mirror file that names only the clusters, the topic and the folder."""
+
+    def __init__(self, name: str = "shallow-mirror", settings: dict[str, Any] | None = None) -> None:
+        self.name, self._settings = name, settings or {}
+
+    def prepare(self) -> None:
+        delta_jars()
+
+    def launch(self, job: Job) -> subprocess.Popen[bytes]:
+        conf = job.folder / "mirror.yaml"
+        conf.write_text(yaml.safe_dump(self._document(job)), encoding="utf-8")
+        return started(job, [*command(), "run", str(conf), "--available-now"])
+
+    def _document(self, job: Job) -> dict[str, Any]:
+        return {
+            "mirror": job.alias,
+            "source": {"alias": job.alias, "client": {"bootstrap.servers": job.source}},
+            "target": {"alias": "target", "client": {"bootstrap.servers": job.target}},
+            "topics": {"include": [job.source_topic], "target_name": "{source}.{topic}"},
+            "tables": "tables",
+            **self._settings,
+        }
+
+    def micro_batches(self, job: Job) -> list[MicroBatchEnd]:
+        table = DeltaTable(str(job.folder / "tables" / MICRO_BATCHES_TABLE)).to_pyarrow_table()
+        ends: list[MicroBatchEnd] = []
+        copied = 0
+        for row in sorted(table.to_pylist(), key=lambda row: row["micro_batch"]):
+            if row["size_bytes"]:
+                copied += row["size_bytes"]
+                ends.append(MicroBatchEnd(row["settled_at"].timestamp(), copied))
+        return ends

@@ -1,0 +1,51 @@
+"""The plot for people who do not read tables: CPU seconds per GB and MB/s of every peer, on a logarithmic scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.medians import corpora_of, standings
+from benchmarks.peers.known import OURS
+from benchmarks.results import Result
+
+_OURS_COLOR, _OTHERS = "#c8442c", ("#2f4b7c", "#6b8fb5", "#7a8b6f", "#b0a565", "#8a7a93", "#9aa3ab", "#c9c4b8")
+_PANELS = (("CPU seconds per GB (less is better)", "cpu_s_per_gb"), ("MB/s (more is better)", "mb_per_s"))
+
+
+def write_plot(path: Path, results: Sequence[Result]) -> None:
+    """An SVG. A peer without a figure on a corpus has no bar there."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(len(_PANELS), 1, figsize=(11, 8), layout="constrained")
+    for panel, (title, name) in zip(axes, _PANELS, strict=True):
+        _draw(panel, title, name, results)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def _draw(panel: Any, title: str, name: str, results: Sequence[Result]) -> None:
+    corpora = corpora_of(results)
+    peers = list(dict.fromkeys(one.peer for one in results))
+    others = iter(_OTHERS)
+    for i, peer in enumerate(peers):
+        color = _OURS_COLOR if peer == OURS else next(others)
+        places, heights = [], []
+        for j, corpus in enumerate(corpora):
+            found = next((one for one in standings(results, corpus) if one.peer == peer), None)
+            median = None if found is None else found.median(lambda one: float(getattr(one, name)))
+            if median is not None:
+                places.append(j + (i - (len(peers) - 1) / 2) * 0.8 / len(peers))
+                heights.append(median)
+        bars = panel.bar(places, heights, 0.8 / len(peers), label=peer, color=color)
+        panel.bar_label(bars, fmt="%.3g", fontsize=7, padding=1)
+    panel.set_yscale("log")
+    panel.set_title(title, loc="left", fontsize=11)
+    panel.set_xticks(range(len(corpora)), corpora)
+    panel.spines[["top", "right"]].set_visible(False)
