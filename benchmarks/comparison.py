@@ -94,7 +94,7 @@ def _result(peer: Peer, source: Source, run: int, clusters: Clusters, scratch: P
 
 def _sentence(result: Result) -> str:
     if isinstance(result, Failed):
-        return f"{result.peer} FAILED: {result.failed}"
+        return f"{result.peer} FAILED: {result.failed.splitlines()[0]}"
     equal = "equal" if result.equal else f"NOT EQUAL: {result.difference}"
     notes = "".join(f"; {note}" for note in result.notes)
     return (

@@ -58,6 +58,7 @@ class Clusters:
 
 def run_peer(peer: Peer, source: Source, run: int, clusters: Clusters, scratch: Path) -> Measured:
     """Copy into a fresh topic, which is deleted at the end. Raises PeerMissing, PeerFailed, NoWindow, ..."""
+    peer.prepare()
     folder = scratch / f"{peer.name}-{source.corpus.name}-{run}"
     folder.mkdir()
     job = Job(
@@ -69,7 +70,6 @@ def run_peer(peer: Peer, source: Source, run: int, clusters: Clusters, scratch: 
         ends=source.ends,
         folder=folder,
     )
-    peer.prepare()
     create_topic(job.target, job.target_topic, PARTITIONS, {"compression.type": "producer"})
     try:
         samples = _copy(peer, job, source, clusters)

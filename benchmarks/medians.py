@@ -27,8 +27,8 @@ class Standing:
 
     @property
     def remarks(self) -> list[str]:
-        """What must be said beside its figures, each once."""
-        said = [f"failed: {one.failed}" for one in self.failed]
+        """What must be said beside its figures, each once; of an error its first line, the rest is in the JSON."""
+        said = [f"failed: {one.failed.splitlines()[0]}" for one in self.failed]
         said += [f"not equal: {one.difference}" for one in self.measured if not one.equal]
         said += [note for one in self.measured for note in one.notes]
         return list(dict.fromkeys(said))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 from rich.console import Console
 
@@ -57,8 +59,14 @@ def compare(options: argparse.Namespace, console: Console) -> list[Result]:
     return results
 
 
+def _end(number: int, frame: FrameType | None) -> None:
+    """As Ctrl-C: what was started is ended on the way out."""
+    sys.exit(128 + number)
+
+
 def main() -> int:
     options = parsed()
+    signal.signal(signal.SIGTERM, _end)
     try:
         results = compare(options, Console(stderr=True, soft_wrap=True))
     except MirrorError as error:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.names import known_names
+from benchmarks.peers.confluent_loop import ConfluentLoop
+from benchmarks.peers.franz_go import FranzGo
 from benchmarks.peers.mirrormaker2 import MirrorMaker2
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.shallow_mirror import ShallowMirror
+from benchmarks.peers.spark_kafka import SparkKafka
 
 OURS = "shallow-mirror"
 
@@ -19,6 +22,9 @@ PEERS: dict[str, Peer] = {
         ShallowMirror("shallow-mirror-delta-spark", {"tables_writer": "spark"}),
         MirrorMaker2(exactly_once=False),
         MirrorMaker2(exactly_once=True),
+        SparkKafka(),
+        ConfluentLoop(),
+        FranzGo(),
     )
 }
 

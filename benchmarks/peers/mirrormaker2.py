@@ -48,7 +48,7 @@ EXACTLY_ONCE = {
     "transaction.boundary": "interval",
     "transaction.boundary.interval.ms": "2000",
 }
-"""A transaction every two seconds, as the default trigger of shallow-mirror; one for each poll, the default, costs more."""
+"""A transaction every two seconds, as the default trigger of shallow-mirror; Connect's default is one for each poll."""
 
 _BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 _READY_WITHIN_S = 90.0

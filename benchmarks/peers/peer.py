@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from abc import ABC, abstractmethod
@@ -38,6 +39,11 @@ class Job:
     @property
     def target_topic(self) -> str:
         return f"{self.alias}.{self.source_topic}"
+
+    def as_json(self, **more: str) -> str:
+        """For the programs that copy."""
+        job = {"source": self.source, "target": self.target, "source_topic": self.source_topic, "target_topic": self.target_topic}
+        return json.dumps({**job, "partitions": len(self.ends), "ends": self.ends, "codec": self.corpus.codec_name, **more})
 
     @property
     def log_file(self) -> Path:

@@ -1,0 +1,1 @@
+"""Programs that peers run in a process of their own."""

@@ -1,0 +1,86 @@
+"""A loop as one writes it with confluent-kafka: consume some thousand records, produce each again, until every end.
+
+    python confluent_copy.py '{"source": …, "target": …, "source_topic": …, "target_topic": …, "partitions": 4, "codec": "zstd"}'
+
+Idempotent, without transactions. Every setting is in this file.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+CONSUMER = {
+    "group.id": "shallow-mirror-bench-loop",
+    "isolation.level": "read_committed",
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,
+    "fetch.message.max.bytes": 4_194_304,
+    "queued.max.messages.kbytes": 65_536,
+    "check.crcs": False,
+}
+PRODUCER = {
+    "enable.idempotence": True,
+    "batch.size": 1_000_000,
+    "batch.num.messages": 10_000,
+    "linger.ms": 100,
+    "message.max.bytes": 10_485_760,
+    "queue.buffering.max.kbytes": 131_072,
+    "queue.buffering.max.messages": 1_000_000,
+}
+"""And the codec of the source."""
+
+RECORDS_AT_ONCE = 5_000
+_PATIENCE_S = 60.0
+
+
+def copy(job: dict[str, Any]) -> None:
+    consumer = Consumer({"bootstrap.servers": job["source"], **CONSUMER})
+    producer = Producer({"bootstrap.servers": job["target"], "compression.type": job["codec"], **PRODUCER})
+    reading = set(range(job["partitions"]))
+    consumer.assign([TopicPartition(job["source_topic"], partition, OFFSET_BEGINNING) for partition in reading])
+    while reading:
+        messages = consumer.consume(RECORDS_AT_ONCE, _PATIENCE_S)
+        if not messages:
+            raise SystemExit(f"partitions {sorted(reading)} came to no end")
+        for message in messages:
+            error = message.error()
+            if error is None:
+                _produce(producer, job["target_topic"], message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                reading.discard(message.partition())
+            else:
+                raise KafkaException(error)
+        producer.poll(0)
+    if producer.flush(_PATIENCE_S):
+        raise SystemExit("records were left unsent")
+
+
+def _produce(producer: Producer, topic: str, message: Any) -> None:
+    while True:
+        try:
+            producer.produce(
+                topic,
+                message.value(),
+                message.key(),
+                message.partition(),
+                timestamp=message.timestamp()[1],
+                headers=message.headers(),
+                on_delivery=_require_delivered,
+            )
+        except BufferError:
+            producer.poll(0.1)
+        else:
+            return
+
+
+def _require_delivered(error: KafkaError | None, message: Any) -> None:
+    if error is not None:
+        raise KafkaException(error)
+
+
+if __name__ == "__main__":
+    copy(json.loads(sys.argv[1]))
