@@ -29,6 +29,8 @@ PROPERTIES = {
     "num.network.threads": "3",
     "num.io.threads": "8",
     "log.segment.delete.delay.ms": "1000",
+    "log.cleaner.backoff.ms": "1000",
+    "log.initial.task.delay.ms": "1000",
     "message.max.bytes": "10485760",
     "replica.fetch.max.bytes": "10485760",
 }

@@ -70,7 +70,7 @@ def run_peer(peer: Peer, source: Source, run: int, clusters: Clusters, scratch: 
         ends=source.ends,
         folder=folder,
     )
-    create_topic(job.target, job.target_topic, PARTITIONS, {"compression.type": "producer"})
+    create_topic(job.target, job.target_topic, PARTITIONS, {})
     try:
         samples = _copy(peer, job, source, clusters)
         unequal = difference(source.digest, topic_digest(job.target, job.target_topic, PARTITIONS))

@@ -86,7 +86,7 @@ def _batch(corpus: Corpus, timestamp_ms: int, chance: random.Random) -> MadeBatc
     block, count = bytearray(), 0
     while len(block) < wanted:
         size = min(_VALUE_BYTES, max(wanted - len(block), _VALUE_BYTES // 4))
-        block += _record(count, size, chance)
+        block += _record(count, _key(corpus, chance), size, chance)
         count += 1
     made = build_batch(
         compress(memoryview(bytes(block)), corpus.codec),
@@ -99,12 +99,16 @@ def _batch(corpus: Corpus, timestamp_ms: int, chance: random.Random) -> MadeBatc
     return MadeBatch(made, count, len(block))
 
 
-def _record(delta: int, value_bytes: int, chance: random.Random) -> bytes:
-    """A millisecond behind the one before it, with a key, and with a header on every fourth."""
+def _key(corpus: Corpus, chance: random.Random) -> bytes:
+    """Those of the messy corpus repeat, so that compaction has something to remove."""
+    return b"%08d" % chance.randrange(20_000 if corpus.is_messy else 10**8)
+
+
+def _record(delta: int, key: bytes, value_bytes: int, chance: random.Random) -> bytes:
+    """A millisecond behind the one before it, and with a header on every fourth."""
     random_part = base64.urlsafe_b64encode(chance.randbytes(value_bytes))[: int(value_bytes * _RANDOM_SHARE)]
     value = (b'{"id":"' + random_part + _FILLING * (value_bytes // len(_FILLING)))[: value_bytes - 1] + b"}"
     headers = _signed(1) + _sized(b"trace") + _sized(b"%08x" % chance.randrange(1 << 32)) if delta % 4 == 0 else _signed(0)
-    key = b"%08d" % chance.randrange(10**8)
     body = b"\0" + _signed(delta) + _signed(delta) + _sized(key) + _sized(value) + headers
     return _signed(len(body)) + body
 

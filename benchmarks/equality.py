@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,9 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-_AT_ONCE = 10_000
+_AT_ONCE, _WITHIN_S = 10_000, 0.2
+"""`consume` waits for all of the first or the end of the second, also where every partition is at its end."""
+
 _PATIENCE_S = 60.0
 _SIZES = struct.Struct(">iii")
 _TIME = struct.Struct(">iq")
@@ -65,9 +68,12 @@ def topic_digest(bootstrap: str, topic: str, partitions: int) -> dict[int, Parti
     reading = set(growing)
     try:
         consumer.assign([ClientPartition(topic, partition, OFFSET_BEGINNING) for partition in growing])
+        heard_at = time.monotonic()
         while reading:
-            messages = consumer.consume(_AT_ONCE, _PATIENCE_S)
-            if not messages:
+            messages = consumer.consume(_AT_ONCE, _WITHIN_S)
+            if messages:
+                heard_at = time.monotonic()
+            elif time.monotonic() - heard_at > _PATIENCE_S:
                 raise TimeoutError(f"{topic}: partitions {sorted(reading)} came to no end within {_PATIENCE_S:.0f} s")
             for message in messages:
                 error = message.error()

@@ -1,31 +1,50 @@
-"""Topics of the two clusters: made, deleted, and how far they go."""
+"""Topics of the two clusters: made, changed, deleted, how far they go and what lies in them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
-from shallow_mirror.types import TopicPartition
+from shallow_mirror.broker.batch_consumer import BatchConsumer
+from shallow_mirror.broker.fetched_batches import FetchedBatch
+from shallow_mirror.types import IsolationLevel, TopicPartition
 
 _TIMEOUT_S = 30.0
+_POLL_BYTES, _POLL_MS = 16 << 20, 10_000.0
 MAX_MESSAGE_BYTES = 10_485_760
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
     """Returns when clients see all its partitions."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    config = {"max.message.bytes": str(MAX_MESSAGE_BYTES), "retention.ms": "-1", **settings}
+    config = {"compression.type": "producer", "max.message.bytes": str(MAX_MESSAGE_BYTES), "retention.ms": "-1", **settings}
     admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(_TIMEOUT_S)
     give_up_at = time.monotonic() + _TIMEOUT_S
     while len(_partitions(admin, topic)) < partitions:
         if time.monotonic() > give_up_at:
             raise TimeoutError(f"topic {topic} did not come within {_TIMEOUT_S:.0f} s")
         time.sleep(0.05)
+
+
+def set_topic(bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    changes = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()]
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=changes)
+    admin.incremental_alter_configs([resource])[resource].result(_TIMEOUT_S)
+
+
+def stored_batches(bootstrap: str, topic: str) -> Iterator[FetchedBatch]:
+    """All that lie in a topic, markers and aborted ones too; each until the next is asked for."""
+    ends = {place: end for place, end in log_end_offsets(bootstrap, topic).items() if end}
+    with BatchConsumer({"bootstrap.servers": bootstrap}, isolation=IsolationLevel.READ_UNCOMMITTED) as consumer:
+        consumer.assign(dict.fromkeys(ends, "earliest"))
+        while any(consumer.position(place) < end for place, end in ends.items()):
+            yield from consumer.poll_batches(_POLL_BYTES, _POLL_MS)
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:

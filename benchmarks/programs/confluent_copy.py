@@ -33,7 +33,9 @@ PRODUCER = {
 }
 """And the codec of the source."""
 
-RECORDS_AT_ONCE = 5_000
+RECORDS_AT_ONCE, WITHIN_S = 5_000, 0.2
+"""`consume` waits for all of the first or the end of the second."""
+
 _PATIENCE_S = 60.0
 
 
@@ -43,10 +45,7 @@ def copy(job: dict[str, Any]) -> None:
     reading = set(range(job["partitions"]))
     consumer.assign([TopicPartition(job["source_topic"], partition, OFFSET_BEGINNING) for partition in reading])
     while reading:
-        messages = consumer.consume(RECORDS_AT_ONCE, _PATIENCE_S)
-        if not messages:
-            raise SystemExit(f"partitions {sorted(reading)} came to no end")
-        for message in messages:
+        for message in consumer.consume(RECORDS_AT_ONCE, WITHIN_S):
             error = message.error()
             if error is None:
                 _produce(producer, job["target_topic"], message)
