@@ -55,7 +55,7 @@ CORPORA: dict[str, Corpus] = {
         Corpus("uncompressed", Codec.NONE, (480_000, 488_000), 64, (470_000, 500_000)),
         Corpus("zstd-16k", Codec.ZSTD, (41_000, 44_000), 400, (13_500, 16_500)),
         Corpus("lz4-small", Codec.LZ4, (4_500, 8_000), 800, (2_000, 4_200)),
-        Corpus("messy", Codec.LZ4, (4_500, 200_000), 200, (2_000, 110_000), is_messy=True),
+        Corpus("messy", Codec.LZ4, (4_500, 200_000), 200, (100, 110_000), is_messy=True),
     )
 }
 

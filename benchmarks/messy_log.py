@@ -69,4 +69,5 @@ def _write_transactions(bootstrap: str, topic: str, batches: Placed) -> None:
             for number, (place, batch) in enumerate(several):
                 (plain if number // 4 % 2 else transactional).send_batch(place, batch)
             plain.flush()
+            transactional.flush()  # an abort sends nothing of what still waits
             transactional.end_txn(commit=turn % _ABORTED_OF != 0)

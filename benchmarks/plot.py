@@ -45,7 +45,8 @@ def _draw(panel: Any, title: str, name: str, results: Sequence[Result]) -> None:
                 heights.append(median)
         bars = panel.bar(places, heights, 0.8 / len(peers), label=peer, color=color)
         panel.bar_label(bars, fmt="%.3g", fontsize=7, padding=1)
-    panel.set_yscale("log")
+    if panel.patches:
+        panel.set_yscale("log")
     panel.set_title(title, loc="left", fontsize=11)
     panel.set_xticks(range(len(corpora)), corpora)
     panel.spines[["top", "right"]].set_visible(False)

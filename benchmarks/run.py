@@ -50,6 +50,8 @@ def _positive(text: str) -> float:
 def compare(options: argparse.Namespace, console: Console) -> list[Result]:
     """Raises ConfigError before anything starts. What is measured is in the JSON from the first result on."""
     comparison = Comparison(chosen_corpora(options.corpora), chosen_peers(options.peers), options.gb, options.runs)
+    if options.folder is not None:
+        options.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="shallow-mirror-bench-", dir=options.folder) as name:
         require_room(options.gb, Path(name))
         results: list[Result] = []

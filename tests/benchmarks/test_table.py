@@ -4,6 +4,7 @@ import io
 import json
 from pathlib import Path
 
+import pytest
 from benchmarks.medians import standings
 from benchmarks.plot import write_plot
 from benchmarks.results import Failed, Measured, Result, write_json
@@ -86,6 +87,7 @@ def test_the_json_is_a_list_of_rows_and_a_failure_has_no_figures(tmp_path: Path)
     assert other == {"peer": "franz-go", "corpus": "zstd-big", "run": 1, "failed": "PeerMissing: there is no `go`"}
 
 
-def test_the_plot_names_the_peers_that_have_figures(tmp_path: Path) -> None:
-    write_plot(tmp_path / "plot.svg", [measured("shallow-mirror"), failed("franz-go")])
+@pytest.mark.parametrize("results", [[measured("shallow-mirror"), failed("franz-go")], [failed("franz-go")]])
+def test_a_plot_is_drawn_also_where_peers_failed(results: list[Result], tmp_path: Path) -> None:
+    write_plot(tmp_path / "plot.svg", results)
     assert (tmp_path / "plot.svg").read_text().startswith("<?xml")
