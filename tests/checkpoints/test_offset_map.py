@@ -32,7 +32,7 @@ from shallow_mirror.errors import ConfigError, Fenced, MirrorError, OffsetMapCon
 from shallow_mirror.types import EpochEnd, Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 SOURCE = SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", 0)
-OTHER = replace(SOURCE, partition=1)
+OTHER = SOURCE._replace(partition=1)
 TARGET = TargetPartition("orders", "tgttgttgttgttgttgttgtA", 0)
 TXN = SlotTxn("m-0", 1000, 3)
 
@@ -56,7 +56,7 @@ def settled(tables: Path, name: str, **changes: Any) -> OffsetMapOwner:
 
 
 def data(start: int, end: int, *, txn: SlotTxn | None = TXN, source: SourcePartition = SOURCE, epoch: int = 4) -> DecidedSegment:
-    target = replace(TARGET, partition=source.partition)
+    target = TARGET._replace(partition=source.partition)
     return DecidedSegment(
         Segment(
             source=source, source_start=start, source_end=end, kind=SegmentKind.DATA, target=target,
@@ -69,7 +69,7 @@ def data(start: int, end: int, *, txn: SlotTxn | None = TXN, source: SourceParti
 def other(
     kind: SegmentKind, start: int, end: int, *, txn: SlotTxn | None = TXN, source: SourcePartition = SOURCE
 ) -> DecidedSegment:
-    target = replace(TARGET, partition=source.partition)
+    target = TARGET._replace(partition=source.partition)
     return DecidedSegment(Segment(source=source, source_start=start, source_end=end, kind=kind, target=target), txn)
 
 
@@ -688,7 +688,7 @@ def test_as_of_uses_what_was_decided_until_then(tmp_path: Path) -> None:
 
 def test_of_a_recreated_topic_the_newest_incarnation_answers(tmp_path: Path) -> None:
     owner = settled(tmp_path, "one")
-    again = replace(SOURCE, topic_id="newnewnewnewnewnewnewA")
+    again = SOURCE._replace(topic_id="newnewnewnewnewnewnewA")
     moved = replace(data(0, 3, source=again).segment, target_start=500, target_end=503)
     decide(owner, data(0, 5))
     decide(owner, DecidedSegment(moved, TXN))
