@@ -60,22 +60,22 @@ class MicroBatchPlanner:
         New partitions enter at their log start, without a range; they move from the next plan on.
         """
         try:
-            listing = self._checked(start)
-            start = self._going_on(start, listing.topic_ids)
+            start, listing = self._checked(start)
             entering = listing.ends.keys() - start.keys()
             found = self._planner.starts_of(entering, listing, self._deadline(), is_first_run=False)
         except Retriable as error:
             self._note({}, waiting_for=str(error))
             return start
         self._leader_epochs = listing.leader_epochs
-        rate = self._learn(start, listing)
+        ends = planning.moved(start, listing.ends)
+        rate = self._learn(start, ends, listing)
         budget = planning.budget_bytes(self._settings.micro_batch_bytes, rate, self._settings.transaction_timeout_ms)
-        planned = planning.plan_ends(start, listing.ends, self._bytes_per_offset, budget)
+        planned = planning.plan_ends(start, ends, self._bytes_per_offset, budget)
         if self._settings.micro_batch_offsets is not None:
             planned = planning.plan_ends(start, planned, dict.fromkeys(start, 1.0), self._settings.micro_batch_offsets)
-        size = sum(planning.estimated_bytes(start, planned, self._bytes_per_offset).values())
+        size = sum(planning.estimated_bytes(start, {one: planned[one] for one in ends}, self._bytes_per_offset).values())
         self._planned = (self._clock(), size)
-        self._note(planning.moved(start, listing.ends), waiting_for=None)
+        self._note(ends, waiting_for=None)
         return planning.merge_new(planned, found)
 
     def ranges(self, start: Offsets, end: Offsets) -> tuple[PlannedRange, ...]:
@@ -91,7 +91,7 @@ class MicroBatchPlanner:
                 listing = self._planner.log_ends(self._deadline())
                 self._leader_epochs = listing.leader_epochs
                 start = self._going_on(start, listing.topic_ids)
-                self._learn(start, listing)
+                self._learn(start, planning.moved(start, listing.ends), listing)
             except Retriable as error:
                 _log.warning("planning without leader epochs: %s", error)
         ranges = planning.plan_ranges(
@@ -107,24 +107,26 @@ class MicroBatchPlanner:
         self._slots.update({one.source: one.slot for one in ranges})
         return ranges
 
-    def _checked(self, start: Offsets) -> LogEnds:
-        """Log ends that agree with `start`. A new leader may answer low for a moment: asked again before it is DataLoss."""
+    def _checked(self, start: Offsets) -> tuple[Offsets, LogEnds]:
+        """`start`, and log ends that agree with it. A new leader may answer low for a moment: asked again before it is
+        DataLoss."""
         listing = self._target or (self._insist() if self._is_available_now else self._planner.log_ends(self._deadline()))
         for _ in range(_TRUNCATION_CHECKS):
-            start = self._going_on(start, listing.topic_ids)  # every time: it may be created again in between
-            if all(end > start[one] for one, end in planning.moved(start, listing.ends).items()):
-                return self._target or listing
+            current = self._going_on(start, listing.topic_ids)  # every time: it may be created again in between
+            if all(end > current[one] for one, end in planning.moved(current, listing.ends).items()):
+                return current, self._target or listing
             self._sleep(_PAUSE_S)
             listing = self._planner.log_ends(self._deadline())
-        start = self._going_on(start, listing.topic_ids)
-        planning.require_not_truncated(start, listing.ends)
-        return self._target or listing
+        current = self._going_on(start, listing.topic_ids)
+        planning.require_not_truncated(current, listing.ends)
+        return current, self._target or listing
 
     def _going_on(self, start: Offsets, topic_ids: Mapping[str, str]) -> Offsets:
         """Where topics were created again: DataLoss, or, if the mirror may go on, the rest without them; they enter as new."""
-        if not self._settings.goes_on_after_data_loss:
+        current = planning.of_current_topics(start, topic_ids)
+        if current is not start and not self._settings.goes_on_after_data_loss:
             planning.require_same_topics(start, topic_ids)
-        return planning.of_current_topics(start, topic_ids)
+        return current
 
     def _insist(self) -> LogEnds:
         patience = Deadline.after_ms(_PATIENCE_MS, self._clock)
@@ -137,13 +139,12 @@ class MicroBatchPlanner:
                 self._note({}, waiting_for=str(error))
                 self._sleep(_PAUSE_S)
 
-    def _learn(self, start: Offsets, listing: LogEnds) -> float | None:
+    def _learn(self, start: Offsets, ends: Offsets, listing: LogEnds) -> float | None:
         """Take over what the driver measured, sample what nobody read yet; bytes per second, None at first."""
         measured = notes.read_measured(self._settings.measured_path)
         if measured is not None:
             self._bytes_per_offset.update(measured.bytes_per_offset)
-        moved = planning.moved(start, listing.ends)
-        unknown = {one: start[one] for one, end in moved.items() if end > start[one] and one not in self._bytes_per_offset}
+        unknown = {one: start[one] for one, end in ends.items() if end > start[one] and one not in self._bytes_per_offset}
         if unknown:
             self._bytes_per_offset.update(self._planner.sample(unknown, listing, self._deadline()))
         if measured is not None and measured.bytes_per_s is not None:

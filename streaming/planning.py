@@ -90,7 +90,9 @@ def _created_again(offsets: Offsets, topic_ids: Mapping[str, str]) -> set[tuple[
 
 
 def moved(start: Offsets, ends: Offsets) -> dict[SourcePartition, int]:
-    """Ends that are not at the start, of the partitions that both know. The one look that is taken at idle partitions."""
+    """Ends that are not at the start, of the partitions that both know. Looks at each of the fewer."""
+    if len(start) < len(ends):
+        return {one: ends[one] for one, at in start.items() if ends.get(one, at) != at}
     return {one: end for one, end in ends.items() if start.get(one, end) != end}
 
 
