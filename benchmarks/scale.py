@@ -108,7 +108,7 @@ class Topics:
 
 
 def measure_planning(counts: list[int]) -> list[dict[str, Any]]:
-    """What Spark asks the planner before and in every micro-batch, through the data source's own reader. Medians, in ms of CPU."""
+    """What Spark asks the planner before and in a micro-batch, through the data source's own reader. Medians, in ms of CPU."""
     return [_planning_of(count) for count in counts]
 
 
@@ -235,7 +235,9 @@ def main() -> None:
     parser.add_argument("--counts", type=lambda text: [int(one) for one in text.split(",")], default=list(COUNTS))
     parser.add_argument("--seconds", type=float, default=30.0, help="of each window of `mirror`")
     options = parser.parse_args()
-    for row in measure_planning(options.counts) if options.part == "partitions" else measure_mirror(options.counts, options.seconds):
+    for row in (
+        measure_planning(options.counts) if options.part == "partitions" else measure_mirror(options.counts, options.seconds)
+    ):
         print(json.dumps(row))
 
 
