@@ -16,8 +16,7 @@ _KEYS = ["source_topic", "source_topic_id", "source_partition"]
 _LAST = ["source_end", "source_leader_epoch", "target_topic", "target_topic_id", "target_partition", "max_timestamp_ms"]
 POSITION_COLUMNS = [*_KEYS, "source_start", *_LAST, "target_end"]
 _EPOCH_END = "source_leader_epoch_end"
-_ENDS = {_EPOCH_END: "source_leader_epoch", "max_timestamp_end": "max_timestamp_ms"}
-"""Where the row ends that has the last value of a column that may be null."""
+_MAY_BE_NULL = ("source_leader_epoch", "max_timestamp_ms")
 _GATHERED_ROWS = 200_000
 
 
@@ -42,51 +41,33 @@ def positions_of(rows: Iterable[pa.Table | pa.RecordBatch]) -> dict[SourcePartit
     `rows` are pieces of a map in any order, with POSITION_COLUMNS at least. A few of them are in memory at once, and of those
     before them the few rows that may be the last of their partitions.
     """
-    last: pa.Table | None = None
     gathered, count = list[pa.Table](), 0
     for piece in rows:
         table = pa.Table.from_batches([piece]) if isinstance(piece, pa.RecordBatch) else piece
         gathered.append(table.select(POSITION_COLUMNS))
         count += table.num_rows
         if count > _GATHERED_ROWS:
-            last, gathered, count = _last_rows(last, gathered), [], 0
-    if gathered:
-        last = _last_rows(last, gathered)
-    return (
-        {}
-        if last is None
-        else {
-            SourcePartition(*(one[key] for key in _KEYS)): Position(
-                one["source_end"],
-                TargetPartition(one["target_topic"], one["target_topic_id"], one["target_partition"]),
-                None if one[_EPOCH_END] is None else EpochEnd(one["source_leader_epoch"], one[_EPOCH_END]),
-                one["max_timestamp_ms"],
-                one["target_end"] or 0,
-            )
-            for one in last.to_pylist()
-        }
-    )
+            gathered, count = [_candidates(gathered)], 0
+    return {
+        SourcePartition(*(one[key] for key in _KEYS)): Position(
+            one["source_end"],
+            TargetPartition(one["target_topic"], one["target_topic_id"], one["target_partition"]),
+            None if one[_EPOCH_END] is None else EpochEnd(one["source_leader_epoch"], one[_EPOCH_END]),
+            one["max_timestamp_ms"],
+            one["target_end"] or 0,
+        )
+        for one in (_last_rows(_candidates(gathered)).to_pylist() if gathered else ())
+    }
 
 
-def _last_rows(last: pa.Table | None, pieces: Sequence[pa.Table]) -> pa.Table:
-    """`last`: of the pieces before."""
-    found = _candidates(pa.concat_tables(pieces, promote_options="permissive").combine_chunks())
-    rows = found if last is None else pa.concat_tables([last, found], promote_options="permissive")
-    ordered = rows.sort_by([("source_end", "ascending"), ("source_start", "ascending")])
-    wanted = [(name, "max" if name == "target_end" else "last") for name in rows.column_names if name not in _KEYS]
-    grouped = ordered.group_by(_KEYS, use_threads=False).aggregate(wanted)
-    return grouped.rename_columns([*_KEYS, *(name for name, _ in wanted)]).select(rows.column_names)
-
-
-def _candidates(rows: pa.Table) -> pa.Table:
-    """With the columns of `_ENDS`: of each partition the rows that hold its highest ends, and by chance others.
+def _candidates(pieces: Sequence[pa.Table]) -> pa.Table:
+    """Of each partition the rows that hold its highest ends, of all and of those that tell something, and by chance others.
 
     Looking for the highest numbers is many times cheaper than sorting: most rows are passed over here.
     """
-    ends = {name: _ends_where(rows, column) for name, column in _ENDS.items()}
-    for name, column in ends.items():
-        rows = rows.append_column(name, column)
-    sought = {"source_end": rows["source_end"], "target_end": rows["target_end"], **ends}
+    rows = pa.concat_tables(pieces, promote_options="permissive").combine_chunks()
+    known = {f"{name}_end": _ends_where(rows, name) for name in _MAY_BE_NULL}
+    sought = {"source_end": rows["source_end"], "target_end": rows["target_end"], **known}
     table = pa.table([*(rows[name] for name in _KEYS), *sought.values()], names=[*_KEYS, *sought])
     highest = table.group_by(_KEYS, use_threads=False).aggregate([(name, "max") for name in sought])
     is_kept = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
@@ -94,6 +75,14 @@ def _candidates(rows: pa.Table) -> pa.Table:
         wanted = highest[f"{name}_max"].combine_chunks().drop_null()
         is_kept = pc.or_(is_kept, pc.is_in(column, value_set=wanted))
     return rows.filter(is_kept)
+
+
+def _last_rows(rows: pa.Table) -> pa.Table:
+    rows = rows.append_column(_EPOCH_END, _ends_where(rows, "source_leader_epoch"))
+    ordered = rows.sort_by([("source_end", "ascending"), ("source_start", "ascending")])
+    wanted = [(name, "max" if name == "target_end" else "last") for name in rows.column_names if name not in _KEYS]
+    grouped = ordered.group_by(_KEYS, use_threads=False).aggregate(wanted)
+    return grouped.rename_columns([*_KEYS, *(name for name, _ in wanted)])
 
 
 def _ends_where(rows: pa.Table, column: str) -> pa.ChunkedArray:
