@@ -12,11 +12,13 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from shallow_mirror.checkpoints.deltalake_writer import sql_of
+from shallow_mirror.checkpoints.deltalake_writer import QUIET, checkpoint_and_clean, sql_of
+from shallow_mirror.checkpoints.local_log import local_log
 from shallow_mirror.checkpoints.schema import table_uri
-from shallow_mirror.checkpoints.spark_writer import append_rows, read_rows, spark_errors, writer_session
-from shallow_mirror.checkpoints.table_writer import Condition
+from shallow_mirror.checkpoints.spark_writer import append_rows, read_rows, spark_errors, tidy_rows, writer_session
+from shallow_mirror.checkpoints.table_writer import COMPACTED_FILE_BYTES, TABLE_SETTINGS, Condition
 from shallow_mirror.checkpoints.tables import WriterName, is_read_by_spark, name_in_sql
+from shallow_mirror.errors import OutcomeUnknown
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,10 +26,20 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+MANY_FILES = 200
+
+_SETTINGS = {name: value for name, value in TABLE_SETTINGS.items() if name != "delta.dataSkippingStatsColumns"}
+_DELTALAKE_ERRORS = (DeltaError, OSError, ValueError, RuntimeError)
+
+
 class ObservationStore(Protocol):
-    """Nothing is raised: what cannot be written or read is logged. Rows are read in no order; none of a missing table."""
+    """Nothing is raised: what cannot be written or read is logged. Rows are read in no order; none of a missing table.
+
+    `tidy` makes few files of many; it changes no row.
+    """
 
     def append(self, table: str, rows: pa.Table) -> None: ...
+    def tidy(self, table: str) -> None: ...
     def read(self, table: str, condition: Condition) -> list[dict[str, Any]]: ...
     def flush(self) -> None: ...
 
@@ -46,9 +58,19 @@ class DeltalakeStore:
 
     def append(self, table: str, rows: pa.Table) -> None:
         try:
-            write_deltalake(table_uri(self._tables, table), rows, mode="append")
-        except (DeltaError, OSError, ValueError, RuntimeError) as error:
+            uri = table_uri(self._tables, table)
+            write_deltalake(uri, rows, mode="append", configuration=_SETTINGS, post_commithook_properties=QUIET)
+        except _DELTALAKE_ERRORS as error:
             _not_written(table, error)
+
+    def tidy(self, table: str) -> None:
+        """Also of a table that was made before it had settings. An append meanwhile conflicts with nothing of it."""
+        try:
+            tidy_table(table_uri(self._tables, table))
+        except TableNotFoundError:
+            return
+        except (*_DELTALAKE_ERRORS, OutcomeUnknown) as error:
+            _not_tidied(table, error)
 
     def read(self, table: str, condition: Condition) -> list[dict[str, Any]]:
         """A query looks only into files whose statistics fit; a dataset of all of them costs a millisecond for every
@@ -81,6 +103,9 @@ class SparkStore:
             self._waiting[table].append(rows)
         self._last = self._thread.submit(self._write)
 
+    def tidy(self, table: str) -> None:
+        self._last = self._thread.submit(self._tidy, table)
+
     def read(self, table: str, condition: Condition) -> list[dict[str, Any]]:
         try:
             return read_rows(self._session, name_in_sql(self._tables, table), condition)
@@ -99,6 +124,36 @@ class SparkStore:
                 append_rows(self._session, name_in_sql(self._tables, table), pa.concat_tables(pieces))
             except spark_errors() as error:
                 _not_written(table, error)
+
+    def _tidy(self, table: str) -> None:
+        name = name_in_sql(self._tables, table)
+        try:
+            tidy_rows(self._session, name, MANY_FILES)
+        except spark_errors() as error:
+            _not_tidied(table, error)
+
+
+def tidy_table(uri: str) -> bool:
+    """Whether there was anything to do. Raises what deltalake raises."""
+    table = DeltaTable(uri)
+    if len(table.file_uris()) < MANY_FILES:
+        return False
+    if any(table.metadata().configuration.get(name) != value for name, value in _SETTINGS.items()):
+        table.alter.set_table_properties(dict(_SETTINGS))
+    above, log = table.version(), local_log(uri)
+    keep = _keep_nothing if log is None else log.sync
+    table.optimize.compact(target_size=COMPACTED_FILE_BYTES, post_commithook_properties=QUIET)
+    keep(above)
+    checkpoint_and_clean(uri, keep)
+    return True
+
+
+def _keep_nothing(_above: int) -> None:
+    """Its store does that."""
+
+
+def _not_tidied(table: str, error: Exception) -> None:
+    _log.warning("could not tidy the table %s, it will be tried again: %s: %s", table, type(error).__name__, error)
 
 
 def _not_written(table: str, error: Exception) -> None:

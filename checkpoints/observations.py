@@ -10,12 +10,16 @@ from typing import Any
 
 import pyarrow as pa
 
+from shallow_mirror.checkpoints.audits import AUDIT_TABLE
 from shallow_mirror.checkpoints.observation_stores import DeltalakeStore, ObservationStore
+from shallow_mirror.checkpoints.quarantined_batches import QUARANTINE_TABLE
 from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.checkpoints.schema import TIMESTAMP
 
 MICRO_BATCHES_TABLE = "micro_batches"
 RUNS_TABLE = "runs"
+
+TIDY_EVERY_MICRO_BATCHES = 1000
 
 MICRO_BATCHES = pa.schema(
     [
@@ -90,10 +94,17 @@ class Observations:
             "settled_at": observed.settled_at_ms * 1000,
         }
         self._append(MICRO_BATCHES_TABLE, MICRO_BATCHES, row)
+        if observed.micro_batch % TIDY_EVERY_MICRO_BATCHES == 0:
+            self._store.tidy(MICRO_BATCHES_TABLE)
 
     def run_started(self, run_epoch: int, run: RunIdentity, version: str) -> None:
-        """`version` is that of shallow-mirror. A run has one row with `outcome` null, and a second one once it ended."""
+        """`version` is that of shallow-mirror. A run has one row with `outcome` null, and a second one once it ended.
+
+        Tables that have become many files meanwhile are tidied.
+        """
         self._append(RUNS_TABLE, RUNS, {**_run(run_epoch, run), "version": version})
+        for table in (RUNS_TABLE, MICRO_BATCHES_TABLE, AUDIT_TABLE, QUARANTINE_TABLE):
+            self._store.tidy(table)
 
     def run_ended(self, run_epoch: int, run: RunIdentity, outcome: str) -> None:
         self._append(RUNS_TABLE, RUNS, {**_run(run_epoch, run), "ended_at": self._now_ms() * 1000, "outcome": outcome})

@@ -14,7 +14,7 @@ from shallow_mirror.checkpoints.recorded import Recorded, check_table, read_reco
 from shallow_mirror.checkpoints.schema import PROPERTY_MAP_ID, DecidedSegment, rows_from_arrow
 from shallow_mirror.checkpoints.table_writer import Comparison, Condition, TableWriter
 from shallow_mirror.checkpoints.tables import open_reader
-from shallow_mirror.checkpoints.translation import Translation, Translator
+from shallow_mirror.checkpoints.translation import TRANSLATION_COLUMNS, Translation, Translator
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.types import SourcePartition
 
@@ -43,7 +43,8 @@ class OffsetMap:
             raise ConfigError("there is no offset map where `tables` says: run the mirror once, or check `tables`")
         check_table(snapshot, {})
         self._snapshot, self._recorded = snapshot, read_recorded(snapshot)
-        self._translators: dict[Any, Translator | None] = {}
+        self._translators: dict[Any, Translator] = {}
+        self._asked: set[Any] = set()
 
     def require(self, properties: Mapping[str, str]) -> None:
         """Raises ConfigError with every property that the map was created with another value of."""
@@ -92,15 +93,45 @@ class OffsetMap:
         self, side: str, topic: str, partition: int, offset: int, as_of: datetime | None, topic_id: str | None
     ) -> Translation:
         key = (side, topic, partition, as_of, topic_id)
+        if key not in self._asked:  # once: who asks again gets the whole line, which is larger than what one offset needs
+            self._asked.add(key)
+            found = self._found_exactly(side, topic, partition, offset, as_of, topic_id)
+            if found is not None:
+                return found
         if key not in self._translators:
             self._translators[key] = self._translator(side, topic, partition, as_of, topic_id)
-        return self._translators[key].find(offset)  # type: ignore[union-attr]
+        return self._translators[key].find(offset)
+
+    def _found_exactly(
+        self, side: str, topic: str, partition: int, offset: int, as_of: datetime | None, topic_id: str | None
+    ) -> Translation | None:
+        """From the rows that hold the offset alone. None where they do not tell."""
+        of_partition = _of_partition(side, topic, partition)
+        at = (Comparison(f"{side}_start", "<=", offset), Comparison(f"{side}_end", ">", offset))
+        rows = self.settled_rows((*of_partition, *at), as_of=as_of, columns=TRANSLATION_COLUMNS)
+        found_ids = set(rows.column(f"{side}_topic_id").to_pylist())
+        if len(found_ids) != 1:
+            return None
+        found_id = found_ids.pop()
+        if topic_id is None:
+            newest = pc.max(rows.column("micro_batch")).as_py()
+            later = (Comparison(f"{side}_topic_id", "!=", found_id), Comparison("micro_batch", ">", newest))
+            if self.settled_rows((*of_partition, *later), as_of=as_of, columns=["micro_batch"]).num_rows:
+                return None
+        found = _translator_of(side, rows).find(offset)
+        return found if found.exact and topic_id in (None, found_id) else None
 
     def _translator(self, side: str, topic: str, partition: int, as_of: datetime | None, topic_id: str | None) -> Translator:
-        of_partition = (Comparison(f"{side}_topic", "=", topic), Comparison(f"{side}_partition", "=", partition))
-        rows = self.settled_rows(of_partition, as_of=as_of)
+        rows = self.settled_rows(_of_partition(side, topic, partition), as_of=as_of, columns=TRANSLATION_COLUMNS)
         if topic_id is None and rows.num_rows:
             newest = pc.index(rows.column("micro_batch"), pc.max(rows.column("micro_batch"))).as_py()
             topic_id = rows.column(f"{side}_topic_id")[newest].as_py()
-        rows = rows.filter(pc.field(f"{side}_topic_id") == (topic_id or ""))
-        return Translator.of_source(rows) if side == "source" else Translator.of_target(rows)
+        return _translator_of(side, rows.filter(pc.equal(rows.column(f"{side}_topic_id"), topic_id or "")))
+
+
+def _of_partition(side: str, topic: str, partition: int) -> Condition:
+    return Comparison(f"{side}_topic", "=", topic), Comparison(f"{side}_partition", "=", partition)
+
+
+def _translator_of(side: str, rows: pa.Table) -> Translator:
+    return Translator.of_source(rows) if side == "source" else Translator.of_target(rows)

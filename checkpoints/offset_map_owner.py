@@ -31,7 +31,9 @@ from shallow_mirror.types import SlotTxn, SourcePartition, TargetPartition
 
 _log = logging.getLogger(__name__)
 
-COMPACT_EVERY_DECISIONS = 1000
+COMPACT_EVERY_DECISIONS = 200
+"""Readers open every small file: hundreds of them take longer than all rows that were compacted before."""
+CLEAN_EVERY_DECISIONS = 1000
 _ATTEMPTS = 20
 """How often a commit that surely lost its table version to compaction is tried again."""
 
@@ -215,7 +217,7 @@ class OffsetMapOwner:
         return dict(self._positions)
 
     def compact_if_due(self) -> bool:
-        """Between micro-batches: rewrites small files, checkpoints and cleans the log. Changes no row and no version.
+        """Between micro-batches: rewrites small files, and less often cleans up. Changes no row and no version.
 
         Raises as `check_ownership`; what fails otherwise is logged and tried again after the next decision.
         """
@@ -228,7 +230,9 @@ class OffsetMapOwner:
             failure = _try(functools.partial(self._writer.compact, snapshot, compacted.metadata()))
             if failure is None:
                 break
-        failure = failure or _try(self._writer.clean_up)
+        cleans = self._recorded.compacted_micro_batch // CLEAN_EVERY_DECISIONS < compacted.micro_batch // CLEAN_EVERY_DECISIONS
+        if failure is None and cleans:
+            failure = _try(self._writer.clean_up)
         if failure is not None:
             _log.warning("compaction of the offset map failed, it will be tried again: %s", failure)
             return False

@@ -16,6 +16,8 @@ _KEYS = ["source_topic", "source_topic_id", "source_partition"]
 _LAST = ["source_end", "source_leader_epoch", "target_topic", "target_topic_id", "target_partition", "max_timestamp_ms"]
 POSITION_COLUMNS = [*_KEYS, "source_start", *_LAST, "target_end"]
 _EPOCH_END = "source_leader_epoch_end"
+_MAY_BE_NULL = ("source_leader_epoch", "max_timestamp_ms")
+_GATHERED_ROWS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,39 +38,56 @@ class Position:
 def positions_of(rows: Iterable[pa.Table | pa.RecordBatch]) -> dict[SourcePartition, Position]:
     """The end of the last segment of each source partition; the last leader epoch that any of its segments knows.
 
-    `rows` are pieces of a map in any order, with POSITION_COLUMNS at least; no more than one piece is held in memory.
+    `rows` are pieces of a map in any order, with POSITION_COLUMNS at least. A few of them are in memory at once, and of those
+    before them the few rows that may be the last of their partitions.
     """
-    last: pa.Table | None = None
+    gathered, count = list[pa.Table](), 0
     for piece in rows:
         table = pa.Table.from_batches([piece]) if isinstance(piece, pa.RecordBatch) else piece
-        table = _with_epoch_ends(table.select(POSITION_COLUMNS))
-        last = _last_rows(table if last is None else pa.concat_tables([last, table], promote_options="permissive"))
-    return (
-        {}
-        if last is None
-        else {
-            SourcePartition(*(one[key] for key in _KEYS)): Position(
-                one["source_end"],
-                TargetPartition(one["target_topic"], one["target_topic_id"], one["target_partition"]),
-                None if one[_EPOCH_END] is None else EpochEnd(one["source_leader_epoch"], one[_EPOCH_END]),
-                one["max_timestamp_ms"],
-                one["target_end"] or 0,
-            )
-            for one in last.to_pylist()
-        }
-    )
+        gathered.append(table.select(POSITION_COLUMNS))
+        count += table.num_rows
+        if count > _GATHERED_ROWS:
+            gathered, count = [_candidates(gathered)], 0
+    return {
+        SourcePartition(*(one[key] for key in _KEYS)): Position(
+            one["source_end"],
+            TargetPartition(one["target_topic"], one["target_topic_id"], one["target_partition"]),
+            None if one[_EPOCH_END] is None else EpochEnd(one["source_leader_epoch"], one[_EPOCH_END]),
+            one["max_timestamp_ms"],
+            one["target_end"] or 0,
+        )
+        for one in (_last_rows(_candidates(gathered)).to_pylist() if gathered else ())
+    }
 
 
-def _with_epoch_ends(rows: pa.Table) -> pa.Table:
-    ends = pc.if_else(pc.is_valid(rows["source_leader_epoch"]), rows["source_end"], pa.scalar(None, pa.int64()))
-    return rows.append_column(_EPOCH_END, ends)
+def _candidates(pieces: Sequence[pa.Table]) -> pa.Table:
+    """Of each partition the rows that hold its highest ends, of all and of those that tell something, and by chance others.
+
+    Looking for the highest numbers is many times cheaper than sorting: most rows are passed over here.
+    """
+    rows = pa.concat_tables(pieces, promote_options="permissive").combine_chunks()
+    known = {f"{name}_end": _ends_where(rows, name) for name in _MAY_BE_NULL}
+    sought = {"source_end": rows["source_end"], "target_end": rows["target_end"], **known}
+    table = pa.table([*(rows[name] for name in _KEYS), *sought.values()], names=[*_KEYS, *sought])
+    highest = table.group_by(_KEYS, use_threads=False).aggregate([(name, "max") for name in sought])
+    is_kept = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
+    for name, column in sought.items():
+        wanted = highest[f"{name}_max"].combine_chunks().drop_null()
+        is_kept = pc.or_(is_kept, pc.is_in(column, value_set=wanted))
+    return rows.filter(is_kept)
 
 
 def _last_rows(rows: pa.Table) -> pa.Table:
+    rows = rows.append_column(_EPOCH_END, _ends_where(rows, "source_leader_epoch"))
     ordered = rows.sort_by([("source_end", "ascending"), ("source_start", "ascending")])
     wanted = [(name, "max" if name == "target_end" else "last") for name in rows.column_names if name not in _KEYS]
     grouped = ordered.group_by(_KEYS, use_threads=False).aggregate(wanted)
-    return grouped.rename_columns([*_KEYS, *(name for name, _ in wanted)]).select(rows.column_names)
+    return grouped.rename_columns([*_KEYS, *(name for name, _ in wanted)])
+
+
+def _ends_where(rows: pa.Table, column: str) -> pa.ChunkedArray:
+    """`source_end` of the rows that have a value in `column`, else null."""
+    return pc.if_else(pc.is_valid(rows[column]), rows["source_end"], pa.scalar(None, pa.int64()))
 
 
 def moved_by(positions: Mapping[SourcePartition, Position], rows: Sequence[DecidedSegment]) -> dict[SourcePartition, Position]:

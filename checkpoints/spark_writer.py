@@ -45,7 +45,10 @@ _SESSION_SETTINGS = {
     "spark.databricks.delta.vacuum.logging.enabled": "false",  # two commits a VACUUM
 }
 
-_LOG_RETENTION = {"delta.logRetentionDuration": "interval 7 days"}  # Spark allows none shorter than that of deleted files
+_RETENTION = {
+    "delta.deletedFileRetentionDuration": "interval 7 days",  # VACUUM goes by it
+    "delta.logRetentionDuration": "interval 7 days",  # Spark allows none shorter
+}
 
 _PLAIN_TABLE = {
     "delta.enableDeletionVectors": "false",
@@ -166,7 +169,7 @@ class SparkWriter:
     def create(self, properties: Mapping[str, str]) -> None:
         """Raises ConfigError where the schema is missing or Spark may not create there."""
         columns = ", ".join(f"{_quoted(field.name)} {_SQL_TYPES[field.type]}" for field in OFFSET_MAP)
-        settings = _properties({**TABLE_SETTINGS, **_LOG_RETENTION, **_PLAIN_TABLE, **properties})
+        settings = _properties({**TABLE_SETTINGS, **_RETENTION, **_PLAIN_TABLE, **properties})
         try:
             self._session.sql(f"CREATE TABLE {self._table} ({columns}) USING delta TBLPROPERTIES ({settings})")
         except spark_errors() as error:
@@ -261,6 +264,19 @@ def append_rows(session: SparkSession, name_in_sql: str, rows: pa.Table, *, is_k
     log = _log_of(session, name_in_sql) if is_kept else None
     if log is not None:
         log.sync(above=int(_history(session, name_in_sql, 1)[0].version) - 2)  # with the commit that created the table
+
+
+def tidy_rows(session: SparkSession, name_in_sql: str, many_files: int) -> None:
+    """Of a table beside the offset map, where it is and consists of many files. Raises what Spark raises."""
+    try:
+        found = session.sql(f"DESCRIBE DETAIL {name_in_sql}").collect()[0]
+    except spark_errors() as error:
+        if _condition_of(error) in _NO_TABLE:
+            return
+        raise
+    if int(found.numFiles) >= many_files:
+        session.sql(f"OPTIMIZE {name_in_sql}")
+        session.sql(f"VACUUM {name_in_sql}")
 
 
 def read_rows(

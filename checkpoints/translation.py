@@ -12,9 +12,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from shallow_mirror.types import COPIED_KINDS, SegmentKind, TopicPartition
+
+TRANSLATION_COLUMNS = [
+    f"{side}_{name}" for side in ("source", "target") for name in ("topic", "topic_id", "partition", "start", "end")
+] + ["kind", "micro_batch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +67,7 @@ class Translator:
     def of_source(cls, rows: pa.Table) -> Translator:
         """From all rows of one source partition (one topic id), of every kind."""
         others = rows.filter(pa.array(~_is_of(rows, *COPIED_KINDS)))
-        kinds = [SegmentKind(name) for name in others.column("kind").to_pylist()]
+        kinds = map(SegmentKind, others.column("kind").to_pylist())
         spans = zip(_longs(others, "source_start").tolist(), _longs(others, "source_end").tolist(), kinds, strict=True)
         return cls._both(rows, "source", "target", list(spans))
 
@@ -115,7 +120,7 @@ def _nowhere(kind: SegmentKind | None) -> Translation:
 
 
 def _is_of(rows: pa.Table, *kinds: SegmentKind) -> NDArray[np.bool_]:
-    return np.isin(np.array(rows.column("kind").to_pylist(), "U16"), [kind.value for kind in kinds])
+    return np.asarray(pc.is_in(rows.column("kind").cast(pa.string()), value_set=pa.array([kind.value for kind in kinds])))
 
 
 def _line(
@@ -130,6 +135,12 @@ def _longs(rows: pa.Table, column: str) -> NDArray[np.int64]:
 
 
 def _places(rows: pa.Table, topic: str, partition: str) -> tuple[list[TopicPartition], NDArray[np.int64]]:
-    pairs = list(zip(rows.column(topic).to_pylist(), rows.column(partition).to_pylist(), strict=True))
-    index = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
-    return [TopicPartition(*pair) for pair in index], np.array([index[pair] for pair in pairs], np.int64)
+    """The places, and the number of its place for every row."""
+    if rows.num_rows == 0:
+        return [], np.zeros(0, np.int64)
+    topics, partitions = (rows.column(name).combine_chunks().dictionary_encode() for name in (topic, partition))
+    codes = topics.indices.to_numpy().astype(np.int64) * len(partitions.dictionary) + partitions.indices.to_numpy()
+    found, place_of = np.unique(codes, return_inverse=True)
+    names, numbers = topics.dictionary.to_pylist(), partitions.dictionary.to_pylist()
+    places = [TopicPartition(names[code // len(numbers)], numbers[code % len(numbers)]) for code in found.tolist()]
+    return places, place_of.astype(np.int64)

@@ -6,7 +6,7 @@ import logging
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,7 +31,8 @@ from shallow_mirror.sinks.recovery import TxnPerformer, most_telling
 from shallow_mirror.sinks.slot_names import transactional_id
 from shallow_mirror.sinks.slot_task import RESULT_SCHEMA, Observer, SlotJob
 from shallow_mirror.sinks.target_topics import TargetTopics
-from shallow_mirror.types import PlannedRange, Segment, SegmentKind, SourcePartition, TopicPartition
+from shallow_mirror.sinks.travelling import Travelling
+from shallow_mirror.types import EpochEnd, PlannedRange, Segment, SegmentKind, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -182,9 +183,13 @@ class MicroBatchSink:
         job = replace(
             self._job,
             decision=decision,
-            positions=_positions_after(known, first_rows),
-            epoch_ends={source: position.epoch_end for source, position in known.items() if position.epoch_end},
-            target_ends=target_ends_of(known.values()),
+            positions=Travelling(_positions_after(known, first_rows), SourcePartition, int),
+            epoch_ends=Travelling(
+                {source: position.epoch_end for source, position in known.items() if position.epoch_end},
+                SourcePartition,
+                EpochEnd,
+            ),
+            target_ends=Travelling(target_ends_of(known.values()), TopicPartition, int),
             routes=dict(self._targets.known),
             time_left_ms=self._job.transaction_timeout_ms * TASK_SHARE,
         )
@@ -258,12 +263,13 @@ def _positions_after(
     return positions | {row.segment.source: row.segment.source_end for row in first_rows}
 
 
-def target_ends_of(positions: Iterable[Position]) -> dict[TopicPartition, int]:
+def target_ends_of(positions: Collection[Position]) -> dict[TopicPartition, int]:
     """A source topic that was created again goes on behind the records of the one before it."""
-    ends: dict[TopicPartition, int] = {}
-    for one in positions:
-        place = one.target.topic_partition
-        ends[place] = max(one.target_end, ends.get(place, 0))
+    places = [one.target.topic_partition for one in positions]
+    ends = dict(zip(places, (one.target_end for one in positions), strict=True))
+    if len(ends) < len(places):
+        for place, one in zip(places, positions, strict=True):
+            ends[place] = max(one.target_end, ends[place])
     return ends
 
 

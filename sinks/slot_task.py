@@ -155,13 +155,15 @@ def run_slot(job: SlotJob, rows: Iterator[pa.RecordBatch], *, is_planned_ranges:
     will commit, and the next InitProducerId aborts it."""
     deadline = Deadline.after_ms(job.time_left_ms, time.monotonic)
     limits = ReadingLimits(isolation=job.isolation, fetch_bytes=job.fetch_bytes, deadline=deadline)
-    positions = known_only(job.positions, job.routes.keys())
     source = cluster_of_worker(job.source)
     readings: Readings
     if is_planned_ranges:
         ranges = [one for arrow_batch in rows for one in ranges_of(arrow_batch)]
+        planned = {one.source: job.positions[one.source] for one in ranges if one.source in job.positions}
+        positions = known_only(planned, job.routes.keys())
         number, readings = ranges[0].slot, DirectReadings(source, ranges, positions, limits)
     else:
+        positions = known_only(job.positions, job.routes.keys())
         number = _input_partition()
         readings = RowReadings(RowReading(source, rows, number, positions, limits))
     readings = CheckedReadings(readings, source, job.epoch_ends, deadline)

@@ -54,40 +54,44 @@ class MicroBatchPlanner:
         self._is_available_now = True
         self._target = self._insist()
 
-    def latest(self, start: Offsets) -> dict[SourcePartition, int]:
+    def latest(self, start: Offsets) -> Offsets:
         """Where the next micro-batch ends; `start` while the source does not answer. Raises DataLoss.
 
         New partitions enter at their log start, without a range; they move from the next plan on.
         """
         try:
-            listing = self._checked(start)
-            start = self._going_on(start, listing.topic_ids)
-            entering = [one for one in listing.ends if one not in start]
+            start, listing = self._checked(start)
+            entering = listing.ends.keys() - start.keys()
             found = self._planner.starts_of(entering, listing, self._deadline(), is_first_run=False)
         except Retriable as error:
-            self._note(start, {}, waiting_for=str(error))
-            return dict(start)
+            self._note({}, waiting_for=str(error))
+            return start
         self._leader_epochs = listing.leader_epochs
-        rate = self._learn(start, listing)
+        ends = planning.moved(start, listing.ends)
+        rate = self._learn(start, ends, listing)
         budget = planning.budget_bytes(self._settings.micro_batch_bytes, rate, self._settings.transaction_timeout_ms)
-        planned = planning.plan_ends(start, listing.ends, self._bytes_per_offset, budget)
+        planned = planning.plan_ends(start, ends, self._bytes_per_offset, budget)
         if self._settings.micro_batch_offsets is not None:
             planned = planning.plan_ends(start, planned, dict.fromkeys(start, 1.0), self._settings.micro_batch_offsets)
-        self._planned = (self._clock(), self._bytes_between(start, planned))
-        self._note(planned, listing.ends, waiting_for=None)
+        size = sum(planning.estimated_bytes(start, {one: planned[one] for one in ends}, self._bytes_per_offset).values())
+        self._planned = (self._clock(), size)
+        self._note(ends, waiting_for=None)
         return planning.merge_new(planned, found)
 
     def ranges(self, start: Offsets, end: Offsets) -> tuple[PlannedRange, ...]:
         """Ranges of a micro-batch, also of one that an earlier process planned: then leaders and sizes are looked up, and
         topics that were excluded since are left out."""
         rules = self._settings
-        start = {one: at for one, at in start.items() if routing.is_included(one.topic, rules.include, rules.exclude)}
+        moving = planning.moved(start, end)
+        topics = {one.topic for one in moving}
+        included = {name for name in topics if routing.is_included(name, rules.include, rules.exclude)}
+        start = {one: start[one] for one in moving if one.topic in included}
         if not self._leader_epochs:
             try:
                 listing = self._planner.log_ends(self._deadline())
                 self._leader_epochs = listing.leader_epochs
                 start = self._going_on(start, listing.topic_ids)
-                self._learn(start, listing)
+                self._learn(start, planning.moved(start, listing.ends), listing)
             except Retriable as error:
                 _log.warning("planning without leader epochs: %s", error)
         ranges = planning.plan_ranges(
@@ -103,24 +107,26 @@ class MicroBatchPlanner:
         self._slots.update({one.source: one.slot for one in ranges})
         return ranges
 
-    def _checked(self, start: Offsets) -> LogEnds:
-        """Log ends that agree with `start`. A new leader may answer low for a moment: asked again before it is DataLoss."""
+    def _checked(self, start: Offsets) -> tuple[Offsets, LogEnds]:
+        """`start`, and log ends that agree with it. A new leader may answer low for a moment: asked again before it is
+        DataLoss."""
         listing = self._target or (self._insist() if self._is_available_now else self._planner.log_ends(self._deadline()))
         for _ in range(_TRUNCATION_CHECKS):
-            start = self._going_on(start, listing.topic_ids)  # every time: it may be created again in between
-            if all(listing.ends.get(one, at) >= at for one, at in start.items()):
-                return self._target or listing
+            current = self._going_on(start, listing.topic_ids)  # every time: it may be created again in between
+            if all(end > current[one] for one, end in planning.moved(current, listing.ends).items()):
+                return current, self._target or listing
             self._sleep(_PAUSE_S)
             listing = self._planner.log_ends(self._deadline())
-        start = self._going_on(start, listing.topic_ids)
-        planning.require_not_truncated(start, listing.ends)
-        return self._target or listing
+        current = self._going_on(start, listing.topic_ids)
+        planning.require_not_truncated(current, listing.ends)
+        return current, self._target or listing
 
     def _going_on(self, start: Offsets, topic_ids: Mapping[str, str]) -> Offsets:
         """Where topics were created again: DataLoss, or, if the mirror may go on, the rest without them; they enter as new."""
-        if not self._settings.goes_on_after_data_loss:
+        current = planning.of_current_topics(start, topic_ids)
+        if current is not start and not self._settings.goes_on_after_data_loss:
             planning.require_same_topics(start, topic_ids)
-        return planning.of_current_topics(start, topic_ids)
+        return current
 
     def _insist(self) -> LogEnds:
         patience = Deadline.after_ms(_PATIENCE_MS, self._clock)
@@ -130,15 +136,15 @@ class MicroBatchPlanner:
             except Retriable as error:
                 if patience.is_over():
                     raise
-                self._note({}, {}, waiting_for=str(error))
+                self._note({}, waiting_for=str(error))
                 self._sleep(_PAUSE_S)
 
-    def _learn(self, start: Offsets, listing: LogEnds) -> float | None:
+    def _learn(self, start: Offsets, ends: Offsets, listing: LogEnds) -> float | None:
         """Take over what the driver measured, sample what nobody read yet; bytes per second, None at first."""
         measured = notes.read_measured(self._settings.measured_path)
         if measured is not None:
             self._bytes_per_offset.update(measured.bytes_per_offset)
-        unknown = {one: at for one, at in start.items() if one not in self._bytes_per_offset and listing.ends.get(one, at) > at}
+        unknown = {one: start[one] for one, end in ends.items() if end > start[one] and one not in self._bytes_per_offset}
         if unknown:
             self._bytes_per_offset.update(self._planner.sample(unknown, listing, self._deadline()))
         if measured is not None and measured.bytes_per_s is not None:
@@ -152,19 +158,13 @@ class MicroBatchPlanner:
         at, size = self._planned
         return size / max(0.001, self._clock() - at)
 
-    def _bytes_between(self, start: Offsets, end: Offsets) -> float:
-        return sum(
-            (end[one] - at) * self._bytes_per_offset.get(one, planning.UNKNOWN_BYTES_PER_OFFSET) for one, at in start.items()
-        )
-
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(self._settings.request_timeout_ms, self._clock)
 
-    def _note(self, planned: Offsets, ends: Offsets, *, waiting_for: str | None) -> None:
+    def _note(self, ends: Offsets, *, waiting_for: str | None) -> None:
         now_ms = self._now_ms()
         self._since_ms = (self._since_ms or now_ms) if waiting_for else None
-        lag = {one: max(0, ends[one] - at) for one, at in planned.items() if one in ends}
-        note = notes.PlannerNote(at_ms=now_ms, waiting_for=waiting_for, since_ms=self._since_ms, lag_offsets=lag, ends=ends)
+        note = notes.PlannerNote(at_ms=now_ms, waiting_for=waiting_for, since_ms=self._since_ms, ends=ends)
         try:
             notes.write_note(self._settings.note_path, note)
         except OSError as error:

@@ -196,7 +196,7 @@ class _Run:
 
     def _note_waiting(self, waiting_for: str, since_ms: int) -> None:
         """For `status`, until the planner writes its next note: it has none to write while no query runs."""
-        note = notes.PlannerNote(at_ms=int(time.time() * 1000), waiting_for=waiting_for, since_ms=since_ms, lag_offsets={})
+        note = notes.PlannerNote(at_ms=int(time.time() * 1000), waiting_for=waiting_for, since_ms=since_ms)
         try:
             notes.write_note(notes.note_path(self.config.checkpoint), note)
         except OSError as error:
@@ -352,7 +352,8 @@ class _Run:
             if one.kind is not SegmentKind.DATA and one.batch_count:
                 dropped[one.kind.value] = dropped.get(one.kind.value, 0) + one.batch_count
         note = notes.read_note(notes.note_path(self.config.checkpoint))
-        positions = {one: position.offset for one, position in self.owner.positions().items()}
+        known, noted = self.owner.positions(), () if note is None else note.ends
+        positions = {one: known[one].offset for one in noted if one in known}
         observed = MicroBatchObservation(
             run_epoch=self.owner.run_epoch,
             micro_batch=report.micro_batch,

@@ -19,13 +19,12 @@ from shallow_mirror.types import SourcePartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerNote:
-    """How the last plan went. Lags are of planned offsets, `ends` where the logs ended; `waiting_for` is None when the source
-    answered."""
+    """How the last plan went. `ends`: where the logs ended that had gone on since the plan before; `waiting_for` is None when the
+    source answered."""
 
     at_ms: int
     waiting_for: str | None
     since_ms: int | None
-    lag_offsets: Mapping[SourcePartition, int]
     ends: Mapping[SourcePartition, int] = field(default_factory=dict)
 
 
@@ -46,8 +45,7 @@ def measured_path(checkpoint: str) -> Path | None:
 
 def write_note(path: Path | None, note: PlannerNote) -> None:
     document = {"at_ms": note.at_ms, "waiting_for": note.waiting_for, "since_ms": note.since_ms}
-    lag, ends = planning.build_stream_offset(note.lag_offsets), planning.build_stream_offset(note.ends)
-    _write(path, {**document, "lag_offsets": lag, "ends": ends})
+    _write(path, {**document, "ends": planning.build_stream_offset(note.ends)})
 
 
 def read_note(path: Path | None) -> PlannerNote | None:
@@ -57,7 +55,6 @@ def read_note(path: Path | None) -> PlannerNote | None:
             at_ms=int(document["at_ms"]),
             waiting_for=document["waiting_for"],
             since_ms=document["since_ms"],
-            lag_offsets=planning.parse_stream_offset(document["lag_offsets"]),
             ends=planning.parse_stream_offset(document["ends"]),
         )
     except (KeyError, TypeError, ValueError, OverflowError):

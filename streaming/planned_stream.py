@@ -23,6 +23,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.streaming import planning
 from shallow_mirror.streaming.micro_batch_planner import MicroBatchPlanner
+from shallow_mirror.streaming.offset_documents import OffsetDocuments
 from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import Planner
 from shallow_mirror.streaming.planning import Offsets
@@ -91,6 +92,7 @@ class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = dict(options)
         self._planner: MicroBatchPlanner | None = None
+        self._documents = OffsetDocuments()
 
     def make_planner(self) -> MicroBatchPlanner:
         config = mirror_of(self.options)
@@ -116,11 +118,11 @@ class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
                 "the tables were made anew. Give it an empty folder of its own (`checkpoint` in the mirror file): a mirror loses "
                 "nothing by that, its progress is in the offset map"
             )
-        return planning.parse_stream_offset(document)
+        return self._documents.parsed(document)
 
     def _built(self, offsets: Offsets) -> dict[str, Any]:
         own = self.options.get(_MAP_ID)
-        return planning.build_stream_offset(offsets) | ({} if own is None else {_MAP_ID: own})
+        return self._documents.built(offsets) | ({} if own is None else {_MAP_ID: own})
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as those below
         if _INITIAL in self.options:

@@ -50,22 +50,42 @@ class FirstBatch:
         return self.size_bytes / max(1, self.next_offset - self.base_offset)
 
 
-class Planner:
-    """Questions to the source cluster. Raises Retriable when it does not answer until the deadline."""
+@dataclass(frozen=True, slots=True)
+class _Partitions:
+    """Those that have a leader. `places` are in the order of `leader_epochs`."""
 
-    def __init__(self, settings: PlanSettings, cluster: Cluster) -> None:
-        self._settings, self._cluster = settings, cluster
+    places: Sequence[TopicPartition]
+    leader_epochs: Mapping[SourcePartition, int]
+    topic_ids: Mapping[str, str]
 
-    def log_ends(self, deadline: Deadline) -> LogEnds:
-        topics = self._topics(deadline)
+    @classmethod
+    def of(cls, topics: Mapping[str, TopicMetadata]) -> _Partitions:
         epochs = {
             SourcePartition(topic.name, topic.topic_id, one.partition): one.leader_epoch
             for topic in topics.values()
             for one in topic.partitions.values()
             if one.leader >= 0
         }
-        ends = self._list(epochs, LATEST_TIMESTAMP, deadline)
-        return LogEnds(ends=ends, leader_epochs=epochs, topic_ids={name: topic.topic_id for name, topic in topics.items()})
+        places = [one.topic_partition for one in epochs]
+        return cls(places, epochs, {name: topic.topic_id for name, topic in topics.items()})
+
+
+class Planner:
+    """Questions to the source cluster. Raises Retriable when it does not answer until the deadline."""
+
+    def __init__(self, settings: PlanSettings, cluster: Cluster) -> None:
+        self._settings, self._cluster = settings, cluster
+        self._listed: tuple[object, _Partitions] | None = None
+
+    def log_ends(self, deadline: Deadline) -> LogEnds:
+        """What the cluster lists is looked at again only when it has changed."""
+        listed = self._cluster.metadata(None, deadline)
+        if self._listed is None or self._listed[0] is not listed:
+            self._listed = listed, _Partitions.of(self._included(listed.topics))
+        known = self._listed[1]
+        found = self._cluster.latest_offsets(known.places, self._settings.isolation, deadline) if known.places else {}
+        ends = dict(zip(known.leader_epochs, map(found.__getitem__, known.places), strict=True))
+        return LogEnds(ends=ends, leader_epochs=known.leader_epochs, topic_ids=known.topic_ids)
 
     def start_offsets(self, known: Mapping[SourcePartition, Positioned], deadline: Deadline) -> dict[SourcePartition, int]:
         """Where partitions that `known` lacks begin: the configured start, moved down to a batch's base offset, while
@@ -168,8 +188,7 @@ class Planner:
                 )
         return moved
 
-    def _topics(self, deadline: Deadline) -> dict[str, TopicMetadata]:
-        listed = self._cluster.metadata(None, deadline).topics
+    def _included(self, listed: Mapping[str, TopicMetadata]) -> dict[str, TopicMetadata]:
         rules = self._settings
         return {
             name: topic
@@ -181,6 +200,5 @@ class Planner:
         by_name: dict[TopicPartition, SourcePartition] = {one.topic_partition: one for one in sources}
         if not by_name:
             return {}
-        isolation = self._settings.isolation if timestamp == LATEST_TIMESTAMP else IsolationLevel.READ_UNCOMMITTED
-        listed = self._cluster.list_offsets(dict.fromkeys(by_name, timestamp), isolation, deadline)
+        listed = self._cluster.list_offsets(dict.fromkeys(by_name, timestamp), IsolationLevel.READ_UNCOMMITTED, deadline)
         return {by_name[name]: one.offset for name, one in listed.items()}

@@ -8,6 +8,7 @@ Spark compares the text.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,9 @@ TIMEOUT_SHARE = 0.25
 UNKNOWN_BYTES_PER_OFFSET = 1024.0
 UNKNOWN_LEADER_EPOCH = -1
 _IMBALANCE = 1.25
+
+_incarnation = operator.itemgetter(0, 1)
+"""Name and id of a partition's topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,32 +72,45 @@ def build_stream_offset(offsets: Offsets) -> dict[str, Any]:
 
 def require_same_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> None:
     """Raise DataLoss when a topic was deleted and created again: its offsets mean other records now."""
-    for source, offset in sorted(offsets.items()):
-        found = topic_ids.get(source.topic, source.topic_id)
-        if found != source.topic_id:
-            raise TopicCreatedAgain(source.topic_partition, offset, source.topic_id, found)
+    again = _created_again(offsets, topic_ids)
+    for source, offset in sorted(offsets.items()) if again else ():
+        if _incarnation(source) in again:
+            raise TopicCreatedAgain(source.topic_partition, offset, source.topic_id, topic_ids[source.topic])
 
 
-def of_current_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> dict[SourcePartition, int]:
+def of_current_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> Offsets:
     """Without partitions of topics that were deleted and created again since."""
-    return {one: at for one, at in offsets.items() if topic_ids.get(one.topic, one.topic_id) == one.topic_id}
+    again = _created_again(offsets, topic_ids)
+    return {one: at for one, at in offsets.items() if _incarnation(one) not in again} if again else offsets
+
+
+def _created_again(offsets: Offsets, topic_ids: Mapping[str, str]) -> set[tuple[str, str]]:
+    """Topics and their ids of before."""
+    return {(name, was) for name, was in set(map(_incarnation, offsets)) if topic_ids.get(name, was) != was}
+
+
+def moved(start: Offsets, ends: Offsets) -> dict[SourcePartition, int]:
+    """Ends that are not at the start, of the partitions that both know. Looks at each of the fewer."""
+    if len(start) < len(ends):
+        return {one: ends[one] for one, at in start.items() if ends.get(one, at) != at}
+    return {one: end for one, end in ends.items() if start.get(one, end) != end}
 
 
 def require_not_truncated(start: Offsets, ends: Offsets) -> None:
     """Raise DataLoss when a log ends below what was planned already: truncated, or another cluster's."""
-    for source, offset in sorted(start.items()):
-        if ends.get(source, offset) < offset:
+    for source, end in sorted(moved(start, ends).items()):
+        if end < start[source]:
             raise DataLoss(
                 source.topic_partition,
-                offset,
+                start[source],
                 None,
-                f"the log ends at {ends[source]}, below the position: it was truncated (an unclean leader election, a lost disk)",
+                f"the log ends at {end}, below the position: it was truncated (an unclean leader election, a lost disk)",
             )
 
 
-def merge_new(offsets: Offsets, found: Offsets) -> dict[SourcePartition, int]:
+def merge_new(offsets: Offsets, found: Offsets) -> Offsets:
     """`offsets` with the partitions of `found` that it lacks. Nothing known moves."""
-    return {**found, **offsets}
+    return {**found, **offsets} if found else offsets
 
 
 def budget_bytes(ceiling_bytes: int, bytes_per_s: float | None, transaction_timeout_ms: int | None) -> int:
@@ -117,11 +134,7 @@ def plan_ends(
     Small backlogs are served whole, what is left is shared equally among the others; every backlog moves by one offset
     at least. Partitions that `ends` does not know stay.
     """
-    backlog = {
-        one: (ends[one] - at) * bytes_per_offset.get(one, UNKNOWN_BYTES_PER_OFFSET)
-        for one, at in start.items()
-        if ends.get(one, at) > at
-    }
+    backlog = estimated_bytes(start, ends, bytes_per_offset)
     level = _level(sorted(backlog.values()), float(budget))
     planned = dict(start)
     for one, size in backlog.items():
@@ -131,6 +144,17 @@ def plan_ends(
             offsets = int(level / bytes_per_offset.get(one, UNKNOWN_BYTES_PER_OFFSET))
             planned[one] = min(ends[one], start[one] + max(1, offsets))
     return planned
+
+
+def estimated_bytes(
+    start: Offsets, ends: Offsets, bytes_per_offset: Mapping[SourcePartition, float]
+) -> dict[SourcePartition, float]:
+    """Of the partitions that go on from `start` to `ends`."""
+    return {
+        one: (end - start[one]) * bytes_per_offset.get(one, UNKNOWN_BYTES_PER_OFFSET)
+        for one, end in moved(start, ends).items()
+        if end > start[one]
+    }
 
 
 def _level(ascending: Sequence[float], budget: float) -> float:
@@ -180,11 +204,7 @@ def plan_ranges(
     last: Mapping[SourcePartition, int],
 ) -> tuple[PlannedRange, ...]:
     """One range per partition that moves, ordered by slot. A partition that `start` lacks is only entering: no range yet."""
-    moving = {
-        one: (end[one] - at) * bytes_per_offset.get(one, UNKNOWN_BYTES_PER_OFFSET)
-        for one, at in start.items()
-        if end.get(one, at) > at
-    }
+    moving = estimated_bytes(start, end, bytes_per_offset)
     if not moving:
         return ()
     used = slots_used(slots, parallelism, len(moving), sum(moving.values()), slot_bytes)

@@ -122,7 +122,7 @@ class StatusReport:
 
 
 def _flat(one: PartitionStatus | OpenTransaction) -> dict[str, Any]:
-    fields = {**asdict(one.source), **asdict(one)}
+    fields = {**one.source._asdict(), **asdict(one)}
     del fields["source"]
     return fields
 

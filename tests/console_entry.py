@@ -9,7 +9,7 @@ from typing import NamedTuple
 _CODE = """
 import atexit, sys
 from shallow_mirror.cli import main
-atexit.register(lambda: print([name for name in ("pandas", "pyspark", "confluent_kafka") if name in sys.modules]))
+atexit.register(lambda: print([name for name in ("pandas", "pyspark", "confluent_kafka", "kafka.admin", "kafka.net") if name in sys.modules]))
 main()
 """
 

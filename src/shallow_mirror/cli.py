@@ -14,8 +14,10 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -43,12 +45,20 @@ _READING_COMMANDS = ("preflight", "status", "translate", "recover", "verify", "q
 _OWN_PROCESS = object()
 
 
-class _NoPandas:
-    """Hides pandas from pyarrow, which imports it only to ask whether a value is one of its arrays: half of the start."""
+class _LeanImports(Loader):
+    """Of commands that only read, in a process of their own. Half of their start was what others import and they never use:
+    pyarrow looks for pandas only to ask whether a value is one of its arrays, and kafka-python brings its clients along."""
 
-    def find_spec(self, name: str, *_: object) -> None:
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
         if name == "pandas":
             raise ModuleNotFoundError("pandas is left out of commands that only read", name=name)
+        found = PathFinder.find_spec(name) if name == "kafka" else None
+        if found is not None:
+            found.loader = self
+        return found
+
+    def exec_module(self, module: ModuleType) -> None:
+        """A package whose own file is not run: its modules are found all the same."""
 
 
 quarantine = typer.Typer(
@@ -64,7 +74,7 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")
 @app.callback()
 def _prepare(context: typer.Context, verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False) -> None:
     if context.obj is _OWN_PROCESS and context.invoked_subcommand in _READING_COMMANDS:
-        sys.meta_path.insert(0, _NoPandas())
+        sys.meta_path.insert(0, _LeanImports())
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO if not verbose else logging.DEBUG,
@@ -351,6 +361,8 @@ def exit_code_of(error: MirrorError) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Console entry point: always ends by SystemExit. Without `arguments` the process is taken to be ours alone."""
+    if arguments is None:
+        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would look through all installed packages for some
     try:
         if arguments is None:
             app(prog_name="shallow-mirror", obj=_OWN_PROCESS)
@@ -394,7 +406,7 @@ def _session_for(config: MirrorConfig, *, is_writing: bool = False) -> Iterator[
     if not is_writing and not is_read_by_spark(config.tables):
         yield None
         return
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _NoPandas)]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _LeanImports)]
     from shallow_mirror.streaming.session import session_for_tables
 
     with session_for_tables(config, _submitted_session(), is_writing=is_writing) as spark:

@@ -1,4 +1,7 @@
-"""Values that travel between the layers. Runs on driver and executors; imports nothing of this package."""
+"""Values that travel between the layers. Runs on driver and executors; imports nothing of this package.
+
+Names of partitions are tuples: they are keys of every mapping, and are hashed and compared a thousand times for one that moves.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,6 @@ from typing import NamedTuple
 
 
 class TopicPartition(NamedTuple):
-    """A tuple, because it is the key of everything that is looked up per batch."""
-
     topic: str
     partition: int
 
@@ -17,8 +18,7 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class SourcePartition:
+class SourcePartition(NamedTuple):
     """A source topic-partition in one incarnation: a recreated topic has another `topic_id` (Kafka's base64 form)."""
 
     topic: str
@@ -30,8 +30,7 @@ class SourcePartition:
         return TopicPartition(self.topic, self.partition)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TargetPartition:
+class TargetPartition(NamedTuple):
     topic: str
     topic_id: str
     partition: int
@@ -41,8 +40,7 @@ class TargetPartition:
         return TopicPartition(self.topic, self.partition)
 
 
-@dataclass(frozen=True, slots=True)
-class EpochEnd:
+class EpochEnd(NamedTuple):
     """A leader epoch of a log, and the offset behind its last record. An answer of -1, -1: the log never had such an epoch."""
 
     leader_epoch: int

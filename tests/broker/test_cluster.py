@@ -395,3 +395,60 @@ def test_a_forked_process_makes_its_own_connections_and_leaves_its_parents_alone
     assert of_the_child >= 2
     assert offsets(client, clock) == [5, 0]
     assert fake.connections == before + of_the_child
+
+
+# --- the ends of many logs, again and again ---
+
+
+def latest(client: Cluster, clock: SleepingClock, places: list[TopicPartition]) -> list[int]:
+    found = client.latest_offsets(places, UNCOMMITTED, clock.deadline())
+    return [found[place] for place in places]
+
+
+def test_latest_offsets_are_asked_in_the_same_words_and_follow_the_log(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    places = [A, B]
+    assert latest(client, clock, places) == [0, 0]
+    fake.seed(("t", 0), batch(0, 5))
+    asked = fake.asked("Metadata")
+    assert latest(client, clock, places) == latest(client, clock, places) == [5, 0]
+    assert fake.asked("Metadata") == asked
+
+
+@pytest.mark.parametrize("change", [error(6, ("t", 1)), error(5, ("t", 0)), held(threading.Event()), hostile(random.Random(3))])
+def test_latest_offsets_that_are_not_answered_are_asked_the_long_way(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, change: Change
+) -> None:
+    fake.seed(("t", 1), batch(0, 7))
+    fake.change("ListOffsets", change)
+    assert latest(client, clock, [A, B]) == [0, 7]
+
+
+def test_latest_offsets_are_asked_of_the_leader_of_now(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    places = [A, B]
+    fake.seed(("t", 0), batch(0, 5))
+    assert latest(client, clock, places) == [5, 0]
+    fake.move_leader(("t", 0), 2)
+    assert latest(client, clock, places) == [5, 0]
+
+
+def test_latest_offsets_that_may_not_be_asked_are_for_the_operator(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    fake.change_always("ListOffsets", error(29, ("t", 0)))
+    with pytest.raises(ConfigError, match="TOPIC_AUTHORIZATION_FAILED"):
+        latest(client, clock, [A, B])
+
+
+def test_all_topics_are_the_same_object_until_something_of_them_changes(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    listed = client.metadata(None, clock.deadline())
+    client.forget_metadata()
+    assert client.metadata(None, clock.deadline()) is listed
+    fake.create_topic("u", 1)
+    grown = client.metadata(None, clock.deadline())
+    assert grown is not listed
+    assert {"t", "u"} <= grown.topics.keys()
+    assert client.metadata(None, clock.deadline()) is grown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import multiprocessing
 import threading
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from shallow_mirror.checkpoints import deltalake_writer
 from shallow_mirror.checkpoints import offset_map_owner as module
 from shallow_mirror.checkpoints.deltalake_writer import DeltalakeWriter
 from shallow_mirror.checkpoints.offset_map import OffsetMap
@@ -32,7 +34,7 @@ from shallow_mirror.errors import ConfigError, Fenced, MirrorError, OffsetMapCon
 from shallow_mirror.types import EpochEnd, Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 SOURCE = SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", 0)
-OTHER = replace(SOURCE, partition=1)
+OTHER = SOURCE._replace(partition=1)
 TARGET = TargetPartition("orders", "tgttgttgttgttgttgttgtA", 0)
 TXN = SlotTxn("m-0", 1000, 3)
 
@@ -56,7 +58,7 @@ def settled(tables: Path, name: str, **changes: Any) -> OffsetMapOwner:
 
 
 def data(start: int, end: int, *, txn: SlotTxn | None = TXN, source: SourcePartition = SOURCE, epoch: int = 4) -> DecidedSegment:
-    target = replace(TARGET, partition=source.partition)
+    target = TARGET._replace(partition=source.partition)
     return DecidedSegment(
         Segment(
             source=source, source_start=start, source_end=end, kind=SegmentKind.DATA, target=target,
@@ -69,7 +71,7 @@ def data(start: int, end: int, *, txn: SlotTxn | None = TXN, source: SourceParti
 def other(
     kind: SegmentKind, start: int, end: int, *, txn: SlotTxn | None = TXN, source: SourcePartition = SOURCE
 ) -> DecidedSegment:
-    target = replace(TARGET, partition=source.partition)
+    target = TARGET._replace(partition=source.partition)
     return DecidedSegment(Segment(source=source, source_start=start, source_end=end, kind=kind, target=target), txn)
 
 
@@ -555,6 +557,32 @@ def test_a_compaction_that_fails_is_logged_and_stops_nothing(
     decide(owner, data(5, 6))
 
 
+def test_compaction_leaves_large_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COMPACT_EVERY_DECISIONS", 3)
+    monkeypatch.setattr(deltalake_writer, "COMPACTED_FILE_BYTES", 30_000)
+    owner = settled(tmp_path, "one")
+    for at in range(9):
+        decide(owner, data(at, at + 1))
+        owner.compact_if_due()
+    files = delta(tmp_path).file_uris()
+    assert 1 < len(files) < 9
+    assert owner.positions()[SOURCE].offset == 9
+    assert delta(tmp_path).to_pyarrow_dataset().count_rows() == 9
+
+
+def test_cleaning_goes_with_every_so_many_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COMPACT_EVERY_DECISIONS", 2)
+    monkeypatch.setattr(module, "CLEAN_EVERY_DECISIONS", 6)
+    cleaned: list[int] = []
+    writer = Faulty(tmp_path, lambda _: None)
+    monkeypatch.setattr(writer, "clean_up", lambda: cleaned.append(owner.micro_batch))
+    owner = settled(tmp_path, "one", writer=writer)
+    for at in range(14):
+        decide(owner, data(at, at + 1))
+        owner.compact_if_due()
+    assert cleaned == [6, 12]
+
+
 def test_a_fenced_run_does_not_compact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "COMPACT_EVERY_DECISIONS", 1)
     owner = settled(tmp_path, "one")
@@ -688,7 +716,7 @@ def test_as_of_uses_what_was_decided_until_then(tmp_path: Path) -> None:
 
 def test_of_a_recreated_topic_the_newest_incarnation_answers(tmp_path: Path) -> None:
     owner = settled(tmp_path, "one")
-    again = replace(SOURCE, topic_id="newnewnewnewnewnewnewA")
+    again = SOURCE._replace(topic_id="newnewnewnewnewnewnewA")
     moved = replace(data(0, 3, source=again).segment, target_start=500, target_end=503)
     decide(owner, data(0, 5))
     decide(owner, DecidedSegment(moved, TXN))
@@ -697,6 +725,20 @@ def test_of_a_recreated_topic_the_newest_incarnation_answers(tmp_path: Path) -> 
     assert reader.translate("orders", 0, 1).target_offset == 501
     assert reader.translate("orders", 0, 1, topic_id=SOURCE.topic_id).target_offset == 101
     assert [reader.reverse("orders", 0, at).target_offset for at in (101, 300, 502)] == [1, 0, 2]
+
+
+@pytest.mark.parametrize("offset", range(-1, 32))
+def test_the_first_answer_is_that_of_the_whole_line(tmp_path: Path, offset: int) -> None:
+    owner = settled(tmp_path, "one")
+    decide(owner, data(0, 10), other(SegmentKind.GAP, 10, 12), data(12, 20))
+    again = SOURCE._replace(topic_id="newnewnewnewnewnewnewA")
+    decide(owner, data(0, 5, source=again), other(SegmentKind.ABORTED, 5, 7, source=again))
+    owner.settle()
+    fresh = OffsetMap.open(str(tmp_path))
+    for topic_id in (None, SOURCE.topic_id, again.topic_id, "another"):
+        ask = functools.partial(fresh.translate, SOURCE.topic, SOURCE.partition, offset, topic_id=topic_id)
+        first, second = ask(), ask()
+        assert first == second == ask()
 
 
 def test_an_unknown_partition_leads_nowhere(tmp_path: Path) -> None:

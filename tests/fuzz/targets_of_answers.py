@@ -13,6 +13,7 @@ from tests.wire.test_golden import frame_of, names
 
 from shallow_mirror.broker import messages
 from shallow_mirror.errors import Retriable
+from shallow_mirror.wire import list_offsets
 from shallow_mirror.wire.fetch import API_VERSION_BY_ID, TopicNames, parse_fetch_response
 from shallow_mirror.wire.primitives import WireError
 from shallow_mirror.wire.produce import parse_produce_response
@@ -26,6 +27,11 @@ def fetch(names: TopicNames | None, data: bytes) -> None:
 def produce(data: bytes) -> None:
     answer = parse_produce_response(memoryview(data))
     assert 5 * sum(len(one.record_errors) for one in answer.partitions) <= len(data)
+
+
+def latest_offsets(data: bytes) -> None:
+    found = list_offsets.parse_offsets(memoryview(data))
+    assert found is None or sum(entries.nbytes for _, entries in found) <= len(data)
 
 
 def call(api: str, data: bytes) -> None:
@@ -74,6 +80,7 @@ def _callers() -> list[Target]:
 ANSWERS = [
     Target("fetch by name", [*_golden("fetch-"), fetch_answer()], partial(fetch, None), (WireError,)),
     Target("fetch by id", [fetch_answer(API_VERSION_BY_ID)], partial(fetch, {A_UUID.bytes: "a"}), (WireError,)),
+    Target("latest offsets", [b"\x00\x00\x00\x01" + one for one in answers("ListOffsets")], latest_offsets, (WireError,)),
     Target("produce", [*_golden("produce-"), produce_answer()], produce, (WireError,)),
     Target("frames", [answer_frame(1, b"abc") + answer_frame(2, b"")], frames, (Retriable,)),
     *_callers(),

@@ -89,7 +89,7 @@ def _texts() -> dict[str, list[bytes]]:
     fields = {"v": 1, "producer_id": 7, "producer_epoch": 0, "decision": 12, "map": "m", "run": "r"}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "note"
-        offsets = {"waiting_for": None, "since_ms": None, "lag_offsets": OFFSETS, "ends": OFFSETS}
+        offsets = {"waiting_for": None, "since_ms": None, "ends": OFFSETS}
         notes.write_note(path, notes.PlannerNote(at_ms=5, **offsets))  # type: ignore[arg-type]
         written_note = path.read_bytes()
         notes.write_measured(path, Measured(bytes_per_offset=dict.fromkeys(OFFSETS, 12.5), bytes_per_s=1e6))

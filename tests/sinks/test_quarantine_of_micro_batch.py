@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +31,7 @@ RAW = batch(0, 2)
 
 def refused(slot: int, start: int = 0, *, is_partial: bool = False) -> SlotResult:
     """A slot whose only batch was."""
-    source, target = replace(SOURCE, partition=slot), replace(TARGET, partition=slot)
+    source, target = SOURCE._replace(partition=slot), TARGET._replace(partition=slot)
     end = start + 2
     segment = Segment(source=source, source_start=start, source_end=end, kind=SegmentKind.QUARANTINED, target=target)
     kept = QuarantinedBatch(

@@ -14,7 +14,7 @@ A, B, NEW = (SourcePartition("orders", "idA", partition) for partition in range(
 
 
 def note(**changes: Any) -> PlannerNote:
-    known: dict[str, Any] = {"at_ms": 5000, "waiting_for": None, "since_ms": None, "lag_offsets": {}, "ends": {A: 100, B: 40}}
+    known: dict[str, Any] = {"at_ms": 5000, "waiting_for": None, "since_ms": None, "ends": {A: 100, B: 40}}
     return PlannerNote(**(known | changes))
 
 
@@ -33,7 +33,7 @@ def test_no_note_a_wait_and_a_note_of_an_earlier_run_say_nothing_about_the_lag(f
 
 
 def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
-    written = note(waiting_for="brokers", since_ms=7, lag_offsets={A: 3}, ends={A: 100, B: 40})
+    written = note(waiting_for="brokers", since_ms=7, ends={A: 100, B: 40})
     write_note(tmp_path / "note.json", written)
     assert read_note(tmp_path / "note.json") == written
 

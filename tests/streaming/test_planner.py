@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +35,10 @@ class FakeCluster:
         if self.away:
             raise Retriable("NETWORK_EXCEPTION", "127.0.0.1:1 refused the connection")
         return SimpleNamespace(topics=self.topics)
+
+    def latest_offsets(self, places: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline) -> Any:
+        self.asked.append(isolation)
+        return {name: self.offsets[name, -1] for name in places}
 
     def list_offsets(self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel, deadline: Deadline) -> Any:
         self.asked.append(isolation)
@@ -159,7 +163,7 @@ def test_a_source_that_is_away_is_waited_for_and_noted(tmp_path: Path) -> None:
     assert planner.latest({A: 20}) == {A: 100, B: 0}
     note = notes.read_note(path)
     assert note is not None
-    assert (note.waiting_for, note.since_ms, note.lag_offsets) == (None, None, {A: 0})
+    assert (note.waiting_for, note.since_ms, note.ends) == (None, None, {A: 100})
 
 
 def test_new_partitions_enter_first_and_move_next(tmp_path: Path) -> None:

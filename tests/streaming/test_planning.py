@@ -155,3 +155,9 @@ def test_what_was_read_is_measured_by_offset_and_second() -> None:
     assert measured.bytes_per_offset == {A: 4 * MIB / 20}
     assert measured.bytes_per_s == 2 * MIB
     assert planning.measure(segments[1:], 2.0).bytes_per_s is None
+
+
+@given(_OFFSETS, _OFFSETS)
+def test_what_moved_is_known_to_both_and_differs(start: dict[SourcePartition, int], ends: dict[SourcePartition, int]) -> None:
+    both = start.keys() & ends.keys()
+    assert planning.moved(start, ends) == {one: ends[one] for one in both if ends[one] != start[one]}

@@ -221,7 +221,7 @@ def test_damaged_observations_are_no_observations(
 def test_a_run_that_ended_says_how_and_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config(tmp_path)
     owner = take_over(settings.tables)
-    note = notes.PlannerNote(at_ms=20_000, waiting_for="the source", since_ms=19_000, lag_offsets={})
+    note = notes.PlannerNote(at_ms=20_000, waiting_for="the source", since_ms=19_000)
     notes.write_note(notes.note_path(settings.checkpoint), note)
     observations = Observations(settings.tables, now_ms=lambda: 30_000)
     observations.run_started(owner.run_epoch, RUN, "0.1.0")

@@ -49,12 +49,12 @@ class Difference:
     def document(self) -> dict[str, Any]:
         """For JSON; `from_document` reads it."""
         fields = asdict(self) | {"kind": self.kind.value, "sentence": self.sentence}
-        source, target = fields.pop("source"), fields.pop("target")
+        del fields["source"], fields["target"]
         return {
-            "source_topic": source["topic"],
-            "source_partition": source["partition"],
-            "target_topic": target["topic"],
-            "target_partition": target["partition"],
+            "source_topic": self.source.topic,
+            "source_partition": self.source.partition,
+            "target_topic": self.target.topic,
+            "target_partition": self.target.partition,
             **fields,
         }
 

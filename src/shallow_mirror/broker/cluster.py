@@ -7,6 +7,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from shallow_mirror.broker.client_config import ClientConfig
@@ -21,7 +22,8 @@ from shallow_mirror.broker.cluster_metadata import (
 )
 from shallow_mirror.broker.connection import Connection
 from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name, refusal
-from shallow_mirror.broker.messages import call, check_versions, request_class
+from shallow_mirror.broker.latest_offsets import LatestQuestion
+from shallow_mirror.broker.messages import LastAnswer, call, check_versions, request_class
 from shallow_mirror.broker.transport import Transport
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, Retriable
@@ -39,6 +41,18 @@ _EARLIEST_LOCAL = -4
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Latest:
+    """What was asked of the leaders last."""
+
+    places: Sequence[TopicPartition]
+    isolation: IsolationLevel
+    questions: Mapping[int, LatestQuestion]
+
+    def is_for(self, places: Sequence[TopicPartition], isolation: IsolationLevel) -> bool:
+        return self.places is places and self.isolation is isolation
 
 
 class Cluster:
@@ -68,6 +82,8 @@ class Cluster:
         self._coordinators: dict[tuple[CoordinatorKind, str], int] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._topics_at = 0.0
+        self._listing, self._last_listing = ClusterMetadata("", {}, {}), LastAnswer()
+        self._latest: _Latest | None = None
 
     def _own_process(self) -> None:
         if os.getpid() != self._pid:
@@ -150,11 +166,15 @@ class Cluster:
         return self.metadata([], deadline).cluster_id
 
     def forget_metadata(self) -> None:
+        self._latest = None
         self._topics.clear()
         self._topics_at = 0.0
 
     def metadata(self, topics: Sequence[str] | None, deadline: Deadline) -> ClusterMetadata:
-        """None: all topics. Never creates a topic. A topic that does not exist comes with its error code."""
+        """None: all topics. Never creates a topic. A topic that does not exist comes with its error code.
+
+        All topics are the same object again as long as nothing of them has changed.
+        """
         self._own_process()
         return self.retrying("asking for metadata", lambda one: self._refresh(topics, one), deadline)
 
@@ -192,21 +212,30 @@ class Cluster:
 
     def _refresh(self, topics: Sequence[str] | None, deadline: Deadline) -> ClusterMetadata:
         deadline = deadline.sooner(self.config.request_timeout_ms)
-        entry = request_class("Metadata").MetadataRequestTopic
+        entry, last = request_class("Metadata").MetadataRequestTopic, self._last_listing if topics is None else None
+        known = None if last is None else last.answer
         answer = call(
             self.any_broker(deadline),
             "Metadata",
             deadline,
+            last=last,
             topics=None if topics is None else [entry(topic_id=uuid.UUID(int=0), name=name) for name in topics],
             allow_auto_topic_creation=False,
             include_cluster_authorized_operations=False,
             include_topic_authorized_operations=False,
         )
         self._brokers = {one.node_id: (one.host, one.port) for one in answer.brokers}
-        found = {one.name: parse_topic_metadata(one) for one in answer.topics}
-        self._topics.update({name: topic for name, topic in found.items() if topic.error_code == 0})
+        if known is None or answer is not known:
+            found = {one.name: parse_topic_metadata(one) for one in answer.topics}
+            listed = ClusterMetadata(answer.cluster_id or "", dict(self._brokers), found)
+            self._latest = None
+        else:
+            listed = self._listing
+        if topics is None:
+            self._listing = listed
+        self._topics.update({name: topic for name, topic in listed.topics.items() if topic.error_code == 0})
         self._topics_at = self._clock()
-        return ClusterMetadata(answer.cluster_id or "", dict(self._brokers), found)
+        return listed
 
     def coordinator(self, kind: CoordinatorKind, key: str, deadline: Deadline) -> Connection:
         """Connection to the coordinator of a group or transactional id; asking also creates its internal topic."""
@@ -233,6 +262,32 @@ class Cluster:
         return self.retrying(
             "listing offsets", lambda one: self._list_offsets("ListOffsets", timestamps, isolation, one), deadline
         )
+
+    def latest_offsets(
+        self, places: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline
+    ) -> dict[TopicPartition, int]:
+        """`list_offsets` of -1. Asked again with the same object `places`, the request is not made anew."""
+        self._own_process()
+        try:
+            found = self._ask_latest(places, isolation, deadline.sooner(self.config.request_timeout_ms))
+        except Retriable:
+            found = {}
+        if len(found) == len(places):
+            return found
+        self.forget_metadata()  # the long way tries again, or tells what is wrong
+        return {place: one.offset for place, one in self.list_offsets(dict.fromkeys(places, -1), isolation, deadline).items()}
+
+    def _ask_latest(
+        self, places: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline
+    ) -> dict[TopicPartition, int]:
+        if self._latest is None or not self._latest.is_for(places, isolation):
+            by_leader = self._by_leader(places, deadline)
+            asked = {node_id: LatestQuestion.of(members, isolation) for node_id, members in by_leader.items()}
+            self._latest = _Latest(places, isolation, asked)
+        found: dict[TopicPartition, int] = {}
+        for node_id, question in self._latest.questions.items():
+            found.update(question.ask(self.connection(node_id, _CONTROL, deadline), deadline) or {})
+        return found
 
     def local_log_starts(self, places: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, int]:
         """Where that part of each log begins which is on its broker's own disk; what is older is in remote storage (KIP-405).

@@ -6,6 +6,7 @@ Fixed versions that every broker from 2.8 on accepts. kafka-python's defaults th
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from typing import Any
 
 from kafka.protocol.admin import (
@@ -73,14 +74,25 @@ _SINCE = {"DescribeTransactions": "3.0", "ListLocalOffsets": "3.5"}
 _ALWAYS_HEADER_0 = "ApiVersions"
 
 
+@dataclass(slots=True)
+class LastAnswer:
+    """To a request that is made again and again: an answer of the same bytes is the same object, and is not decoded again."""
+
+    body: bytes = b""
+    answer: Any = None
+
+
 def request_class(api: str) -> Any:
     """The class of the fixed version: nested types hang on it."""
     request, _, version = _USED[api]
     return request[version]
 
 
-def call(connection: Connection, api: str, deadline: Deadline, **fields: Any) -> Any:
-    """One request, one answer. Raises Retriable on network errors and on answers that cannot be decoded, BrokerTooOld."""
+def call(connection: Connection, api: str, deadline: Deadline, *, last: LastAnswer | None = None, **fields: Any) -> Any:
+    """One request, one answer; `last` is compared with it and keeps it.
+
+    Raises Retriable on network errors and on answers that cannot be decoded, BrokerTooOld.
+    """
     if api in connection.missing_apis:
         raise BrokerTooOld(f"broker {connection.transport.peer} offers no {api}: Kafka {_SINCE[api]} or later is needed")
     request_type, response_type, version = _USED[api]
@@ -90,7 +102,13 @@ def call(connection: Connection, api: str, deadline: Deadline, **fields: Any) ->
     frame = connection.request(correlation_id, [bytes(request.encode(framed=True, header=True))], deadline)
     is_flexible = api != _ALWAYS_HEADER_0 and request.flexible_version_q(version)
     try:
-        return response_type[version].decode(bytes(frame[4 + _tag_section_bytes(frame[4:]) :] if is_flexible else frame[4:]))
+        body = bytes(frame[4 + _tag_section_bytes(frame[4:]) :] if is_flexible else frame[4:])
+        if last is None:
+            return response_type[version].decode(body)
+        if body != last.body:
+            last.body, last.answer = b"", response_type[version].decode(body)
+            last.body = body
+        return last.answer
     except (IndexError, ValueError, struct.error, TypeError, OverflowError, AssertionError) as error:
         connection.close()
         raise Retriable("PROTOCOL", f"{connection.transport.peer} sent an unreadable answer to {api}: {error}") from error

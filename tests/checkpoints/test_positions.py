@@ -1,0 +1,74 @@
+"""Positions are those of a look at every row, however the rows come in pieces."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shallow_mirror.checkpoints import positions as module
+from shallow_mirror.checkpoints.positions import POSITION_COLUMNS, Position, positions_of
+from shallow_mirror.checkpoints.schema import DecidedSegment, rows_to_arrow
+from shallow_mirror.types import EpochEnd, Segment, SegmentKind, SourcePartition, TargetPartition
+
+_ROWS = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(1, 4), st.none() | st.integers(0, 3), st.none() | st.integers(0, 9), st.booleans()),
+    min_size=1,
+    max_size=30,
+)
+
+
+def segments(drawn: list[tuple[int, int, int | None, int | None, bool]]) -> list[Segment]:
+    """A line of offsets for each partition: (partition, length, leader epoch, timestamp, whether it is data)."""
+    ends: dict[int, int] = {}
+    made = []
+    for partition, length, leader_epoch, timestamp_ms, is_data in drawn:
+        start = ends.get(partition, 0)
+        ends[partition] = start + length
+        source = SourcePartition("orders", f"id{partition % 2}", partition // 2)
+        target = TargetPartition("copy", "t", partition)
+        one = Segment(
+            source=source, source_start=start, source_end=start + length, kind=SegmentKind.GAP, target=target,
+            source_leader_epoch=leader_epoch, max_timestamp_ms=timestamp_ms,
+        )  # fmt: skip
+        if is_data:
+            one = replace(one, kind=SegmentKind.DATA, target_start=start + 5, target_end=start + 5 + length)
+        made.append(one)
+    return made
+
+
+def expected(rows: list[Segment]) -> dict[SourcePartition, Position]:
+    found: dict[SourcePartition, Position] = {}
+    for one in rows:
+        before = found.get(one.source, Position(0, one.target))
+        epoch = one.source_leader_epoch
+        found[one.source] = Position(
+            one.source_end,
+            one.target,
+            before.epoch_end if epoch is None else EpochEnd(epoch, one.source_end),
+            before.max_timestamp_ms if one.max_timestamp_ms is None else one.max_timestamp_ms,
+            max(before.target_end, one.target_end or 0),
+        )
+    return found
+
+
+@pytest.mark.parametrize("gathered", [0, 7, 1000])
+@given(drawn=_ROWS, chance=st.randoms(use_true_random=False), pieces=st.integers(1, 9))
+def test_positions_do_not_depend_on_order_and_pieces(
+    gathered: int, drawn: list[tuple[int, int, int | None, int | None, bool]], chance: random.Random, pieces: int
+) -> None:
+    rows = segments(drawn)
+    shuffled = chance.sample(rows, len(rows))
+    table = rows_to_arrow([DecidedSegment(one, None) for one in shuffled], 1, 1, 0).select(POSITION_COLUMNS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_GATHERED_ROWS", gathered)
+        assert positions_of(table.to_batches(max_chunksize=pieces)) == expected(rows)
+
+
+def test_no_rows_are_no_positions() -> None:
+    empty = pa.table({name: [] for name in POSITION_COLUMNS})
+    assert positions_of([]) == positions_of(empty.to_batches()) == {}
