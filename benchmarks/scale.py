@@ -141,7 +141,7 @@ def _planning_of(count: int) -> dict[str, Any]:
             end = as_spark_returns(reader.latestOffset(start, None))
             partitions = reader.partitions(start, end)
             active.append(time.process_time() - began)
-            ranges = sum(len(one.ranges) for one in partitions)  # type: ignore[attr-defined]
+            ranges = sum(len(one.ranges) for one in partitions)
             began = time.process_time()
             assert reader.latestOffset(end, None) == end
             idle.append(time.process_time() - began)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -36,13 +35,13 @@ _HISTORY_STEPS = (1, 10, 1000, None)
 _TEXTS = ("string_view", "large_string")
 
 
-@dataclass(frozen=True, slots=True)
 class DeltalakeSnapshot:
-    table: DeltaTable
+    """A handle that writes moves on to what it wrote: nothing but `reread` is asked of its snapshot then."""
 
-    @property
-    def delta_version(self) -> int:
-        return int(self.table.version())
+    def __init__(self, table: DeltaTable) -> None:
+        self.table, self.delta_version = table, int(table.version())
+        self._txn_version: int | None = None
+        self._is_read = False
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -55,9 +54,12 @@ class DeltalakeSnapshot:
         return [(field.name, str(field.type).replace("large_", "").replace("string_view", "string")) for field in schema]
 
     def txn_version(self) -> int | None:
-        mirror = self.properties.get(PROPERTY_MIRROR)
-        found = None if mirror is None else self.table.transaction_version(mirror)
-        return None if found is None else int(found)
+        """Kept: finding it means to read all of the log since its checkpoint."""
+        if not self._is_read:
+            mirror = self.properties.get(PROPERTY_MIRROR)
+            found = None if mirror is None else self.table.transaction_version(mirror)
+            self._txn_version, self._is_read = None if found is None else int(found), True
+        return self._txn_version
 
     def commits(self) -> Iterator[CommitEntry]:
         """Newest first, also those that Spark wrote. The library's history goes on behind this snapshot; ours does not."""
@@ -134,6 +136,14 @@ class DeltalakeWriter:
                 f"{self.uri} is not a readable Delta table (a commit that a power failure left half-written is set aside by the "
                 f"next run): {error}"
             ) from error
+
+    def reread(self, snapshot: Any) -> DeltalakeSnapshot:
+        """A tenth of what opening the table costs."""
+        try:
+            snapshot.table.update_incremental()
+        except DeltaError as error:
+            raise OSError(f"{self.uri}: {error}") from error
+        return DeltalakeSnapshot(snapshot.table)
 
     def append(self, snapshot: Any, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None:
         """Columns of a later schema version that the rows lack become null."""

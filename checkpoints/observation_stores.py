@@ -45,11 +45,16 @@ class ObservationStore(Protocol):
 
 
 def open_store(tables: str, writer: WriterName, spark: SparkSession | None) -> ObservationStore:
-    return DeltalakeStore(tables) if writer == "deltalake" or spark is None else SparkStore(tables, spark)
+    """For a run: it does not wait for its observations until it flushes them."""
+    return BackgroundStore(_store(tables, writer, spark))
 
 
 def open_store_to_read(tables: str, spark: SparkSession | None) -> ObservationStore:
-    return open_store(tables, "spark" if is_read_by_spark(tables) else "deltalake", spark)
+    return _store(tables, "spark" if is_read_by_spark(tables) else "deltalake", spark)
+
+
+def _store(tables: str, writer: WriterName, spark: SparkSession | None) -> ObservationStore:
+    return DeltalakeStore(tables) if writer == "deltalake" or spark is None else SparkStore(tables, spark)
 
 
 class DeltalakeStore:
@@ -90,10 +95,36 @@ class DeltalakeStore:
 
 
 class SparkStore:
-    """Writes in a thread of its own, what came meanwhile in one commit: a commit through Spark takes most of a second."""
-
     def __init__(self, tables: str, spark: SparkSession) -> None:
         self._tables, self._session = tables, writer_session(spark)
+
+    def append(self, table: str, rows: pa.Table) -> None:
+        try:
+            append_rows(self._session, name_in_sql(self._tables, table), rows)
+        except spark_errors() as error:
+            _not_written(table, error)
+
+    def tidy(self, table: str) -> None:
+        try:
+            tidy_rows(self._session, name_in_sql(self._tables, table), MANY_FILES)
+        except spark_errors() as error:
+            _not_tidied(table, error)
+
+    def read(self, table: str, condition: Condition) -> list[dict[str, Any]]:
+        try:
+            return read_rows(self._session, name_in_sql(self._tables, table), condition)
+        except spark_errors() as error:
+            return _not_read(table, error)
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+
+class BackgroundStore:
+    """Writes in a thread of its own, what came meanwhile in one commit: nobody waits for what is only observed."""
+
+    def __init__(self, store: ObservationStore) -> None:
+        self._store = store
         self._lock, self._waiting = threading.Lock(), defaultdict[str, list[pa.Table]](list)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="observations")
         self._last: Future[None] | None = None
@@ -104,13 +135,10 @@ class SparkStore:
         self._last = self._thread.submit(self._write)
 
     def tidy(self, table: str) -> None:
-        self._last = self._thread.submit(self._tidy, table)
+        self._last = self._thread.submit(self._store.tidy, table)
 
     def read(self, table: str, condition: Condition) -> list[dict[str, Any]]:
-        try:
-            return read_rows(self._session, name_in_sql(self._tables, table), condition)
-        except spark_errors() as error:
-            return _not_read(table, error)
+        return self._store.read(table, condition)
 
     def flush(self) -> None:
         if self._last is not None:
@@ -120,17 +148,7 @@ class SparkStore:
         with self._lock:
             waiting, self._waiting = self._waiting, defaultdict(list)
         for table, pieces in waiting.items():
-            try:
-                append_rows(self._session, name_in_sql(self._tables, table), pa.concat_tables(pieces))
-            except spark_errors() as error:
-                _not_written(table, error)
-
-    def _tidy(self, table: str) -> None:
-        name = name_in_sql(self._tables, table)
-        try:
-            tidy_rows(self._session, name, MANY_FILES)
-        except spark_errors() as error:
-            _not_tidied(table, error)
+            self._store.append(table, pa.concat_tables(pieces))
 
 
 def tidy_table(uri: str) -> bool:

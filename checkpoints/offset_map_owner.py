@@ -51,6 +51,8 @@ class OffsetMapOwner:
         self._next: int | None = None
         self._is_resolved = False
         self._positions: dict[SourcePartition, Position] | None = None
+        self._checked: TableSnapshot | None = None
+        """What the next commit may be made on: whatever came into the log since makes it fail, or lose to a higher version."""
 
     @classmethod
     def take_over(
@@ -90,7 +92,7 @@ class OffsetMapOwner:
             known = found or Recorded(version=0, run=run)
             highest_slot = max(known.highest_slot, slots - 1)
             failure = _claim(writer, before, replace(known, version=version_of(epoch + 1, 0), run=run, highest_slot=highest_slot))
-            after = _read_back(writer, failure)
+            after = _read_back(writer, failure, before)
             latest = read_recorded(after)
             if latest is not None and latest.run.run_id == run.run_id:
                 return cls(writer, latest, after.properties[PROPERTY_MAP_ID], now_ms)
@@ -122,8 +124,10 @@ class OffsetMapOwner:
 
         A commit of ours whose outcome was unknown and that is there is taken note of; it wants to be resolved.
         """
-        found = self._found(self._snapshot())
+        snapshot = self._snapshot()
+        found = self._found(snapshot)
         if found.version == self._recorded.version:
+            self._checked = snapshot
             return
         if not self._recorded.version < found.version <= self._highest_version:
             raise OffsetMapConflict(
@@ -246,10 +250,10 @@ class OffsetMapOwner:
         """Writes, then reads back. Tries again only where the commit's place in the log surely went to another commit."""
         self._highest_version = record.version
         for _ in range(_ATTEMPTS):
-            before = self._own_snapshot()
+            before, self._checked = self._checked or self._own_snapshot(), None
             try:
                 failure = _try(functools.partial(write, before))
-                after = _read_back(self._writer, failure)
+                after = _read_back(self._writer, failure, before)
             except OutcomeUnknown:
                 self._is_resolved = False
                 raise
@@ -267,7 +271,7 @@ class OffsetMapOwner:
 
     def _adopt(self, found: Recorded) -> None:
         """What was written without our knowing; it wants to be resolved."""
-        self._recorded, self._positions, self._is_resolved = found, None, False
+        self._recorded, self._positions, self._is_resolved, self._checked = found, None, False, None
 
     def _snapshot(self) -> TableSnapshot:
         snapshot = _snapshot(self._writer)
@@ -346,8 +350,11 @@ def _snapshot(writer: TableWriter) -> TableSnapshot | None:
         raise OutcomeUnknown(f"the offset map cannot be read: {error}") from error
 
 
-def _read_back(writer: TableWriter, failure: CommitFailed | None) -> TableSnapshot:
-    snapshot = _snapshot(writer)
+def _read_back(writer: TableWriter, failure: CommitFailed | None, before: TableSnapshot) -> TableSnapshot:
+    try:
+        snapshot = writer.reread(before) if failure is None else writer.snapshot()
+    except OSError as error:
+        raise OutcomeUnknown(f"the offset map cannot be read: {error}") from error
     if snapshot is None:
         raise OutcomeUnknown(f"the offset map is gone after a commit: {failure}") from failure
     return snapshot

@@ -186,6 +186,13 @@ class SparkWriter:
                 return None
             raise _read_error(self._table, error) from error
 
+    def reread(self, snapshot: Any) -> SparkSnapshot:
+        """The same as any: a snapshot is what the history says."""
+        found = self.snapshot()
+        if found is None:
+            raise OffsetMapConflict(f"{self._table} is gone")
+        return found
+
     def append(self, snapshot: Any, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None:
         """Columns of a later schema version that the rows lack become null."""
         with self._commit_above(snapshot), _active_session_kept():

@@ -35,7 +35,7 @@ REPLACED_FILES_KEPT_HOURS = 24
 """So long readers of an older version find its files, and it can be restored; as long as the log says what it was."""
 COMPACTED_FILE_BYTES = 4 << 20
 """Compaction leaves such files alone: what it takes does not grow with the table. About 400,000 rows of a map."""
-CHECKPOINT_EVERY_COMMITS = 100
+CHECKPOINT_EVERY_COMMITS = 20
 STATS_COLUMNS = "source_topic,source_partition,source_start,source_end,micro_batch,decided_at"
 """What readers look for. Statistics of every column double the time that opening a map of many files takes."""
 
@@ -122,14 +122,17 @@ class TableWriter(Protocol):
     """Commits raise CommitFailed; nothing is retried inside. What became of one only a read-back says.
 
     `create` creates nothing where a table is. `snapshot` is None where there is none; an unreadable table is an
-    OffsetMapConflict, an unreachable one an OSError. `delete` may commit nothing at all when no row matches.
-    `mend` sets aside what a power failure left half-written; it is called before the first snapshot of a take-over.
+    OffsetMapConflict, an unreachable one an OSError. `reread`: the newest snapshot after a commit that did not fail, from the one
+    it was made on, which is of no use any more; it may not notice that somebody deleted the table. `delete` may commit nothing
+    at all when no row matches. `mend` sets aside what a power failure left half-written; it is called before the first snapshot
+    of a take-over.
     """
 
     name: str
 
     def create(self, properties: Mapping[str, str]) -> None: ...
     def snapshot(self) -> TableSnapshot | None: ...
+    def reread(self, snapshot: Any) -> TableSnapshot: ...
     def append(self, snapshot: Any, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None: ...
     def delete(self, snapshot: Any, condition: Condition, version: int, metadata: Mapping[str, str]) -> None: ...
     def compact(self, snapshot: Any, metadata: Mapping[str, str]) -> None: ...

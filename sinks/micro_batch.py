@@ -38,6 +38,10 @@ _log = logging.getLogger(__name__)
 
 _ABORT_PATIENCE_MS = 5_000
 
+BETWEEN, SLOWEST_SLOT, TOTAL = "Between", "SlowestSlot", "Total"
+"""Steps of a round besides its actions. `Between`: since the round before, for Spark's log, its planning and waiting for data;
+`SlowestSlot`: the part of RunSlots that a task itself took; `Total`: of the round, without `Between`."""
+
 TASK_SHARE = 0.75
 """Part of the transaction timeout that tasks may use; the rest is for the decision and EndTxn."""
 
@@ -142,7 +146,8 @@ class MicroBatchSink:
 
     def _round(self, planned: DataFrame, first_rows: Sequence[DecidedSegment]) -> MicroBatchOutcome:
         deadline = Deadline.after_ms(self._job.transaction_timeout_ms, self._clock)
-        started, steps = self._clock(), dict[str, float]()
+        started = self._clock()
+        steps = {BETWEEN: (started - self._ended_at) * 1000}
 
         def perform(action: protocol.Action) -> Any:
             began, name = self._clock(), type(action).__name__
@@ -152,7 +157,8 @@ class MicroBatchSink:
             return answer
 
         outcome = drive(protocol.run_micro_batch(first_rows), perform, self._observer)
-        steps["Total"] = (self._clock() - started) * 1000
+        steps[SLOWEST_SLOT] = max((result.duration_ms for result in outcome.slots), default=0.0)
+        steps[TOTAL], self._ended_at = (self._clock() - started) * 1000, self._clock()
         if outcome.rows:
             self._report(
                 MicroBatchReport(

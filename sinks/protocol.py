@@ -42,7 +42,7 @@ class SlotResult:
 
     `unknown` are ranges whose partition the driver had no position for: they were left alone. `is_partial` says that the
     slot stopped at a batch boundary before its ranges were done. Both ask for another round. `quarantined`: the batches of its
-    segments of that kind.
+    segments of that kind. `duration_ms`: of the task itself, without what Spark needs to begin and to end it.
     """
 
     slot: int
@@ -52,6 +52,7 @@ class SlotResult:
     unknown: tuple[PlannedRange, ...] = ()
     is_partial: bool = False
     quarantined: tuple[QuarantinedBatch, ...] = ()
+    duration_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

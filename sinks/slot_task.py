@@ -16,7 +16,7 @@ import logging
 import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -124,11 +124,13 @@ class SlotJob:
         first = next(arrow_batches, None)
         if first is None:
             return
+        began = time.monotonic()
         freeze_imports_once()
         rows = itertools.chain([first], arrow_batches)
         body: SlotResult | MirrorError
         try:
-            body = run_slot(self, rows, is_planned_ranges="range_end" in first.schema.names)
+            done = run_slot(self, rows, is_planned_ranges="range_end" in first.schema.names)
+            body = replace(done, duration_ms=(time.monotonic() - began) * 1000)
         except MirrorError as error:
             body = error
         columns = [pa.array([pickle.dumps(body)], pa.binary())]

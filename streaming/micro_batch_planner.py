@@ -38,6 +38,7 @@ class MicroBatchPlanner:
         self._settings, self._planner, self._parallelism = settings, planner, parallelism
         self._clock, self._sleep, self._now_ms = clock, sleep, now_ms
         self._bytes_per_offset: dict[SourcePartition, float] = {}
+        self._bytes_per_batch: float | None = None
         self._slots: dict[SourcePartition, int] = {}
         self._leader_epochs: Mapping[SourcePartition, int] = {}
         self._target: LogEnds | None = None
@@ -103,6 +104,7 @@ class MicroBatchPlanner:
             slot_bytes=self._settings.slot_bytes,
             parallelism=self._parallelism,
             last=self._slots,
+            bytes_per_batch=self._bytes_per_batch,
         )
         self._slots.update({one.source: one.slot for one in ranges})
         return ranges
@@ -144,6 +146,7 @@ class MicroBatchPlanner:
         measured = notes.read_measured(self._settings.measured_path)
         if measured is not None:
             self._bytes_per_offset.update(measured.bytes_per_offset)
+            self._bytes_per_batch = measured.bytes_per_batch or self._bytes_per_batch
         unknown = {one: start[one] for one, end in ends.items() if end > start[one] and one not in self._bytes_per_offset}
         if unknown:
             self._bytes_per_offset.update(self._planner.sample(unknown, listing, self._deadline()))

@@ -29,7 +29,7 @@ from shallow_mirror.sinks import routing
 from shallow_mirror.sinks.evidence import refuse_used_ids
 from shallow_mirror.sinks.lingering import LingeringStep
 from shallow_mirror.sinks.lost_processes import lost_jvm_told, lost_worker
-from shallow_mirror.sinks.micro_batch import MicroBatchReport, MicroBatchSink, first_rows
+from shallow_mirror.sinks.micro_batch import TOTAL, MicroBatchReport, MicroBatchSink, first_rows
 from shallow_mirror.sinks.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.slot_names import transactional_ids
 from shallow_mirror.sinks.slot_task import Observer, observe_nothing
@@ -369,7 +369,7 @@ class _Run:
         )
         self.observations.micro_batch(observed)
         self.owner.compact_if_due()
-        seconds = report.duration_ms["Total"] / 1000
+        seconds = report.duration_ms[TOTAL] / 1000
         notes.write_measured(notes.measured_path(self.config.checkpoint), planning.measure(segments, seconds))
         _log.info(
             "micro-batch %d: %d records, %d batches, %.1f MB in %.2f s; dropped %s",

@@ -73,17 +73,19 @@ def lag_behind(note: PlannerNote | None, positions: Mapping[SourcePartition, int
 
 def write_measured(path: Path | None, measured: Measured) -> None:
     rows = [[one.topic, one.topic_id, one.partition, value] for one, value in sorted(measured.bytes_per_offset.items())]
-    _write(path, {"bytes_per_s": measured.bytes_per_s, "bytes_per_offset": rows})
+    rates = {"bytes_per_s": measured.bytes_per_s, "bytes_per_batch": measured.bytes_per_batch}
+    _write(path, {**rates, "bytes_per_offset": rows})
 
 
 def read_measured(path: Path | None) -> Measured | None:
     document = _read(path)
     try:
-        rate = document["bytes_per_s"]
+        rate, batch = document["bytes_per_s"], document["bytes_per_batch"]
         rows = {SourcePartition(str(row[0]), str(row[1]), int(row[2])): float(row[3]) for row in document["bytes_per_offset"]}
         return Measured(
             bytes_per_offset={one: value for one, value in rows.items() if value > 0},
             bytes_per_s=None if rate is None else max(0.0, float(rate)),
+            bytes_per_batch=None if batch is None else max(0.0, float(batch)),
         )
     except (KeyError, TypeError, ValueError, IndexError, OverflowError):
         return None

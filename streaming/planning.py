@@ -23,6 +23,8 @@ FIRST_MICRO_BATCH_BYTES = 64 << 20
 LEAST_MICRO_BATCH_BYTES = 1 << 20
 TIMEOUT_SHARE = 0.25
 UNKNOWN_BYTES_PER_OFFSET = 1024.0
+WORTHWHILE_REQUEST_BYTES = 64 << 10
+"""Below that a request costs task and target more than the bytes in it."""
 UNKNOWN_LEADER_EPOCH = -1
 _IMBALANCE = 1.25
 
@@ -36,6 +38,7 @@ class Measured:
 
     bytes_per_offset: Mapping[SourcePartition, float]
     bytes_per_s: float | None
+    bytes_per_batch: float | None = None
 
 
 def parse_stream_offset(document: Any) -> dict[SourcePartition, int]:
@@ -167,9 +170,15 @@ def _level(ascending: Sequence[float], budget: float) -> float:
     return math.inf
 
 
-def slots_used(slots: int, parallelism: int, active: int, planned_bytes: float, slot_bytes: int) -> int:
-    """A slot is worth its transaction from `slot_bytes` on."""
-    return max(1, min(slots, parallelism, active, math.ceil(planned_bytes / slot_bytes)))
+def slots_used(
+    slots: int, parallelism: int, active: int, planned_bytes: float, slot_bytes: int, bytes_per_batch: float | None
+) -> int:
+    """A slot is worth its transaction from `slot_bytes` on, and its task where its requests are worth sending.
+
+    A request holds one batch of each of its partitions: small batches are better off with many partitions in one slot.
+    """
+    full = math.inf if bytes_per_batch is None else active * bytes_per_batch / WORTHWHILE_REQUEST_BYTES
+    return max(1, min(slots, parallelism, active, math.ceil(planned_bytes / slot_bytes), int(min(full, slots))))
 
 
 def plan_slots(
@@ -202,12 +211,13 @@ def plan_ranges(
     slot_bytes: int,
     parallelism: int,
     last: Mapping[SourcePartition, int],
+    bytes_per_batch: float | None = None,
 ) -> tuple[PlannedRange, ...]:
     """One range per partition that moves, ordered by slot. A partition that `start` lacks is only entering: no range yet."""
     moving = estimated_bytes(start, end, bytes_per_offset)
     if not moving:
         return ()
-    used = slots_used(slots, parallelism, len(moving), sum(moving.values()), slot_bytes)
+    used = slots_used(slots, parallelism, len(moving), sum(moving.values()), slot_bytes, bytes_per_batch)
     slot_of = plan_slots(moving, used, last)
     return tuple(
         PlannedRange(
@@ -231,8 +241,9 @@ def measure(segments: Sequence[Segment], seconds: float) -> Measured:
             continue
         sizes[one.source] = sizes.get(one.source, 0) + one.size_bytes
         offsets[one.source] = offsets.get(one.source, 0) + one.source_end - one.source_start
-    total = sum(sizes.values())
+    total, batches = sum(sizes.values()), sum(one.batch_count for one in segments)
     return Measured(
         bytes_per_offset={one: size / offsets[one] for one, size in sizes.items() if size > 0 and offsets[one] > 0},
         bytes_per_s=total / seconds if total >= LEAST_MICRO_BATCH_BYTES and seconds > 0 else None,
+        bytes_per_batch=total / batches if batches else None,
     )

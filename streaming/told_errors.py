@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any
 
 from shallow_mirror import errors
@@ -24,8 +23,8 @@ def told_to_the_driver() -> Iterator[None]:
     try:
         yield
     except MirrorError as error:
-        document = {"error": type(error).__name__, "arguments": error.__reduce__()[1]}
-        error.add_note(_MARK + json.dumps(document, default=asdict))
+        arguments = [one._asdict() if isinstance(one, TopicPartition) else one for one in error.__reduce__()[1]]
+        error.add_note(_MARK + json.dumps({"error": type(error).__name__, "arguments": arguments}))
         raise
 
 

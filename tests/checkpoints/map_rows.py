@@ -44,6 +44,9 @@ class Faulty:
     def snapshot(self) -> TableSnapshot | None:
         return self._writer.snapshot()
 
+    def reread(self, snapshot: Any) -> TableSnapshot:
+        return self._writer.reread(snapshot)
+
     def append(self, snapshot: Any, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None:
         self.fault("before append")
         self._writer.append(snapshot, rows, version, metadata)

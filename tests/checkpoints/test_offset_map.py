@@ -484,13 +484,13 @@ def test_a_map_that_cannot_be_read_after_a_commit_is_unknown(tmp_path: Path) -> 
     writer = Faulty(tmp_path, lambda _: None)
     owner = settled(tmp_path, "one", writer=writer)
 
-    def away() -> None:
+    def away(_: object = None) -> None:
         raise OSError("no route to the store")
 
-    writer.fault = once("after append", lambda: setattr(writer, "snapshot", away))
+    writer.fault = once("after append", lambda: [setattr(writer, name, away) for name in ("snapshot", "reread")])
     with pytest.raises(OutcomeUnknown, match="no route"):
         decide(owner, data(0, 5))
-    del writer.snapshot
+    del writer.snapshot, writer.reread
     owner.check_ownership()
     assert owner.unsettled() == (data(0, 5),)
 

@@ -192,6 +192,11 @@ class ModelWriter:
             raise OSError("the table's folder does not answer")
         return answer  # type: ignore[return-value]
 
+    def reread(self, snapshot: Snapshot) -> Snapshot:
+        found = self.snapshot()
+        assert found is not None
+        return found
+
     def append(self, snapshot: Snapshot, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None:
         self._commit(effects.Commit(snapshot, version, _frozen(metadata), _rows_of(rows)))
 
