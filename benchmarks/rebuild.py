@@ -1,8 +1,9 @@
-"""python benchmarks/rebuild.py: MB of wire bytes per CPU second of one core, for batches that are rebuilt, beside the raw path.
+"""python benchmarks/rebuild.py: MB of wire bytes per CPU second of one core, for batches that are opened, beside the raw path.
 
 What is timed is all that a task does between Fetch and Produce: index, admit, rebuild, restamp. Each figure is the median of
 several rounds, which take turns, in CPU seconds of this process. "codec alone" opens and closes the blocks of the batches with
-holes, and does nothing with them: no rebuild can be faster. No brokers. Values are text-like; their sizes vary by a half.
+holes, and does nothing with them: no rebuild can be faster. "coalesced": the batches of "raw" with `write.coalesce_bytes`.
+No brokers. Values are text-like; their sizes vary by a half.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -24,7 +25,7 @@ from shallow_mirror.wire.batch_builder import build_batch
 from shallow_mirror.wire.batch_index import index_batches
 from shallow_mirror.wire.compression import compress, decompress
 from shallow_mirror.wire.header import BATCH_HEADER_BYTES, LOG_APPEND_TIME_BIT, Codec
-from shallow_mirror.wire.outgoing import make_outgoing
+from shallow_mirror.wire.outgoing import Outgoing, make_outgoing
 from shallow_mirror.wire.primitives import uvarint
 from shallow_mirror.wire.restamp import restamp
 
@@ -35,7 +36,8 @@ LIMITS = BatchLimits(
 )
 FIRST_TIMESTAMP = 1_700_000_000_000
 HOLE_EVERY = 5
-KINDS = ("raw", "holes", "append time", "codec alone")
+RAW_KINDS = ("raw", "coalesced")
+KINDS = (*RAW_KINDS, "holes", "append time", "codec alone")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class Corpus:
     codec: Codec
     record_bytes: int
     kind: str
+    batches: int
     response: bytes
 
 
@@ -56,7 +59,7 @@ def make_corpus(codec: Codec, record_bytes: int, kind: str, batch_bytes: int, ba
         made, count = _batch(codec, record_bytes, kind, batch_bytes, offset, words, chance)
         response += made
         offset += count
-    return Corpus(codec, record_bytes, kind, bytes(response))
+    return Corpus(codec, record_bytes, kind, batches, bytes(response))
 
 
 def _batch(
@@ -64,7 +67,7 @@ def _batch(
 ) -> tuple[bytes, int]:
     block, delta, deltas = bytearray(), 0, [0]
     while len(block) < batch_bytes:
-        if kind in ("raw", "append time") or delta % HOLE_EVERY != HOLE_EVERY - 1:
+        if kind in (*RAW_KINDS, "append time") or delta % HOLE_EVERY != HOLE_EVERY - 1:
             block += _record(delta, _value(record_bytes, words, chance), chance)
             deltas.append(delta)
         delta += 1
@@ -104,21 +107,21 @@ def _record(delta: int, value: bytes, chance: random.Random) -> bytes:
     return uvarint(len(body) * 2) + body
 
 
-def copy(records: memoryview) -> int:
-    """From Fetch to Produce; returns how many batches are to be sent."""
+def copy(records: memoryview, limits: BatchLimits) -> Outgoing:
+    """From Fetch to Produce."""
     index = index_batches(records)
-    admission = admit(index, records, topic_partition=PLACE, position=0, range_end=1 << 62, aborted=(), limits=LIMITS)
+    admission = admit(index, records, topic_partition=PLACE, position=0, range_end=1 << 62, aborted=(), limits=limits)
     outgoing = make_outgoing(
         index,
         records,
         admission,
         topic_partition=PLACE,
         position=0,
-        limits=LIMITS,
+        limits=limits,
         max_opened_bytes=MAX_OPENED_BYTES,
     )
     restamp(outgoing.records, outgoing.index, outgoing.chosen, producer_id=7, producer_epoch=0, first_sequence=0)
-    return len(outgoing)
+    return outgoing
 
 
 def open_and_close(codec: Codec, records: memoryview) -> int:
@@ -137,15 +140,16 @@ def cpu_seconds(work: Callable[[], object]) -> float:
     return time.process_time() - before
 
 
-def measure(corpora: list[Corpus], rounds: int) -> dict[int, float]:
-    """MB of wire bytes per CPU second, by place in `corpora`. The raw path is so fast that it is repeated."""
+def measure(corpora: list[Corpus], rounds: int, coalescing: BatchLimits) -> list[float]:
+    """CPU seconds, by place in `corpora`. The raw path is so fast that it is repeated."""
     taken: dict[int, list[float]] = {i: [] for i in range(len(corpora))}
     for _ in range(rounds):
         for i, corpus in enumerate(corpora):
             buffers = [memoryview(bytearray(corpus.response)) for _ in range(20 if corpus.kind == "raw" else 1)]
-            work = partial(open_and_close, corpus.codec) if corpus.kind == "codec alone" else copy
+            limits = coalescing if corpus.kind == "coalesced" else LIMITS
+            work = partial(open_and_close, corpus.codec) if corpus.kind == "codec alone" else partial(copy, limits=limits)
             taken[i].append(cpu_seconds(partial(deque, map(work, buffers), 0)) / len(buffers))
-    return {i: len(corpora[i].response) / 1e6 / statistics.median(seconds) for i, seconds in taken.items()}
+    return [statistics.median(taken[i]) for i in range(len(corpora))]
 
 
 def main() -> None:
@@ -155,20 +159,31 @@ def main() -> None:
     )
     parser.add_argument("--codecs", nargs="+", default=["lz4", "zstd"], choices=[one.name.lower() for one in Codec])
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--coalesce-bytes", type=int, default=1 << 20)
     options = parser.parse_args()
-    batches = int(np.clip(4_000_000 // options.batch_bytes, 1, 60))
+    batches = int(np.clip(4_000_000 // options.batch_bytes, 1, 2_000))
     corpora = [
         make_corpus(Codec[codec.upper()], record_bytes, kind, options.batch_bytes, batches)
         for codec in options.codecs
         for record_bytes in (1_000, 100, 60)
         for kind in KINDS
     ]
-    rates = measure(corpora, options.rounds)
+    coalescing = replace(LIMITS, coalesce_bytes=options.coalesce_bytes)
+    seconds = measure(corpora, options.rounds, coalescing)
     print(f"{'codec':8}{'record bytes':>14}{'wire MB':>10}" + "".join(f"{kind + ' MB/s':>18}" for kind in KINDS))
     for i in range(0, len(corpora), len(KINDS)):
         one = corpora[i]
         row = f"{one.codec.name.lower():8}{one.record_bytes:14}{len(one.response) / 1e6:10.2f}"
-        print(row + "".join(f"{rates[j]:18,.0f}" for j in range(i, i + len(KINDS))))
+        print(row + "".join(f"{len(corpora[j].response) / 1e6 / seconds[j]:18,.0f}" for j in range(i, i + len(KINDS))))
+    for one, taken in zip(corpora, seconds, strict=True):
+        if one.kind == "coalesced":
+            made = copy(memoryview(bytearray(one.response)), coalescing)
+            after = int(made.index.size_bytes[made.chosen].sum())
+            print(
+                f"{one.codec.name.lower()}, records of {one.record_bytes} bytes: {one.batches:,} batches of "
+                f"{len(one.response) // one.batches:,} bytes became {len(made)}, at {one.batches / taken:,.0f} a second; "
+                f"{after / len(one.response):.0%} of the bytes"
+            )
 
 
 if __name__ == "__main__":

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -13,13 +12,13 @@ import numpy.typing as npt
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 from shallow_mirror.wire.admission import Admission, Verdict, kind_of
 from shallow_mirror.wire.batch_index import BatchIndex
-from shallow_mirror.wire.rebuild import Rebuilt
+from shallow_mirror.wire.outgoing import Rewritten
 
 _PASSED_OVER = (Verdict.DROP_BELOW, Verdict.BEYOND)
 _REBUILT = "rebuilt"
 """In the key of a row: raw and rebuilt batches do not merge, so that an audit opens the rebuilt ones only."""
 
-_NOTHING_REBUILT: Mapping[int, Rebuilt] = MappingProxyType({})
+_NOTHING_REWRITTEN: Mapping[int, Rewritten] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -47,8 +46,9 @@ class SegmentBuilder:
     """Covers [position, next position) of one source partition without hole or overlap (checked by `build`).
 
     Neighbouring batches of the same kind and the same target - source shift become one row. Transaction markers, and batches
-    that are quarantined, get a row each. Offsets between batches, and batches that hold nothing, are gaps. A rebuilt batch has a
-    row for every run of offsets that it holds, and gaps between them; the first one counts it.
+    that are quarantined, get a row each. Offsets between batches, and batches that hold nothing, are gaps. A batch that was
+    rewritten, alone or as one with others, has a row for every run of offsets that it holds, and gaps between them; the first one
+    counts it.
     """
 
     def __init__(self, source: SourcePartition, target: TargetPartition, position: int) -> None:
@@ -64,20 +64,22 @@ class SegmentBuilder:
         index: BatchIndex,
         admission: Admission,
         target_base_offsets: Sequence[int],
-        rebuilt: Mapping[int, Rebuilt] = _NOTHING_REBUILT,
+        rewritten: Mapping[int, Rewritten] = _NOTHING_REWRITTEN,
     ) -> None:
         """`target_base_offsets`: where the batches that were sent, in order, were appended on the target.
 
-        A raw batch was sent as one, batch `i` of `rebuilt` as those it was rebuilt into.
+        A batch that is not in `rewritten` was sent as one.
         """
-        placed, done = iter(target_base_offsets), 0
-        for first, end in _raw_runs(index, admission.verdicts):
-            self._add_one_by_one(range(done, first), index, admission, placed, rebuilt)
-            self._add_raw(first, end, index, list(itertools.islice(placed, end - first)))
-            done = end
-        self._add_one_by_one(range(done, len(index)), index, admission, placed, rebuilt)
-        if next(placed, None) is not None:
-            raise ValueError(f"{self._source}: more target offsets than batches that were sent")
+        is_raw = admission.verdicts == Verdict.RAW
+        is_raw[list(rewritten)] = False
+        sent, done = 0, 0
+        for first, end in _raw_runs(index, is_raw):
+            sent = self._add_one_by_one(range(done, first), index, admission, target_base_offsets, rewritten, sent)
+            self._add_raw(first, end, index, target_base_offsets[sent : sent + end - first])
+            sent, done = sent + end - first, end
+        sent = self._add_one_by_one(range(done, len(index)), index, admission, target_base_offsets, rewritten, sent)
+        if sent != len(target_base_offsets):
+            raise ValueError(f"{self._source}: {len(target_base_offsets)} target offsets of {sent} batches that were sent")
 
     def _add_raw(self, first: int, end: int, index: BatchIndex, placed: Sequence[int]) -> None:
         """Batches that follow each other without a hole; a row where they do on the target as well."""
@@ -104,11 +106,13 @@ class SegmentBuilder:
         which: range,
         index: BatchIndex,
         admission: Admission,
-        placed: Iterator[int],
-        rebuilt: Mapping[int, Rebuilt],
-    ) -> None:
+        target_base_offsets: Sequence[int],
+        rewritten: Mapping[int, Rewritten],
+        sent: int,
+    ) -> int:
+        """All but raw ones. `sent`: how many batches were sent in front of these; returns how many with them."""
         if not which:
-            return
+            return sent
         chosen = slice(which.start, which.stop)
         headers = index.headers[chosen]
         columns = zip(
@@ -128,11 +132,10 @@ class SegmentBuilder:
             if verdict in _PASSED_OVER:
                 continue
             further: Sequence[_Row] = ()
-            if verdict == Verdict.RAW:
-                at = next(placed)
-                row = _Row((SegmentKind.DATA, at - base), SegmentKind.DATA, base, last + 1, at, records)
-            elif verdict == Verdict.REBUILD and len(rebuilt[i].offsets):
-                row, *further = _rows_of_rebuilt(rebuilt[i], [next(placed) for _ in rebuilt[i].counts])
+            parts = rewritten[i].parts if i in rewritten else ()
+            if parts:
+                row, *further = _rows_of_rewritten(rewritten[i], target_base_offsets)
+                sent = parts[-1].sent + 1
             elif verdict == Verdict.DROP_ABORTED:
                 key = (SegmentKind.ABORTED, producer_id, producer_epoch)
                 row = _Row(key, SegmentKind.ABORTED, base, last + 1, record_count=records)
@@ -154,6 +157,7 @@ class SegmentBuilder:
                 one.max_timestamp_ms, one.source_leader_epoch = timestamp, leader_epoch
                 self._append(one)
             self._gap_up_to(last + 1)
+        return sent
 
     def close_at(self, position: int) -> None:
         """Everything up to `position` is accounted for: what is left holds no record."""
@@ -209,27 +213,31 @@ class SegmentBuilder:
         )
 
 
-def _raw_runs(index: BatchIndex, verdicts: npt.NDArray[np.int8]) -> list[tuple[int, int]]:
+def _raw_runs(index: BatchIndex, is_raw: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
     """[first, end) of batches that are sent as they are and follow each other without a hole."""
-    is_raw = verdicts == Verdict.RAW
     follows = is_raw[1:] & is_raw[:-1] & (index.headers["base_offset"][1:] == index.last_offset[:-1] + 1)
     starts = np.flatnonzero(is_raw & ~np.append(False, follows))
     ends = np.flatnonzero(is_raw & ~np.append(follows, False)) + 1
     return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
-def _rows_of_rebuilt(rebuilt: Rebuilt, base_offsets: Sequence[int]) -> list[_Row]:
+def _rows_of_rewritten(batch: Rewritten, base_offsets: Sequence[int]) -> list[_Row]:
     """A row for each run of records that lie beside each other on both sides; the first one counts the batch."""
-    source = rebuilt.offsets
-    target = np.concatenate([base + np.arange(count) for base, count in zip(base_offsets, rebuilt.counts, strict=True)])
-    firsts = np.append(0, np.flatnonzero((np.diff(source) != 1) | (np.diff(target) != 1)) + 1)
-    counts = np.diff(np.append(firsts, len(source)))
-    rows = [
-        _Row((SegmentKind.DATA, at - start, _REBUILT), SegmentKind.DATA, start, start + count, at, count)
-        for start, at, count in zip(source[firsts].tolist(), target[firsts].tolist(), counts.tolist(), strict=True)
-    ]
+    source, parts = batch.offsets, batch.parts
+    start, behind_last = int(source[0]), int(source[-1]) + 1
+    if len(parts) == 1 and behind_last - start == len(source):
+        rows = [_data_row(start, base_offsets[parts[0].sent] + parts[0].first, len(source))]
+    else:
+        target = np.concatenate([base_offsets[part.sent] + part.first + np.arange(part.records) for part in parts])
+        firsts = np.append(0, np.flatnonzero((np.diff(source) != 1) | (np.diff(target) != 1)) + 1)
+        counts = np.diff(firsts, append=len(source)).tolist()
+        rows = [_data_row(*one) for one in zip(source[firsts].tolist(), target[firsts].tolist(), counts, strict=True)]
     rows[0].rebuilt_batch_count = 1
     return rows
+
+
+def _data_row(start: int, target_start: int, count: int) -> _Row:
+    return _Row((SegmentKind.DATA, target_start - start, _REBUILT), SegmentKind.DATA, start, start + count, target_start, count)
 
 
 def check_coverage(positions: Mapping[SourcePartition, int], segments: Iterable[Segment]) -> dict[SourcePartition, int]:

@@ -35,6 +35,17 @@ class PoisonFound(Exception):
         super().__init__(f"{source.topic_partition}: batch at base offset {refusal.error.base_offset}: {refusal.rule}")
 
 
+class CoalescedRefused(Exception):
+    """The target refused a batch that was made of several: another try, where each stays one, says which of them.
+
+    `end`: the source offset behind the last of them.
+    """
+
+    def __init__(self, source: SourcePartition, end: int, refused: ProduceRefused) -> None:
+        self.source, self.end = source, end
+        super().__init__(f"{source.topic_partition}: batches that became one, up to offset {end}: {refused}")
+
+
 class OpenSlot:
     """Opened by the first batch that is written; a slot that has nothing to write opens no transaction."""
 
@@ -53,14 +64,17 @@ class OpenSlot:
         abort_forgotten(self._target, [fenced], places, timeout_ms, self._deadline)
 
     def copy(self, admitted: Sequence[AdmittedPart], builder_of: Callable[[SourcePartition], SegmentBuilder]) -> None:
-        """Restamp and produce what is sent of one response, and hand every batch's fate to the segments. Raises PoisonFound."""
+        """Restamp and produce what is sent of one response, and hand every batch's fate to the segments.
+
+        Raises PoisonFound, CoalescedRefused.
+        """
         sent = [one for one in admitted if len(one.outgoing)]
         placed = self._produce(sent) if sent else {}
         for one in admitted:
             source = one.part.source
             self.fetched_bytes += int(one.part.index.size_bytes.sum())
             base_offsets = placed.get(self._target_of(source), [])
-            builder_of(source).add(one.part.index, one.admission, base_offsets, one.outgoing.rebuilt)
+            builder_of(source).add(one.part.index, one.admission, base_offsets, one.outgoing.rewritten)
 
     def _produce(self, sent: Sequence[AdmittedPart]) -> dict[TopicPartition, list[int]]:
         txn, window = self._open()
@@ -130,7 +144,10 @@ class OpenSlot:
         for one in sent:
             if self._target_of(one.part.source) != refused.topic_partition:
                 continue
-            index, batch = one.part.index, int(one.outgoing.origins[refused.index_in_queue])
+            index, number = one.part.index, refused.index_in_queue
+            batch, last = int(one.outgoing.firsts[number]), int(one.outgoing.lasts[number])
+            if batch != last:
+                return CoalescedRefused(one.part.source, int(index.last_offset[last]) + 1, refused)
             base_offset, pos = int(index.headers["base_offset"][batch]), int(index.pos[batch])
             bytes_sent = queues[refused.topic_partition][refused.index_in_queue]
             explained = explain_refusal(refused, bytes_sent, one.part.source.topic_partition, base_offset, pos)

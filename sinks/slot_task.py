@@ -5,6 +5,7 @@ it leaves open: only the driver ends it, after the decision. A slot that has not
 
 What the target refuses for good has used no sequence number, but batches behind it have: where it may be quarantined, the
 transaction is given up, and the next one goes as far as that batch, without it. The driver's next round goes on behind it.
+So it is with a batch that was made of several, but that the next one takes each of them as it is.
 
 Errors of this package go back to the driver as values, so that their type and fields survive Spark.
 """
@@ -28,7 +29,7 @@ from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, Retriable
-from shallow_mirror.sinks.open_slot import OpenSlot, PoisonFound
+from shallow_mirror.sinks.open_slot import CoalescedRefused, OpenSlot, PoisonFound
 from shallow_mirror.sinks.poison import QuarantineBudget, QuarantineLimits, Refusal
 from shallow_mirror.sinks.protocol import SlotResult
 from shallow_mirror.sinks.slot_admission import KnownRefusals, admit_part
@@ -115,6 +116,12 @@ class SlotJob:
     @property
     def quarantines(self) -> bool:
         return self.quarantine is not None
+
+    def without_coalescing(self) -> SlotJob:
+        routes = {
+            topic: replace(route, limits=replace(route.limits, coalesce_bytes=None)) for topic, route in self.routes.items()
+        }
+        return replace(self, routes=routes)
 
     def __call__(self, arrow_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The function of `mapInArrow`: rows of one slot in, one pickled result or `MirrorError` out.
@@ -211,6 +218,9 @@ def fill_slot(
                 raise found.refusal.error from found
             known[place], ends = found.refusal, {**copying.reached, found.source: found.end}
             _log.warning("slot %d starts again without a batch that the target refuses: %s", number, found)
+        except CoalescedRefused as refused:
+            job, ends = job.without_coalescing(), {**copying.reached, refused.source: refused.end}
+            _log.warning("slot %d starts again without making one batch of several: %s", number, refused)
         except Retriable as error:
             if type(error) is not Retriable or patience.is_over() or not (readings.is_repeatable or ends is not None):
                 raise  # a fenced epoch may mean that another run took over: only the driver can tell

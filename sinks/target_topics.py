@@ -39,11 +39,12 @@ class TargetTopics:
         replication_factor: int | None,
         isolation: IsolationLevel,
         log_append_time: LogAppendTimePolicy,
+        coalesce_bytes: int | None,
     ) -> None:
         self._source, self._target, self._target_client = source, target, target_client
         self._mirrored = dict(mirrored)
         self._route, self._create, self._replication_factor = route, create, replication_factor
-        self._isolation, self._log_append_time = isolation, log_append_time
+        self._isolation, self._log_append_time, self._coalesce_bytes = isolation, log_append_time, coalesce_bytes
         self._routes: dict[str, RoutedTopic] = {}
         self._partitions: dict[str, int] = {}
 
@@ -100,6 +101,7 @@ class TargetTopics:
                     max_message_bytes=int(settings[target]["max.message.bytes"]),
                     isolation_level=self._isolation,
                     log_append_time=self._log_append_time,
+                    coalesce_bytes=self._coalesce_bytes,
                 ),
             )
             self._partitions[source] = len(found[target].partitions)

@@ -266,6 +266,7 @@ class _Run:
             replication_factor=config.topics.replication_factor,
             isolation=config.read.isolation_level,
             log_append_time=config.read.log_append_time,
+            coalesce_bytes=config.write.coalesce_bytes,
         )
         topic_ids = self._register_partitions(owner, targets)
         sink = MicroBatchSink(

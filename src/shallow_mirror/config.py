@@ -157,6 +157,7 @@ class WriteSettings(_Group):
     transaction_timeout_ms: int = Field(default=300_000, ge=10_000, le=900_000)
     in_flight_requests: int = Field(default=5, ge=1, le=16)
     in_flight_bytes: int = Field(default=4 << 20, ge=64 << 10, le=1 << 30)
+    coalesce_bytes: int | None = Field(default=None, ge=1 << 10, le=64 << 20)
     on_refused: Literal["stop", "quarantine"] = "stop"
     max_quarantined_batches: int = Field(default=100, ge=1, le=1_000_000)
     max_quarantined_bytes: int = Field(default=16 << 20, ge=1 << 10, le=256 << 20)

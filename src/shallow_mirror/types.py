@@ -144,8 +144,12 @@ class PlannedRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """What decides admission besides the batch itself: the target topic's settings and the mirror's policies."""
+    """What decides besides the batch itself what becomes of it: the target topic's settings and the mirror's policies.
+
+    `coalesce_bytes`: small neighbours become one batch of so many bytes of records at the most. None: each stays one.
+    """
 
     max_message_bytes: int
     isolation_level: IsolationLevel
     log_append_time: LogAppendTimePolicy
+    coalesce_bytes: int | None = None

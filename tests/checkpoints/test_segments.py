@@ -19,7 +19,7 @@ from shallow_mirror.types import (
 )
 from shallow_mirror.wire.admission import Verdict, admit
 from shallow_mirror.wire.batch_index import index_batches
-from shallow_mirror.wire.rebuild import Rebuilt
+from shallow_mirror.wire.outgoing import Rewritten, SentPart
 
 SOURCE, TARGET = SourcePartition("t", "id", 0), TargetPartition("t", "other", 0)
 LIMITS = BatchLimits(
@@ -76,7 +76,7 @@ def test_a_rebuilt_batch_has_a_row_for_each_run_on_both_sides_and_does_not_merge
     place = TopicPartition("t", 0)
     admission = admit(index, records, topic_partition=place, position=0, range_end=99, aborted=(), limits=LIMITS)
     builder = SegmentBuilder(SOURCE, TARGET, 0)
-    made = Rebuilt((b"", b""), (2, 3), np.array([2, 3, 4, 6, 7]))
+    made = Rewritten(np.array([2, 3, 4, 6, 7]), [SentPart(1, 0, 2), SentPart(2, 0, 3)])
     builder.add(index, admission, [100, 102, 110, 113], {1: made})
     rows = builder.build()
     assert [(row.kind.value, row.source_start, row.source_end, row.target_start) for row in rows] == [

@@ -6,7 +6,7 @@ import struct
 import zlib
 
 import crc32c
-from tests.record_batches import batch, marker, message
+from tests.record_batches import batch, marker, message, record
 from tests.wire.test_golden import frame_of, names
 from tests.wire.test_legacy import message_set, wrapped
 from tests.wire.test_records import ENCODERS, full_record
@@ -74,6 +74,19 @@ def responses() -> list[bytes]:
     return [txns, mixed, txns + mixed[:-5], *captured()]
 
 
+def small_batches() -> list[bytes]:
+    """Neighbours of one codec, with a marker and a hole between some of them."""
+    made = []
+    for name in ENCODERS:
+        codec, encode = ENCODERS[name]
+        each = [
+            batch(2 * n + n // 3, 2, attributes=codec, timestamp=900 + n, payload=encode(record(0, b"k") + record(1, None, None)))
+            for n in range(6)
+        ]
+        made.append(b"".join([*each[:3], marker(6, 1, 7), *each[3:]]))
+    return [*made, b"".join(made)]
+
+
 def message_sets() -> list[bytes]:
     written = [(n * 2, 1_000 + n, b"key" if n % 2 else None, b"value" * n) for n in range(9)]
     return [message_set(written, magic=0), message_set(written, magic=1), message(5, magic=1) + batch(6, 3) + message(9, magic=0)]
@@ -93,6 +106,14 @@ def with_right_checksum(data: bytes) -> bytes:
     made[8:12] = struct.pack(">i", len(made) - LOG_OVERHEAD)
     made[16] = 2
     made[17:21] = struct.pack(">I", crc32c.crc32c(bytes(made[21:])))
+    return bytes(made)
+
+
+def with_right_checksums(data: bytes) -> bytes:
+    """Every whole batch that can be found in it."""
+    made, found = bytearray(data), index_batches(memoryview(data))
+    for start, size in zip(found.pos.tolist(), found.size_bytes.tolist(), strict=True):
+        made[start : start + size] = with_right_checksum(data[start : start + size])
     return bytes(made)
 
 

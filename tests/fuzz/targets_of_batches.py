@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -14,7 +15,9 @@ from tests.fuzz.hostile_batches import (
     message_sets,
     opened_batches,
     responses,
+    small_batches,
     with_right_checksum,
+    with_right_checksums,
     with_right_message_checksums,
     wrappers,
 )
@@ -117,6 +120,40 @@ def copied(data: bytes) -> None:
     assert not (after.headers["attributes"][chosen] & ~0x17).any()
 
 
+def coalesced(data: bytes) -> None:
+    """What small neighbours become holds the same records in the same order; what is not opened is sent as without it."""
+    data = with_right_checksums(data)
+    alone = sent_of(data, None)
+    assert sent_of(data, chance_of(data).choice([200, 2_000, 1 << 16])) == alone
+
+
+def sent_of(data: bytes, coalesce_bytes: int | None) -> list[object]:
+    """Records of batches that can be read, and whole batches that cannot, as the target gets them."""
+    found, records = index(data), memoryview(bytearray(data))
+    position, limits = position_of(data, found), replace(limits_of(data), coalesce_bytes=coalesce_bytes)
+    outgoing = make_outgoing(
+        found,
+        records,
+        admitted(data, found, records, position),
+        topic_partition=PLACE,
+        position=position,
+        limits=limits,
+        max_opened_bytes=MAX_OPENED_BYTES,
+    )
+    sent, chosen = outgoing.index, outgoing.chosen
+    restamp(outgoing.records, sent, chosen, producer_id=7, producer_epoch=1, first_sequence=0)
+    told: list[object] = []
+    for start, size in zip(sent.pos[chosen].tolist(), sent.size_bytes[chosen].tolist(), strict=True):
+        raw = outgoing.records[start : start + size]
+        try:
+            read = list(open_batch(raw, PLACE, max_bytes=MAX_OPENED_BYTES))
+        except REFUSALS:
+            told.append(bytes(raw))
+        else:
+            told += [(one.timestamp_ms, one.key, one.value, one.headers) for one in read]
+    return told
+
+
 def opened(data: bytes) -> None:
     """One batch: as many records as it says, offsets rising, and the arrays tell the same."""
     raw = memoryview(with_right_checksum(data))
@@ -193,6 +230,7 @@ BATCHES = [
     Target("control batch", [marker(3, 0, 7), marker(9, 1, 1 << 60)], markers, (ValueError,)),
     Target("admission", responses(), admission),
     Target("copy", responses(), copied, REFUSALS),
+    Target("copy of small batches", small_batches(), coalesced, REFUSALS),
     Target("open batch", [one for name in ENCODERS for one in batches(name)], opened, REFUSALS),
     Target("rebuild", captured_batches(), rebuilt, REFUSALS),
     *(Target(f"rebuild {name}", batches(name), rebuilt_behind_the_checksum, REFUSALS) for name in ENCODERS),

@@ -14,7 +14,7 @@ from tests.wire.test_records import COMPRESSING, ENCODERS, ENOUGH, A, every_code
 
 from shallow_mirror.errors import BatchRefused, CorruptBatch
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy
-from shallow_mirror.wire import record_spans, renumbered
+from shallow_mirror.wire import record_spans
 from shallow_mirror.wire.batch_index import index_batches
 from shallow_mirror.wire.header import Codec
 from shallow_mirror.wire.rebuild import Rebuilt, rebuild
@@ -223,12 +223,10 @@ def test_a_block_that_cannot_be_opened_is_corrupt() -> None:
         rebuilt(raw)
 
 
-@pytest.mark.parametrize("bytes_of_a_slice", [0, 1 << 40], ids=["gaps gone around", "gaps masked"])
 @pytest.mark.parametrize("attributes", [0, 0x08], ids=["own times", "append time"])
 def test_thousands_of_records_whose_numbers_times_and_lengths_become_shorter_are_kept(
-    attributes: int, bytes_of_a_slice: int, monkeypatch: pytest.MonkeyPatch
+    attributes: int,
 ) -> None:
-    monkeypatch.setattr(renumbered, "_BYTES_OF_A_SLICE", bytes_of_a_slice)
     deltas = list(range(40, 9_000 * 3, 3))
     block = b"".join(full_record(n, n * 977 - 5_000, b"k" * (n % 3), b"v" * (n % 70), [(b"h", None)] * (n % 2)) for n in deltas)
     raw = batch(BASE, deltas=deltas, attributes=attributes, timestamp=5_000, max_timestamp=9_000, payload=block)

@@ -10,7 +10,7 @@ from tests.record_batches import varint
 
 from shallow_mirror.wire import varints
 from shallow_mirror.wire.records import read_varint
-from shallow_mirror.wire.varints import VarintReader, put_numbers, put_varints, varint_sizes
+from shallow_mirror.wire.varints import VarintReader, put_varints, varint_sizes
 
 however_few = pytest.mark.parametrize("few", [0, 100], ids=["in arrays", "one by one"])
 longs = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-70, 70) | st.integers(-(1 << 28), 1 << 28)
@@ -59,11 +59,3 @@ def test_numbers_are_put_in_front_of_their_ends_as_short_as_can_be(values: list[
     out = np.full(int(sizes.sum()), 0xEE, np.uint8)
     put_varints(out, np.cumsum(sizes), np.array(values, np.int64), sizes)
     assert out.tobytes() == b"".join(parts)
-
-
-@pytest.mark.parametrize("count", [1, 63, 64, 65, 8_192, 8_193, 65_536])
-def test_counted_numbers_are_those_of_every_size(count: int) -> None:
-    out, ends = np.zeros(3 * count, np.uint8), np.arange(3, 3 * count + 1, 3)
-    sizes = put_numbers(out, ends)
-    found = [out[end - size : end].tobytes() for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)]
-    assert found == [varint(number) for number in range(count)]

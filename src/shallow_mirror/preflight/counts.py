@@ -11,8 +11,10 @@ import numpy.typing as npt
 
 from shallow_mirror.preflight.times import Bools, TimeLimits, too_new, too_old
 from shallow_mirror.types import BatchLimits, SegmentKind, TopicPartition
+from shallow_mirror.wire import coalescing
 from shallow_mirror.wire.admission import Admission, Verdict, kind_of
 from shallow_mirror.wire.batch_index import BatchIndex
+from shallow_mirror.wire.coalescing import find_small
 from shallow_mirror.wire.header import CODEC_MASK, Codec
 
 MOST_RULES = 100
@@ -99,7 +101,12 @@ class TopicCounts:
             if chosen.any():
                 self.refuse(rule, part.rule_count(remedy, np.flatnonzero(chosen)))
             is_left = is_left & ~is_beyond
-        self.raw.add(part.amount(is_left & (verdicts == Verdict.RAW)))
+        is_raw = is_left & (verdicts == Verdict.RAW)
+        is_small = is_raw & find_small(index, verdicts, limits)
+        if is_small.any():
+            _count(self.rebuilds, coalescing.RULE, part.rule_count("", np.flatnonzero(is_small)))
+            self.rebuilt_codecs.update(Codec(code) for code in np.unique(part.codecs[is_small]).tolist())
+        self.raw.add(part.amount(is_raw & ~is_small))
         for one in admission.rebuilds:
             if is_left[one.index]:
                 _count(self.rebuilds, one.rule, part.rule_count(one.remedy, [one.index]))

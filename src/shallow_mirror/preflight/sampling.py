@@ -151,7 +151,10 @@ class TopicSampler:
     def _batch_limits(self, plan: TargetPlan) -> BatchLimits:
         read = self._config.read
         return BatchLimits(
-            max_message_bytes=plan.max_message_bytes, isolation_level=read.isolation_level, log_append_time=read.log_append_time
+            max_message_bytes=plan.max_message_bytes,
+            isolation_level=read.isolation_level,
+            log_append_time=read.log_append_time,
+            coalesce_bytes=self._config.write.coalesce_bytes,
         )
 
     def _tell(self, place: TopicPartition, offsets: int, counts: TopicCounts) -> None:

@@ -37,6 +37,10 @@ _USUAL_RATIO = 4
 """What comes out is asked for in so much at first, and in twice as much then: in one piece, mostly."""
 
 _LZ4_FLAGS_POS = 4
+_LZ4_SAYS_SIZE = 0x08
+_MOST_LZ4_RATIO = 255
+"""Nothing becomes longer: a small frame that does not say its size, which would be believed, is opened in one call."""
+
 _32_BITS = (1 << 32) - 1
 _XXHASH_PRIMES = (2654435761, 2246822519, 3266489917, 668265263, 374761393)
 
@@ -74,6 +78,13 @@ def _gzip(block: memoryview, max_bytes: int) -> bytes:
 
 def _lz4(block: memoryview, max_bytes: int) -> bytes:
     frame = _library("lz4.frame")
+    if _MOST_LZ4_RATIO * len(block) <= max_bytes and len(block) > _LZ4_FLAGS_POS and not block[_LZ4_FLAGS_POS] & _LZ4_SAYS_SIZE:
+        try:
+            opened, used_bytes = frame.decompress(block, return_bytes_read=True)
+        except RuntimeError:
+            used_bytes = 0  # told below
+        if used_bytes == len(block):
+            return bytes(opened)
     return _frames(block, max_bytes, lambda: _Lz4Decoder(frame.LZ4FrameDecompressor()), (RuntimeError, EOFError, ValueError))
 
 

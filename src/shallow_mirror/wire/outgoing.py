@@ -2,33 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from shallow_mirror.errors import BatchRefused, CorruptBatch
 from shallow_mirror.types import BatchLimits, TopicPartition
-from shallow_mirror.wire.admission import Admission, Verdict
+from shallow_mirror.wire.admission import Admission
 from shallow_mirror.wire.batch_index import BatchIndex, index_batches
-from shallow_mirror.wire.rebuild import Rebuilt, rebuild
+from shallow_mirror.wire.coalescing import SENT
+from shallow_mirror.wire.deep_path import DeepPath, RebuiltRun
+from shallow_mirror.wire.varints import Longs
+
+
+class SentPart(NamedTuple):
+    """So many records, from the `first` one on, of the `sent`-th batch that is sent."""
+
+    sent: int
+    first: int
+    records: int
+
+
+class Rewritten(NamedTuple):
+    """Where the records of one fetched batch went that was opened. `offsets`: the source offset of each; there may be none."""
+
+    offsets: Longs
+    parts: Sequence[SentPart]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outgoing:
     """Batches `chosen` of `index`, which lie in `records`, are to be restamped and sent in this order.
 
-    `origins`: for each of them the fetched batch that it is, or was rebuilt from. `rebuilt`, by fetched batch, says which
-    records each of those still has; one that has none is there too, and nothing is sent of it. `refused`, by fetched batch:
-    why those could not be rebuilt of which nothing is sent.
+    `firsts` and `lasts`: for each of them the first and the last fetched batch whose records it has. `rewritten`, by fetched
+    batch, has those that are not sent as they are. `refused`, by fetched batch: why those could not be rebuilt of which nothing
+    is sent.
     """
 
     index: BatchIndex
     records: memoryview
-    chosen: npt.NDArray[np.int64]
-    origins: npt.NDArray[np.int64]
-    rebuilt: Mapping[int, Rebuilt] = field(default_factory=dict)
+    chosen: Longs
+    firsts: Longs
+    lasts: Longs
+    rewritten: Mapping[int, Rewritten] = field(default_factory=dict)
     refused: Mapping[int, BatchRefused | CorruptBatch] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -48,31 +66,60 @@ def make_outgoing(
 ) -> Outgoing:
     """`admission` is that of `index` at `position`. Raises what `rebuild` raises; with `keeps_refused` only its ConfigErrors.
 
-    Without a batch to rebuild nothing is copied. With one, the raw batches are, too: they are sent from one buffer.
+    Without a batch to open nothing is copied. With one, the raw batches are, too: they are sent from one buffer.
     """
-    wanted = np.flatnonzero(np.isin(admission.verdicts, (Verdict.RAW, Verdict.REBUILD)))
-    if not (admission.verdicts == Verdict.REBUILD).any():
-        return Outgoing(index, records, wanted, wanted)
+    wanted = np.flatnonzero(np.isin(admission.verdicts, SENT))
+    deep = DeepPath(
+        index,
+        records,
+        admission.verdicts,
+        topic_partition=topic_partition,
+        position=position,
+        limits=limits,
+        max_opened_bytes=max_opened_bytes,
+        keeps_refused=keeps_refused,
+    )
+    if not deep:
+        return Outgoing(index, records, wanted, wanted, wanted)
+    deep.go()
     together = bytearray()
-    origins: list[int] = []
-    rebuilt: dict[int, Rebuilt] = {}
-    refused: dict[int, BatchRefused | CorruptBatch] = {}
-    for i in wanted.tolist():
-        start = int(index.pos[i])
-        batch = records[start : start + int(index.size_bytes[i])]
-        if admission.verdicts[i] == Verdict.RAW:
-            together += batch
-            origins.append(i)
+    firsts: list[int] = []
+    lasts: list[int] = []
+    rewritten: dict[int, Rewritten] = {}
+    for i, start, size in zip(wanted.tolist(), index.pos[wanted].tolist(), index.size_bytes[wanted].tolist(), strict=True):
+        if i in rewritten or i in deep.refused:
             continue
-        try:
-            made = rebuild(batch, topic_partition, position=position, limits=limits, max_opened_bytes=max_opened_bytes)
-        except (BatchRefused, CorruptBatch) as error:
-            if not keeps_refused:
-                raise
-            refused[i] = error
+        run = deep.runs.get(i)
+        if run is None:
+            together += records[start : start + size]
+            firsts.append(i)
+            lasts.append(i)
             continue
-        rebuilt[i] = made
-        together += b"".join(made.batches)
-        origins += [i] * len(made.batches)
-    buffer = memoryview(together)
-    return Outgoing(index_batches(buffer), buffer, np.arange(len(origins)), np.array(origins, np.int64), rebuilt, refused)
+        rewritten.update(_placed(run, index, len(firsts)))
+        together += b"".join(run.rebuilt.batches)
+        firsts += [i] * len(run.rebuilt.batches)
+        lasts += [run.members[-1]] * len(run.rebuilt.batches)
+    sent = memoryview(together)
+    chosen = np.arange(len(firsts))
+    return Outgoing(
+        index_batches(sent), sent, chosen, np.array(firsts, np.int64), np.array(lasts, np.int64), rewritten, deep.refused
+    )
+
+
+def _placed(run: RebuiltRun, index: BatchIndex, sent: int) -> Iterator[tuple[int, Rewritten]]:
+    """`sent`: how many batches are sent in front of the run. Of one that is alone there may be fewer records than it had."""
+    rebuilt, members = run.rebuilt, run.members
+    counts = index.headers["records_count"][list(members)].tolist() if len(members) > 1 else [len(rebuilt.offsets)]
+    at, first = 0, 0
+    left = list(rebuilt.counts)
+    for number, count in zip(members, counts, strict=True):
+        parts = []
+        behind = at + count
+        while at < behind:
+            taken = min(behind - at, left[0] - first)
+            parts.append(SentPart(sent, first, taken))
+            at, first = at + taken, first + taken
+            if first == left[0]:
+                sent, first = sent + 1, 0
+                del left[0]
+        yield number, Rewritten(rebuilt.offsets[behind - count : behind], parts)

@@ -1,33 +1,40 @@
-"""Pure: new record batches with the records of one that cannot be copied as it is.
+"""Pure: new record batches with the records of those that cannot be copied as they are, or that are to become one.
 
-Keys, values, headers and timestamps are copied as bytes. New are the offset deltas, which have to be 0 .. n-1, and of a
-batch that the source's broker has stamped the timestamps. The result is a batch like any other: `restamp` gives it its
-producer.
+Keys, values, headers and timestamps are copied as bytes. New are the offset deltas, which have to be 0 .. n-1, and what the
+timestamp deltas count from; of a batch that the source's broker has stamped also the timestamps. The result is a batch like
+any other: `restamp` gives it its producer.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from shallow_mirror.errors import BatchRefused, CorruptBatch
 from shallow_mirror.types import BatchLimits, LogAppendTimePolicy, TopicPartition
 from shallow_mirror.wire.batch_builder import build_batch
 from shallow_mirror.wire.compression import compress
 from shallow_mirror.wire.crc import verify_crc
-from shallow_mirror.wire.record_spans import RecordSpans, find_spans
-from shallow_mirror.wire.records import UnpackedBatch, unpack_batch
-from shallow_mirror.wire.renumbered import renumbered
+from shallow_mirror.wire.header import CODEC_MASK, LOG_APPEND_TIME_BIT, NATIVE_HEADER, Codec
+from shallow_mirror.wire.record_spans import RecordSpans, find_spans, find_spans_together
+from shallow_mirror.wire.records import unpack_batch
+from shallow_mirror.wire.rewritten import rewritten
 from shallow_mirror.wire.varints import Longs
+
+_FARTHEST_TIME = 1 << 61
+"""From a base timestamp to another, and to a record: their sums fit into 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rebuilt:
-    """`batches` hold what is left of one source batch, in order; `counts`, records of each. Nothing may be left.
+    """`batches` hold what is left of one source batch, or of a run of them, in order; `counts`, records of each. Nothing may be
+    left.
 
     `offsets`: the source offset of every record, int64.
     """
@@ -48,79 +55,167 @@ def rebuild(
         base_offset = int.from_bytes(batch[:8], "big", signed=True)
         raise CorruptBatch(topic_partition, base_offset, 0, "its CRC does not match its payload")
     opened = unpack_batch(batch, topic_partition, max_bytes=max_opened_bytes)
-    writer = _Writer(opened, limits)
     base_offset = opened.header["base_offset"]
+    is_stamped, (base_timestamp,) = _times_of(np.array([tuple(opened.header.values())], NATIVE_HEADER), limits)
     batches: list[bytes] = []
     counts: list[int] = []
     offsets = [np.empty(0, np.int64)]
     for spans in find_spans(opened):
         kept = spans.part(int(np.searchsorted(spans.offset_delta, position - base_offset)), len(spans))
+        if not len(kept):
+            continue
         offsets.append(base_offset + kept.offset_delta)
-        for part, made in writer.batches_of(kept, len(batch)):
+        share = int(kept.end[-1] - kept.start[0]) / len(opened.block)
+        run = _Run(0, len(kept), opened.codec, int(base_timestamp), math.ceil(len(batch) * share))
+        times = kept.timestamp_delta * ~is_stamped
+        for part, made in _Writer(opened.block, kept, times, [run], limits.max_message_bytes).write():
+            if len(made) > limits.max_message_bytes:
+                raise _refused(topic_partition, base_offset, int(offsets[-1][part.first]), len(made), limits.max_message_bytes)
             batches.append(made)
-            counts.append(len(part))
+            counts.append(part.behind_last - part.first)
     return Rebuilt(tuple(batches), tuple(counts), np.concatenate(offsets))
 
 
+def rebuild_together(
+    headers: npt.NDArray[np.void],
+    blocks: Sequence[memoryview],
+    lengths: Sequence[int],
+    topic_partition: TopicPartition,
+    limits: BatchLimits,
+) -> list[Rebuilt | BatchRefused] | None:
+    """As `rebuild` of batches with those opened blocks, all of each. The next `lengths[k]` of them become one, of one codec.
+
+    None where records of some batch cannot be read, or the times of batches that become one lie too far apart.
+    """
+    found = find_spans_together(headers, blocks)
+    if found is None:
+        return None
+    block, spans = found
+    counts, members = headers["records_count"].astype(np.int64), np.array(lengths, np.int64)
+    firsts = np.cumsum(members) - members
+    is_stamped, bases = _times_of(headers, limits)
+    shifts = bases - np.repeat(bases[firsts], members)
+    times = spans.timestamp_delta * np.repeat(~is_stamped, counts)
+    if shifts.any():
+        if not (_are_near(bases) and _are_near(times)):
+            return None
+        times = times + np.repeat(shifts, counts)
+    offsets = spans.offset_delta + np.repeat(headers["base_offset"].astype(np.int64), counts)
+    ends = np.cumsum(np.add.reduceat(counts, firsts)).tolist()
+    columns = (
+        [0, *ends[:-1]],
+        ends,
+        (headers["attributes"][firsts] & CODEC_MASK).tolist(),
+        bases[firsts].tolist(),
+        np.where(members > 1, 0, headers["batch_length"][firsts]).tolist(),
+    )
+    runs = [_Run(first, end, Codec(codec), base, size) for first, end, codec, base, size in zip(*columns, strict=True)]
+    made: list[list[tuple[_Part, bytes]]] = [[] for _ in runs]
+    for part, batch in _Writer(block, spans, times, runs, limits.max_message_bytes).write():
+        made[part.run].append((part, batch))
+    base_offsets = headers["base_offset"][firsts].tolist()
+    return [
+        _rebuilt(parts, offsets, topic_partition, base_offset, limits.max_message_bytes)
+        for parts, base_offset in zip(made, base_offsets, strict=True)
+    ]
+
+
+def _rebuilt(
+    made: Sequence[tuple[_Part, bytes]], offsets: Longs, place: TopicPartition, base_offset: int, max_bytes: int
+) -> Rebuilt | BatchRefused:
+    for part, batch in made:
+        if len(batch) > max_bytes:
+            return _refused(place, base_offset, int(offsets[part.first]), len(batch), max_bytes)
+    counts = tuple(part.behind_last - part.first for part, _ in made)
+    return Rebuilt(tuple(batch for _, batch in made), counts, offsets[made[0][0].first : made[-1][0].behind_last])
+
+
+def _refused(place: TopicPartition, base_offset: int, offset: int, size_bytes: int, max_bytes: int) -> BatchRefused:
+    return BatchRefused(
+        place,
+        base_offset,
+        f"its record at offset {offset} alone makes a batch of {size_bytes} bytes, larger than "
+        f"max.message.bytes={max_bytes} of the target topic",
+        f"Set its max.message.bytes to {size_bytes} or more and start again",
+    )
+
+
+def _times_of(headers: npt.NDArray[np.void], limits: BatchLimits) -> tuple[npt.NDArray[np.bool_], Longs]:
+    """Of each batch: whether its records all get the time when it was appended, and from which time their deltas count."""
+    is_stamped = (headers["attributes"] & LOG_APPEND_TIME_BIT != 0) & (limits.log_append_time is LogAppendTimePolicy.KEEP)
+    return is_stamped, np.where(is_stamped, headers["max_timestamp"], headers["base_timestamp"]).astype(np.int64)
+
+
+def _are_near(times: Longs) -> bool:
+    return bool(times.min() > -_FARTHEST_TIME and times.max() < _FARTHEST_TIME)
+
+
+class _Run(NamedTuple):
+    """Records [first, behind_last) that become one batch. `source_bytes`, their size in one, tells if that may be too large."""
+
+    first: int
+    behind_last: int
+    codec: Codec
+    base_timestamp: int
+    source_bytes: int
+
+
+class _Part(NamedTuple):
+    """Records [first, behind_last), all of one run or some: one batch."""
+
+    run: int
+    first: int
+    behind_last: int
+
+
 class _Writer:
-    """Makes batches out of records of one source batch."""
+    """Makes batches of all runs at once. `times` are those of each record since the base timestamp of its run."""
 
-    def __init__(self, opened: UnpackedBatch, limits: BatchLimits) -> None:
-        self._opened, self._max_bytes = opened, limits.max_message_bytes
-        self._source = memoryview(opened.block)
-        kept_time = opened.append_time_ms if limits.log_append_time is LogAppendTimePolicy.KEEP else None
-        self._append_time_ms = kept_time
-        self._base_timestamp = opened.header["base_timestamp"] if kept_time is None else kept_time
+    def __init__(self, block: memoryview | bytes, spans: RecordSpans, times: Longs, runs: Sequence[_Run], max_bytes: int) -> None:
+        self._block, self._spans, self._times, self._runs, self._max_bytes = block, spans, times, runs, max_bytes
 
-    def batches_of(self, spans: RecordSpans, source_bytes: int) -> Iterator[tuple[RecordSpans, bytes]]:
-        """`source_bytes`, the size of the source's batch, tells into how many parts to cut first."""
-        if not len(spans):
-            return
-        share = int(spans.end[-1] - spans.start[0]) / max(1, len(self._opened.block))
-        for part in _cut(spans, math.ceil(source_bytes * share / self._max_bytes)):
-            yield from self._that_fit(part)
+    def write(self) -> Iterator[tuple[_Part, bytes]]:
+        """In order. A batch above the limit holds one record."""
+        parts: list[_Part] = []
+        for number, run in enumerate(self._runs):
+            parts += self._cut(_Part(number, run.first, run.behind_last), math.ceil(run.source_bytes / self._max_bytes))
+        return self._that_fit(parts)
 
-    def _that_fit(self, spans: RecordSpans) -> Iterator[tuple[RecordSpans, bytes]]:
-        made = self._batch(spans)
-        if len(made) <= self._max_bytes:
-            yield spans, made
-            return
-        if len(spans) == 1:
-            raise self._refused(spans, len(made))
-        for part in _cut(spans, max(2, math.ceil(len(made) / self._max_bytes))):
-            yield from self._that_fit(part)
+    def _that_fit(self, parts: Sequence[_Part]) -> Iterator[tuple[_Part, bytes]]:
+        for part, made in zip(parts, self._batches(parts), strict=True):
+            if len(made) <= self._max_bytes or part.behind_last - part.first == 1:
+                yield part, made
+            else:
+                yield from self._that_fit(self._cut(part, max(2, math.ceil(len(made) / self._max_bytes))))
 
-    def _batch(self, spans: RecordSpans) -> bytes:
-        has_times = self._append_time_ms is None
-        payload = compress(renumbered(self._source, spans, has_times=has_times), self._opened.codec)
-        return build_batch(
-            payload,
-            attributes=self._opened.codec,
-            base_timestamp=self._base_timestamp,
-            max_timestamp=self._base_timestamp + (int(spans.timestamp_delta.max()) if has_times else 0),
-            records_count=len(spans),
-            last_offset_delta=len(spans) - 1,
-        )
+    def _batches(self, parts: Sequence[_Part]) -> Iterator[bytes]:
+        """Of parts that lie one behind the other: rewritten together, and packed one by one."""
+        begin, end = parts[0].first, parts[-1].behind_last
+        firsts = np.array([part.first for part in parts], np.int64) - begin
+        counts = np.diff(firsts, append=end - begin)
+        times, numbers = self._times[begin:end], np.arange(end - begin) - np.repeat(firsts, counts)
+        records, starts = rewritten(self._block, self._spans.part(begin, end), timestamp_delta=times, offset_delta=numbers)
+        bounds = [*starts[firsts].tolist(), len(records)]
+        bases = np.array([self._runs[part.run].base_timestamp for part in parts], np.int64)
+        newest = (bases + np.maximum.reduceat(times, firsts)).tolist()
+        for part, count, latest, (start, behind) in zip(parts, counts.tolist(), newest, itertools.pairwise(bounds), strict=True):
+            run = self._runs[part.run]
+            yield build_batch(
+                compress(records[start:behind], run.codec),
+                attributes=run.codec,
+                base_timestamp=run.base_timestamp,
+                max_timestamp=latest,
+                records_count=count,
+                last_offset_delta=count - 1,
+            )
 
-    def _refused(self, spans: RecordSpans, size_bytes: int) -> BatchRefused:
-        offset = self._opened.header["base_offset"] + int(spans.offset_delta[0])
-        return BatchRefused(
-            self._opened.topic_partition,
-            self._opened.header["base_offset"],
-            f"its record at offset {offset} alone makes a batch of {size_bytes} bytes, larger than "
-            f"max.message.bytes={self._max_bytes} of the target topic",
-            f"Set its max.message.bytes to {size_bytes} or more and start again",
-        )
-
-
-def _cut(spans: RecordSpans, parts: int) -> Iterator[RecordSpans]:
-    """About `parts` parts of about as many bytes each; two at the least where two are asked for and there are two records."""
-    if parts <= 1:
-        yield spans
-        return
-    count, first = len(spans), int(spans.start[0])
-    wanted = first + np.arange(1, parts) * (int(spans.end[-1]) - first) // parts
-    inner = np.clip(np.searchsorted(spans.end, wanted), min(1, count - 1), count - 1)
-    bounds = np.unique(np.concatenate(([0], inner, [count]))).tolist()
-    for start, end in itertools.pairwise(bounds):
-        yield spans.part(start, end)
+    def _cut(self, whole: _Part, parts: int) -> list[_Part]:
+        """About `parts` parts of about as many bytes; two at the least where two are asked for and there are two records."""
+        if parts <= 1:
+            return [whole]
+        spans, count = self._spans.part(whole.first, whole.behind_last), whole.behind_last - whole.first
+        first = int(spans.start[0])
+        wanted = first + np.arange(1, parts) * (int(spans.end[-1]) - first) // parts
+        inner = np.clip(np.searchsorted(spans.end, wanted), min(1, count - 1), count - 1)
+        bounds = (whole.first + np.unique(np.concatenate(([0], inner, [count])))).tolist()
+        return [_Part(whole.run, start, end) for start, end in itertools.pairwise(bounds)]

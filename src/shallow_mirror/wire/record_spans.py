@@ -1,4 +1,4 @@
-"""Pure: where the records of an opened batch lie, as arrays: what a rewrite changes of them, and what it copies.
+"""Pure: where the records of opened batches lie, as arrays: what a rewrite changes of them, and what it copies.
 
 Only the lengths are followed one by one; everything else is read for many records at once. The same rules hold as for
 records that are read one by one (`UnpackedBatch.records`), which also says what is wrong where one does not hold.
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from shallow_mirror.wire.header import LOG_APPEND_TIME_BIT, NATIVE_HEADER
 from shallow_mirror.wire.records import MAX_LONG, MIN_LONG, UnpackedBatch, parse_record, read_varint
 from shallow_mirror.wire.varints import Longs, VarintReader
 
@@ -57,10 +60,11 @@ def find_spans(batch: UnpackedBatch) -> Iterator[RecordSpans]:
     whole = batch.block.obj
     block = whole if isinstance(whole, bytes) and len(whole) == len(batch.block) else bytes(batch.block)
     reader = VarintReader(block)
+    bounds = _Bounds.of(np.array([tuple(batch.header.values())], NATIVE_HEADER))
     pos, found, before = 0, 0, -1
     while pos < len(block):
         starts, pos = _starts(block, pos)
-        spans = _spans(batch, reader, starts, pos, before)
+        spans = _spans(reader, starts, pos, bounds, before)
         found += len(starts)
         if spans is None or found > batch.header["records_count"]:
             raise _what_is_wrong(batch)
@@ -68,6 +72,43 @@ def find_spans(batch: UnpackedBatch) -> Iterator[RecordSpans]:
         yield spans
     if found != batch.header["records_count"]:
         raise _what_is_wrong(batch)
+
+
+def find_spans_together(headers: npt.NDArray[np.void], blocks: Sequence[memoryview]) -> tuple[bytes, RecordSpans] | None:
+    """The blocks of whole batches as one, and all their records: of batch `i` the next `records_count[i]`.
+
+    None where `find_spans` would raise of one of them, or where there are more than MOST_RECORDS.
+    """
+    counts, sizes = headers["records_count"].astype(np.int64), np.array([len(block) for block in blocks], np.int64)
+    if counts.min() < 1 or not sizes.all() or counts.sum() > MOST_RECORDS:
+        return None
+    together, bounds = b"".join(blocks), _Bounds.of(headers)
+    starts, behind_last = _starts(together, 0)
+    if len(starts) != counts.sum() or (starts[bounds.first] != np.cumsum(sizes) - sizes).any():
+        return None
+    spans = _spans(VarintReader(together), starts, behind_last, bounds, -1)
+    return None if spans is None else (together, spans)
+
+
+class _Bounds(NamedTuple):
+    """Of each batch: which record is its first, the most that its headers lets its last offset delta be, the least and most
+    that it lets a timestamp delta be."""
+
+    first: Longs
+    last_offset_delta: Longs
+    least_time: Longs
+    most_time: Longs
+
+    @classmethod
+    def of(cls, headers: npt.NDArray[np.void]) -> _Bounds:
+        counts, base = headers["records_count"].astype(np.int64), headers["base_timestamp"].astype(np.int64)
+        is_any_time = (headers["attributes"] & LOG_APPEND_TIME_BIT) != 0
+        return cls(
+            np.cumsum(counts) - counts,
+            headers["last_offset_delta"].astype(np.int64),
+            np.where(is_any_time | (base >= 0), MIN_LONG, MIN_LONG - np.minimum(base, 0)),
+            np.where(is_any_time | (base <= 0), MAX_LONG, MAX_LONG - np.maximum(base, 0)),
+        )
 
 
 def _what_is_wrong(batch: UnpackedBatch) -> Exception:
@@ -103,7 +144,7 @@ def _each_start(block: bytes, pos: int) -> Iterator[int]:
         return
 
 
-def _spans(batch: UnpackedBatch, reader: VarintReader, start: Longs, behind_last: int, before: int) -> RecordSpans | None:
+def _spans(reader: VarintReader, start: Longs, behind_last: int, bounds: _Bounds, before: int) -> RecordSpans | None:
     """None where any rule does not hold. What was read is checked before it is gone by: reading stays within the block."""
     end = np.append(start[1:], behind_last)
     if behind_last > reader.size:
@@ -116,21 +157,22 @@ def _spans(batch: UnpackedBatch, reader: VarintReader, start: Longs, behind_last
     if times is None or numbers is None:
         return None
     spans = RecordSpans(start, lengths[1], lengths[1] + 1, times[1], numbers[1], end, times[0], numbers[0])
-    if not _have_possible_deltas(batch, spans, before) or not _have_whole_fields(batch, reader, spans):
-        return None
-    return spans
+    return spans if _have_possible_deltas(spans, bounds, before) and _have_whole_fields(reader, spans) else None
 
 
-def _have_possible_deltas(batch: UnpackedBatch, spans: RecordSpans, before: int) -> bool:
-    """Offsets rise from behind `before` to the batch's last at the most; times are of 64 bits."""
-    numbers, times = spans.offset_delta, spans.timestamp_delta
-    if not before < numbers[0] or numbers[-1] > batch.header["last_offset_delta"] or (numbers[1:] <= numbers[:-1]).any():
+def _have_possible_deltas(spans: RecordSpans, bounds: _Bounds, before: int) -> bool:
+    """Offsets rise within each batch, from behind `before` to the batch's last at the most; times are of 64 bits."""
+    numbers, times, first = spans.offset_delta, spans.timestamp_delta, bounds.first
+    is_rising = numbers[1:] > numbers[:-1]
+    is_rising[first[1:] - 1] = True
+    last = np.append(first[1:], len(numbers)) - 1
+    if not is_rising.all() or (numbers[first] <= before).any() or (numbers[last] > bounds.last_offset_delta).any():
         return False
-    base = batch.header["base_timestamp"]
-    return batch.append_time_ms is not None or MIN_LONG <= base + int(times.min()) <= base + int(times.max()) <= MAX_LONG
+    is_early = np.minimum.reduceat(times, first) < bounds.least_time
+    return not (is_early | (np.maximum.reduceat(times, first) > bounds.most_time)).any()
 
 
-def _have_whole_fields(batch: UnpackedBatch, reader: VarintReader, spans: RecordSpans) -> bool:
+def _have_whole_fields(reader: VarintReader, spans: RecordSpans) -> bool:
     """Key, value and headers of each record end where it does."""
     pos: Longs | None = spans.tail
     for _ in ("key", "value"):
@@ -141,7 +183,7 @@ def _have_whole_fields(batch: UnpackedBatch, reader: VarintReader, spans: Record
     count, pos = counts
     if (count < 0).any() or (count > spans.end - pos).any() or (pos[count == 0] != spans.end[count == 0]).any():
         return False
-    return not count.any() or _have_whole_headers(batch, reader, spans, pos, count)
+    return not count.any() or _have_whole_headers(reader, spans, pos, count)
 
 
 def _behind_fields(reader: VarintReader, pos: Longs, end: Longs, least: int) -> Longs | None:
@@ -153,7 +195,7 @@ def _behind_fields(reader: VarintReader, pos: Longs, end: Longs, least: int) -> 
     return None if (behind > end).any() else behind
 
 
-def _have_whole_headers(batch: UnpackedBatch, reader: VarintReader, spans: RecordSpans, pos: Longs, count: Longs) -> bool:
+def _have_whole_headers(reader: VarintReader, spans: RecordSpans, pos: Longs, count: Longs) -> bool:
     """Header by header for all records that have one more; few records are read one by one."""
     rows = np.flatnonzero(count)
     start, pos, end, left = spans.start[rows], pos[rows], spans.end[rows], count[rows]
@@ -168,7 +210,8 @@ def _have_whole_headers(batch: UnpackedBatch, reader: VarintReader, spans: Recor
             return False
         more = left > 0
         start, pos, end, left = start[more], pos[more], end[more], left[more]
+    block = memoryview(reader.block)
     try:
-        return all(parse_record(batch.block, at)[0] == until for at, until in zip(start.tolist(), end.tolist(), strict=True))
+        return all(parse_record(block, at)[0] == until for at, until in zip(start.tolist(), end.tolist(), strict=True))
     except (IndexError, ValueError):
         return False

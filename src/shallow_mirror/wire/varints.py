@@ -28,7 +28,7 @@ class VarintReader:
     """Of one block, which is not copied. Positions may lie anywhere in it, and just behind its end."""
 
     def __init__(self, block: bytes) -> None:
-        self._block, self.size = block, len(block)
+        self.block, self.size = block, len(block)
         self._raw = np.frombuffer(block, np.uint8)
         self._whole_words = max(0, self.size - _BYTES_OF_WORD + 1)
         self._words: Words = np.ndarray(self._whole_words, "<u4", buffer=block, strides=(1,))
@@ -67,12 +67,12 @@ class VarintReader:
         early = np.flatnonzero(pos < self._whole_words)
         words[early] = self._words[pos[early]]
         for row, at in zip(late.tolist(), pos[late].tolist(), strict=True):
-            words[row] = int.from_bytes(self._block[at : at + _BYTES_OF_WORD].ljust(_BYTES_OF_WORD, b"\xff"), "little")
+            words[row] = int.from_bytes(self.block[at : at + _BYTES_OF_WORD].ljust(_BYTES_OF_WORD, b"\xff"), "little")
         return words
 
     def _read_one_by_one(self, pos: Longs) -> tuple[Longs, Longs] | None:
         try:
-            found = [read_varint(self._block, at) for at in pos.tolist()]
+            found = [read_varint(self.block, at) for at in pos.tolist()]
         except (IndexError, ValueError):
             return None
         both = np.array(found, np.int64)
@@ -119,23 +119,6 @@ def put_varints(out: Octets, ends: Longs, values: Longs, sizes: Longs) -> None:
             group &= 0x7F
             group |= (sizes[rows] > place + 1).view(np.uint8) << 7
         out[starts[rows] + place] = group
-
-
-def put_numbers(out: Octets, ends: Longs) -> Longs:
-    """0, 1, 2, ... each in front of its end; returns the sizes."""
-    sizes = np.empty(len(ends), np.int64)
-    first = 0
-    for size in range(1, _MOST_VARINT_BYTES):
-        behind = min(1 << (7 * size - 1), len(ends))
-        folded, starts = np.arange(2 * first, 2 * behind, 2), ends[first:behind] - size
-        sizes[first:behind] = size
-        for place in range(size):
-            group = (folded >> (7 * place)).astype(np.uint8)
-            out[starts + place] = group | _MORE if place < size - 1 else group
-        first = behind
-        if first == len(ends):
-            break
-    return sizes
 
 
 def _zigzag(values: Longs) -> Unsigned:
