@@ -23,10 +23,14 @@ def counted(
     most: int = 1 << 20,
     times: TimeLimits = NO_TIMES,
     counts: TopicCounts | None = None,
+    coalesce_bytes: int | None = None,
 ) -> TopicCounts:
     counts = TopicCounts() if counts is None else counts
     limits = BatchLimits(
-        max_message_bytes=most, isolation_level=IsolationLevel.READ_COMMITTED, log_append_time=LogAppendTimePolicy.KEEP
+        max_message_bytes=most,
+        isolation_level=IsolationLevel.READ_COMMITTED,
+        log_append_time=LogAppendTimePolicy.KEEP,
+        coalesce_bytes=coalesce_bytes,
     )
     records = view(*batches)
     index = index_batches(records)
@@ -72,6 +76,15 @@ def test_reasons_for_rebuilding_are_told_with_the_first_place() -> None:
         "the source topic has message.timestamp.type=LogAppendTime": (7, 1),
     }
     assert (counts.rebuilt.record_count, counts.raw.record_count, counts.data.record_count) == (6, 2, 8)
+
+
+def test_small_neighbours_are_counted_as_what_becomes_one() -> None:
+    batches = [batch(0, 2), batch(2, 1), batch(3, 1, attributes=3, payload=b"lz4"), batch(4, 1, payload=bytes(900))]
+    counts = counted(*batches, coalesce_bytes=4_000)
+    assert (counts.raw.batch_count, counts.rebuilt.batch_count) == (2, 2)
+    (rule,) = counts.rebuilds
+    assert "write.coalesce_bytes" in rule
+    assert counted(*batches).raw.batch_count == 4
 
 
 def test_a_batch_too_large_is_rebuilt_unless_it_is_one_record() -> None:

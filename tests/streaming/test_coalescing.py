@@ -20,7 +20,7 @@ from shallow_mirror.wire.header import CONTROL_BIT
 
 pytestmark = [pytest.mark.brokers, pytest.mark.timeout(120)]
 
-BATCHES = 40
+BATCHES = 20
 OLD = [(f"old {n}", 1_600_000_000_000 + n) for n in range(2)]
 """What the target refuses; between small batches that become one."""
 
