@@ -57,8 +57,7 @@ class RecordSpans:
 
 def find_spans(batch: UnpackedBatch) -> Iterator[RecordSpans]:
     """All records of the batch, MOST_RECORDS at a time. Raises CorruptBatch."""
-    whole = batch.block.obj
-    block = whole if isinstance(whole, bytes) and len(whole) == len(batch.block) else bytes(batch.block)
+    block = _as_bytes(batch.block)
     reader = VarintReader(block)
     bounds = _Bounds.of(np.array([tuple(batch.header.values())], NATIVE_HEADER))
     pos, found, before = 0, 0, -1
@@ -82,12 +81,19 @@ def find_spans_together(headers: npt.NDArray[np.void], blocks: Sequence[memoryvi
     counts, sizes = headers["records_count"].astype(np.int64), np.array([len(block) for block in blocks], np.int64)
     if counts.min() < 1 or not sizes.all() or counts.sum() > MOST_RECORDS:
         return None
-    together, bounds = b"".join(blocks), _Bounds.of(headers)
+    together, bounds = b"".join(map(_as_bytes, blocks)), _Bounds.of(headers)
+    reader, begins = VarintReader(together), np.cumsum(sizes) - sizes
     starts, behind_last = _starts(together, 0)
-    if len(starts) != counts.sum() or (starts[bounds.first] != np.cumsum(sizes) - sizes).any():
+    if len(starts) != counts.sum() or (starts[bounds.first] != begins).any():
         return None
-    spans = _spans(VarintReader(together), starts, behind_last, bounds, -1)
+    spans = _spans(reader, starts, behind_last, bounds, -1)
     return None if spans is None else (together, spans)
+
+
+def _as_bytes(block: memoryview) -> bytes:
+    """Not copied where it is the whole of some already."""
+    whole = block.obj
+    return whole if isinstance(whole, bytes) and len(whole) == len(block) else bytes(block)
 
 
 class _Bounds(NamedTuple):
