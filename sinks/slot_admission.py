@@ -13,7 +13,7 @@ from shallow_mirror.errors import BatchRefused
 from shallow_mirror.sinks.poison import Refusal
 from shallow_mirror.sinks.slot_reading import ReadPart
 from shallow_mirror.types import SourcePartition
-from shallow_mirror.wire.admission import Admission, Verdict, admit
+from shallow_mirror.wire.admission import SENT, Admission, admit
 from shallow_mirror.wire.believed_ends import may_be_set_aside
 from shallow_mirror.wire.outgoing import Outgoing, make_outgoing
 from shallow_mirror.wire.records import OPENED_FETCHES
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 KnownRefusals = Mapping[tuple[SourcePartition, int], Refusal]
 """By base offset: what the target refused in an earlier try of the slot."""
-
-_SENT = (Verdict.RAW, Verdict.REBUILD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ def admit_part(job: SlotJob, part: ReadPart, position: int, known: KnownRefusals
         limits=limits,
     )
     refused = {one.index: Refusal(BatchRefused(place, one.base_offset, one.rule, one.remedy)) for one in admission.refusals}
-    for i in np.flatnonzero(np.isin(admission.verdicts, _SENT)).tolist() if known else ():
+    for i in np.flatnonzero(np.isin(admission.verdicts, SENT)).tolist() if known else ():
         refusal = known.get((part.source, int(part.index.headers["base_offset"][i])))
         if refusal is not None:
             refused[i] = refusal

@@ -30,6 +30,9 @@ class Verdict(enum.IntEnum):
     """Cannot be copied, and is set aside instead: only `set_aside` says so."""
 
 
+SENT = (Verdict.RAW, Verdict.REBUILD)
+"""Unless there turns out to be a reason against it."""
+
 _KIND_OF_MARKER = {MarkerType.COMMIT: SegmentKind.COMMIT, MarkerType.ABORT: SegmentKind.ABORT, MarkerType.OTHER: SegmentKind.GAP}
 _KIND_OF_VERDICT = {
     Verdict.DROP_ABORTED: SegmentKind.ABORTED,

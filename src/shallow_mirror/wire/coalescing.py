@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shallow_mirror.types import BatchLimits
-from shallow_mirror.wire.admission import Verdict
+from shallow_mirror.wire.admission import SENT
 from shallow_mirror.wire.batch_index import BatchIndex
 from shallow_mirror.wire.header import BATCH_HEADER_BYTES, CODEC_MASK
 
@@ -19,8 +19,6 @@ MOST_RECORDS = 1 << 14
 
 _SMALL_SHARE = 8
 """Only what takes no more than one such share of the limit is opened: it saves little to make one of two."""
-
-SENT = (Verdict.RAW, Verdict.REBUILD)
 
 
 def most_bytes(limits: BatchLimits) -> int:

@@ -7,7 +7,6 @@ it was to be opened only to become one with others, it is left as it is: the tar
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,9 +15,9 @@ import numpy.typing as npt
 
 from shallow_mirror.errors import BatchRefused, CorruptBatch
 from shallow_mirror.types import BatchLimits, TopicPartition
-from shallow_mirror.wire.admission import Verdict
+from shallow_mirror.wire.admission import SENT, Verdict
 from shallow_mirror.wire.batch_index import BatchIndex
-from shallow_mirror.wire.coalescing import MOST_RECORDS, SENT, find_small, most_bytes
+from shallow_mirror.wire.coalescing import MOST_RECORDS, find_small, most_bytes
 from shallow_mirror.wire.compression import BadBlock, BlockTooLarge, decompress
 from shallow_mirror.wire.crc import verify_crcs
 from shallow_mirror.wire.header import BATCH_HEADER_BYTES, CODEC_MASK, Codec
@@ -149,10 +148,10 @@ class DeepPath:
             return
         lengths = [len(run.batches) for run in runs]
         headers = self._index.headers[[one.number for one in batches]]
-        found = rebuild_together(headers, [one.block for one in batches], lengths, self._place, self._limits)
-        for run, made in itertools.zip_longest(runs, found or ()):
+        found = rebuild_together(headers, [one.block for one in batches], lengths, self._limits)
+        for run, made in zip(runs, found, strict=True):
             members = tuple(one.number for one in run.batches)
-            if isinstance(made, Rebuilt):
+            if made is not None:
                 self.runs[members[0]] = RebuiltRun(members, made)
             else:
                 for number in members:

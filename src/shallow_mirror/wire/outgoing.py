@@ -10,9 +10,8 @@ import numpy as np
 
 from shallow_mirror.errors import BatchRefused, CorruptBatch
 from shallow_mirror.types import BatchLimits, TopicPartition
-from shallow_mirror.wire.admission import Admission
+from shallow_mirror.wire.admission import SENT, Admission
 from shallow_mirror.wire.batch_index import BatchIndex, index_batches
-from shallow_mirror.wire.coalescing import SENT
 from shallow_mirror.wire.deep_path import DeepPath, RebuiltRun
 from shallow_mirror.wire.varints import Longs
 

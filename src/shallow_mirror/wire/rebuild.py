@@ -70,74 +70,65 @@ def rebuild(
         times = kept.timestamp_delta * ~is_stamped
         for part, made in _Writer(opened.block, kept, times, [run], limits.max_message_bytes).write():
             if len(made) > limits.max_message_bytes:
-                raise _refused(topic_partition, base_offset, int(offsets[-1][part.first]), len(made), limits.max_message_bytes)
+                raise BatchRefused(
+                    topic_partition,
+                    base_offset,
+                    f"its record at offset {offsets[-1][part.first]} alone makes a batch of {len(made)} bytes, larger than "
+                    f"max.message.bytes={limits.max_message_bytes} of the target topic",
+                    f"Set its max.message.bytes to {len(made)} or more and start again",
+                )
             batches.append(made)
             counts.append(part.behind_last - part.first)
     return Rebuilt(tuple(batches), tuple(counts), np.concatenate(offsets))
 
 
 def rebuild_together(
-    headers: npt.NDArray[np.void],
-    blocks: Sequence[memoryview],
-    lengths: Sequence[int],
-    topic_partition: TopicPartition,
-    limits: BatchLimits,
-) -> list[Rebuilt | BatchRefused] | None:
-    """As `rebuild` of batches with those opened blocks, all of each. The next `lengths[k]` of them become one, of one codec.
+    headers: npt.NDArray[np.void], blocks: Sequence[memoryview], run_lengths: Sequence[int], limits: BatchLimits
+) -> list[Rebuilt | None]:
+    """As `rebuild` of batches with those opened blocks, all of each. The next `run_lengths[k]` of them become one, of one codec.
 
-    None where records of some batch cannot be read, or the times of batches that become one lie too far apart.
+    None for each run that `rebuild` would refuse; for all of them where records of some batch cannot be read, or the times of
+    batches that become one lie too far apart.
     """
     found = find_spans_together(headers, blocks)
     if found is None:
-        return None
+        return [None] * len(run_lengths)
     block, spans = found
-    counts, members = headers["records_count"].astype(np.int64), np.array(lengths, np.int64)
-    firsts = np.cumsum(members) - members
     is_stamped, bases = _times_of(headers, limits)
-    shifts = bases - np.repeat(bases[firsts], members)
+    lengths, counts = np.array(run_lengths, np.int64), headers["records_count"].astype(np.int64)
+    firsts = np.cumsum(lengths) - lengths
     times = spans.timestamp_delta * np.repeat(~is_stamped, counts)
+    shifts = bases - np.repeat(bases[firsts], lengths)
     if shifts.any():
         if not (_are_near(bases) and _are_near(times)):
-            return None
+            return [None] * len(run_lengths)
         times = times + np.repeat(shifts, counts)
-    offsets = spans.offset_delta + np.repeat(headers["base_offset"].astype(np.int64), counts)
-    ends = np.cumsum(np.add.reduceat(counts, firsts)).tolist()
-    columns = (
-        [0, *ends[:-1]],
-        ends,
-        (headers["attributes"][firsts] & CODEC_MASK).tolist(),
-        bases[firsts].tolist(),
-        np.where(members > 1, 0, headers["batch_length"][firsts]).tolist(),
-    )
-    runs = [_Run(first, end, Codec(codec), base, size) for first, end, codec, base, size in zip(*columns, strict=True)]
+    runs = _runs_of(headers, firsts, bases)
     made: list[list[tuple[_Part, bytes]]] = [[] for _ in runs]
     for part, batch in _Writer(block, spans, times, runs, limits.max_message_bytes).write():
         made[part.run].append((part, batch))
-    base_offsets = headers["base_offset"][firsts].tolist()
-    return [
-        _rebuilt(parts, offsets, topic_partition, base_offset, limits.max_message_bytes)
-        for parts, base_offset in zip(made, base_offsets, strict=True)
-    ]
+    offsets = spans.offset_delta + np.repeat(headers["base_offset"].astype(np.int64), counts)
+    return [_rebuilt(parts, offsets, limits.max_message_bytes) for parts in made]
 
 
-def _rebuilt(
-    made: Sequence[tuple[_Part, bytes]], offsets: Longs, place: TopicPartition, base_offset: int, max_bytes: int
-) -> Rebuilt | BatchRefused:
-    for part, batch in made:
-        if len(batch) > max_bytes:
-            return _refused(place, base_offset, int(offsets[part.first]), len(batch), max_bytes)
+def _runs_of(headers: npt.NDArray[np.void], firsts: Longs, bases: Longs) -> list[_Run]:
+    """`firsts`: which batches begin a run. What several become takes less than the limit."""
+    ends = np.cumsum(np.add.reduceat(headers["records_count"].astype(np.int64), firsts)).tolist()
+    is_one = np.diff(firsts, append=len(headers)) == 1
+    columns = (
+        (headers["attributes"][firsts] & CODEC_MASK).tolist(),
+        bases[firsts].tolist(),
+        np.where(is_one, headers["batch_length"][firsts], 0).tolist(),
+    )
+    places = itertools.pairwise([0, *ends])
+    return [_Run(*place, Codec(codec), base, size) for place, codec, base, size in zip(places, *columns, strict=True)]
+
+
+def _rebuilt(made: Sequence[tuple[_Part, bytes]], offsets: Longs, max_bytes: int) -> Rebuilt | None:
+    if any(len(batch) > max_bytes for _, batch in made):
+        return None
     counts = tuple(part.behind_last - part.first for part, _ in made)
     return Rebuilt(tuple(batch for _, batch in made), counts, offsets[made[0][0].first : made[-1][0].behind_last])
-
-
-def _refused(place: TopicPartition, base_offset: int, offset: int, size_bytes: int, max_bytes: int) -> BatchRefused:
-    return BatchRefused(
-        place,
-        base_offset,
-        f"its record at offset {offset} alone makes a batch of {size_bytes} bytes, larger than "
-        f"max.message.bytes={max_bytes} of the target topic",
-        f"Set its max.message.bytes to {size_bytes} or more and start again",
-    )
 
 
 def _times_of(headers: npt.NDArray[np.void], limits: BatchLimits) -> tuple[npt.NDArray[np.bool_], Longs]:
