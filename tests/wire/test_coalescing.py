@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -55,7 +57,7 @@ class Copy:
         restamp(records, sent, self.outgoing.chosen, producer_id=7, producer_epoch=1, first_sequence=0)
         return _batches_of(self.outgoing, records)
 
-    @property
+    @cached_property
     def records(self) -> list[Content]:
         return [one for raw in self.restamped for one in contents(raw)]
 
@@ -264,6 +266,23 @@ def test_what_would_exceed_the_targets_limit_does_not_become_one() -> None:
     made = copy(batches, max_message_bytes=1_450)
     assert counts_of(made) == [12, 8]
     assert all(len(raw) <= 1_450 for raw in made.sent)
+
+
+def test_what_the_codec_makes_too_large_is_cut_within_a_batch_and_every_offset_is_still_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chance, log = random.Random(7), []
+    for n in range(20):
+        block = b"".join(record(delta, value=chance.randbytes(60 + n)) for delta in range(3))
+        log.append(batch(3 * n, 3, attributes=3, payload=ENCODERS["lz4"][1](block)))
+    monkeypatch.setattr(deep_path, "most_bytes", lambda _limits: 5_000)
+    made = copy(log, max_message_bytes=3_000)
+    assert (len(made.sent), max(len(raw) for raw in made.sent) <= 3_000) == (2, True)
+    assert max(len(one.parts) for one in made.outgoing.rewritten.values()) == 2
+    kept = {offset: one for raw in log for offset, one in records_of(raw, LogAppendTimePolicy.KEEP, 0).items()}
+    assert made.records == list(kept.values())
+    assert all(made.record_at(offset) == one for offset, one in kept.items())
+    assert sum(row.batch_count for row in made.segments) == len(log)
 
 
 def test_times_too_far_apart_for_one_batch_stay_in_their_own() -> None:

@@ -15,7 +15,7 @@ Bools = npt.NDArray[np.bool_]
 RULE = "small batches become one (write.coalesce_bytes)"
 
 MOST_RECORDS = 1 << 14
-"""In a batch that is to become one with others, and in what they become."""
+"""In a batch that is rewritten together with others, and in what several become."""
 
 _SMALL_SHARE = 8
 """Only what takes no more than one such share of the limit is opened: it saves little to make one of two."""
