@@ -163,7 +163,7 @@ def source_log(shape: Any) -> tuple[list[bytes], dict[int, bytes]]:
     st.integers(0, MOST_POSITION),
     st.sampled_from([1, 1 << 21]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_whatever_becomes_one_every_record_is_there_once_in_order_and_its_offset_leads_to_it(
     shape: Any, coalesce_bytes: int | None, policy: LogAppendTimePolicy, position: int, bytes_together: int
 ) -> None:
