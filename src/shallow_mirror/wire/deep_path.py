@@ -23,8 +23,8 @@ from shallow_mirror.wire.crc import verify_crcs
 from shallow_mirror.wire.header import BATCH_HEADER_BYTES, CODEC_MASK, Codec
 from shallow_mirror.wire.rebuild import Rebuilt, rebuild, rebuild_together
 
-_BYTES_TOGETHER = 2 << 20
-"""Of records that are rewritten at once, unless one batch has more: what caches hold."""
+_BYTES_TOGETHER, _RECORDS_TOGETHER = 2 << 20, 1 << 15
+"""At the most, of what is rewritten at once, unless one batch has more bytes: what caches hold."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,16 +133,17 @@ class DeepPath:
     def _end_run(self) -> None:
         """What was opened in vain, because it stays one, is sent as it is."""
         run, self._run = self._run, _Run()
-        if len(run.batches) > 1 or (run.batches and self._verdicts[run.batches[0].number] == Verdict.REBUILD):
-            self._together.append(run)
-            self._bytes_together += run.size_bytes
-            self._records_together += run.records
-        if self._bytes_together >= _BYTES_TOGETHER or self._records_together >= MOST_RECORDS:
+        if not run.batches or (len(run.batches) == 1 and self._verdicts[run.batches[0].number] != Verdict.REBUILD):
+            return
+        self._bytes_together += run.size_bytes
+        self._records_together += run.records
+        if self._bytes_together > _BYTES_TOGETHER or self._records_together > _RECORDS_TOGETHER:
             self._rewrite()
+            self._bytes_together, self._records_together = run.size_bytes, run.records
+        self._together.append(run)
 
     def _rewrite(self) -> None:
         runs, self._together = self._together, []
-        self._bytes_together = self._records_together = 0
         batches = [one for run in runs for one in run.batches]
         if not batches:
             return
