@@ -97,7 +97,7 @@ def _as_bytes(block: memoryview) -> bytes:
 
 
 class _Bounds(NamedTuple):
-    """Of each batch: which record is its first, the most that its headers lets its last offset delta be, the least and most
+    """Of each batch: which record is its first, the most that its header lets its last offset delta be, the least and most
     that it lets a timestamp delta be."""
 
     first: Longs
