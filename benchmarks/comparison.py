@@ -47,7 +47,7 @@ class Comparison:
 
     def results(self, scratch: Path, say: Say) -> Iterator[Result]:
         """As they come. `scratch`: an empty folder for brokers and peers."""
-        with _clusters(scratch / "kafka") as clusters:
+        with running_clusters(scratch / "kafka") as clusters:
             for corpus in self.corpora:
                 yield from self._of_corpus(corpus, clusters, scratch, say)
 
@@ -63,7 +63,7 @@ class Comparison:
 
 
 @contextmanager
-def _clusters(folder: Path) -> Iterator[Clusters]:
+def running_clusters(folder: Path) -> Iterator[Clusters]:
     nodes = start_clusters(folder, 2, properties=PROPERTIES, java_options=JVM_OPTIONS)
     try:
         yield Clusters(*nodes)

@@ -49,6 +49,9 @@ _JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """The JVM of a local session plans and commits small things: a collector and a compiler of many threads cost more than they
 give (about ten CPU seconds of a start)."""
 
+_QUICK_FORK = "-Djdk.lang.Process.launchMechanism=VFORK" if sys.platform == "linux" else ""
+"""Hadoop's local file system starts `chmod` for every file it makes, two of them a micro-batch."""
+
 _LOG4J = """rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
 appender.file.type = File
@@ -84,14 +87,16 @@ def _local_settings(log4j: Path, scratch: Path, delta_jars: Sequence[Path]) -> d
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.python.daemon.module": "shallow_mirror.streaming.worker_daemon",
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.streaming.stopTimeout": "60s",
+        "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",  # no .crc files beside them
         "spark.sql.warehouse.dir": str(log4j.parent / "_warehouse"),
         "spark.local.dir": str(scratch),
         "spark.driver.extraJavaOptions": (
-            f'{_JVM_OPTIONS} -Dlog4j2.configurationFile={log4j.as_uri()} "-Djava.io.tmpdir={scratch}"'
+            f'{_JVM_OPTIONS} {_QUICK_FORK} -Dlog4j2.configurationFile={log4j.as_uri()} "-Djava.io.tmpdir={scratch}"'
         ),
     }
     if delta_jars:

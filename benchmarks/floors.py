@@ -1,0 +1,89 @@
+"""What moving bytes costs at the least: what the hot path is held against."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shallow_mirror.wire.crc import crc32c
+
+_FLOOR_BYTES = 2 << 30
+_FLOOR_PIECE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """CPU seconds of a run, and what it moved."""
+
+    seconds: float
+    user_s: float
+    system_s: float
+    size_bytes: int
+    batches: int
+
+    @property
+    def cpu_s_per_gb(self) -> float:
+        return (self.user_s + self.system_s) / self.size_bytes * 1e9
+
+
+def measured(work: Callable[[], tuple[int, int]]) -> Cost:
+    """`work` answers with bytes and batches."""
+    before, began = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
+    size_bytes, batches = work()
+    after, seconds = resource.getrusage(resource.RUSAGE_SELF), time.monotonic() - began
+    return Cost(seconds, after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime, size_bytes, batches)
+
+
+def socket_floor() -> Cost:
+    """The same bytes received from one process over loopback and sent to another, and nothing done with them."""
+    upstream, downstream = (_other_end(receives=receives) for receives in (False, True))
+    buffer = memoryview(bytearray(_FLOOR_PIECE))
+
+    def move() -> tuple[int, int]:
+        moved = 0
+        while received := upstream.recv_into(buffer):
+            downstream.sendall(buffer[:received])
+            moved += received
+        return moved, 1
+
+    cost = measured(move)
+    upstream.close()
+    downstream.close()
+    for _ in range(2):
+        os.wait()
+    return cost
+
+
+def _other_end(*, receives: bool) -> socket.socket:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        if os.fork() == 0:
+            peer, _ = listener.accept()
+            data = memoryview(bytearray(_FLOOR_PIECE))
+            if receives:
+                while peer.recv_into(data):
+                    pass
+            else:
+                for _ in range(_FLOOR_BYTES // _FLOOR_PIECE):
+                    peer.sendall(data)
+            os._exit(0)
+        return socket.create_connection(listener.getsockname())
+
+
+def checksum_floor() -> Cost:
+    data = memoryview(bytearray(_FLOOR_PIECE))
+    return measured(lambda: (sum(len(data) for _ in range(1024) if crc32c(data) >= 0), 1))
+
+
+def copy_floor() -> Cost:
+    source, sink = memoryview(bytearray(64 << 20)), memoryview(bytearray(64 << 20))
+
+    def move() -> tuple[int, int]:
+        for _ in range(16):
+            sink[:] = source
+        return 16 * len(source), 1
+
+    return measured(move)

@@ -1,0 +1,164 @@
+"""The hot path alone: one slot task in this process, without Spark, beside the least that moving its bytes can cost.
+
+    python -m benchmarks.hot_path --corpora zstd-big,lz4-small --gb 1 --runs 3 [--profile]
+
+CPU is that of this process, without what it took to import and to connect; MB and GB are of the source's log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import pstats
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks.comparison import running_clusters
+from benchmarks.copying import Clusters
+from benchmarks.corpora import PARTITIONS, chosen_corpora
+from benchmarks.corpus_writer import write_corpus
+from benchmarks.floors import Cost, checksum_floor, copy_floor, measured, socket_floor
+from benchmarks.room import require_room
+from benchmarks.topics import create_topic, delete_topic, log_end_offsets
+from shallow_mirror.broker.client_config import ClientConfig
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.txn import end_txn
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.sinks.protocol import SlotResult
+from shallow_mirror.sinks.slot_reading import DirectReadings, ReadingLimits
+from shallow_mirror.sinks.slot_task import RoutedTopic, SlotJob, fill_slot
+from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, PlannedRange, SourcePartition
+
+FETCH_BYTES, IN_FLIGHT_BYTES, IN_FLIGHT_REQUESTS = 16 << 20, 4 << 20, 5
+"""The defaults of the mirror file."""
+
+TIMEOUT_MS = 300_000
+MOST_MESSAGE_BYTES = 1 << 20
+_SHOWN = 25
+
+
+class OneSlot:
+    """Copies a topic into a fresh one as the task of a slot does, in one transaction."""
+
+    def __init__(self, clusters: Clusters, topic: str) -> None:
+        self._topic, self._name = topic, f"{topic}-{uuid.uuid4().hex[:6]}"
+        self._source_config, self._target_config = (
+            ClientConfig.from_properties({"bootstrap.servers": one.bootstrap}) for one in (clusters.source, clusters.target)
+        )
+        self._source, self._target = Cluster(self._source_config), Cluster(self._target_config)
+        create_topic(clusters.target.bootstrap, self._name, PARTITIONS, {})
+        self._deadline = Deadline.after_ms(TIMEOUT_MS, time.monotonic)
+        ends = log_end_offsets(clusters.source.bootstrap, topic)
+        topic_id = self._source.metadata([topic], self._deadline).topics[topic].topic_id
+        self._ends = {SourcePartition(topic, topic_id, place.partition): end for place, end in ends.items()}
+        self._target_id = self._target.metadata([self._name], self._deadline).topics[self._name].topic_id
+        self._bootstrap = clusters.target.bootstrap
+
+    def copy(self) -> tuple[int, int]:
+        positions = dict.fromkeys(self._ends, 0)
+        ranges = [
+            PlannedRange(slot=0, source=one, leader_epoch=-1, start=0, end=end, bytes_per_offset=500.0)
+            for one, end in self._ends.items()
+        ]
+        limits = ReadingLimits(isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=FETCH_BYTES, deadline=self._deadline)
+        readings = DirectReadings(self._source, ranges, positions, limits)
+        done = fill_slot(self._job(positions), 0, readings, positions, self._target, self._deadline)
+        assert done.txn is not None
+        end_txn(self._target, done.txn, commit=True, deadline=self._deadline)
+        return _copied(done)
+
+    def remove(self) -> None:
+        delete_topic(self._bootstrap, self._name)
+
+    def _job(self, positions: dict[SourcePartition, int]) -> SlotJob:
+        limits = BatchLimits(
+            max_message_bytes=MOST_MESSAGE_BYTES,
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            log_append_time=LogAppendTimePolicy.KEEP,
+        )
+        return SlotJob(
+            mirror=self._name,
+            map_id="none",
+            run_id="hot-path",
+            decision=1,
+            source=self._source_config,
+            target=self._target_config,
+            routes={self._topic: RoutedTopic(target_topic=self._name, target_topic_id=self._target_id, limits=limits)},
+            positions=positions,
+            epoch_ends={},
+            target_ends={},
+            isolation=IsolationLevel.READ_COMMITTED,
+            fetch_bytes=FETCH_BYTES,
+            in_flight_requests=IN_FLIGHT_REQUESTS,
+            in_flight_bytes=IN_FLIGHT_BYTES,
+            max_segments=200_000,
+            transaction_timeout_ms=TIMEOUT_MS,
+            time_left_ms=TIMEOUT_MS,
+        )
+
+
+def _copied(done: SlotResult) -> tuple[int, int]:
+    return sum(one.size_bytes for one in done.segments), sum(one.batch_count for one in done.segments)
+
+
+def line(name: str, costs: Sequence[Cost]) -> str:
+    def median(of: Callable[[Cost], float]) -> float:
+        return statistics.median(map(of, costs))
+
+    size_gb, batches = costs[0].size_bytes / 1e9, costs[0].batches
+    columns = [
+        f"{median(lambda one: one.size_bytes / one.seconds / 1e6):8.0f}",
+        f"{median(lambda one: one.cpu_s_per_gb):10.2f}",
+        f"{median(lambda one: one.user_s) / size_gb:8.2f}",
+        f"{median(lambda one: one.system_s) / size_gb:8.2f}",
+        f"{median(lambda one: one.user_s + one.system_s) / batches * 1e6:9.1f}" if batches > 1 else "",
+    ]
+    return f"{name:<40}{''.join(columns)}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.hot_path", description=__doc__.partition("\n")[0])
+    parser.add_argument("--corpora", default="zstd-big,lz4-big,uncompressed,zstd-16k,lz4-small")
+    parser.add_argument("--gb", type=float, default=1.0)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--profile", action="store_true", help="where Python spends it, instead of costs")
+    options = parser.parse_args()
+    print(f"{'':<40}{'MB/s':>8}{'CPU s/GB':>10}{'user':>8}{'system':>8}{'µs/batch':>9}")
+    if not options.profile:
+        for name, floor in (
+            ("loopback: receive, send", socket_floor),
+            ("CRC-32C", checksum_floor),
+            ("copy in memory", copy_floor),
+        ):
+            print(line(name, [floor() for _ in range(options.runs)]), flush=True)
+    with tempfile.TemporaryDirectory(prefix="shallow-mirror-bench-") as folder:
+        require_room(options.gb, Path(folder))
+        with running_clusters(Path(folder)) as clusters:
+            for corpus in chosen_corpora(options.corpora.split(",")):
+                write_corpus(clusters.source.bootstrap, corpus.name, corpus, options.gb * 1e9)
+                _of_corpus(clusters, corpus.name, options.runs, is_profiled=options.profile)
+                delete_topic(clusters.source.bootstrap, corpus.name)
+
+
+def _of_corpus(clusters: Clusters, topic: str, runs: int, *, is_profiled: bool) -> None:
+    costs = []
+    for _ in range(runs):
+        slot = OneSlot(clusters, topic)
+        if is_profiled:
+            profile = cProfile.Profile()
+            profile.runcall(slot.copy)
+            pstats.Stats(profile, stream=sys.stdout).sort_stats("tottime").print_stats(_SHOWN)
+        else:
+            costs.append(measured(slot.copy))
+        slot.remove()
+    if costs:
+        print(line(f"one slot, {topic}", costs), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Latency of light traffic: from a produce at the source until a read_committed consumer of the target has the record.
+
+    python -m benchmarks.latency --seconds 60 --every-ms 100
+
+The mirror has its default configuration, but `trigger: 0 seconds`. What its steps took comes from its own `micro_batches`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import statistics
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+from confluent_kafka import Consumer, Producer
+from deltalake import DeltaTable
+
+from benchmarks.comparison import running_clusters
+from benchmarks.copying import Clusters
+from benchmarks.corpora import PARTITIONS
+from benchmarks.topics import create_topic
+from shallow_mirror.checkpoints.observations import MICRO_BATCHES_TABLE
+from shallow_mirror.demo.mirror_process import command
+
+TOPIC = "latency"
+WARM_UP_S = 10.0
+_STAMP = struct.Struct(">d")
+_START_WITHIN_S = 180.0
+_FETCH_WAIT_MS = 10
+
+
+class Sender(threading.Thread):
+    """Writes the time into a record of each partition in turn, until it is told to stop."""
+
+    def __init__(self, bootstrap: str, every_ms: float) -> None:
+        super().__init__(name="sender", daemon=True)
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all", "log_level": 0})
+        self._every_s = every_ms / 1000
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        number = 0
+        while not self.over.wait(self._every_s):
+            self._producer.produce(TOPIC, _STAMP.pack(time.time()), partition=number % PARTITIONS)
+            self._producer.poll(0)
+            number += 1
+        self._producer.flush()
+
+
+@contextmanager
+def running_mirror(folder: Path, clusters: Clusters, settings: Mapping[str, object]) -> Iterator[None]:
+    document = {
+        "mirror": "latency",
+        "source": {"alias": "source", "client": {"bootstrap.servers": clusters.source.bootstrap}},
+        "target": {"alias": "target", "client": {"bootstrap.servers": clusters.target.bootstrap}},
+        "topics": {"include": [TOPIC]},
+        "tables": "tables",
+        "trigger": "0 seconds",
+        **settings,
+    }
+    (folder / "mirror.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    with (folder / "mirror.log").open("w") as log:
+        mirror = subprocess.Popen([*command(), "run", str(folder / "mirror.yaml")], stdout=log, stderr=log)
+        try:
+            yield
+        finally:
+            mirror.send_signal(signal.SIGTERM)
+            mirror.wait()
+
+
+def latencies(bootstrap: str, seconds: float) -> list[float]:
+    """Ascending, in seconds, of the records that came from the end of the warm-up on, which begins with the first record."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": TOPIC,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": _FETCH_WAIT_MS,
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe([TOPIC])
+    found: list[float] = []
+    begin, give_up_at = None, time.time() + _START_WITHIN_S
+    try:
+        while begin is None or time.time() < begin + WARM_UP_S + seconds:
+            record = consumer.poll(0.2)
+            if record is None or record.error() is not None:
+                if begin is None and time.time() > give_up_at:
+                    raise TimeoutError(f"nothing arrived within {_START_WITHIN_S:.0f} s")
+                continue
+            begin = time.time() if begin is None else begin
+            (sent,) = _STAMP.unpack(record.value())
+            if sent > begin + WARM_UP_S:
+                found.append(time.time() - sent)
+    finally:
+        consumer.close()
+    return sorted(found)
+
+
+def steps_ms(tables: Path) -> dict[str, list[float]]:
+    """Of every step: what it took in each micro-batch of the second half of the run, ascending."""
+    rows = DeltaTable(str(tables / MICRO_BATCHES_TABLE)).to_pyarrow_table().sort_by("micro_batch").to_pylist()
+    steps: dict[str, list[float]] = {}
+    for row in rows[len(rows) // 2 :]:
+        for step, ms in json.loads(row["duration_ms"]).items():
+            steps.setdefault(step, []).append(ms)
+    return {step: sorted(found) for step, found in steps.items()}
+
+
+def quantile(ascending: Sequence[float], share: float) -> float:
+    return ascending[min(int(share * len(ascending)), len(ascending) - 1)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.latency", description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--every-ms", type=float, default=100.0)
+    parser.add_argument("--tables-writer", choices=["deltalake", "spark"], default="deltalake")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="shallow-mirror-bench-") as name:
+        folder = Path(name)
+        with running_clusters(folder / "kafka") as clusters:
+            create_topic(clusters.source.bootstrap, TOPIC, PARTITIONS, {})
+            sender = Sender(clusters.source.bootstrap, options.every_ms)
+            sender.start()
+            with running_mirror(folder, clusters, {"tables_writer": options.tables_writer}):
+                found = latencies(clusters.target.bootstrap, options.seconds)
+            sender.over.set()
+            sender.join()
+        print(
+            f"{len(found)} records: p50 {quantile(found, 0.5):.3f} s, p90 {quantile(found, 0.9):.3f} s, "
+            f"p99 {quantile(found, 0.99):.3f} s, most {found[-1]:.3f} s"
+        )
+        for step, ascending in steps_ms(folder / "tables").items():
+            print(f"{step:<16} median {statistics.median(ascending):7.1f} ms   p95 {quantile(ascending, 0.95):7.1f} ms")
+
+
+if __name__ == "__main__":
+    main()
