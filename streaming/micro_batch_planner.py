@@ -105,6 +105,7 @@ class MicroBatchPlanner:
             parallelism=self._parallelism,
             last=self._slots,
             bytes_per_batch=self._bytes_per_batch,
+            request_bytes=self._settings.request_bytes,
         )
         self._slots.update({one.source: one.slot for one in ranges})
         return ranges

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shallow_mirror.config import DEFAULT_SLOT_BYTES, EARLIEST_TIMESTAMP, MirrorConfig
+from shallow_mirror.config import DEFAULT_REQUEST_BYTES, DEFAULT_SLOT_BYTES, EARLIEST_TIMESTAMP, MirrorConfig
 from shallow_mirror.streaming import notes
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
@@ -30,6 +30,7 @@ class PlanSettings:
     transaction_timeout_ms: int | None = None
     slots: int
     slot_bytes: int = DEFAULT_SLOT_BYTES
+    request_bytes: int = DEFAULT_REQUEST_BYTES
     request_timeout_ms: int
     goes_on_after_data_loss: bool = False
     note_path: Path | None = None
@@ -46,6 +47,7 @@ class PlanSettings:
             transaction_timeout_ms=config.write.transaction_timeout_ms,
             slots=config.write.slots,
             slot_bytes=config.write.slot_bytes,
+            request_bytes=config.write.request_bytes,
             request_timeout_ms=config.source.client.request_timeout_ms,
             goes_on_after_data_loss=config.read.on_data_loss == "continue",
             note_path=notes.note_path(config.checkpoint),

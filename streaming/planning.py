@@ -23,8 +23,6 @@ FIRST_MICRO_BATCH_BYTES = 64 << 20
 LEAST_MICRO_BATCH_BYTES = 1 << 20
 TIMEOUT_SHARE = 0.25
 UNKNOWN_BYTES_PER_OFFSET = 1024.0
-WORTHWHILE_REQUEST_BYTES = 64 << 10
-"""Below that a request costs task and target more than the bytes in it."""
 UNKNOWN_LEADER_EPOCH = -1
 _IMBALANCE = 1.25
 
@@ -171,14 +169,21 @@ def _level(ascending: Sequence[float], budget: float) -> float:
 
 
 def slots_used(
-    slots: int, parallelism: int, active: int, planned_bytes: float, slot_bytes: int, bytes_per_batch: float | None
+    slots: int,
+    parallelism: int,
+    active: int,
+    planned_bytes: float,
+    slot_bytes: int,
+    bytes_per_batch: float | None,
+    request_bytes: int,
 ) -> int:
-    """A slot is worth its transaction from `slot_bytes` on, and its task where its requests are worth sending.
+    """A slot is worth its transaction from `slot_bytes` on, and its task where its requests hold `request_bytes`.
 
-    A request holds one batch of each of its partitions: small batches are better off with many partitions in one slot.
+    A request holds one batch of each partition of its slot: small batches are better off with many partitions in one slot, for
+    otherwise requests cost task and target more than the bytes in them.
     """
-    full = math.inf if bytes_per_batch is None else active * bytes_per_batch / WORTHWHILE_REQUEST_BYTES
-    return max(1, min(slots, parallelism, active, math.ceil(planned_bytes / slot_bytes), int(min(full, slots))))
+    full = slots if bytes_per_batch is None else min(slots, active * bytes_per_batch / request_bytes)
+    return max(1, min(slots, parallelism, active, math.ceil(planned_bytes / slot_bytes), int(full)))
 
 
 def plan_slots(
@@ -212,12 +217,13 @@ def plan_ranges(
     parallelism: int,
     last: Mapping[SourcePartition, int],
     bytes_per_batch: float | None = None,
+    request_bytes: int = 1,
 ) -> tuple[PlannedRange, ...]:
     """One range per partition that moves, ordered by slot. A partition that `start` lacks is only entering: no range yet."""
     moving = estimated_bytes(start, end, bytes_per_offset)
     if not moving:
         return ()
-    used = slots_used(slots, parallelism, len(moving), sum(moving.values()), slot_bytes, bytes_per_batch)
+    used = slots_used(slots, parallelism, len(moving), sum(moving.values()), slot_bytes, bytes_per_batch, request_bytes)
     slot_of = plan_slots(moving, used, last)
     return tuple(
         PlannedRange(

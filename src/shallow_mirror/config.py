@@ -25,6 +25,7 @@ from shallow_mirror.sinks.poison import QuarantineLimits
 from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy
 
 DEFAULT_SLOT_BYTES = 32 << 20
+DEFAULT_REQUEST_BYTES = 64 << 10
 
 EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = -2, -1
 """ListOffsets timestamps."""
@@ -154,6 +155,7 @@ class ReadSettings(_Group):
 class WriteSettings(_Group):
     slots: int = Field(default=8, ge=1, le=1000)
     slot_bytes: int = Field(default=DEFAULT_SLOT_BYTES, ge=1 << 10, le=1 << 40)
+    request_bytes: int = Field(default=DEFAULT_REQUEST_BYTES, ge=1, le=1 << 30)
     transaction_timeout_ms: int = Field(default=300_000, ge=10_000, le=900_000)
     in_flight_requests: int = Field(default=5, ge=1, le=16)
     in_flight_bytes: int = Field(default=4 << 20, ge=64 << 10, le=1 << 30)

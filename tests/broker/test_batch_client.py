@@ -12,7 +12,6 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-import shallow_mirror.broker.produce_window as produce_window
 from shallow_mirror.broker.batch_client import (
     BatchConsumer,
     BatchProducer,
@@ -26,6 +25,7 @@ from shallow_mirror.broker.batch_client import (
 )
 from shallow_mirror.errors import BatchRefused, ConfigError, DataLoss, ProducerEpochFenced, Retriable
 from shallow_mirror.wire.header import BATCH_HEADER_BYTES
+from shallow_mirror.wire.produce import ProduceFrames
 
 pytestmark = pytest.mark.brokers
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -217,16 +217,16 @@ def test_an_answer_that_was_lost_is_no_duplicate_where_the_broker_remembers_the_
     create(two_clusters.target, topic_name)
     for codec in CODECS:
         write(two_clusters.source, topic_name, codec)
-    understood, answers = produce_window.parse_produce_response, 0
+    understood, answers = ProduceFrames.base_offsets, 0
 
-    def lose_every_third(frame: memoryview) -> Any:
+    def lose_every_third(frames: ProduceFrames, frame: memoryview) -> Any:
         nonlocal answers
         answers += 1
         if answers % 3 == 0:
             raise Retriable("NETWORK_EXCEPTION", "the answer was lost")
-        return understood(frame)
+        return understood(frames, frame)
 
-    monkeypatch.setattr(produce_window, "parse_produce_response", lose_every_third)
+    monkeypatch.setattr(ProduceFrames, "base_offsets", lose_every_third)
     with BatchProducer(client(two_clusters.target), in_flight_requests=5) as producer:
         copy(two_clusters.source, producer, topic_name)
     assert answers >= 5

@@ -263,7 +263,7 @@ class Scene:
             "target": {"alias": "west", "client": {"bootstrap.servers": self.target, **self.client.get("target", {})}},
             "topics": {"include": [name.replace(".", "\\.") for name in self.topics]},
             "read": {"micro_batch_bytes": 1 << 20},
-            "write": {"slots": SLOTS, "slot_bytes": 1024, "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS},
+            "write": {"slots": SLOTS, "slot_bytes": 1024, "request_bytes": 1, "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS},
             "tables": str(self.tables),
             "checkpoint": str(self.checkpoint),
             "trigger": "0 seconds",

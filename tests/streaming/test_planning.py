@@ -125,8 +125,8 @@ def test_partitions_keep_their_slot_unless_that_unbalances_the_bytes() -> None:
     [((8, 4, 10, 1e12), 4), ((8, 16, 10, 33.0 * MIB), 2), ((8, 16, 3, 1e12), 3), ((2, 16, 3, 1e12), 2), ((8, 8, 8, 0.5), 1)],
 )
 def test_slots_used_is_the_least_of_its_four_limits(limits: tuple[int, int, int, float], used: int) -> None:
-    assert planning.slots_used(*limits, 32 << 20, None) == used
-    assert planning.slots_used(*limits, 32 << 20, 1e6) == used
+    assert planning.slots_used(*limits, 32 << 20, None, 1 << 16) == used
+    assert planning.slots_used(*limits, 32 << 20, 1e6, 1 << 16) == used
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_slots_used_is_the_least_of_its_four_limits(limits: tuple[int, int, int,
 def test_partitions_of_small_batches_share_slots_so_that_requests_are_worth_sending(
     active: int, bytes_per_batch: float, used: int
 ) -> None:
-    assert planning.slots_used(8, 4, active, 1e12, 32 << 20, bytes_per_batch) == used
+    assert planning.slots_used(8, 4, active, 1e12, 32 << 20, bytes_per_batch, 1 << 16) == used
 
 
 def test_ranges_hold_what_moves_and_entering_partitions_have_none() -> None:

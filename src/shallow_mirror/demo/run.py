@@ -94,7 +94,7 @@ def mirror_file(source_bootstrap: str, target_bootstrap: str, tables: Path) -> s
         "target": {"alias": "west", "client": {"bootstrap.servers": target_bootstrap}},
         "topics": {"include": ["orders\\..*"]},
         "read": {"micro_batch_bytes": MICRO_BATCH_BYTES},
-        "write": {"slot_bytes": MICRO_BATCH_BYTES // 4},
+        "write": {"slot_bytes": MICRO_BATCH_BYTES // 4, "request_bytes": 1},
         "tables": str(tables),
         "checkpoint": str(tables / "_spark"),
     }
