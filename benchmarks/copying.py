@@ -66,7 +66,7 @@ def run_peer(peer: Peer, source: Source, run: int, clusters: Clusters, scratch: 
         source=clusters.source.bootstrap,
         target=clusters.target.bootstrap,
         source_topic=source.topic,
-        alias=f"{peer.name}-{run}",
+        alias=f"{peer.name}-{source.corpus.name}-{run}",
         ends=source.ends,
         folder=folder,
     )

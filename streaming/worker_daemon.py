@@ -1,19 +1,30 @@
 """Executors of a local session: Spark's worker daemon, which has imported what tasks need before it forks them.
 
-A worker that imports for itself takes most of a second and tens of megabytes for it, which its siblings share here.
+A worker that imports for itself takes most of a second and tens of megabytes for it, which its siblings share here. Spark starts
+a daemon for each kind of worker; of the other kinds there is one worker each, with nothing to share.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
+import sys
 
-import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
-import shallow_mirror.sinks.slot_task
-import shallow_mirror.streaming.mirror_ranges  # noqa: F401
+WORKERS_OF_TASKS = "pyspark.worker"
+_IMPORTED = (WORKERS_OF_TASKS, "shallow_mirror.sinks.slot_task", "shallow_mirror.streaming.mirror_ranges")
+
+
+def main() -> None:
+    """The kind of worker is the only argument."""
+    if sys.argv[1] == WORKERS_OF_TASKS:
+        for name in _IMPORTED:
+            importlib.import_module(name)
+        gc.collect()
+        gc.freeze()
+    manager()
+
 
 if __name__ == "__main__":
-    gc.collect()
-    gc.freeze()
-    manager()
+    main()

@@ -27,7 +27,6 @@ def assert_survived(folder: Path, cases: Sequence[Case], *, target_brokers: int 
 def test_the_only_broker_of_either_side_goes_and_comes_back(tmp_path: Path) -> None:
     kill, stop = Blow.KILL, Blow.STOP
     cases: list[Case] = [
-        (OnlyBroker(TARGET, kill), PRODUCED),
         (OnlyBroker(TARGET, kill), DECIDED),
         (OnlyBroker(TARGET, stop), ENDED[0]),
         (OnlyBroker(SOURCE, kill), PRODUCED),

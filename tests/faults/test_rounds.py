@@ -43,6 +43,7 @@ def test_the_death_of_spark_and_an_old_checkpoint_lose_and_repeat_nothing(two_cl
         assert "SparkLost: Spark's JVM went away" in (scene.folder / "mirror.log").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_the_kill_of_a_mirror_whose_payloads_go_through_spark_loses_and_repeats_nothing(
     two_clusters: Any, tmp_path: Path
 ) -> None:
