@@ -45,6 +45,7 @@ def test_a_comparison_without_room_starts_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["zstd-16k", "lz4-small"])
 def test_a_corpus_is_the_same_in_every_run_and_its_batches_are_of_the_size_that_it_names(name: str) -> None:
     corpus = CORPORA[name]

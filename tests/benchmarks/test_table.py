@@ -87,6 +87,7 @@ def test_the_json_is_a_list_of_rows_and_a_failure_has_no_figures(tmp_path: Path)
     assert other == {"peer": "franz-go", "corpus": "zstd-big", "run": 1, "failed": "PeerMissing: there is no `go`"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("results", [[measured("shallow-mirror"), failed("franz-go")], [failed("franz-go")]])
 def test_a_plot_is_drawn_also_where_peers_failed(results: list[Result], tmp_path: Path) -> None:
     write_plot(tmp_path / "plot.svg", results)

@@ -416,6 +416,7 @@ def test_latest_offsets_are_asked_in_the_same_words_and_follow_the_log(
     assert fake.asked("Metadata") == asked
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("change", [error(6, ("t", 1)), error(5, ("t", 0)), held(threading.Event()), hostile(random.Random(3))])
 def test_latest_offsets_that_are_not_answered_are_asked_the_long_way(
     fake: StrictCluster, client: Cluster, clock: SleepingClock, change: Change

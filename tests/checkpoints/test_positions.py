@@ -56,6 +56,7 @@ def expected(rows: list[Segment]) -> dict[SourcePartition, Position]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("gathered", [0, 7, 1000])
 @given(drawn=_ROWS, chance=st.randoms(use_true_random=False), pieces=st.integers(1, 9))
 def test_positions_do_not_depend_on_order_and_pieces(

@@ -62,6 +62,7 @@ def assert_told_alike(raw: bytes) -> None:
     assert told_by_spans(opened) == told_one_by_one(opened)
 
 
+@pytest.mark.thorough
 @given(records, st.sampled_from([0, 0x08]), st.integers(1, 30), st.sampled_from([0, 100]))
 @settings(max_examples=200)
 def test_spans_tell_the_same_offsets_and_times_however_many_are_taken_at_once(
