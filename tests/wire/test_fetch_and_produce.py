@@ -223,6 +223,27 @@ def test_any_other_answer_has_to_be_parsed(answer: memoryview) -> None:
         assert frames.base_offsets(answer[:size]) is None
 
 
+def test_an_answer_that_names_one_topic_twice_in_the_place_of_another_has_to_be_parsed() -> None:
+    few, many = [A0], [TopicPartition("b", partition) for partition in range(3)]
+    answer = bytes(plain_answer(places=[*few, *many]))
+    entries = answer[answer.index(b"\x02b") : -5]
+    twice = (answer[:6] + 2 * entries)[: len(answer) - 5] + answer[-5:]
+    frames = ProduceFrames("me", "id", -1, 1, [*few, *many])
+    assert len(twice) == len(answer)
+    assert frames.base_offsets(memoryview(answer)) == [0, 0, 10, 20]
+    assert frames.base_offsets(memoryview(twice)) is None
+
+
+@given(data=st.data())
+def test_a_changed_answer_is_read_at_once_or_left_to_be_parsed_but_never_crashes(data: st.DataObject) -> None:
+    places = [A0, A1, B0]
+    hostile = bytearray(plain_answer(places=places))
+    for at in data.draw(st.lists(st.integers(0, len(hostile) - 1), max_size=6)):
+        hostile[at] = data.draw(st.integers(0, 255))
+    found = ProduceFrames("me", "id", -1, 1, places).base_offsets(memoryview(hostile))
+    assert found is None or len(found) == len(places)
+
+
 @pytest.mark.parametrize("topic_id", ["", "AAAAAAAAAAAAAAAAAAAAAA"])
 def test_topics_are_asked_for_by_name_where_one_has_no_id(topic_id: str) -> None:
     known = FetchPartition(A0, -1, 0, 100, topic_id=A_ID)

@@ -128,10 +128,10 @@ class _PlainAnswer:
         pos = _CORRELATION_BYTES + len(self._start)
         if frame[_CORRELATION_BYTES:pos] != self._start:
             return None
-        offsets = [-1] * self._partitions
-        for _ in self._topics:
+        offsets, owed = [-1] * self._partitions, dict(self._topics)
+        while owed:  # each of them once: then what is left of the frame is exactly theirs
             head = bytes(frame[pos : pos + self._name_bytes.get(frame[pos], 0)])
-            members = self._topics.get(head)
+            members = owed.pop(head, None)
             if members is None:
                 return None
             pos += len(head)
