@@ -9,10 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from shallow_mirror.checkpoints.deltalake_writer import QUIET, checkpoint_and_clean, sql_of
+from shallow_mirror.checkpoints.deltalake_writer import QUIET, DeltalakeSnapshot, checkpoint_and_clean
 from shallow_mirror.checkpoints.local_log import local_log
 from shallow_mirror.checkpoints.schema import table_uri
 from shallow_mirror.checkpoints.spark_writer import append_rows, read_rows, spark_errors, tidy_rows, writer_session
@@ -78,16 +78,11 @@ class DeltalakeStore:
             _not_tidied(table, error)
 
     def read(self, table: str, condition: Condition) -> list[dict[str, Any]]:
-        """A query looks only into files whose statistics fit; a dataset of all of them costs a millisecond for every
-        micro-batch since the first.
-        """
         try:
-            found = QueryBuilder().register(table, DeltaTable(table_uri(self._tables, table)))
-            rows = found.execute(f"SELECT * FROM {table} WHERE {sql_of(condition)}").read_all()
-            return list(pa.table(rows).to_pylist())
+            return list(DeltalakeSnapshot(DeltaTable(table_uri(self._tables, table))).read(condition).to_pylist())
         except TableNotFoundError:
             return []
-        except Exception as error:  # noqa: BLE001 - the query engine raises nothing narrower
+        except _DELTALAKE_ERRORS as error:
             return _not_read(table, error)
 
     def flush(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import operator
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +26,14 @@ from shallow_mirror.checkpoints.table_writer import (
     CommitEntry,
     CommitFailed,
     Condition,
-    expression_of,
     user_metadata_entry,
 )
 from shallow_mirror.errors import ConfigError, OffsetMapConflict
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_OPERATORS = {"=": operator.eq, "!=": operator.ne, "<=": operator.le, ">": operator.gt}
 
 APP_ID, APP_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -306,8 +308,9 @@ def _log_of(session: SparkSession, name_in_sql: str) -> LocalLog | None:
 def _where(frame: DataFrame, condition: Condition) -> DataFrame:
     from pyspark.sql.functions import col, lit
 
-    wanted = expression_of(condition, lambda one: (col(one.column), lit(one.value)))
-    return frame if wanted is None else frame.where(wanted)
+    for one in condition:
+        frame = frame.where(_OPERATORS[one.operator](col(one.column), lit(one.value)))
+    return frame
 
 
 def _history(session: SparkSession, name: str, limit: int | None) -> list[Any]:

@@ -11,10 +11,8 @@ delta-spark   the commit is dropped without a word unless its version is higher 
 
 from __future__ import annotations
 
-import functools
 import json
-import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol
@@ -61,15 +59,6 @@ class Comparison(NamedTuple):
 
 Condition = tuple[Comparison, ...]
 """All of them hold; an empty one holds of every row."""
-
-
-_OPERATORS = {"=": operator.eq, "!=": operator.ne, "<=": operator.le, ">": operator.gt}
-
-
-def expression_of(condition: Condition, sides: Callable[[Comparison], tuple[Any, Any]]) -> Any | None:
-    """In the expressions of a library; `sides` makes the two of a comparison. None of an empty condition."""
-    parts = [_OPERATORS[one.operator](*sides(one)) for one in condition]
-    return functools.reduce(operator.and_, parts) if parts else None
 
 
 @dataclass(frozen=True, slots=True)
