@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Self
 import yaml
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic, OffsetSpec
+from tests.one_batch import one_batch_producer
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.config import MirrorConfig
@@ -211,7 +212,7 @@ def write(bootstrap: str, topic: str, values: Sequence[str], partition: int = 0)
 
 def write_stamped(bootstrap: str, topic: str, records: Sequence[tuple[str, int]], partition: int = 0) -> None:
     """One record batch of (value, timestamp in ms); 0 is now."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 100, "log_level": 0, "message.max.bytes": 10_000_000})
+    producer = one_batch_producer(bootstrap, topic, **{"message.max.bytes": 10_000_000})
     for value, at_ms in records:
         producer.produce(topic, value, partition=partition, timestamp=at_ms)
     assert producer.flush(60) == 0

@@ -6,7 +6,6 @@ import struct
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -27,6 +26,7 @@ from tests.mirror_runs import (
     wait_for_run,
     write,
 )
+from tests.one_batch import one_batch_producer
 from tests.record_batches import message
 from tests.wire.test_records import ENCODERS
 
@@ -89,10 +89,8 @@ def mirrored(folder: Path, clusters: TwoClusters, *topics: str) -> MirrorConfig:
 
 def produce(bootstrap: str, topic: str, codec: str, records: int, *, partition: int = 0, txn_id: str | None = None) -> None:
     """With keys, headers and nulls; in transactions, of which every second is aborted, where there is a `txn_id`."""
-    settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 5, "log_level": 0}
-    if txn_id is not None:
-        settings["transactional.id"] = txn_id
-    producer = Producer(settings)
+    in_txns = {} if txn_id is None else {"transactional.id": txn_id}
+    producer = one_batch_producer(bootstrap, topic, **{"compression.type": codec}, **in_txns)
     if txn_id is not None:
         producer.init_transactions(30)
     for part in range(4):

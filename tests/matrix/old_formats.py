@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from confluent_kafka import Producer
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 from tests.golden.capture import ask
 from tests.messy.corpus import clean
 from tests.mirror_runs import create_topic, set_topic, wait_for
+from tests.one_batch import one_batch_producer
 from tests.record_batches import message
 from tests.wire.test_records import ENCODERS
 
@@ -92,7 +92,7 @@ def _write(bootstrap: str, place: Place, codec: str, magic: int, contents: Conte
 
 
 def _write_today(bootstrap: str, place: Place, contents: Contents, codec: str = "none") -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 50, "log_level": 0})
+    producer = one_batch_producer(bootstrap, place[0], **{"compression.type": codec})
     for key, value in contents:
         producer.produce(place[0], value, key, partition=place[1])
     assert producer.flush(30) == 0

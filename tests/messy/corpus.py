@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from tests import mirror_runs as runs
 from tests.mirror_runs import create_topic, delete_records, read_places, set_topic, wait_for
+from tests.one_batch import one_batch_producer
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 IN_TXNS = len(CODECS)
@@ -28,8 +29,8 @@ YESTERDAY_MS = int(time.time() * 1000) - 86_400_000
 DICE = random.Random(5)
 
 
-def producer(bootstrap: str, codec: str, **settings: Any) -> Producer:
-    return Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 50, "log_level": 0, **settings})
+def producer(bootstrap: str, topic: str, codec: str, **settings: Any) -> Producer:
+    return one_batch_producer(bootstrap, topic, **{"compression.type": codec, **settings})
 
 
 def write(writer: Producer, topic: str, keys: Iterable[int], partition: int = 0, *, value_bytes: int = 40) -> None:
@@ -46,11 +47,11 @@ def write_compacted(bootstrap: str, topic: str) -> None:
     """Holes within batches of every codec, and within and between transactions of which every third is aborted."""
     create_topic(bootstrap, topic, len(CODECS) + 1, settings={"cleanup.policy": "compact"})
     for partition, codec in enumerate(CODECS):
-        writer = producer(bootstrap, codec)
+        writer = producer(bootstrap, topic, codec)
         write(writer, topic, range(150), partition)
         write(writer, topic, [n for n in range(150) if n % 7 in (0, 1, 4)], partition)
         write(writer, topic, range(140, 160), partition)
-    in_txns = producer(bootstrap, "lz4", **{"transactional.id": f"writer-of-{topic}"})
+    in_txns = producer(bootstrap, topic, "lz4", **{"transactional.id": f"writer-of-{topic}"})
     in_txns.init_transactions(30)
     for number in range(6):
         in_txns.begin_transaction()
@@ -63,7 +64,7 @@ def clean(bootstrap: str, topic: str, partitions: int) -> None:
     """Until no key is there twice."""
     set_topic(bootstrap, topic, CLEANED_SOON)
     places = [(topic, partition) for partition in range(partitions)]
-    ticks = producer(bootstrap, "none")
+    ticks = producer(bootstrap, topic, "none")
 
     def is_cleaned() -> bool:
         """A log segment ends by the time of records: a record of now ends the one before."""
@@ -87,7 +88,7 @@ def clean_at_once(bootstrap: str) -> None:
 def write_cut(bootstrap: str, topic: str, cut_at: int) -> None:
     """One batch whose first `cut_at` records were deleted, and one behind it."""
     create_topic(bootstrap, topic)
-    writer = producer(bootstrap, "lz4")
+    writer = producer(bootstrap, topic, "lz4")
     write(writer, topic, range(30))
     write(writer, topic, range(30, 40))
     delete_records(bootstrap, topic, before=cut_at)
@@ -96,12 +97,12 @@ def write_cut(bootstrap: str, topic: str, cut_at: int) -> None:
 def write_large(bootstrap: str, topic: str) -> None:
     """A batch above `SMALL_TARGET_BYTES`."""
     create_topic(bootstrap, topic)
-    write(producer(bootstrap, "snappy"), topic, range(100), value_bytes=2_000)
+    write(producer(bootstrap, topic, "snappy"), topic, range(100), value_bytes=2_000)
 
 
 def write_stamped_by_the_broker(bootstrap: str, topic: str) -> None:
     create_topic(bootstrap, topic, settings={"message.timestamp.type": "LogAppendTime"})
-    write(producer(bootstrap, "zstd"), topic, range(50))
+    write(producer(bootstrap, topic, "zstd"), topic, range(50))
 
 
 class Writers:
@@ -109,9 +110,12 @@ class Writers:
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         self._topic, self._partitions = topic, partitions
-        self._plain = [producer(bootstrap, codec, **{"enable.idempotence": n % 2 == 0}) for n, codec in enumerate(CODECS)]
+        self._plain = [
+            producer(bootstrap, topic, codec, **{"enable.idempotence": n % 2 == 0, "linger.ms": 50})
+            for n, codec in enumerate(CODECS)
+        ]
         self._in_txns = [
-            producer(bootstrap, codec, **{"transactional.id": f"{topic}-{codec}", "linger.ms": 0}) for codec in CODECS
+            producer(bootstrap, topic, codec, **{"transactional.id": f"{topic}-{codec}", "linger.ms": 0}) for codec in CODECS
         ]
         for one in self._in_txns:
             one.init_transactions(30)

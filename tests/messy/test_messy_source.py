@@ -74,7 +74,7 @@ def test_read_uncommitted_copies_what_was_aborted_and_what_is_still_open_at_once
 ) -> None:
     source, target = stoppable_clusters.source.bootstrap, stoppable_clusters.target.bootstrap
     create_topic(source, topic_name)
-    writer = producer(source, "lz4", **{"transactional.id": f"writer-of-{topic_name}"})
+    writer = producer(source, topic_name, "lz4", **{"transactional.id": f"writer-of-{topic_name}"})
     writer.init_transactions(30)
     for end in (writer.commit_transaction, writer.abort_transaction):
         writer.begin_transaction()

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import ConfigResource
 from deltalake import DeltaTable
 from tests import mirror_runs as runs
 from tests.conftest import TwoClusters
 from tests.console_entry import console
 from tests.mirror_runs import catch_up, create_topic, write, write_stamped
+from tests.one_batch import one_batch_producer
 
 from shallow_mirror.checkpoints.schema import table_uri
 from shallow_mirror.preflight import check
@@ -29,8 +29,8 @@ OPEN = {"message.timestamp.after.max.ms": "9223372036854775807"}
 
 def produce(bootstrap: str, topic: str, codec: str, batches: int, *, txn_id: str | None = None) -> None:
     """`batches` record batches of 20 records; with a `txn_id` in transactions, the second of which is aborted."""
-    settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 50, "log_level": 0}
-    producer = Producer(settings if txn_id is None else settings | {"transactional.id": txn_id})
+    in_txns = {} if txn_id is None else {"transactional.id": txn_id}
+    producer = one_batch_producer(bootstrap, topic, **{"compression.type": codec}, **in_txns)
     if txn_id is not None:
         producer.init_transactions(30)
     for number in range(batches):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 from tests.audit.log_files import FIRST_SEGMENT
 from tests.audit.mirror_main import catch_up
 from tests.conftest import TwoClusters
 from tests.fakes.record_rules import header_of, split_batches
 from tests.mirror_runs import ReadRecord, conf_file, create_topic, open_transaction, read_places, write_stamped
+from tests.one_batch import one_batch_producer
 
 from shallow_mirror.audit import Unchecked, verify
 from shallow_mirror.checkpoints.offset_map import OffsetMap
@@ -27,7 +27,7 @@ OLD = [(f"old {n}", 1_600_000_000_000 + n) for n in range(2)]
 
 def write_small(bootstrap: str, topic: str, first: int) -> None:
     """Batches of three records, each with a key, a header and in lz4; one of them is a tombstone."""
-    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": "lz4", "log_level": 0})
+    producer = one_batch_producer(bootstrap, topic, **{"compression.type": "lz4"})
     for n in range(first, first + BATCHES):
         for text in (f"{n} once", f"{n} twice", None):
             producer.produce(topic, key=f"key {n}", value=text, headers={"batch": str(n), "none": None})

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from tests.one_batch import one_batch_producer
 
 from shallow_mirror.streaming import kafka_batches, session
 from shallow_mirror.wire.batch_index import index_batches
@@ -47,11 +48,10 @@ def create(bootstrap: str, topic: str) -> None:
 def write(bootstrap: str, topic: str) -> None:
     """Plain batches of every codec, and a committed, an aborted and again a committed transaction, in each partition."""
     for codec in CODECS:
-        plain = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 200})
+        plain = one_batch_producer(bootstrap, topic, **{"compression.type": codec})
         _produce(plain, topic, codec)
         plain.flush()
-    in_txns = {"transactional.id": f"{topic}-writer", "compression.type": "lz4", "linger.ms": 200}
-    writer = Producer({"bootstrap.servers": bootstrap, **in_txns})
+    writer = one_batch_producer(bootstrap, topic, **{"transactional.id": f"{topic}-writer", "compression.type": "lz4"})
     writer.init_transactions()
     for number, is_committed in enumerate((True, False, True)):
         writer.begin_transaction()
