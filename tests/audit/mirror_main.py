@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.mirror_runs import is_settled, positions, wait_for_run
 
 from shallow_mirror import cli
+from shallow_mirror.commands import sessions
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.streaming.status import gather_status
 
@@ -50,5 +51,5 @@ if __name__ == "__main__":
     from tests.faults import without_spark
 
     instead = without_spark.Session(workers=2)
-    cli._submitted_session = lambda: instead
+    sessions.submitted_session = lambda: instead
     cli.main()

@@ -21,6 +21,7 @@ from tests.faults.knock import Knock
 from tests.faults.mirror_process import LOCAL_CLUSTER, WITHOUT_SPARK
 
 from shallow_mirror import cli
+from shallow_mirror.commands import sessions
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.sinks.micro_batch import MicroBatchSink
 from shallow_mirror.streaming import session
@@ -72,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     os.cpu_count = lambda: int(cores)  # a slot is used only where Spark has a core for it
     knock_at_every_point(Knock(gate))
     given = session_of(engine, conf, int(cores))
-    cli._submitted_session = lambda: given
+    sessions.submitted_session = lambda: given
     threading.Thread(target=end_with, args=(os.getppid(),), name="harness", daemon=True).start()
     sys.argv = ["shallow-mirror", "run", conf]
     try:

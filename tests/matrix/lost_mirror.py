@@ -12,6 +12,7 @@ from tests.audit.mirror_main import REPOSITORY
 from tests.mirror_runs import PATIENCE_S
 
 from shallow_mirror import cli
+from shallow_mirror.commands import sessions
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.streaming.mirror import Mirror
 
@@ -38,7 +39,7 @@ if __name__ == "__main__":
     from tests.faults import without_spark
 
     instead = without_spark.Session(workers=2)
-    cli._submitted_session = lambda: instead
+    sessions.submitted_session = lambda: instead
     conf, point = sys.argv[1:]
     Mirror.from_file = lambda path: Mirror(MirrorConfig.load(path), observer=KillAt(point))  # type: ignore[method-assign]
     sys.argv = ["shallow-mirror", "run", conf]

@@ -1,0 +1,20 @@
+"""What the process says when it ends."""
+
+from __future__ import annotations
+
+from shallow_mirror.errors import ConfigError, Fenced, MirrorError, RecoverNeeded
+
+EXIT_ERROR, EXIT_CONFIG, EXIT_FENCED, EXIT_RECOVER = 1, 2, 3, 4
+EXIT_DIFFERENT, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 1, 130
+
+
+def exit_code_of(error: MirrorError) -> int:
+    match error:
+        case ConfigError():
+            return EXIT_CONFIG
+        case Fenced():
+            return EXIT_FENCED
+        case RecoverNeeded():
+            return EXIT_RECOVER
+        case _:
+            return EXIT_ERROR

@@ -1,0 +1,45 @@
+"""`preflight`: what the mirror would meet."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from shallow_mirror.commands.exit_codes import EXIT_REFUSED
+from shallow_mirror.commands.options import AsJson, Conf
+from shallow_mirror.commands.sessions import session_for
+from shallow_mirror.commands.signals import interruptible
+from shallow_mirror.errors import ConfigError
+
+
+def preflight(
+    conf: Conf,
+    sample_bytes: Annotated[
+        int | None, typer.Option("--sample", metavar="BYTES", min=1, help="Read about so much of each partition (64 MiB).")
+    ] = None,
+    reads_all: Annotated[bool, typer.Option("--all", help="Read everything up to the log ends of now.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What the mirror would meet and do, before it runs: batches that pass, are rebuilt or refused (exit code 1), settings,
+    rights, time. Changes nothing anywhere."""
+    from rich.console import Console
+
+    from shallow_mirror.config import MirrorConfig
+    from shallow_mirror.preflight import DEFAULT_SAMPLE_BYTES, check, view
+    from shallow_mirror.progress import progress_on
+    from shallow_mirror.streaming.status_view import stdout_console
+
+    if reads_all and sample_bytes is not None:
+        raise ConfigError("--sample and --all exclude each other")
+    sample_bytes = None if reads_all else sample_bytes or DEFAULT_SAMPLE_BYTES
+    config = MirrorConfig.load(conf)
+    with (
+        session_for(config) as spark,
+        interruptible("nothing was changed"),
+        progress_on(Console(stderr=True), "preflight") as on_progress,
+    ):
+        report = check(config, spark=spark, sample_bytes=sample_bytes, on_progress=on_progress)
+    view.show(report, stdout_console(), as_json=as_json)
+    if not report.is_fine:
+        raise typer.Exit(EXIT_REFUSED)

@@ -1,0 +1,37 @@
+"""The Spark session of a command, where it needs one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from shallow_mirror.commands.lean_imports import LeanImports
+
+if TYPE_CHECKING:
+    from shallow_mirror.config import MirrorConfig
+
+
+@contextlib.contextmanager
+def session_for(config: MirrorConfig, *, is_writing: bool = False) -> Iterator[Any]:
+    """None for tables that are reached without Spark, and then nothing of it is imported."""
+    from shallow_mirror.checkpoints.tables import is_read_by_spark
+
+    if not is_writing and not is_read_by_spark(config.tables):
+        yield None
+        return
+    LeanImports.end()
+    from shallow_mirror.streaming.session import session_for_tables
+
+    with session_for_tables(config, submitted_session(), is_writing=is_writing) as spark:
+        yield spark
+
+
+def submitted_session() -> Any:
+    """The session of `spark-submit`; None when the mirror builds its own."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return None
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.getOrCreate()

@@ -1,0 +1,31 @@
+"""`status`: how far, how late, what for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from shallow_mirror.commands.options import AsJson, Conf
+from shallow_mirror.commands.sessions import session_for
+
+
+def status(
+    conf: Conf,
+    is_watching: Annotated[bool, typer.Option("--watch", help="Show it again and again until Ctrl-C.")] = False,
+    interval_s: Annotated[
+        float, typer.Option("--interval", metavar="SECONDS", min=0.1, help="Pause between two reports of --watch.")
+    ] = 5.0,
+    as_json: AsJson = False,
+) -> None:
+    """Positions, lag in offsets and ms, the last micro-batches, the run, and what the mirror waits for."""
+    from shallow_mirror.config import MirrorConfig
+    from shallow_mirror.streaming import status_view
+    from shallow_mirror.streaming.status import gather_status
+
+    config, console = MirrorConfig.load(conf), status_view.stdout_console()
+    with session_for(config) as spark:
+        if is_watching:
+            status_view.watch(lambda: gather_status(config, spark=spark), console, interval_s=interval_s, as_json=as_json)
+        else:
+            status_view.show(gather_status(config, spark=spark), console, as_json=as_json)

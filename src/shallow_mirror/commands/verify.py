@@ -1,0 +1,41 @@
+"""`verify`: proof of copy."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from shallow_mirror.commands.exit_codes import EXIT_DIFFERENT
+from shallow_mirror.commands.options import AsJson, Conf
+from shallow_mirror.commands.sessions import session_for
+from shallow_mirror.commands.signals import interruptible
+
+
+def verify(
+    conf: Conf,
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", metavar="T", help="Only this source topic; may be repeated.")
+    ] = None,
+    is_deep: Annotated[bool, typer.Option("--deep", help="Open every batch and compare record by record.")] = False,
+    from_start: Annotated[bool, typer.Option("--from-start", help="Do not continue an audit that was interrupted.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Proof of copy: read both clusters through the offset map and say everything that differs (exit code 1)."""
+    from rich.console import Console
+
+    from shallow_mirror import audit
+    from shallow_mirror.config import MirrorConfig
+    from shallow_mirror.progress import progress_on
+
+    config = MirrorConfig.load(conf)
+    with (
+        interruptible("what was verified is kept: the same command goes on from there"),
+        session_for(config) as spark,
+        progress_on(Console(stderr=True), "verify") as on_progress,
+    ):
+        report = audit.verify(config, topics=topics, is_deep=is_deep, from_start=from_start, on_progress=on_progress, spark=spark)
+    print(json.dumps(report.document()) if as_json else "\n".join(report.sentences()))
+    if not report.is_equal:
+        raise typer.Exit(EXIT_DIFFERENT)
