@@ -20,6 +20,7 @@ from shallow_mirror.commands.local import demo, local_kafka
 from shallow_mirror.commands.preflight import preflight
 from shallow_mirror.commands.quarantine import quarantine
 from shallow_mirror.commands.recover import recover
+from shallow_mirror.commands.report import report
 from shallow_mirror.commands.run import run
 from shallow_mirror.commands.status import status
 from shallow_mirror.commands.translate import translate
@@ -34,13 +35,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (run, preflight, status, translate, verify, recover):
+for command in (run, preflight, status, report, translate, verify, recover):
     app.command()(command)
 app.add_typer(quarantine, name="quarantine")
 app.command()(demo)
 app.command("local-kafka")(local_kafka)
 
-_READING_COMMANDS = ("preflight", "status", "translate", "recover", "verify", "quarantine")
+_READING_COMMANDS = ("preflight", "status", "translate", "recover", "verify", "quarantine", "report")
 _OWN_PROCESS = object()
 
 
