@@ -79,5 +79,5 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || { echo "making .venv with $$python"; $$python -m venv .venv; }
 	@echo "installing the pinned packages of constraints.txt into .venv (once; needs the network)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt setuptools
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[local,rebuild,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[local,rebuild,metrics,dev]'
 	@touch $(STAMP)
