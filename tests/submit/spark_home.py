@@ -135,8 +135,16 @@ def said(log: Path) -> str:
 def python_of(process: subprocess.Popen[bytes]) -> psutil.Process:
     """The driver of what `spark-submit` runs."""
     children = psutil.Process(process.pid).children()
-    (driver,) = (one for one in children if "shallow_mirror_main.py" in " ".join(one.cmdline()))
+    (driver,) = (one for one in children if any("shallow_mirror_main.py" in argument for argument in _arguments_of(one)))
     return driver
+
+
+def _arguments_of(process: psutil.Process) -> list[str]:
+    """None of a process that has ended already."""
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
 
 
 @contextmanager
