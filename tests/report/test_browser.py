@@ -68,9 +68,7 @@ def _brightness(color: str) -> float:
     return float(np.mean([int(one) for one in re.findall(r"\d+", color)[:3]]))
 
 
-@pytest.mark.parametrize(
-    ("count", "dark", "width"), [(0, True, 1000), (1, False, 1000), (20_000, True, 1000), (300, False, 420)]
-)
+@pytest.mark.parametrize(("count", "dark", "width"), [(0, True, 1000), (1, False, 1000), (20_000, True, 1000), (300, False, 420)])
 def test_every_plot_has_room_no_text_is_cut_or_covered_and_both_colour_schemes_can_be_read(
     browser: str, tmp_path: Path, count: int, dark: bool, width: int
 ) -> None:
