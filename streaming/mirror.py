@@ -25,7 +25,7 @@ from shallow_mirror.errors import DataLoss, MirrorError, OutcomeUnknown, Retriab
 from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.sinks import routing
 from shallow_mirror.sinks.evidence import refuse_used_ids
-from shallow_mirror.sinks.lost_processes import lost_jvm_told, lost_worker
+from shallow_mirror.sinks.lost_processes import lost_jvm_told, lost_worker, unfit_python, unfit_python_told
 from shallow_mirror.sinks.micro_batch import TOTAL, MicroBatchReport, MicroBatchSink, first_rows
 from shallow_mirror.sinks.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.slot_names import transactional_ids
@@ -99,7 +99,7 @@ class Mirror:
 
 def _planner_error(text: str) -> MirrorError:
     """The planner process hands its errors to Spark, which hands on their text."""
-    told = told_error(text)
+    told = told_error(text) or unfit_python(text)
     if told is not None:
         return told
     lost = lost_worker(text)
@@ -299,6 +299,7 @@ class _Run:
             owner.settle()
         return {name: topic.topic_id for name, topic in listed.items()}
 
+    @unfit_python_told()
     def _run_query(self, spark: Any, sink: MicroBatchSink, options: Mapping[str, str]) -> None:
         is_direct = self.config.read.transfer == "direct"
         data_source = mirror_ranges if is_direct else kafka_batches
