@@ -58,7 +58,7 @@ def test_a_mirror_tells_what_it_does_in_its_log_its_metrics_its_problems_and_a_r
         source,
         target,
         [plain, narrow],
-        metrics={"port": port, "max_topics": 1, "lag_interval": "200 ms"},
+        metrics={"port": port, "max_topics": 1, "lag_interval": "1 second"},
         write={"on_refused": "quarantine"},
     )
     settings = MirrorConfig.load(conf)
@@ -70,6 +70,7 @@ def test_a_mirror_tells_what_it_does_in_its_log_its_metrics_its_problems_and_a_r
         return all(seen.get((name, "")) == value for name, value in expected.items())
 
     with command(tmp_path, conf, "--log-format", "json") as process:
+        wait_for_run(process, "the take-over", lambda: shows(run_epoch=1))
         wait_for_run(process, "three records", lambda: shows(records_total=3))
         with open_transaction(source, plain, ["c", "d", "e"]):
             write(source, plain, ["behind the transaction"])
