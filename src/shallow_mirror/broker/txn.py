@@ -253,6 +253,15 @@ def _parse_receipt(metadata: str, transactional_id: str) -> Receipt:
         ) from error
 
 
+def is_receipt(metadata: str) -> bool:
+    """Whether an offset was committed by a mirror, for itself: it is nobody's position."""
+    try:
+        _parse_receipt(metadata, "")
+    except ConfigError:
+        return False
+    return True
+
+
 def end_txn(cluster: Cluster, txn: SlotTxn, commit: bool, deadline: Deadline) -> EndTxnAnswer:
     """Raises OutcomeUnknown where no definite answer came before the deadline: the transaction may have ended."""
     try:
