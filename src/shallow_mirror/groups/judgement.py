@@ -92,7 +92,7 @@ def judge(
         return replace(made, to_offset=None, outcome=Outcome.CREATED_AGAIN, reason=problem)
     waits_for = held.offset - (line.position if side == "source" else clusters.unsettled.get(held.place, held.offset))
     if waits_for > 0:
-        reason = f"beyond the map: {waits_for:,} offsets are not mirrored yet"
+        reason = "beyond the map: what lies in front of it is not mirrored yet"
         return replace(made, outcome=Outcome.WAITS, waits_for=waits_for, reason=reason)
     missing = _missing(held, translator, lines, clusters, side, start)
     if missing is not None:

@@ -22,8 +22,6 @@ from shallow_mirror.groups.report import Group, GroupPartition, Step
 from shallow_mirror.sinks import routing
 from shallow_mirror.types import SourcePartition, TopicPartition
 
-_GROUPS_AT_ONCE = 50
-
 
 @dataclass(frozen=True, slots=True)
 class Committed:
@@ -51,10 +49,10 @@ class GroupLook:
 
     def committed(self, is_wanted: Callable[[str], bool]) -> list[Committed]:
         """Of all groups that the mirror file includes and `is_wanted` lets pass, but for the receipts of mirrors."""
-        names = [one for one in self.origin.admin.names() if self._config.groups.is_included(one) and is_wanted(one)]
+        names = [one for one in sorted(self.origin.listed()) if self._config.groups.is_included(one) and is_wanted(one)]
         return [
             Committed(group, one.topic_partition, one.offset, one.metadata)
-            for group, offsets in self.origin.admin.committed(names).items()
+            for group, offsets in self.origin.committed(names).items()
             if not any(is_receipt(one.metadata) for one in offsets)
             for one in offsets
         ]
@@ -118,23 +116,22 @@ class GroupLook:
         return [judge(one, translator, lines, clusters, self.side) for one in held]
 
     def stepped(self, judged: Sequence[GroupPartition], *, is_applied: bool, is_forced: bool = False) -> Iterator[Group]:
-        """Compares with what the groups have on the other cluster, and commits there if `is_applied`, some groups at a time."""
+        """Compares with what the groups have on the other cluster, and commits there if `is_applied`, one after the other."""
         by_group: defaultdict[str, list[GroupPartition]] = defaultdict(list)
         for one in judged:
             by_group[one.group].append(one)
-        names = sorted(by_group)
-        for first in range(0, len(names), _GROUPS_AT_ONCE):
-            some = names[first : first + _GROUPS_AT_ONCE]
-            admin = self.other.admin
-            offsets = admin.committed(some)
-            members = admin.members(some)
-            for name in some:
-                has = {one.topic_partition: one.offset for one in offsets[name]}
-                there = There(members[name].is_free, members[name].clients, has)
-                steps = [next_step(one, there, is_forced=is_forced) for one in by_group[name]]
-                if is_applied:
-                    steps = self._commit(name, steps)
-                yield Group(name=name, partitions=tuple(steps), state=members[name].state.lower(), clients=members[name].clients)
+        listed = self.other.listed() if by_group else {}
+        for name, partitions in sorted(by_group.items()):
+            found = listed.get(name)
+            committed = self.other.committed([name])[name] if found is not None else ()
+            has = {one.topic_partition: one.offset for one in committed}
+            is_free = found is None or found.is_free
+            clients = () if is_free else self.other.clients(name)
+            steps = [next_step(one, There(is_free, clients, has), is_forced=is_forced) for one in partitions]
+            if is_applied:
+                steps = self._commit(name, steps)
+            state = "not there yet" if found is None else found.state.lower()
+            yield Group(name=name, partitions=tuple(steps), state=state, clients=clients)
 
     def _commit(self, group: str, steps: Sequence[GroupPartition]) -> list[GroupPartition]:
         offsets = {
@@ -145,7 +142,7 @@ class GroupLook:
         if not offsets:
             return list(steps)
         try:
-            refused = self.other.admin.commit(group, offsets)
+            refused = self.other.commit(group, offsets)
         except OutcomeUnknown as error:
             refused = dict.fromkeys(offsets, f"{error}: it may have been committed, ask again")
         return [

@@ -31,19 +31,19 @@ def render(report: GroupsReport) -> RenderableType:
         lines.append("no group has committed offsets there")
     parts: list[RenderableType] = [Text(line) for line in lines]
     for group in report.groups:
-        parts += [Text(""), Text(sentence(group)), _table(group.partitions)]
+        parts += [Text(""), Text(sentence(group, report.other)), _table(group.partitions)]
     return Together(*parts)
 
 
-def sentence(group: Group) -> str:
+def sentence(group: Group, other: str) -> str:
     """One line of what there is to know of a group."""
     outcomes = ", ".join(f"{count:,} {what}" for what, count in sorted(group.outcomes().items()))
     steps = ", ".join(f"{count:,} {what}" for what, count in sorted(group.steps().items())) or "nothing to do"
     repeats = sum(one.repeats or 0 for one in group.partitions)
     waits = sum(one.waits_for or 0 for one in group.partitions if one.outcome is Outcome.WAITS)
-    there = f"{group.state} there" + (f" ({len(group.clients)} members)" if group.clients else "")
-    waiting = f", waits for {waits:,} offsets" if waits else ""
-    return f"{group.name}: {outcomes}; repeats {repeats:,} records{waiting}; {there}: {steps}"
+    there = f"at {other}: {group.state}" + (f" ({len(group.clients)} members)" if group.clients else "")
+    waiting = f", waits for {_counted(waits, 'offset')}" if waits else ""
+    return f"{group.name}: {outcomes}; repeats {_counted(repeats, 'record')}{waiting}; {there}, {steps}"
 
 
 def _table(partitions: Sequence[GroupPartition]) -> Table:
@@ -70,6 +70,10 @@ def _table(partitions: Sequence[GroupPartition]) -> Table:
 def _why(one: GroupPartition) -> str:
     withheld = f"{one.withheld:,} records behind it are in quarantine" if one.withheld else None
     return "; ".join(text for text in (one.reason, withheld) if text)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _number(value: int | None) -> str:
