@@ -33,7 +33,7 @@ def test_three_groups_change_clusters_again_and_again_and_read_every_record_once
     for turn in range(ROUNDS):
         written += write_transactions(source, topic_name, PARTITIONS, RECORDS, f"{turn}")
         with pytest.raises(Crash):
-            catch_up(settings, spark, CrashAt(chance.choice(["decided", "ended"])))
+            catch_up(settings, spark, CrashAt(chance.choice(["Decide", "EndTxn"])))
         for name in names:
             read[name] += consume(source, name, topic_name, PARTITIONS, chance.randrange(RECORDS))
         written += write_transactions(source, topic_name, PARTITIONS, RECORDS // 4, f"{turn}-late")
