@@ -199,9 +199,10 @@ def sentence(one: MicroBatchObservation) -> str:
     seconds = one.duration_ms[TOTAL] / 1000
     raw = one.batch_count - one.rebuilt_batch_count
     dropped = ", ".join(f"{count:,} {kind}" for kind, count in sorted(one.dropped_batch_counts.items()))
+    size = f"{one.size_bytes / 1e6:.1f} MB" if one.size_bytes >= 100_000 else f"{one.size_bytes / 1e3:.1f} kB"
     return (
         f"micro-batch {one.micro_batch}: {one.record_count:,} records, {one.batch_count:,} batches ({raw:,} raw, "
-        f"{one.rebuilt_batch_count:,} rebuilt), {one.size_bytes / 1e6:.1f} MB in {seconds:.2f} s"
+        f"{one.rebuilt_batch_count:,} rebuilt), {size} in {seconds:.2f} s"
         f"{f', dropped {dropped}' if dropped else ''}; lag {'?' if one.lag_offsets is None else f'{one.lag_offsets:,}'} offsets"
     )
 
