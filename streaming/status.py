@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.cluster_metadata import ListedOffset
 from shallow_mirror.checkpoints import observations
+from shallow_mirror.checkpoints.group_positions import GroupSyncPass, last_pass
 from shallow_mirror.checkpoints.observation_stores import ObservationStore, open_store_to_read
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.positions import Position
@@ -103,7 +104,8 @@ class StatusReport:
 
     `source_problem`: why log ends and lags are missing; `target_problem`: why nothing can be written now. `planned_at_ms`:
     when the planner was last heard of. `quarantined_batches` and `quarantined_bytes` are what is in quarantine now.
-    `problems`: the last few that the last runs met, newest last.
+    `problems`: the last few that the last runs met, newest last. `groups`: the last look at consumer groups, None without
+    `groups.sync`.
     """
 
     mirror: str
@@ -119,12 +121,16 @@ class StatusReport:
     open_transactions: tuple[OpenTransaction, ...] = ()
     quarantined_batches: int = 0
     quarantined_bytes: int = 0
+    groups: GroupSyncPass | None = None
     problems: tuple[KnownProblem, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
         places = {name: [_flat(one) for one in getattr(self, name)] for name in ("partitions", "open_transactions")}
-        return {**asdict(self), **places, "problems": [one.document() for one in self.problems]}
+        groups = None
+        if self.groups is not None:
+            groups = {**asdict(self.groups), "observed_at": self.groups.observed_at.isoformat()}
+        return {**asdict(self), **places, "groups": groups, "problems": [one.document() for one in self.problems]}
 
 
 def _flat(one: PartitionStatus | OpenTransaction) -> dict[str, Any]:
@@ -177,6 +183,7 @@ def gather_status(
         open_transactions=view.open_transactions,
         quarantined_batches=len(quarantined),
         quarantined_bytes=sum(one.size_bytes for one in quarantined),
+        groups=None if config.groups.sync_s is None else last_pass(store, datetime.now(UTC)),
         problems=() if recorded is None else read_problems(store, recorded.run_epoch)[-PROBLEMS_SHOWN:],
     )
 
