@@ -182,7 +182,8 @@ class _Run:
         interval_s = self.config.groups.sync_s
         if interval_s is None:
             return nullcontext()
-        return GroupSync(self.config, interval_s, store, spark if self.tables_writer == "spark" else None)
+        to_read = spark if self.tables_writer == "spark" else None
+        return GroupSync(self.config, interval_s, store, to_read, tell=self.witness.met)
 
     def _patiently(self, what: str, attempt: Callable[[], Any]) -> Any:
         """Level three of the retries: without limit, with a growing pause, visible in the log; not for definite errors."""
