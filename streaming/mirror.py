@@ -164,7 +164,7 @@ class _Run:
             owner = self._patiently("take-over", self._take_over)
             store = open_store(self.config.tables, self.tables_writer, spark)
             self.witness.took_over(owner, store)
-            with self._groups_in_step(store, spark) as groups:
+            with lost_jvm_told(self.config.spark_log), self._groups_in_step(store, spark) as groups:
                 self._patiently("query", lambda: self._recover_and_query(owner, spark))
                 outcome = "stopped" if self._is_over() else "done"
                 if groups is not None:
