@@ -164,7 +164,7 @@ class _Run:
             owner = self._patiently("take-over", self._take_over)
             store = open_store(self.config.tables, self.tables_writer, spark)
             self.witness.took_over(owner, store)
-            with self._groups_in_step(store, spark) as groups:
+            with lost_jvm_told(self.config.spark_log), self._groups_in_step(store, spark) as groups:
                 self._patiently("query", lambda: self._recover_and_query(owner, spark))
                 outcome = "stopped" if self._is_over() else "done"
                 if groups is not None:
@@ -182,7 +182,8 @@ class _Run:
         interval_s = self.config.groups.sync_s
         if interval_s is None:
             return nullcontext()
-        return GroupSync(self.config, interval_s, store, spark if self.tables_writer == "spark" else None)
+        to_read = spark if self.tables_writer == "spark" else None
+        return GroupSync(self.config, interval_s, store, to_read, tell=self.witness.met)
 
     def _patiently(self, what: str, attempt: Callable[[], Any]) -> Any:
         """Level three of the retries: without limit, with a growing pause, visible in the log; not for definite errors."""
