@@ -23,8 +23,8 @@ from shallow_mirror.broker.cluster_metadata import (
 from shallow_mirror.broker.connection import Connection
 from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name, refusal
 from shallow_mirror.broker.latest_offsets import LatestQuestion
-from shallow_mirror.broker.messages import LastAnswer, call, check_versions, request_class
-from shallow_mirror.broker.transport import Transport
+from shallow_mirror.broker.messages import LastAnswer, call, request_class
+from shallow_mirror.broker.opening import ConnectionOpener
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, Retriable
 from shallow_mirror.types import EpochEnd, IsolationLevel, TopicPartition
@@ -76,6 +76,7 @@ class Cluster:
         self._forget_everything()
 
     def _forget_everything(self) -> None:
+        self._opener = ConnectionOpener(self.config, clock=self._clock)
         self._connections: dict[tuple[object, str], Connection] = {}
         self._brokers: dict[int, tuple[str, int]] = {}
         self._unreachable_at: dict[tuple[str, int], float] = {}
@@ -109,13 +110,7 @@ class Cluster:
         known = self._connections.get((key, purpose))
         if known is not None and not known.is_closed:
             return known
-        setup = deadline.sooner(self.config.connection_setup_timeout_ms)
-        connection = Connection(Transport(*address, setup), self.config.client_id, self.config.max_frame_bytes)
-        try:
-            check_versions(connection, setup)
-        except BaseException:
-            connection.close()
-            raise
+        connection = self._opener.open(address, deadline.sooner(self.config.connection_setup_timeout_ms))
         self._connections[key, purpose] = connection
         return connection
 
