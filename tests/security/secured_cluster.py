@@ -69,7 +69,7 @@ class Right(NamedTuple):
 
 class SecuredCluster:
     """Context manager. Addresses by listener: TLS, EXPIRED, ELSEWHERE (a certificate of another host), MUTUAL (asks for a client
-    certificate), SCRAM (TLS), PLAIN, OAUTH and SHORT (SCRAM without TLS, sessions of SESSION_MS)."""
+    certificate), SCRAM (TLS, and a client certificate if there is one), PLAIN, OAUTH and SHORT (SCRAM without TLS, sessions of SESSION_MS)."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ class SecuredCluster:
             Listener("EXPIRED", "SSL", self._tls(expired)),
             Listener("ELSEWHERE", "SSL", self._tls(elsewhere)),
             Listener("MUTUAL", "SSL", self._tls(here) | {"ssl.client.auth": "required"}),
-            Listener("SCRAM", "SASL_SSL", self._tls(here) | self._scram()),
+            Listener("SCRAM", "SASL_SSL", self._tls(here) | self._scram() | {"ssl.client.auth": "requested"}),
             Listener(
                 "SHORT",
                 "SASL_PLAINTEXT",

@@ -194,7 +194,7 @@ class Cluster:
             refreshed = self._refresh(sorted(wanted | self._topics.keys()), deadline)
             for name in sorted(wanted & refreshed.topics.keys()):
                 if error_class(refreshed.topics[name].error_code) is ErrorClass.DEFINITE:
-                    self._raise_for(refreshed.topics[name].error_code, f"describing topic {name}")
+                    self._raise_for(refreshed.topics[name].error_code, f"describing topic {name}", "Metadata", topic=name)
         found = {}
         for place in places:
             topic = self._topics.get(place.topic)
@@ -237,7 +237,7 @@ class Cluster:
         self._own_process()
         if (kind, key) not in self._coordinators:
             answer = call(self.any_broker(deadline), "FindCoordinator", deadline, key=key, key_type=kind.value)
-            self._raise_for(answer.error_code, f"finding the coordinator of {key}")
+            self._raise_for(answer.error_code, f"finding the coordinator of {key}", "FindCoordinator", key=key)
             self._brokers[answer.node_id] = (answer.host, answer.port)
             self._coordinators[kind, key] = answer.node_id
         try:
@@ -325,7 +325,7 @@ class Cluster:
             for answered in answer.topics:
                 for one in answered.partitions:
                     place = TopicPartition(answered.name, one.partition_index)
-                    self._raise_for(one.error_code, f"listing the offset of {place}")
+                    self._raise_for(one.error_code, f"listing the offset of {place}", "ListOffsets", topic=place.topic)
                     found[place] = ListedOffset(one.offset, one.timestamp, one.leader_epoch)
         return _all_of(timestamps, found, api)
 
@@ -355,7 +355,8 @@ class Cluster:
             for answered in answer.topics:
                 for one in answered.partitions:
                     place = TopicPartition(answered.topic, one.partition)
-                    self._raise_for(one.error_code, f"asking for the leader epochs of {place}")
+                    what = f"asking for the leader epochs of {place}"
+                    self._raise_for(one.error_code, what, "OffsetForLeaderEpoch", topic=place.topic)
                     found[place] = EpochEnd(one.leader_epoch, one.end_offset)
         return _all_of(leader_epochs, found, "OffsetForLeaderEpoch")
 
@@ -381,7 +382,8 @@ class Cluster:
             for answered in answer.topics:
                 for one in answered.partitions:
                     place = TopicPartition(answered.name, one.partition_index)
-                    self._raise_for(one.error_code, f"describing the producers of {place}")
+                    what = f"describing the producers of {place}"
+                    self._raise_for(one.error_code, what, "DescribeProducers", topic=place.topic)
                     found[place] = tuple(
                         ProducerState(
                             state.producer_id, state.producer_epoch, state.current_txn_start_offset, state.last_timestamp
@@ -423,7 +425,8 @@ class Cluster:
             include_documentation=False,
         )
         for one in answer.results:
-            self._raise_for(one.error_code, f"reading the settings of {kind} {one.resource_name}")
+            what = f"reading the settings of {kind} {one.resource_name}"
+            self._raise_for(one.error_code, what, "DescribeConfigs", topic=one.resource_name)
         found = {
             one.resource_name: {setting.name: setting.value for setting in one.configs if setting.value is not None}
             for one in answer.results
@@ -436,12 +439,12 @@ class Cluster:
             grouped.setdefault(partition.leader, {}).setdefault(place.topic, []).append(place.partition)
         return grouped
 
-    def _raise_for(self, code: int, what: str) -> None:
+    def _raise_for(self, code: int, what: str, api: str, *, topic: str = "", key: str = "") -> None:
         """Retriable for what may pass, ConfigError for what a person must change; nothing for 0."""
         if code == 0:
             return
         if error_class(code) is ErrorClass.DEFINITE:
-            raise ConfigError(f"{what}: the broker answered {refusal(code)}")
+            raise ConfigError(f"{what}: the broker answered {refusal(code, api, topic=topic, key=key)}")
         raise Retriable(error_name(code), what)
 
 

@@ -29,7 +29,7 @@ def authenticate(connection: Connection, config: ClientConfig, tokens: TokenSour
     answer = call(connection, "SaslHandshake", deadline, mechanism=mechanism)
     if answer.error_code == UNSUPPORTED_SASL_MECHANISM:
         raise ConfigError(
-            f"broker {peer} does not offer {mechanism} at this listener; it offers {', '.join(answer.mechanisms) or 'none'}: set "
+            f"broker {peer} does not offer {mechanism} at this listener; it offers {', '.join(sorted(answer.mechanisms)) or 'none'}: set "
             "sasl.mechanism, or bootstrap.servers to another listener"
         )
     if answer.error_code == ILLEGAL_SASL_STATE:
