@@ -71,8 +71,8 @@ _FOREIGN_SECURITY = (
         "is Java's: use sasl.username and sasl.password, or sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret",
     ),
     (re.compile(r"sasl\.kerberos\.|enable\.sasl\.oauthbearer\."), "is not supported; sasl.mechanism is one of {mechanisms}"),
-    (re.compile(r"(sasl|ssl|https)\."), "is not supported; known are {known}"),
 )
+_SECURITY = re.compile(r"(sasl|ssl|https)\.")
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
@@ -89,13 +89,13 @@ def name_problem(name: str) -> str | None:
         return None
     if _RECORD_LEVEL.match(name):
         return "is a setting of clients that make records; batches are copied as they are. Remove it"
-    near = difflib.get_close_matches(name, [*KNOWN, *ALIASES], n=1, cutoff=0.8)
-    if near:
-        return f"unknown property; did you mean {near[0]}?"
     for pattern, reason in _FOREIGN_SECURITY:
         if pattern.match(name):
-            return reason.format(mechanisms=", ".join(MECHANISMS), known=", ".join((*TLS, *SASL)))
-    near = difflib.get_close_matches(name, [*KNOWN, *ALIASES], n=1)
+            return reason.format(mechanisms=", ".join(MECHANISMS))
+    is_security = _SECURITY.match(name) is not None
+    near = difflib.get_close_matches(name, [*KNOWN, *ALIASES], n=1, cutoff=0.8 if is_security else 0.6)
+    if is_security and not near:
+        return f"is not supported; known are {', '.join((*TLS, *SASL))}"
     return "unknown property; " + (f"did you mean {near[0]}?" if near else f"known are {', '.join(KNOWN)}")
 
 

@@ -28,9 +28,10 @@ def authenticate(connection: Connection, config: ClientConfig, tokens: TokenSour
     mechanism, peer = config.sasl_mechanism, connection.transport.peer
     answer = call(connection, "SaslHandshake", deadline, mechanism=mechanism)
     if answer.error_code == UNSUPPORTED_SASL_MECHANISM:
+        offered = ", ".join(sorted(answer.mechanisms)) or "none"
         raise ConfigError(
-            f"broker {peer} does not offer {mechanism} at this listener; it offers {', '.join(sorted(answer.mechanisms)) or 'none'}: set "
-            "sasl.mechanism, or bootstrap.servers to another listener"
+            f"broker {peer} does not offer {mechanism} at this listener; it offers {offered}: set sasl.mechanism, or "
+            "bootstrap.servers to another listener"
         )
     if answer.error_code == ILLEGAL_SASL_STATE:
         raise ConfigError(
