@@ -118,7 +118,7 @@ def test_a_secret_of_databricks_is_asked_for_or_was_handed_over(monkeypatch: pyt
     (problem,) = problems(**SCRAM, **{"sasl.password": "${secret:other/password}"})
     assert "secret other/password cannot be read from Databricks here (RuntimeError)" in problem
     assert "abc" not in problem
-    monkeypatch.setenv(handed_over_name("other/password"), "handed over")
+    monkeypatch.setenv(handed_over_name("${secret:other/password}"), "handed over")
     assert ClientConfig.from_properties({**SERVERS, **SCRAM, "sasl.password": "${secret:other/password}"}).value(
         "sasl.password"
     ) == ("handed over")

@@ -30,7 +30,7 @@ PLAIN_USER, PLAIN_PASSWORD = "plain", "pa55-in-the-plain"
 CLIENT_ID, CLIENT_SECRET = "oauth-client", "5ecret+of/the=client"
 KEY_PASSWORD = "pa55-of-the-key"
 SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-SESSION_MS = 3_000
+SESSION_MS = 2_000
 
 _SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 _PLAIN_MODULE = (

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.security.secured_cluster import SecuredCluster
+from tests import mirror_runs as runs
+from tests.security import secured_cluster as users
+from tests.security.secured_cluster import SESSION_MS, Right, SecuredCluster
+from tests.security.token_endpoint import TokenEndpoint
 
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.connection import ReceiveBuffer
+from shallow_mirror.broker.messages import request_class
 from shallow_mirror.broker.topics import TopicSpec, ensure_topics
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
@@ -37,7 +43,6 @@ def refusal(properties: dict[str, Any]) -> str:
     with pytest.raises(ConfigError) as caught:
         cluster_id(properties)
     (problem,) = caught.value.problems
-    print(problem)
     return problem
 
 
@@ -112,3 +117,86 @@ def test_a_listener_of_another_protocol_is_named(secured: SecuredCluster, listen
     if protocol.startswith("sasl"):
         properties |= {"sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"}
     assert said in refusal(properties)
+
+
+def test_a_connection_outlives_its_sessions_with_requests_on_the_wire(secured: SecuredCluster) -> None:
+    cluster = Cluster(client(secured.properties("SHORT")))
+    connection = cluster.connection(secured.node.node_id, "test", deadline())
+    request_type, began, sent = request_class("Metadata"), time.monotonic(), []
+
+    def send() -> None:
+        request = request_type(topics=[], allow_auto_topic_creation=False)
+        sent.append(connection.next_correlation_id())
+        request.with_header(sent[-1], "test")
+        connection.send(sent[-1], [bytes(request.encode(framed=True, header=True))], deadline())
+
+    for _ in range(3):
+        send()
+    buffer = ReceiveBuffer(16, 1 << 20)
+    while time.monotonic() - began < SESSION_MS * 1.7 / 1000:
+        send()
+        assert connection.outstanding == 4
+        frame = connection.receive(deadline(), buffer)
+        assert int.from_bytes(frame[:4], "big") == sent.pop(0)
+        time.sleep(0.01)
+    assert cluster.connection(secured.node.node_id, "test", deadline()) is connection
+    cluster.close()
+
+
+def test_a_password_that_was_changed_ends_a_connection_at_its_next_session(
+    secured: SecuredCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROTATED", users.PASSWORD)
+    cluster = Cluster(client(secured.properties("SHORT", **{"sasl.password": "${env:ROTATED}"})))
+    assert cluster.cluster_id(deadline()) == secured.node.cluster_id
+    monkeypatch.setenv("ROTATED", "wrong")
+    time.sleep(SESSION_MS / 1000)
+    with pytest.raises(ConfigError, match="refused user"):
+        cluster.cluster_id(deadline())
+    cluster.close()
+
+
+def test_a_token_of_a_callable_is_taken_and_one_of_another_audience_refused(secured: SecuredCluster, topic_name: str) -> None:
+    kept = {name: value for name, value in secured.properties("OAUTH").items() if not name.startswith("sasl.oauthbearer")}
+    properties = kept | {"oauth_cb": f"{__name__}:token_of_test", "sasl.oauthbearer.config": users.CLIENT_ID}
+    _endpoints[:] = [secured.tokens]
+    assert cluster_id(properties) == secured.node.cluster_id
+    ensure_topics(client(properties), [TopicSpec(topic_name, 1, None, {})], timeout_s=30)
+    assert "refused our token (OAUTHBEARER)" in refusal(properties | {"oauth_cb": f"{__name__}:token_for_others"})
+
+
+_endpoints: list[TokenEndpoint] = []
+
+
+def token_of_test(config: str) -> tuple[str, float]:
+    return _endpoints[0].token(config), time.time() + 600
+
+
+def token_for_others(config: str) -> tuple[str, float]:
+    return _endpoints[0].token(config, aud="others"), time.time() + 600
+
+
+@pytest.mark.spark
+def test_the_rights_that_the_docs_list_are_enough_and_each_that_is_missing_is_named(
+    secured: SecuredCluster, topic_name: str, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POOR_PASSWORD", users.POOR_PASSWORD)
+    poor = secured.properties("SCRAM", **{"sasl.username": users.POOR_USER, "sasl.password": "${env:POOR_PASSWORD}"})
+    runs.create_topic(secured.bootstrap, topic_name)
+    runs.write(secured.bootstrap, topic_name, ["a", "b"])
+    clients = {side: {"alias": alias, "client": poor} for side, alias in (("source", "east"), ("target", "west"))}
+    settings = runs.config(tmp_path, "", "", [topic_name], **clients, topics={"target_name": "{source}.{topic}"})
+    copied, ids = f"east.{topic_name}", f"{settings.mirror}-"
+    steps = (
+        (Right("READ", "TOPIC", topic_name), f"grant Read on topic {topic_name}"),
+        (Right("DESCRIBE", "TOPIC", copied), f"grant Describe on topic {copied}"),
+        (Right("DESCRIBE_CONFIGS", "TOPIC", topic_name), f"grant DescribeConfigs on topic {topic_name}"),
+        (Right("CREATE", "TOPIC", copied), f"grant Create on topic {copied}"),
+        (Right("DESCRIBE_CONFIGS", "TOPIC", copied), f"grant DescribeConfigs on topic {copied}"),
+    )
+    for right, said in steps:
+        with pytest.raises(ConfigError) as caught:
+            runs.catch_up(settings, spark)
+        assert said in str(caught.value)
+        secured.grant(right)
+    raise AssertionError([ids])

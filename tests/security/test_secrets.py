@@ -28,6 +28,21 @@ spark.eventLog.dir {folder}
 """
 
 
+_RUNTIME = """import sys
+from pathlib import Path
+
+
+class dbutils:
+    class secrets:
+        @staticmethod
+        def get(scope, key):
+            assert "pyspark.worker_util" not in sys.modules, "executors and planners have no dbutils"
+            assert (scope, key) == ("kafka", "client")
+            return Path("{file}").read_text().strip()
+"""
+"""What a driver of Databricks has and its workers do not."""
+
+
 @pytest.fixture
 def references(
     secured: SecuredCluster, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
@@ -44,7 +59,11 @@ def references(
         "ssl.key.pem": "${env:SOURCE_KEY}",
         "ssl.key.password": f"${{file:{folder}/key-password}}",
     }
-    target = {"sasl.oauthbearer.client.secret": f"${{file:{folder}/client-secret}}"}
+    (folder / "databricks/sdk").mkdir(parents=True)
+    (folder / "databricks/sdk/runtime.py").write_text(_RUNTIME.format(file=folder / "client-secret"))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.syspath_prepend(folder)
+    target = {"sasl.oauthbearer.client.secret": "${secret:kafka/client}"}
     return {"source": secured.properties("SCRAM", **source), "target": secured.properties("OAUTH", **target)}
 
 

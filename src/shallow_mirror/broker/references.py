@@ -32,9 +32,10 @@ def resolve(text: str) -> str:
 
 
 def _of_environment(name: str) -> str:
-    if name not in os.environ:
+    found = os.environ.get(name, os.environ.get(handed_over_name(f"${{env:{name}}}")))
+    if found is None:
         raise ConfigError(f"environment variable {name} is not set")
-    return os.environ[name]
+    return found
 
 
 def _of_file(path: str) -> str:
@@ -47,7 +48,7 @@ def _of_file(path: str) -> str:
 
 
 def _of_databricks(path: str) -> str:
-    handed_over = os.environ.get(handed_over_name(path))
+    handed_over = os.environ.get(handed_over_name(f"${{secret:{path}}}"))
     if handed_over is not None:
         return handed_over
     scope, separator, key = path.partition("/")
@@ -75,9 +76,14 @@ def _dbutils() -> Any:
     return dbutils
 
 
-def handed_over_name(path: str) -> str:
-    """The environment variable by which a driver hands `${secret:path}` to its Python workers, which cannot ask for it."""
-    return "SHALLOW_MIRROR_SECRET_" + path.encode().hex()
+def may_be_missing_elsewhere(reference: str) -> bool:
+    """On another machine, or in another process of this one. Files are expected on every machine."""
+    return not reference.startswith("${file:")
+
+
+def handed_over_name(reference: str) -> str:
+    """The environment variable by which a driver hands what a reference stands for to its Python workers."""
+    return "SHALLOW_MIRROR_" + reference.encode().hex()
 
 
 _RESOLVERS = {"env": _of_environment, "file": _of_file, "secret": _of_databricks}
