@@ -16,17 +16,20 @@ _log = logging.getLogger(__name__)
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
-def refuse_hidden_topics(source: Cluster, include: Sequence[str], listed: Collection[str], deadline: Deadline) -> None:
-    """Raises ConfigError where a topic that `include` names as it is may not be read; warns where nothing matches at all."""
+def hidden_topics(source: Cluster, include: Sequence[str], listed: Collection[str], deadline: Deadline) -> dict[str, str]:
+    """What to grant, by topic that `include` names as it is and that exists or not: we may not know. Raises Retriable."""
     names = [one for one in include if _PLAIN_NAME.fullmatch(one) and one not in listed]
     found = source.metadata(names, deadline).topics if names else {}
-    problems = [
-        f"source topic {name}: {refusal(one.error_code, 'Fetch', topic=name)}"
-        for name, one in sorted(found.items())
-        if is_forbidden(one.error_code)
-    ]
-    if problems:
-        raise ConfigError(problems)
+    return {
+        name: refusal(one.error_code, "Fetch", topic=name) for name, one in sorted(found.items()) if is_forbidden(one.error_code)
+    }
+
+
+def refuse_hidden_topics(source: Cluster, include: Sequence[str], listed: Collection[str], deadline: Deadline) -> None:
+    """Raises ConfigError where there are any, and Retriable; warns where nothing matches at all."""
+    hidden = hidden_topics(source, include, listed, deadline)
+    if hidden:
+        raise ConfigError([f"source topic {name}: {what}" for name, what in hidden.items()])
     if not listed:
         _log.warning(
             "no topic of the source matches %s yet; a topic that our user may not Describe is not shown (docs/security.md)",

@@ -1,7 +1,7 @@
 """The mirror file: every setting of one mirror, checked as a whole. Runs on the driver, in the planner process and in the cli.
 
-A relative `tables` or `checkpoint` is relative to the folder of the mirror file. `${env:NAME}` and `${file:PATH}` in client
-properties stay as written here; whoever connects resolves them.
+A relative `tables` or `checkpoint` is relative to the folder of the mirror file. `${env:NAME}`, `${file:PATH}` and
+`${secret:scope/key}` in client properties stay as written here; whoever connects resolves them.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class MirrorConfig(_Group):
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read the mirror file {path}: {error}") from error
         except yaml.YAMLError as error:
-            raise ConfigError(f"{path} is not YAML: {error}") from error
+            raise ConfigError(f"{path} is not YAML: {_yaml_problem(error)}") from None
         return cls.from_document(document, folder=path.resolve().parent)
 
     @classmethod
@@ -237,6 +237,13 @@ class MirrorConfig(_Group):
     @classmethod
     def from_json(cls, text: str) -> MirrorConfig:
         return cls.model_validate_json(text)
+
+
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    """Without the line itself, which may hold a secret."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or "it cannot be read"
+    return problem if mark is None else f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
 
 
 def _absolute(location: str, folder: Path) -> str:
@@ -295,7 +302,7 @@ def _sentence(error: Any) -> str:
     message = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input ")
     if error["type"] == "value_error":
         return f"{where}: {message}"
-    shown = "" if "client" in path else f", not {error['input']!r}"
+    shown = "" if "client" in path or isinstance(error["input"], dict | list) else f", not {error['input']!r}"
     return f"{where}: {message}{shown}"
 
 

@@ -138,5 +138,6 @@ def test_a_mirror_over_tls_and_sasl_copies_and_writes_no_secret_anywhere(
     (tmp_path / "printed").write_text("\n".join((printed.out, printed.err, caplog.text, repr(MirrorConfig.load(conf)))))
     assert list((tmp_path / "events").rglob("events*"))
     assert secured.tokens.issued
+    assert found_secrets(tmp_path, {"reference": "${env:SOURCE_PASSWORD}"})
     assert not found_secrets(tmp_path, secrets_of(secured) | {"wrong password": "not-the-pa55word"})
     assert runs.topics_of(secured.bootstrap)[copied] == 1
