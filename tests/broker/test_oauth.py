@@ -59,6 +59,21 @@ def test_an_endpoint_that_gives_none_is_explained_without_the_secret(
         assert secret not in str(caught.value)
 
 
+@pytest.mark.parametrize("url", ["file:///etc/hostname", "nowhere", "http://host:port/"])
+def test_what_is_no_url_is_said(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"sasl\.oauthbearer\.token\.endpoint\.url: .*(is not a URL|begins neither)"):
+        token(method="oidc", token__endpoint__url=url, client__id="me", client__secret="s")
+
+
+def test_a_token_may_name_its_end_itself_and_an_answer_without_any_is_no_token(tmp_path: Path) -> None:
+    with TokenEndpoint(tmp_path, {"me": "s:e/c+r=t"}) as endpoint:
+        endpoint.says_lifetime = False
+        assert 590 < from_endpoint(endpoint).expires_at_s - time.time() <= 600
+        endpoint.says_token = False
+        with pytest.raises(ConfigError, match="answered, but not with a token"):
+            from_endpoint(endpoint)
+
+
 def test_an_endpoint_that_is_away_may_come_back(tmp_path: Path) -> None:
     with TokenEndpoint(tmp_path, {}) as endpoint:
         url = endpoint.url

@@ -128,14 +128,19 @@ def test_a_mirror_over_tls_and_sasl_copies_and_writes_no_secret_anywhere(
         with pytest.raises(SystemExit) as ended:
             cli.main(["--verbose", name, str(conf)])
         assert ended.value.code in (None, 0), capsys.readouterr()
+    printed = capsys.readouterr()
     monkeypatch.setenv("SOURCE_PASSWORD", "not-the-pa55word")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["preflight", str(conf)])
+    assert ended.value.code == EXIT_CONFIG
+    (line,) = [one for one in capsys.readouterr().err.splitlines() if "ConfigError" in one]
+    assert "refused user mirror,=user (SCRAM-SHA-512)" in line
     assert start_again(tmp_path, conf) == EXIT_CONFIG
     last = said(tmp_path).splitlines()[-1]
     assert last.startswith("ConfigError: broker ")
     assert "refused user mirror,=user (SCRAM-SHA-512)" in last
 
-    printed = capsys.readouterr()
-    (tmp_path / "printed").write_text("\n".join((printed.out, printed.err, caplog.text, repr(MirrorConfig.load(conf)))))
+    (tmp_path / "printed").write_text("\n".join((printed.out, printed.err, line, caplog.text, repr(MirrorConfig.load(conf)))))
     assert list((tmp_path / "events").rglob("events*"))
     assert secured.tokens.issued
     assert found_secrets(tmp_path, {"reference": "${env:SOURCE_PASSWORD}"})

@@ -34,7 +34,7 @@ class TokenEndpoint:
         self.clients, self.lives_for_s = dict(clients), 600
         self.issued: list[str] = []
         self.scopes: list[str] = []
-        self.status = 200
+        self.status, self.says_token, self.says_lifetime = 200, True, True
         self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         public = self._key.public_key().public_numbers()
         jwk = {"kty": "RSA", "kid": "k", "use": "sig", "alg": "RS256", "n": _number64(public.n), "e": _number64(public.e)}
@@ -70,7 +70,8 @@ class TokenEndpoint:
                     return self._answer(401, {"error": "invalid_client", "error_description": f"not {named}"})
                 endpoint.scopes.append(form.get("scope", ""))
                 token = endpoint.token(client_id)
-                return self._answer(200, {"access_token": token, "token_type": "Bearer", "expires_in": endpoint.lives_for_s})
+                document = {"access_token": token} if endpoint.says_token else {}
+                return self._answer(200, document | ({"expires_in": endpoint.lives_for_s} if endpoint.says_lifetime else {}))
 
             def _answer(self, status: int, document: Any) -> None:
                 body = json.dumps(document).encode()

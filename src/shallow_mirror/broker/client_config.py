@@ -134,12 +134,21 @@ class ClientConfig:
     def as_confluent(self) -> dict[str, Any]:
         """For confluent_kafka's clients: resolved now, so it holds secrets. Tokens come from the same source as ours."""
         names = {BOOTSTRAP, "client.id", PROTOCOL, *TLS, *SASL} - set(OAUTH)
-        settings: dict[str, Any] = {name: self.value(name) for name, _ in self._properties if name in names}
+        settings: dict[str, Any] = {
+            name: pem_text(self.value(name)) if name.endswith(".pem") else self.value(name)
+            for name, _ in self._properties
+            if name in names
+        }
         if self.sasl_mechanism == "OAUTHBEARER":
             from shallow_mirror.broker.oauth import confluent_callback
 
             settings["oauth_cb"] = confluent_callback(self)
         return settings
+
+
+def pem_text(value: str) -> str:
+    """Line breaks may be written as `\\n`, where a variable or a secret cannot hold them."""
+    return value.replace("\\n", "\n")
 
 
 def _text(value: object) -> str:

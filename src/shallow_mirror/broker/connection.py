@@ -40,10 +40,6 @@ class ReceiveBuffer:
         return False
 
 
-def _unexplained(error: Retriable) -> MirrorError:
-    return error
-
-
 class Connection:
     """After any error the connection is closed: what is on the wire is then unknown."""
 
@@ -57,7 +53,7 @@ class Connection:
         self.missing_apis: frozenset[str] = frozenset()
         self.fetches_by_topic_id = False
         self._explained_until = 0
-        self._explain: Callable[[Retriable], MirrorError] = _unexplained
+        self._explain: Callable[[Retriable], MirrorError | None] = lambda _: None
 
     @property
     def outstanding(self) -> int:
@@ -97,15 +93,16 @@ class Connection:
         except Retriable as error:
             is_explained = bool(self._outstanding) and self._outstanding[0] <= self._explained_until
             self.close()
-            if is_explained:
-                raise self._explain(error) from error
+            explained = self._explain(error) if is_explained else None
+            if explained is not None:
+                raise explained from error
             raise
         except BaseException:
             self.close()
             raise
 
-    def explain_next(self, explain: Callable[[Retriable], MirrorError]) -> None:
-        """Where the next request gets no answer, `explain` says what that means."""
+    def explain_next(self, explain: Callable[[Retriable], MirrorError | None]) -> None:
+        """Where the next request gets no answer, `explain` may say what that means."""
         self._explained_until, self._explain = self._next_correlation_id + 1, explain
 
     def _received_ahead(self, size: int, deadline: Deadline) -> memoryview:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import importlib
 import json
 import re
@@ -87,6 +88,8 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 def _of_endpoint(config: ClientConfig, deadline: Deadline) -> Token:
     url = config.value("sasl.oauthbearer.token.endpoint.url")
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"sasl.oauthbearer.token.endpoint.url: {url!r} begins neither with https:// nor with http://")
     scope = config.value("sasl.oauthbearer.scope")
     named = (config.value(f"sasl.oauthbearer.client.{what}") for what in ("id", "secret"))
     credentials = ":".join(urllib.parse.quote_plus(one) for one in named)
@@ -107,7 +110,9 @@ def _of_endpoint(config: ClientConfig, deadline: Deadline) -> Token:
     except urllib.error.HTTPError as refused:
         with refused:
             raise _refusal(url, refused.code, refused.read(_MOST_ANSWER_BYTES)) from None
-    except OSError as error:
+    except (http.client.InvalidURL, ValueError):
+        raise ConfigError(f"sasl.oauthbearer.token.endpoint.url: {url} is not a URL") from None
+    except (OSError, http.client.HTTPException) as error:
         raise _unreachable(url, getattr(error, "reason", error)) from None
     return _parsed(url, answer, extensions_of(config.value("sasl.oauthbearer.extensions")))
 
@@ -138,12 +143,19 @@ def _parsed(url: str, answer: bytes, extensions: Mapping[str, str]) -> Token:
         value = document["access_token"]
         if not (isinstance(value, str) and value.isascii() and value.isprintable()):
             raise ValueError
-        lives_for_s = float(document.get("expires_in") or 0.0)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        expires_at_s = time.time() + float(document["expires_in"]) if "expires_in" in document else _end_of_jwt(value)
+    except (ValueError, KeyError, TypeError):
         raise ConfigError(
-            f"{url} answered, but not with a token (access_token in JSON): correct sasl.oauthbearer.token.endpoint.url"
+            f"{url} answered, but not with a token and its time (access_token and expires_in in JSON): correct "
+            "sasl.oauthbearer.token.endpoint.url"
         ) from None
-    return Token(value, time.time() + lives_for_s, extensions)
+    return Token(value, expires_at_s, extensions)
+
+
+def _end_of_jwt(token: str) -> float:
+    """Its own word, where the endpoint says nothing (`expires_in` is optional). Raises ValueError, KeyError, TypeError."""
+    _, payload, _ = token.split(".")
+    return float(json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["exp"])
 
 
 def extensions_of(text: str) -> dict[str, str]:

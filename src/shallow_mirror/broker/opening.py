@@ -17,7 +17,7 @@ from shallow_mirror.broker.tls_settings import TlsSettings
 from shallow_mirror.broker.tls_transport import TlsTransport
 from shallow_mirror.broker.transport import Transport
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import MirrorError, Retriable
+from shallow_mirror.errors import ConfigError, Retriable
 
 
 class ConnectionOpener:
@@ -36,7 +36,10 @@ class ConnectionOpener:
             return self._introduced(transport, address, deadline)
         except Retriable as error:
             transport.close()
-            raise self._explained(error, address, deadline) from error
+            explained = self._explained(error, address)
+            if explained is not None:
+                raise explained from error
+            raise
         except BaseException:
             transport.close()
             raise
@@ -69,13 +72,10 @@ class ConnectionOpener:
             return connection
         plain = Connection(transport, config.client_id, config.max_frame_bytes)
         check_versions(plain, deadline)
-        plain.explain_next(lambda error: self._explained(error, address, deadline))
+        plain.explain_next(lambda error: self._explained(error, address))
         return plain
 
-    def _explained(self, error: Retriable, address: tuple[str, int], deadline: Deadline) -> MirrorError:
-        """A listener of another security protocol hangs up without a word, as does a broker that goes away."""
+    def _explained(self, error: Retriable, address: tuple[str, int]) -> ConfigError | None:
+        """A listener of another security protocol hangs up without a word, as does a broker that goes away (None)."""
         has_hung_up = error.error_name in ("NETWORK_EXCEPTION", "PROTOCOL") and not isinstance(error.__cause__, TimeoutError)
-        if not has_hung_up:
-            return error
-        problem = listener_probe.problem(self._config, address, deadline.clock)
-        return error if problem is None else problem
+        return listener_probe.problem(self._config, address, self._clock) if has_hung_up else None

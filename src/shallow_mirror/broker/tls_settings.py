@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shallow_mirror.broker.client_config import ClientConfig
+from shallow_mirror.broker.client_config import ClientConfig, pem_text
 from shallow_mirror.errors import ConfigError
 
 
@@ -86,7 +86,7 @@ def trust(context: ssl.SSLContext, ca: _Pem | None) -> None:
 def _read_pem(config: ClientConfig, what: str) -> _Pem | None:
     location, pem = config.value(f"{what}.location"), config.value(f"{what}.pem")
     if pem:
-        return _Pem(f"{what}.pem", pem.replace("\\n", "\n"))
+        return _Pem(f"{what}.pem", pem_text(pem))
     if not location:
         return None
     try:
