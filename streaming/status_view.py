@@ -12,6 +12,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from shallow_mirror.checkpoints.group_positions import GroupSyncPass
+from shallow_mirror.checkpoints.problems import KnownProblem
 from shallow_mirror.streaming.open_transactions import OpenTransaction
 from shallow_mirror.streaming.status import MicroBatchStatus, PartitionStatus, RunStatus, StatusReport, total
 
@@ -68,7 +70,10 @@ def render(report: StatusReport) -> RenderableType:
             f"in quarantine: {report.quarantined_batches:,} batches, {report.quarantined_bytes:,} bytes "
             "(`shallow-mirror quarantine CONF list`)"
         )
+    if report.groups is not None:
+        lines.append(_groups_line(report.groups))
     lines += _open_lines(report.open_transactions, report.at_ms)
+    lines += _problem_lines(report.problems)
     parts: list[RenderableType] = [Text(line) for line in lines]
     if report.micro_batches:
         parts.append(_micro_batch_table(report.micro_batches))
@@ -95,12 +100,37 @@ def _lag_line(partitions: tuple[PartitionStatus, ...]) -> str:
     return f"{len(partitions)} partitions, lag {_number(offsets)} offsets, {_number(oldest_ms)} ms"
 
 
+def _groups_line(done: GroupSyncPass) -> str:
+    at = done.observed_at.isoformat(timespec="seconds")
+    if done.problem is not None:
+        return f"groups: could not be brought in step at {at}: {done.problem}"
+    in_place = done.in_place_count + done.committed_count
+    return (
+        f"groups: {done.group_count:,} at {at}: {in_place:,} of {done.partition_count:,} offsets in place at the target, "
+        f"{done.waiting_count:,} wait, {done.left_count:,} are left alone (`shallow-mirror groups CONF`)"
+    )
+
+
 def _open_lines(found: tuple[OpenTransaction, ...], at_ms: int) -> list[str]:
     if not found:
         return []
     shown = [f"  {one.sentence(at_ms)}" for one in found[:_OPEN_SHOWN]]
     more = [f"  and {len(found) - len(shown):,} more: --json has all"] if len(found) > len(shown) else []
     return ["transactions that are open at the source, whose end the mirror waits for:", *shown, *more]
+
+
+def _problem_lines(found: tuple[KnownProblem, ...]) -> list[str]:
+    if not found:
+        return []
+    lines = ["last problems:"]
+    for known in found:
+        one, since = known.problem, f", {known.occurrences:,} times since {_time(known.first_at_ms)}"
+        lines += [
+            f"  {_time(known.last_at_ms)} {one.kind.value} (run {known.run_epoch}{since if known.occurrences > 1 else ''}): "
+            f"{one}",
+            f"    remedy: {one.remedy}",
+        ]
+    return lines
 
 
 def _micro_batch_table(micro_batches: tuple[MicroBatchStatus, ...]) -> Table:

@@ -106,6 +106,14 @@ def parse_trigger(trigger: str) -> float:
     return float(match[1]) * _TRIGGER_UNITS_S[match[2]]
 
 
+def parse_interval(interval: str) -> float:
+    """Seconds, more than none."""
+    seconds = parse_trigger(interval)
+    if seconds <= 0:
+        raise ValueError(f"{interval!r} is no pause: give a duration such as '15 seconds'")
+    return seconds
+
+
 class _Group(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
 
@@ -172,6 +180,46 @@ class WriteSettings(_Group):
         return QuarantineLimits(batches=self.max_quarantined_batches, size_bytes=self.max_quarantined_bytes)
 
 
+def _sync(sync: object) -> object:
+    """YAML reads `off` as false."""
+    return "off" if sync is False else sync
+
+
+def parse_sync(sync: str) -> float | None:
+    """Seconds between two looks at the groups; None for "off"."""
+    return None if sync == "off" else parse_trigger(sync)
+
+
+class GroupSettings(_Group):
+    """Consumer groups. `sync`: how often a running mirror brings the target's in step."""
+
+    sync: Annotated[str, BeforeValidator(_sync), _checked(parse_sync)] = "off"
+    include: list[_Pattern] = Field(default=[".*"], min_length=1)
+    exclude: list[_Pattern] = []
+
+    @property
+    def sync_s(self) -> float | None:
+        return parse_sync(self.sync)
+
+    def is_included(self, group: str) -> bool:
+        if any(re.fullmatch(one, group) for one in self.exclude):
+            return False
+        return any(re.fullmatch(one, group) for one in self.include)
+
+
+class MetricsSettings(_Group):
+    """`port` None: none are served. `max_topics`: topics that have a lag of their own; the others are one."""
+
+    port: int | None = Field(default=None, ge=1, le=65535)
+    host: str = Field(default="127.0.0.1", min_length=1)
+    max_topics: int = Field(default=100, ge=0, le=10_000)
+    lag_interval: Annotated[str, _checked(parse_interval)] = "15 seconds"
+
+    @property
+    def lag_interval_s(self) -> float:
+        return parse_interval(self.lag_interval)
+
+
 class MirrorConfig(_Group):
     """All of it, picklable. `tables` and `checkpoint` are absolute once loaded; a schema is `catalog:<catalog>.<schema>`."""
 
@@ -181,6 +229,8 @@ class MirrorConfig(_Group):
     topics: TopicSettings
     read: ReadSettings = ReadSettings()
     write: WriteSettings = WriteSettings()
+    groups: GroupSettings = GroupSettings()
+    metrics: MetricsSettings = MetricsSettings()
     tables: Annotated[str, Field(min_length=1), BeforeValidator(_as_location), WithJsonSchema(_TABLES_IN_JSON_SCHEMA)]
     tables_writer: Literal["auto", "deltalake", "spark"] = "auto"
     checkpoint: str = ""
