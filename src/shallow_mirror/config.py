@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -322,10 +322,24 @@ def _client_problems(document: Mapping[str, Any]) -> list[str]:
         client = group.get("client") if isinstance(group, Mapping) else None
         if isinstance(client, Mapping) and all(isinstance(key, str) for key in client):
             try:
-                ClientConfig.from_properties(client, where=f"{side}.client")
+                made = ClientConfig.from_properties(client, where=f"{side}.client")
             except ConfigError as error:
                 problems += error.problems
+            else:
+                problems += [f"{side}.client.{problem}" for problem in _key_file_problems(made)]
     return problems
+
+
+def _key_file_problems(client: ClientConfig) -> Sequence[str]:
+    if not client.uses_tls:
+        return ()
+    from shallow_mirror.broker.tls_settings import TlsSettings
+
+    try:
+        TlsSettings.of(client).context()
+    except ConfigError as error:
+        return error.problems
+    return ()
 
 
 def _group_at(path: tuple[int | str, ...]) -> type[BaseModel] | None:
