@@ -144,7 +144,9 @@ class TargetTopics:
         self._target.forget_metadata()
         listed = self._target.metadata(names, deadline).topics
         problems = [
-            f"target topic {name}: {refusal(one.error_code)}" for name, one in listed.items() if is_forbidden(one.error_code)
+            f"target topic {name}: {refusal(one.error_code, 'Metadata', topic=name)}"
+            for name, one in listed.items()
+            if is_forbidden(one.error_code)
         ]
         if problems:
             raise ConfigError(problems)

@@ -34,6 +34,8 @@ from shallow_mirror.sinks.slot_names import transactional_ids
 from shallow_mirror.sinks.slot_task import Observer, observe_nothing
 from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.streaming import kafka_batches, loops, mirror_ranges, notes, planned_stream, planning, session
+from shallow_mirror.streaming.handed_references import hand_over
+from shallow_mirror.streaming.hidden_topics import refuse_hidden_topics
 from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import Planner
 from shallow_mirror.streaming.slot_jobs import job_template
@@ -148,6 +150,7 @@ class _Run:
                     delta_jars=delta_jars() if self.tables_writer == "spark" else (),
                 )
             session.check_session(spark)
+            hand_over(spark, (self.config.source.client, self.config.target.client))
             if self.tables_writer == "spark":
                 session.check_delta(spark, tables)
             self.map_writer = open_writer(tables, self.tables_writer, spark)
@@ -304,6 +307,7 @@ class _Run:
         loops.refuse_loops(self.config, (one.topic for one in starts), is_same_cluster=self._is_same_cluster)
         topics = sorted({one.topic for one in (*starts, *known) if self.config.topics.is_included(one.topic)})
         listed = {name: one for name, one in self.source.metadata(topics, deadline).topics.items() if one.error_code == 0}
+        refuse_hidden_topics(self.source, self.config.topics.include, listed, deadline)
         targets.prepare({name: len(topic.partitions) for name, topic in listed.items()}, deadline)
         rows = first_rows(targets, self.source, starts, deadline)
         if rows:

@@ -229,3 +229,25 @@ def test_secrets_are_not_in_problems() -> None:
 def test_values_are_frozen() -> None:
     with pytest.raises(ValueError):
         _loaded().write.slots = 3  # type: ignore[misc]
+
+
+def test_a_file_that_is_no_yaml_and_values_in_the_wrong_place_are_told_without_what_may_be_secret(tmp_path: Path) -> None:
+    path = tmp_path / "mirror.yaml"
+    path.write_text("mirror: m\nsource: {client: {sasl.password: 'hunter2}}\n")
+    with pytest.raises(ConfigError, match=r"is not YAML: found unexpected end of stream in line 3, column 1") as caught:
+        MirrorConfig.load(path)
+    assert "hunter2" not in str(caught.value)
+    for source in ([{"client": {"sasl.password": "hunter2"}}], {"alias": "a", "client": [{"sasl.password": "hunter2"}]}):
+        assert not any("hunter2" in problem for problem in _problems(source=source))
+
+
+def test_key_files_that_do_not_fit_are_told_with_the_side_whose_they_are(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    tls = {"bootstrap.servers": "h:1", "security.protocol": "ssl", "ssl.ca.location": str(tmp_path / "ca.pem")}
+    missing = tls | {"ssl.certificate.location": "/not/there", "ssl.key.location": "/nor/there"}
+    problems = _problems(source={"alias": "a", "client": tls}, target={"alias": "b", "client": missing})
+    assert problems == (
+        f"source.client.ssl.ca.location: {tmp_path}/ca.pem: holds no certificate in PEM format (-----BEGIN CERTIFICATE-----)",
+        "target.client.ssl.certificate.location: cannot read /not/there: No such file or directory",
+        "target.client.ssl.key.location: cannot read /nor/there: No such file or directory",
+    )

@@ -1,7 +1,7 @@
 """The mirror file: every setting of one mirror, checked as a whole. Runs on the driver, in the planner process and in the cli.
 
-A relative `tables` or `checkpoint` is relative to the folder of the mirror file. `${env:NAME}` and `${file:PATH}` in client
-properties stay as written here; whoever connects resolves them.
+A relative `tables` or `checkpoint` is relative to the folder of the mirror file. `${env:NAME}`, `${file:PATH}` and
+`${secret:scope/key}` in client properties stay as written here; whoever connects resolves them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -249,7 +249,7 @@ class MirrorConfig(_Group):
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read the mirror file {path}: {error}") from error
         except yaml.YAMLError as error:
-            raise ConfigError(f"{path} is not YAML: {error}") from error
+            raise ConfigError(f"{path} is not YAML: {_yaml_problem(error)}") from None
         return cls.from_document(document, folder=path.resolve().parent)
 
     @classmethod
@@ -289,6 +289,13 @@ class MirrorConfig(_Group):
         return cls.model_validate_json(text)
 
 
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    """Without the line itself, which may hold a secret."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or "it cannot be read"
+    return problem if mark is None else f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
+
+
 def _absolute(location: str, folder: Path) -> str:
     if location.startswith("file://"):
         location = location.removeprefix("file://")
@@ -315,10 +322,24 @@ def _client_problems(document: Mapping[str, Any]) -> list[str]:
         client = group.get("client") if isinstance(group, Mapping) else None
         if isinstance(client, Mapping) and all(isinstance(key, str) for key in client):
             try:
-                ClientConfig.from_properties(client, where=f"{side}.client")
+                made = ClientConfig.from_properties(client, where=f"{side}.client")
             except ConfigError as error:
                 problems += error.problems
+            else:
+                problems += [f"{side}.client.{problem}" for problem in _key_file_problems(made)]
     return problems
+
+
+def _key_file_problems(client: ClientConfig) -> Sequence[str]:
+    if not client.uses_tls:
+        return ()
+    from shallow_mirror.broker.tls_settings import TlsSettings
+
+    try:
+        TlsSettings.of(client).context()
+    except ConfigError as error:
+        return error.problems
+    return ()
 
 
 def _group_at(path: tuple[int | str, ...]) -> type[BaseModel] | None:
@@ -345,7 +366,7 @@ def _sentence(error: Any) -> str:
     message = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input ")
     if error["type"] == "value_error":
         return f"{where}: {message}"
-    shown = "" if "client" in path else f", not {error['input']!r}"
+    shown = "" if "client" in path or isinstance(error["input"], dict | list) else f", not {error['input']!r}"
     return f"{where}: {message}{shown}"
 
 

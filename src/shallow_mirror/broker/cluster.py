@@ -23,8 +23,8 @@ from shallow_mirror.broker.cluster_metadata import (
 from shallow_mirror.broker.connection import Connection
 from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name, refusal
 from shallow_mirror.broker.latest_offsets import LatestQuestion
-from shallow_mirror.broker.messages import LastAnswer, call, check_versions, request_class
-from shallow_mirror.broker.transport import Transport
+from shallow_mirror.broker.messages import LastAnswer, call, request_class
+from shallow_mirror.broker.opening import ConnectionOpener
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, Retriable
 from shallow_mirror.types import EpochEnd, IsolationLevel, TopicPartition
@@ -76,6 +76,7 @@ class Cluster:
         self._forget_everything()
 
     def _forget_everything(self) -> None:
+        self._opener = ConnectionOpener(self.config, clock=self._clock)
         self._connections: dict[tuple[object, str], Connection] = {}
         self._brokers: dict[int, tuple[str, int]] = {}
         self._unreachable_at: dict[tuple[str, int], float] = {}
@@ -109,13 +110,7 @@ class Cluster:
         known = self._connections.get((key, purpose))
         if known is not None and not known.is_closed:
             return known
-        setup = deadline.sooner(self.config.connection_setup_timeout_ms)
-        connection = Connection(Transport(*address, setup), self.config.client_id, self.config.max_frame_bytes)
-        try:
-            check_versions(connection, setup)
-        except BaseException:
-            connection.close()
-            raise
+        connection = self._opener.open(address, deadline.sooner(self.config.connection_setup_timeout_ms))
         self._connections[key, purpose] = connection
         return connection
 
@@ -199,7 +194,7 @@ class Cluster:
             refreshed = self._refresh(sorted(wanted | self._topics.keys()), deadline)
             for name in sorted(wanted & refreshed.topics.keys()):
                 if error_class(refreshed.topics[name].error_code) is ErrorClass.DEFINITE:
-                    self._raise_for(refreshed.topics[name].error_code, f"describing topic {name}")
+                    self._raise_for(refreshed.topics[name].error_code, f"describing topic {name}", "Metadata", topic=name)
         found = {}
         for place in places:
             topic = self._topics.get(place.topic)
@@ -242,7 +237,7 @@ class Cluster:
         self._own_process()
         if (kind, key) not in self._coordinators:
             answer = call(self.any_broker(deadline), "FindCoordinator", deadline, key=key, key_type=kind.value)
-            self._raise_for(answer.error_code, f"finding the coordinator of {key}")
+            self._raise_for(answer.error_code, f"finding the coordinator of {key}", "FindCoordinator", key=key)
             self._brokers[answer.node_id] = (answer.host, answer.port)
             self._coordinators[kind, key] = answer.node_id
         try:
@@ -334,7 +329,7 @@ class Cluster:
             for answered in answer.topics:
                 for one in answered.partitions:
                     place = TopicPartition(answered.name, one.partition_index)
-                    self._raise_for(one.error_code, f"listing the offset of {place}")
+                    self._raise_for(one.error_code, f"listing the offset of {place}", "ListOffsets", topic=place.topic)
                     found[place] = ListedOffset(one.offset, one.timestamp, one.leader_epoch)
         return _all_of(timestamps, found, api)
 
@@ -364,7 +359,8 @@ class Cluster:
             for answered in answer.topics:
                 for one in answered.partitions:
                     place = TopicPartition(answered.topic, one.partition)
-                    self._raise_for(one.error_code, f"asking for the leader epochs of {place}")
+                    what = f"asking for the leader epochs of {place}"
+                    self._raise_for(one.error_code, what, "OffsetForLeaderEpoch", topic=place.topic)
                     found[place] = EpochEnd(one.leader_epoch, one.end_offset)
         return _all_of(leader_epochs, found, "OffsetForLeaderEpoch")
 
@@ -390,7 +386,8 @@ class Cluster:
             for answered in answer.topics:
                 for one in answered.partitions:
                     place = TopicPartition(answered.name, one.partition_index)
-                    self._raise_for(one.error_code, f"describing the producers of {place}")
+                    what = f"describing the producers of {place}"
+                    self._raise_for(one.error_code, what, "DescribeProducers", topic=place.topic)
                     found[place] = tuple(
                         ProducerState(
                             state.producer_id, state.producer_epoch, state.current_txn_start_offset, state.last_timestamp
@@ -432,7 +429,8 @@ class Cluster:
             include_documentation=False,
         )
         for one in answer.results:
-            self._raise_for(one.error_code, f"reading the settings of {kind} {one.resource_name}")
+            what = f"reading the settings of {kind} {one.resource_name}"
+            self._raise_for(one.error_code, what, "DescribeConfigs", topic=one.resource_name)
         found = {
             one.resource_name: {setting.name: setting.value for setting in one.configs if setting.value is not None}
             for one in answer.results
@@ -445,12 +443,12 @@ class Cluster:
             grouped.setdefault(partition.leader, {}).setdefault(place.topic, []).append(place.partition)
         return grouped
 
-    def _raise_for(self, code: int, what: str) -> None:
+    def _raise_for(self, code: int, what: str, api: str, *, topic: str = "", key: str = "") -> None:
         """Retriable for what may pass, ConfigError for what a person must change; nothing for 0."""
         if code == 0:
             return
         if error_class(code) is ErrorClass.DEFINITE:
-            raise ConfigError(f"{what}: the broker answered {refusal(code)}")
+            raise ConfigError(f"{what}: the broker answered {refusal(code, api, topic=topic, key=key)}")
         raise Retriable(error_name(code), what)
 
 

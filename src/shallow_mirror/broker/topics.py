@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from shallow_mirror.broker.client_config import ClientConfig
+from shallow_mirror.broker.error_codes import is_forbidden, refusal
 from shallow_mirror.errors import ConfigError, Retriable
 
 _TOPIC_ALREADY_EXISTS = 36
 _INVALID_PARTITIONS = 37
+_NOT_LET_IN = {KafkaError._AUTHENTICATION, KafkaError._SSL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ def ensure_topics(client: ClientConfig, specs: Sequence[TopicSpec], *, timeout_s
         operation_timeout=timeout_s,
         request_timeout=timeout_s,
     )
-    _require_done(futures, "created", {_TOPIC_ALREADY_EXISTS}, timeout_s)
+    _require_done(futures, "CreateTopics", "created", {_TOPIC_ALREADY_EXISTS}, timeout_s)
 
 
 def add_partitions(client: ClientConfig, partitions: Mapping[str, int], *, timeout_s: float) -> None:
@@ -50,10 +52,10 @@ def add_partitions(client: ClientConfig, partitions: Mapping[str, int], *, timeo
         operation_timeout=timeout_s,
         request_timeout=timeout_s,
     )
-    _require_done(futures, "given more partitions", {_INVALID_PARTITIONS}, timeout_s)
+    _require_done(futures, "CreatePartitions", "given more partitions", {_INVALID_PARTITIONS}, timeout_s)
 
 
-def _require_done(futures: Mapping[str, Future[None]], what: str, passing: Set[int], timeout_s: float) -> None:
+def _require_done(futures: Mapping[str, Future[None]], api: str, what: str, passing: Set[int], timeout_s: float) -> None:
     problems = []
     for name, future in futures.items():
         try:
@@ -62,9 +64,12 @@ def _require_done(futures: Mapping[str, Future[None]], what: str, passing: Set[i
             failure = error.args[0]
             if failure.code() in passing:
                 continue
+            if failure.code() in _NOT_LET_IN:
+                raise ConfigError(f"target topic {name} was not {what}: {failure.str()}") from error
             if failure.retriable() or failure.code() < 0:
                 raise Retriable(failure.name(), f"target topic {name} was not {what}: {failure.str()}") from error
-            problems.append(f"target topic {name} cannot be {what}: {failure.str()}")
+            reason = refusal(failure.code(), api, topic=name) if is_forbidden(failure.code()) else failure.str()
+            problems.append(f"target topic {name} cannot be {what}: {reason}")
         except TimeoutError as error:  # the client itself is late
             raise Retriable("REQUEST_TIMED_OUT", f"target topic {name} was not {what} within {timeout_s:.0f} s") from error
     if problems:

@@ -36,6 +36,7 @@ from shallow_mirror.preflight.sampling import OnProgress, TopicSampler, ignore_p
 from shallow_mirror.preflight.targets import TargetCluster, TargetPlan, TargetPlans
 from shallow_mirror.sinks.slot_names import transactional_ids
 from shallow_mirror.streaming import loops
+from shallow_mirror.streaming.hidden_topics import hidden_topics
 from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import LogEnds, Planner
 from shallow_mirror.types import SourcePartition, TargetPartition
@@ -153,6 +154,8 @@ class _Preflight:
     def _partition_counts(self, listing: LogEnds) -> dict[str, int]:
         """By source topic."""
         names = sorted(listing.topic_ids)
+        hidden = hidden_topics(self._source, self._config.topics.include, names, self._deadline())
+        self._findings += [Finding(Level.STOPS, f"source topic {name}", what) for name, what in hidden.items()]
         if not names:
             what = "no topic matches topics.include: the mirror would wait for one"
             self._findings.append(Finding(Level.DOUBT, f"cluster {self._config.source.alias}", what))
