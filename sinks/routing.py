@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
 
@@ -12,12 +13,19 @@ MAX_TOPIC_NAME_LENGTH = 249
 _LEGAL_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _FIELDS = frozenset({"topic", "source"})
 
+_T = TypeVar("_T")
+
 
 def is_included(topic: str, include: Sequence[str], exclude: Sequence[str], *, is_internal: bool = False) -> bool:
     """Patterns match whole names; an exclusion wins; internal topics never match, whatever the patterns say."""
     if is_internal or topic in INTERNAL_TOPICS:
         return False
     return any(re.fullmatch(one, topic) for one in include) and not any(re.fullmatch(one, topic) for one in exclude)
+
+
+def first_match(topic: str, rules: Iterable[tuple[str, _T]]) -> _T | None:
+    """What the first pattern says that matches the whole name."""
+    return next((value for pattern, value in rules if re.fullmatch(pattern, topic)), None)
 
 
 def template_problem(template: str) -> str | None:

@@ -25,6 +25,12 @@ def without_own_targets(config: MirrorConfig, *, is_same_cluster: bool) -> Mirro
     return config.model_copy(update={"topics": topics.model_copy(update={"exclude": [*topics.exclude, own]})})
 
 
+def target_of(config: MirrorConfig, topic: str) -> str:
+    """Name of the target topic, also of one that appears while the mirror runs. Raises ConfigError where there can be none."""
+    refuse_loops(config, [topic], is_same_cluster=False)
+    return routing.target_topic_name(config.topics.target_name, config.source.alias, topic)
+
+
 def refuse_loops(config: MirrorConfig, topics: Iterable[str], *, is_same_cluster: bool) -> None:
     """Raises ConfigError with every reason not to mirror `topics` as the mirror file says."""
     problems = routing.problems(

@@ -15,6 +15,7 @@ from pyspark.errors import StreamingQueryException
 
 from shallow_mirror import __version__
 from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.checkpoints.controls import open_controls
 from shallow_mirror.checkpoints.observation_stores import open_store
 from shallow_mirror.checkpoints.observations import MicroBatchObservation, Observations
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
@@ -25,7 +26,6 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLoss, MirrorError, OutcomeUnknown, Retriable, TopicCreatedAgain
 from shallow_mirror.local_kafka.jars import delta_jars
-from shallow_mirror.sinks import routing
 from shallow_mirror.sinks.evidence import refuse_used_ids
 from shallow_mirror.sinks.lingering import LingeringStep
 from shallow_mirror.sinks.lost_processes import lost_jvm_told, lost_worker
@@ -34,11 +34,13 @@ from shallow_mirror.sinks.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.slot_names import transactional_ids
 from shallow_mirror.sinks.slot_task import Observer, observe_nothing
 from shallow_mirror.sinks.target_topics import TargetTopics
-from shallow_mirror.streaming import kafka_batches, loops, mirror_ranges, notes, planned_stream, planning, session
+from shallow_mirror.streaming import kafka_batches, loops, mirror_ranges, notes, planned_stream, planning, scratch, session
+from shallow_mirror.streaming.flow_control import CopiedBytes
 from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import Planner
 from shallow_mirror.streaming.slot_jobs import job_template
 from shallow_mirror.streaming.told_errors import told_error
+from shallow_mirror.streaming.topic_watch import TopicWatch
 from shallow_mirror.types import SegmentKind
 
 _log = logging.getLogger(__name__)
@@ -127,6 +129,8 @@ class _Run:
         self.identity = RunIdentity.of_this_process()
         self.source, self.target = Cluster(config.source.client), Cluster(config.target.client)
         self.owner: OffsetMapOwner | None = None
+        self.has_begun = False
+        self.copied = CopiedBytes(config.topics.bytes_per_second)
         self._told: str | None = None
 
     def start_and_supervise(self, spark: Any, own_session: bool) -> None:
@@ -261,8 +265,9 @@ class _Run:
             self.target,
             config.target.client,
             mirrored={one.topic: position.target for one, position in owner.positions().items()},
-            route=lambda topic: routing.target_topic_name(config.topics.target_name, config.source.alias, topic),
+            route=lambda topic: loops.target_of(config, topic),
             create=config.topics.create,
+            copies_configs=config.topics.configs != "off",
             replication_factor=config.topics.replication_factor,
             isolation=config.read.isolation_level,
             log_append_time=config.read.log_append_time,
@@ -282,9 +287,12 @@ class _Run:
             quarantine=open_quarantine(config.tables, self.tables_writer, spark),
         )
         initial = {one: at.offset for one, at in owner.positions().items() if topic_ids.get(one.topic) == one.topic_id}
-        options = planned_stream.options_of_mirror(config, owner.map_id, initial=initial)
+        paused_path = scratch.scratch_folder() / f"paused-{self.identity.run_id}.json"
+        options = planned_stream.options_of_mirror(config, owner.map_id, initial=initial, paused_path=paused_path)
+        controls = open_controls(config.tables, self.tables_writer, spark)
         try:
-            self._run_query(spark, sink, options)
+            with TopicWatch(config, targets, {one.topic for one in owner.positions()}, controls, paused_path):
+                self._run_query(spark, sink, options)
         except TopicCreatedAgain as again:
             if not self._goes_on_after_data_loss:
                 raise
@@ -303,7 +311,7 @@ class _Run:
         deadline = self._deadline()
         known = owner.positions()
         planner = Planner(PlanSettings.of_mirror(self.config), self.source)
-        starts = planner.start_offsets(known, deadline)
+        starts = planner.start_offsets(known, deadline, is_start=not self.has_begun)
         loops.refuse_loops(self.config, (one.topic for one in starts), is_same_cluster=self._is_same_cluster)
         topics = sorted({one.topic for one in (*starts, *known) if self.config.topics.is_included(one.topic)})
         listed = {name: one for name, one in self.source.metadata(topics, deadline).topics.items() if one.error_code == 0}
@@ -313,6 +321,7 @@ class _Run:
             owner.next_decision()
             owner.decide(rows, highest_slot=-1)
             owner.settle()
+        self.has_begun = True
         return {name: topic.topic_id for name, topic in listed.items()}
 
     def _run_query(self, spark: Any, sink: MicroBatchSink, options: Mapping[str, str]) -> None:
@@ -371,7 +380,9 @@ class _Run:
         self.observations.micro_batch(observed)
         self.owner.compact_if_due()
         seconds = report.duration_ms[TOTAL] / 1000
-        notes.write_measured(notes.measured_path(self.config.checkpoint), planning.measure(segments, seconds))
+        self.copied.add(segments)
+        measured = planning.measure(segments, seconds, self.copied.totals)
+        notes.write_measured(notes.measured_path(self.config.checkpoint), measured)
         _log.info(
             "micro-batch %d: %d records, %d batches, %.1f MB in %.2f s; dropped %s",
             report.micro_batch,

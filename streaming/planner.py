@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -73,27 +74,99 @@ class _Partitions:
 class Planner:
     """Questions to the source cluster. Raises Retriable when it does not answer until the deadline."""
 
-    def __init__(self, settings: PlanSettings, cluster: Cluster) -> None:
-        self._settings, self._cluster = settings, cluster
+    def __init__(self, settings: PlanSettings, cluster: Cluster, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings, self._cluster, self._clock = settings, cluster, clock
         self._listed: tuple[object, _Partitions] | None = None
+        self._asked: tuple[str, ...] | None = None
+        self._discovered_at: float | None = None
 
     def log_ends(self, deadline: Deadline) -> LogEnds:
-        """What the cluster lists is looked at again only when it has changed."""
-        listed = self._cluster.metadata(None, deadline)
+        """What the cluster lists is looked at again only when it has changed.
+
+        All topics are listed once in `discovery_s`; in between only those that were included so far, where that is less.
+        """
+        names = self._names()
+        listed = self._cluster.metadata(names, deadline)
+        if names is None:
+            self._discovered_at = self._clock()
         if self._listed is None or self._listed[0] is not listed:
             self._listed = listed, _Partitions.of(self._included(listed.topics))
+            if names is None:
+                self._ask_for(self._listed[1].topic_ids, len(listed.topics))
         known = self._listed[1]
         found = self._cluster.latest_offsets(known.places, self._settings.isolation, deadline) if known.places else {}
         ends = dict(zip(known.leader_epochs, map(found.__getitem__, known.places), strict=True))
         return LogEnds(ends=ends, leader_epochs=known.leader_epochs, topic_ids=known.topic_ids)
 
-    def start_offsets(self, known: Mapping[SourcePartition, Positioned], deadline: Deadline) -> dict[SourcePartition, int]:
-        """Where partitions that `known` lacks begin: the configured start, moved down to a batch's base offset, while
-        nothing is known yet; the log start otherwise. Raises DataLoss when a known topic was created again."""
+    def _names(self) -> tuple[str, ...] | None:
+        is_due = self._discovered_at is None or self._clock() - self._discovered_at >= self._settings.discovery_s
+        return None if is_due else self._asked
+
+    def _ask_for(self, included: Iterable[str], count: int) -> None:
+        """A topic is asked for to the end: a broker that has only just started may leave it out of its list once."""
+        names = tuple(sorted({*included, *(self._asked or ())}))
+        if names != self._asked:
+            self._asked = names if len(names) * 2 < count else None
+
+    def start_offsets(
+        self, known: Mapping[SourcePartition, Positioned], deadline: Deadline, *, is_start: bool = True
+    ) -> dict[SourcePartition, int]:
+        """Where partitions that `known` lacks begin: those of topics of which nothing is known by `topics.start`, and while
+        nothing is known at all by the configured start, moved down to a batch's base offset; all others at their log start.
+
+        `is_start`: of the mirror; while it runs, what appears begins at its log start. Raises DataLoss when a known topic was
+        created again, ConfigError.
+        """
         listing = self.log_ends(deadline)
         if not self._settings.goes_on_after_data_loss:
             planning.require_same_topics({one: position.offset for one, position in known.items()}, listing.topic_ids)
-        return self.starts_of([one for one in listing.ends if one not in known], listing, deadline, is_first_run=not known)
+        unknown = [one for one in listing.ends if one not in known]
+        starts = self._starts_by_rule(unknown, {one.topic for one in known}, listing, deadline) if is_start else {}
+        rest = [one for one in unknown if one not in starts]
+        return starts | self.starts_of(rest, listing, deadline, is_first_run=not known)
+
+    def _starts_by_rule(
+        self, sources: Iterable[SourcePartition], known: Collection[str], listing: LogEnds, deadline: Deadline
+    ) -> dict[SourcePartition, int]:
+        """`known`: topics that keep their positions, and begin with new partitions at the log start."""
+        rules = [(number, pattern) for number, (pattern, _) in enumerate(self._settings.start_rules)]
+        chosen: dict[int, list[SourcePartition]] = {}
+        matched = {topic: routing.first_match(topic, ((one, at) for at, one in rules)) for topic in listing.topic_ids}
+        for one in sources:
+            number = matched[one.topic]
+            if number is not None and one.topic not in known:
+                chosen.setdefault(number, []).append(one)
+        starts: dict[SourcePartition, int] = {}
+        for number, members in sorted(chosen.items()):
+            pattern, rule = self._settings.start_rules[number]
+            if isinstance(rule, int):
+                starts |= self._starts_at(rule, members, listing, deadline)
+            else:
+                starts |= self._explicit_starts(pattern, rule, members, listing, deadline)
+        return starts
+
+    def _explicit_starts(
+        self, pattern: str, offsets: Mapping[int, int], sources: Sequence[SourcePartition], listing: LogEnds, deadline: Deadline
+    ) -> dict[SourcePartition, int]:
+        """Raises ConfigError with every partition without an offset, and every offset that its partition does not have."""
+        first, problems = self._list(sources, EARLIEST_TIMESTAMP, deadline), []
+        for one in sources:
+            place, offset = one.topic_partition, offsets.get(one.partition)
+            if offset is None:
+                problems.append(f"topics.start: {pattern}: partition {place} has no offset there: add it")
+            elif not first[one] <= offset <= listing.ends[one]:
+                problems.append(
+                    f"topics.start: {pattern}: offset {offset} of {place}: the source has {first[one]} to {listing.ends[one]}"
+                )
+        for topic in sorted({one.topic for one in sources}):
+            partitions = {one.partition for one in sources if one.topic == topic}
+            problems += [
+                f"topics.start: {pattern}: {topic} has no partition {number}, or it has no leader"
+                for number in sorted(offsets.keys() - partitions)
+            ]
+        if problems:
+            raise ConfigError(problems)
+        return self._moved_down({one: offsets[one.partition] for one in sources}, listing, deadline)
 
     def starts_of(
         self, sources: Iterable[SourcePartition], listing: LogEnds, deadline: Deadline, *, is_first_run: bool
@@ -103,7 +176,11 @@ class Planner:
             return self._list(chosen, EARLIEST_TIMESTAMP, deadline)
         if self._settings.start_offsets:
             return self._given_starts(chosen, listing, deadline)
-        timestamp = self._settings.start_timestamp_ms
+        return self._starts_at(self._settings.start_timestamp_ms, chosen, listing, deadline)
+
+    def _starts_at(
+        self, timestamp: int, chosen: Sequence[SourcePartition], listing: LogEnds, deadline: Deadline
+    ) -> dict[SourcePartition, int]:
         if timestamp == LATEST_TIMESTAMP:
             return {one: listing.ends[one] for one in chosen}
         listed = self._list(chosen, timestamp, deadline)

@@ -40,7 +40,7 @@ def document(source: str, target: str, include: Sequence[str], /, **groups: Any)
         "mirror": f"m-{mirror}",
         "source": {"alias": "east", "client": {"bootstrap.servers": source}},
         "target": {"alias": "west", "client": {"bootstrap.servers": target}},
-        "topics": {"include": list(include)},
+        "topics": {"include": list(include), "discovery": "0 seconds"},
         "write": {"transaction_timeout_ms": 60_000},
         "tables": "tables",
         "trigger": "0 seconds",

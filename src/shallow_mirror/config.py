@@ -30,12 +30,15 @@ DEFAULT_REQUEST_BYTES = 64 << 10
 EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = -2, -1
 """ListOffsets timestamps."""
 
-_TRIGGER = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|ms|s)s?")
-_TRIGGER_UNITS_S = {"millisecond": 0.001, "ms": 0.001, "second": 1.0, "s": 1.0, "minute": 60.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|ms|s)s?")
+_DURATION_UNITS_S = {"millisecond": 0.001, "ms": 0.001, "second": 1.0, "s": 1.0, "minute": 60.0}
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _SCHEMA = re.compile(r"[^\s.`]+\.[^\s.`]+")
 
 T = TypeVar("T")
+
+StartRule = int | Mapping[int, int]
+"""A ListOffsets timestamp, or an offset by partition."""
 
 
 def _checked(parse: Callable[[T], object]) -> AfterValidator:
@@ -98,12 +101,22 @@ def parse_start(start: str) -> int:
     return int(at.timestamp() * 1000)
 
 
-def parse_trigger(trigger: str) -> float:
+def parse_duration(text: str) -> float:
     """Seconds of "2 seconds", "500 ms", "1 minute"."""
-    match = _TRIGGER.fullmatch(trigger.strip().lower())
+    match = _DURATION.fullmatch(text.strip().lower())
     if match is None:
-        raise ValueError(f"{trigger!r} is not a duration such as '2 seconds', '500 ms' or '1 minute'")
-    return float(match[1]) * _TRIGGER_UNITS_S[match[2]]
+        raise ValueError(f"{text!r} is not a duration such as '2 seconds', '500 ms' or '1 minute'")
+    return float(match[1]) * _DURATION_UNITS_S[match[2]]
+
+
+def _topic_start(start: object) -> None:
+    """A start as of `read.start`, or an offset by partition."""
+    if isinstance(start, str):
+        parse_start(start)
+    elif isinstance(start, Mapping) and any(partition < 0 or offset < 0 for partition, offset in start.items()):
+        raise ValueError(f"{dict(start)}: partitions and offsets are not negative")
+    elif not start:
+        raise ValueError("names no partition: write {0: 1200, 1: 3400}, or earliest, latest or an ISO-8601 time")
 
 
 class _Group(BaseModel):
@@ -114,6 +127,10 @@ _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=120)]
 _Pattern = Annotated[str, _checked(_regular_expression)]
 _IsolationLevel = Annotated[IsolationLevel, Field(strict=False)]
 _LogAppendTime = Annotated[LogAppendTimePolicy, Field(strict=False)]
+
+
+_TopicStart = Annotated[str | dict[int, int], BeforeValidator(_as_text), _checked(_topic_start)]
+_BytesPerSecond = Annotated[int, Field(ge=1 << 10, le=1 << 40)]
 
 
 class ClusterSettings(_Group):
@@ -132,6 +149,19 @@ class TopicSettings(_Group):
     target_name: Annotated[str, _checked(_target_name)] = "{topic}"
     create: bool = True
     replication_factor: int | None = Field(default=None, ge=1, le=32767)
+    configs: Literal["create", "sync", "off"] = "create"
+    discovery: Annotated[str, _checked(parse_duration)] = "30 seconds"
+    start: dict[_Pattern, _TopicStart] = {}
+    bytes_per_second: dict[_Pattern, _BytesPerSecond] = {}
+
+    @property
+    def start_rules(self) -> tuple[tuple[str, StartRule], ...]:
+        """Patterns and what they begin with, in the order of the file."""
+        return tuple((one, parse_start(start) if isinstance(start, str) else start) for one, start in self.start.items())
+
+    @property
+    def discovery_s(self) -> float:
+        return parse_duration(self.discovery)
 
     def is_included(self, topic: str) -> bool:
         return routing.is_included(topic, self.include, self.exclude)
@@ -159,6 +189,7 @@ class WriteSettings(_Group):
     transaction_timeout_ms: int = Field(default=300_000, ge=10_000, le=900_000)
     in_flight_requests: int = Field(default=5, ge=1, le=16)
     in_flight_bytes: int = Field(default=4 << 20, ge=64 << 10, le=1 << 30)
+    bytes_per_second: _BytesPerSecond | None = None
     coalesce_bytes: int | None = Field(default=None, ge=1 << 10, le=64 << 20)
     on_refused: Literal["stop", "quarantine"] = "stop"
     max_quarantined_batches: int = Field(default=100, ge=1, le=1_000_000)
@@ -184,11 +215,11 @@ class MirrorConfig(_Group):
     tables: Annotated[str, Field(min_length=1), BeforeValidator(_as_location), WithJsonSchema(_TABLES_IN_JSON_SCHEMA)]
     tables_writer: Literal["auto", "deltalake", "spark"] = "auto"
     checkpoint: str = ""
-    trigger: Annotated[str, _checked(parse_trigger)] = "2 seconds"
+    trigger: Annotated[str, _checked(parse_duration)] = "2 seconds"
 
     @property
     def trigger_s(self) -> float:
-        return parse_trigger(self.trigger)
+        return parse_duration(self.trigger)
 
     @classmethod
     def load(cls, path: str | Path) -> MirrorConfig:
