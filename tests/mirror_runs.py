@@ -176,6 +176,11 @@ def set_topic(bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:
     client.incremental_alter_configs([resource])[resource].result(30)
 
 
+def topic_settings(bootstrap: str, topic: str) -> dict[str, str]:
+    client, resource = admin(bootstrap), ConfigResource(ConfigResource.Type.TOPIC, topic)
+    return {name: one.value for name, one in client.describe_configs([resource])[resource].result(30).items()}
+
+
 def add_partitions(bootstrap: str, topic: str, partitions: int) -> None:
     client = admin(bootstrap)
     client.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)

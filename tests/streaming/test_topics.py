@@ -1,0 +1,116 @@
+"""Topics that come, grow, change and go under a running mirror, on real clusters."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from tests import mirror_runs as runs
+from tests.mirror_runs import Running, catch_up, config, create_topic, read_values, write
+
+from shallow_mirror import audit
+from shallow_mirror.checkpoints.controls import open_controls
+from shallow_mirror.streaming import notes
+from shallow_mirror.streaming.status import gather_status
+
+pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(400)]
+
+
+@contextmanager
+def load(bootstrap: str, topic: str, partitions: int) -> Iterator[None]:
+    """Records to all of its partitions until the block ends."""
+    producer, over = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "linger.ms": 20}), threading.Event()
+
+    def produce() -> None:
+        number = 0
+        while not over.wait(0.005):
+            producer.produce(topic, f"{number}", partition=number % partitions)
+            number += 1
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        assert producer.flush(60) == 0
+
+
+def test_topics_that_come_grow_and_change_under_load_are_followed_from_their_first_offset(
+    two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, target, topic = two_clusters.source.bootstrap, two_clusters.target.bootstrap, topic_name
+    later, gone = f"{topic}.later", f"{topic}.gone"
+    create_topic(source, topic, 2, {"retention.ms": "86400000"})
+    create_topic(source, gone)
+    write(source, topic, ["before"])
+    write(source, gone, ["kept"])
+    topics = {"configs": "sync", "discovery": "1 second", "start": {gone: "earliest"}}
+    settings = config(tmp_path, source, target, [f"{topic}.*"], topics=topics, read={"start": "latest"})
+    with Running(settings, spark) as mirror, load(source, topic, 2):
+        mirror.wait_for("the first copies", lambda: runs.positions(settings).get((topic, 1), 0) > 20)
+        create_topic(source, later, 3)
+        runs.add_partitions(source, topic, 6)
+        runs.wait_for("the new partitions", lambda: runs.topics_of(source)[topic] == 6)
+        for partition in range(2, 6):
+            write(source, topic, [f"grown {partition}"], partition)
+        write(source, later, ["new"], 2)
+        mirror.wait_for("what came", lambda: [runs.positions(settings).get(one) for one in ((topic, 5), (later, 2))] == [1, 1])
+        runs.set_topic(source, topic, {"retention.ms": "172800000", "max.message.bytes": "2000000"})
+        runs.delete_topic(source, gone)
+        mirror.wait_for(
+            "the settings",
+            lambda: (
+                [runs.topic_settings(target, topic)[name] for name in ("retention.ms", "max.message.bytes")]
+                == ["172800000", "2000000"]
+            ),
+        )
+
+        def told() -> bool:
+            note = notes.read_topics(notes.topics_path(settings.checkpoint))
+            return note is not None and note.gone == (gone,)
+
+        mirror.wait_for("word of the deleted topic", told)
+        assert gather_status(settings).gone_topics == (gone,)
+    assert runs.is_settled(settings)
+    assert f"source topic {gone} is gone: what was copied of it stays on the target" in caplog.text
+    assert read_values(target, gone) == ["kept"]
+    assert [read_values(target, topic, partition) for partition in range(2, 6)] == [[f"grown {n}"] for n in range(2, 6)]
+    assert read_values(target, later, 2) == ["new"]
+    catch_up(settings, spark)
+    report = audit.verify(settings, topics=[topic, later])
+    assert report.is_equal, report.sentences()
+
+
+def test_paused_topics_wait_while_others_go_on_and_a_deleted_one_does_not_hold_up_a_start(
+    two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any, crash_points: None
+) -> None:
+    source, target, topic = two_clusters.source.bootstrap, two_clusters.target.bootstrap, topic_name
+    other, gone = f"{topic}.other", f"{topic}.gone"
+    for one in (topic, other, gone):
+        create_topic(source, one)
+        write(source, one, ["first"])
+    settings = config(tmp_path, source, target, [f"{topic}.*"])
+    with pytest.raises(runs.Crash):
+        catch_up(settings, spark, runs.CrashAt("TakeDecision"))
+    runs.delete_topic(source, gone)
+    catch_up(settings, spark)
+    assert [read_values(target, one) for one in (topic, other, gone)] == [["first"], ["first"], []]
+    controls = open_controls(settings.tables, "deltalake", None)
+    controls.add("pause", [topic])
+    with Running(settings, spark) as mirror:
+        write(source, topic, ["second"])
+        write(source, other, ["second"])
+        mirror.wait_for("the other topic", lambda: runs.positions(settings)[other, 0] == 2)
+        assert runs.positions(settings)[topic, 0] == 1
+        status = gather_status(settings)
+        assert [one.topic for one in status.paused_topics] == [topic]
+        controls.add("resume", [topic])
+        mirror.wait_for("the paused topic", lambda: runs.positions(settings)[topic, 0] == 2)
+    assert gather_status(settings).paused_topics == ()
