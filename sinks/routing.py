@@ -47,6 +47,10 @@ def template_problem(template: str) -> str | None:
     return None
 
 
+def names_source(template: str) -> bool:
+    return any(field == "source" for _, field, _, _ in string.Formatter().parse(template))
+
+
 def target_topic_name(template: str, source_alias: str, topic: str) -> str:
     return template.format(topic=topic, source=source_alias)
 
@@ -87,12 +91,21 @@ def problems(topics: Iterable[str], *, template: str, source_alias: str, is_same
         if target in source_of:
             found.append(f"source topics {source_of[target]} and {topic} would both be written to target topic {target}")
         source_of.setdefault(target, topic)
-        if target in INTERNAL_TOPICS:
-            found.append(f"source topic {topic} would be written to the internal topic {target}")
-        if len(target) > MAX_TOPIC_NAME_LENGTH:
-            found.append(
-                f"target topic name {target} (for {topic}) has {len(target)} characters, brokers allow {MAX_TOPIC_NAME_LENGTH}"
-            )
+        found += name_problems(topic, target)
+    return found
+
+
+def name_problems(topic: str, target: str) -> list[str]:
+    """Why no topic of a mirror may be called `target`."""
+    found = []
+    if target in INTERNAL_TOPICS:
+        found.append(f"source topic {topic} would be written to the internal topic {target}")
+    if not _LEGAL_TOPIC_NAME.fullmatch(target):
+        found.append(f"target topic name {target!r} (for {topic}): topic names hold letters, digits, '.', '_' and '-' only")
+    if len(target) > MAX_TOPIC_NAME_LENGTH:
+        found.append(
+            f"target topic name {target} (for {topic}) has {len(target)} characters, brokers allow {MAX_TOPIC_NAME_LENGTH}"
+        )
     return found
 
 

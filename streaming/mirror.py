@@ -34,8 +34,9 @@ from shallow_mirror.sinks.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.slot_names import transactional_ids
 from shallow_mirror.sinks.slot_task import Observer, observe_nothing
 from shallow_mirror.sinks.target_topics import TargetTopics
-from shallow_mirror.streaming import kafka_batches, loops, mirror_ranges, notes, planned_stream, planning, scratch, session
+from shallow_mirror.streaming import kafka_batches, mirror_ranges, notes, planned_stream, planning, scratch, session
 from shallow_mirror.streaming.flow_control import CopiedBytes
+from shallow_mirror.streaming.loops import Loops, without_own_targets
 from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import Planner
 from shallow_mirror.streaming.slot_jobs import job_template
@@ -138,7 +139,8 @@ class _Run:
         try:
             self.source_cluster_id: str = self._patiently(f"source cluster {source}", lambda: self._id_of(self.source))
             self.target_cluster_id: str = self._patiently(f"target cluster {target}", lambda: self._id_of(self.target))
-            self.config = loops.without_own_targets(self.config, is_same_cluster=self._is_same_cluster)
+            self.config = without_own_targets(self.config, is_same_cluster=self.source_cluster_id == self.target_cluster_id)
+            self.loops = Loops(self.config, source_cluster_id=self.source_cluster_id, target_cluster_id=self.target_cluster_id)
             tables, setting = self.config.tables, self.config.tables_writer
             self.tables_writer = self._patiently("tables", lambda: choose_writer(tables, setting))
             if spark is None:
@@ -230,10 +232,6 @@ class _Run:
     def _id_of(self, cluster: Cluster) -> str:
         return cluster.cluster_id(self._deadline(REACH_ATTEMPT_MS))
 
-    @property
-    def _is_same_cluster(self) -> bool:
-        return self.source_cluster_id == self.target_cluster_id
-
     def _take_over(self) -> OffsetMapOwner:
         if self.owner is None:
             self.owner = OffsetMapOwner.take_over(
@@ -265,7 +263,7 @@ class _Run:
             self.target,
             config.target.client,
             mirrored={one.topic: position.target for one, position in owner.positions().items()},
-            route=lambda topic: loops.target_of(config, topic),
+            route=self.loops.target_of,
             create=config.topics.create,
             copies_configs=config.topics.configs != "off",
             replication_factor=config.topics.replication_factor,
@@ -291,7 +289,7 @@ class _Run:
         options = planned_stream.options_of_mirror(config, owner.map_id, initial=initial, paused_path=paused_path)
         controls = open_controls(config.tables, self.tables_writer, spark)
         try:
-            with TopicWatch(config, targets, {one.topic for one in owner.positions()}, controls, paused_path):
+            with TopicWatch(config, targets, {one.topic for one in owner.positions()}, controls, paused_path, self.loops):
                 self._run_query(spark, sink, options)
         except TopicCreatedAgain as again:
             if not self._goes_on_after_data_loss:
@@ -312,10 +310,15 @@ class _Run:
         known = owner.positions()
         planner = Planner(PlanSettings.of_mirror(self.config), self.source)
         starts = planner.start_offsets(known, deadline, is_start=not self.has_begun)
-        loops.refuse_loops(self.config, (one.topic for one in starts), is_same_cluster=self._is_same_cluster)
+        self.loops.read()
         topics = sorted({one.topic for one in (*starts, *known) if self.config.topics.is_included(one.topic)})
         listed = {name: one for name, one in self.source.metadata(topics, deadline).topics.items() if one.error_code == 0}
+        self.loops.refuse(listed)
         targets.prepare({name: len(topic.partitions) for name, topic in listed.items()}, deadline)
+        if targets.known:
+            self.loops.tell(min(one.target_topic for one in targets.known.values()))
+            self.loops.read()
+            self.loops.refuse(targets.known)
         rows = first_rows(targets, self.source, starts, deadline)
         if rows:
             owner.next_decision()

@@ -166,7 +166,7 @@ class Planner:
             ]
         if problems:
             raise ConfigError(problems)
-        return self._moved_down({one: offsets[one.partition] for one in sources}, listing, deadline)
+        return self.moved_down({one: offsets[one.partition] for one in sources}, listing, deadline)
 
     def starts_of(
         self, sources: Iterable[SourcePartition], listing: LogEnds, deadline: Deadline, *, is_first_run: bool
@@ -187,7 +187,7 @@ class Planner:
         if timestamp == EARLIEST_TIMESTAMP:
             return listed
         starts = {one: min(offset, listing.ends[one]) if offset >= 0 else listing.ends[one] for one, offset in listed.items()}
-        return self._moved_down(starts, listing, deadline)
+        return self.moved_down(starts, listing, deadline)
 
     def _given_starts(
         self, sources: Sequence[SourcePartition], listing: LogEnds, deadline: Deadline
@@ -206,7 +206,7 @@ class Planner:
             offset = given[one.topic_partition]
             starts[one] = listed[one] if offset == EARLIEST_TIMESTAMP else listing.ends[one] if offset < 0 else offset
         held = {one: start for one, start in starts.items() if start > listed[one]}  # who reads finds what was deleted
-        return starts | self._moved_down(held, listing, deadline)
+        return starts | self.moved_down(held, listing, deadline)
 
     def first_batches(
         self, starts: Offsets, listing: LogEnds, deadline: Deadline
@@ -255,7 +255,8 @@ class Planner:
             _log.info("sampled the batches of %d of %d partitions: %s", len(sampled), len(starts), error)
         return sampled
 
-    def _moved_down(self, starts: Offsets, listing: LogEnds, deadline: Deadline) -> dict[SourcePartition, int]:
+    def moved_down(self, starts: Offsets, listing: LogEnds, deadline: Deadline) -> dict[SourcePartition, int]:
+        """`starts`, where they lie inside a batch at its base offset: batches are never cut."""
         moved = dict(starts)
         for one, batch in self.first_batches(starts, listing, deadline):
             if batch.base_offset < starts[one]:
@@ -272,6 +273,9 @@ class Planner:
             for name, topic in listed.items()
             if topic.error_code == 0 and routing.is_included(name, rules.include, rules.exclude, is_internal=topic.is_internal)
         }
+
+    def log_starts(self, sources: Iterable[SourcePartition], deadline: Deadline) -> dict[SourcePartition, int]:
+        return self._list(sources, EARLIEST_TIMESTAMP, deadline)
 
     def _list(self, sources: Iterable[SourcePartition], timestamp: int, deadline: Deadline) -> dict[SourcePartition, int]:
         by_name: dict[TopicPartition, SourcePartition] = {one.topic_partition: one for one in sources}

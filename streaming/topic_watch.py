@@ -23,10 +23,12 @@ from shallow_mirror.errors import MirrorError
 from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.sinks.topic_following import ConfigFollower, gone_topics
 from shallow_mirror.streaming import notes
+from shallow_mirror.streaming.loops import Loops
 
 _log = logging.getLogger(__name__)
 
 CONTROLS_EVERY_S = 3.0
+NOTE_EVERY_S = 6 * 3600.0
 _LEAST_S = 1.0
 _LOOK_MS = 20_000.0
 
@@ -36,10 +38,17 @@ class TopicWatch:
     on seconds after the operator's command."""
 
     def __init__(
-        self, config: MirrorConfig, targets: TargetTopics, mirrored: Collection[str], controls: Controls, paused_path: Path
+        self,
+        config: MirrorConfig,
+        targets: TargetTopics,
+        mirrored: Collection[str],
+        controls: Controls,
+        paused_path: Path,
+        loops: Loops,
     ) -> None:
         self._config, self._targets, self._mirrored = config, targets, frozenset(mirrored)
-        self._controls, self._paused_path = controls, paused_path
+        self._controls, self._paused_path, self._loops = controls, paused_path, loops
+        self._told_at = time.monotonic()
         self._paused: frozenset[str] | None = None
         self._told: frozenset[str] = frozenset()
         self._stop = threading.Event()
@@ -60,6 +69,7 @@ class TopicWatch:
             follower = ConfigFollower(source, target, self._targets) if self._config.topics.configs == "sync" else None
             while not self._stop.wait(min(CONTROLS_EVERY_S, every_s)):
                 self._read_controls()
+                self._keep_note()
                 if time.monotonic() >= look_at:
                     self._look(source, follower)
                     look_at = time.monotonic() + every_s
@@ -78,6 +88,13 @@ class TopicWatch:
             _log.warning("topic %s is paused: nothing of it is planned from now on", topic)
         for topic in sorted(before - paused):
             _log.info("topic %s goes on", topic)
+
+    def _keep_note(self) -> None:
+        """`offsets.retention.minutes` of the target is a week by default."""
+        targets = [one.target_topic for one in list(self._targets.known.values())]
+        if targets and time.monotonic() - self._told_at > NOTE_EVERY_S:
+            self._loops.tell(min(targets))
+            self._told_at = time.monotonic()
 
     def _look(self, source: Cluster, follower: ConfigFollower | None) -> None:
         deadline = Deadline.after_ms(_LOOK_MS, lambda: math.inf if self._stop.is_set() else time.monotonic())

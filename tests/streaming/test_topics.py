@@ -13,8 +13,8 @@ from confluent_kafka import Producer
 from tests import mirror_runs as runs
 from tests.mirror_runs import Running, catch_up, config, create_topic, read_values, write
 
-from shallow_mirror import audit
-from shallow_mirror.checkpoints.controls import open_controls
+from shallow_mirror import audit, cli
+from shallow_mirror.errors import ConfigError
 from shallow_mirror.streaming import notes
 from shallow_mirror.streaming.status import gather_status
 
@@ -40,6 +40,12 @@ def load(bootstrap: str, topic: str, partitions: int) -> Iterator[None]:
         over.set()
         thread.join()
         assert producer.flush(60) == 0
+
+
+def _say(*words: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert ended.value.code == 0
 
 
 def test_topics_that_come_grow_and_change_under_load_are_followed_from_their_first_offset(
@@ -102,8 +108,8 @@ def test_paused_topics_wait_while_others_go_on_and_a_deleted_one_does_not_hold_u
     runs.delete_topic(source, gone)
     catch_up(settings, spark)
     assert [read_values(target, one) for one in (topic, other, gone)] == [["first"], ["first"], []]
-    controls = open_controls(settings.tables, "deltalake", None)
-    controls.add("pause", [topic])
+    conf = runs.conf_file(tmp_path, source, target, [f"{topic}.*"])
+    _say("pause", str(conf), topic)
     with Running(settings, spark) as mirror:
         write(source, topic, ["second"])
         write(source, other, ["second"])
@@ -111,6 +117,48 @@ def test_paused_topics_wait_while_others_go_on_and_a_deleted_one_does_not_hold_u
         assert runs.positions(settings)[topic, 0] == 1
         status = gather_status(settings)
         assert [one.topic for one in status.paused_topics] == [topic]
-        controls.add("resume", [topic])
+        _say("resume", str(conf), topic)
         mirror.wait_for("the paused topic", lambda: runs.positions(settings)[topic, 0] == 2)
     assert gather_status(settings).paused_topics == ()
+
+
+def test_two_mirrors_in_both_directions_are_safe_with_the_source_in_names_and_refused_without(
+    two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any
+) -> None:
+    east, west, topic = two_clusters.source.bootstrap, two_clusters.target.bootstrap, topic_name
+
+    def mirrors(name: str, template: str) -> list[Any]:
+        """Of the same topics in both directions, under every name that a copy of theirs may have."""
+        include, made = [rf"((east|west)\.)*{topic}\.{name}"], []
+        for number, (one, other, alias, other_alias) in enumerate(((east, west, "east", "west"), (west, east, "west", "east"))):
+            folder = tmp_path / f"{name}-{number}"
+            folder.mkdir()
+            sides = {"source": {"alias": alias}, "target": {"alias": other_alias}}
+            tables = {"tables": str(folder)}
+            made.append(config(folder, one, other, include, topics={"target_name": template}, **sides, **tables))
+        return made
+
+    safe, unsafe = f"{topic}.safe", f"{topic}.unsafe"
+    for cluster, place in ((east, "east"), (west, "west")):
+        create_topic(cluster, safe, 2)
+        write(cluster, safe, [place])
+    there, back = mirrors("safe", "{source}.{topic}")
+    with Running(there, spark) as first, Running(back, spark) as second:
+        first.wait_for("copies in the west", lambda: runs.positions(there).get((safe, 0)) == 1)
+        second.wait_for("copies in the east", lambda: runs.positions(back).get((safe, 0)) == 1)
+        write(east, safe, ["more"], 1)
+        first.wait_for("more copies in the west", lambda: runs.positions(there).get((safe, 1)) == 1)
+    for settings in (there, back):
+        catch_up(settings, spark)
+        assert audit.verify(settings).is_equal
+    for cluster, other in ((east, "west"), (west, "east")):
+        assert {name for name in runs.topics_of(cluster) if topic in name} == {safe, f"{other}.{safe}"}
+        assert read_values(cluster, f"{other}.{safe}") == [other]
+
+    create_topic(east, unsafe)
+    write(east, unsafe, ["a"])
+    there, back = mirrors("unsafe", "{topic}")
+    catch_up(there, spark)
+    with pytest.raises(ConfigError, match=f"source topic {unsafe} is the copy of {unsafe} that mirror {there.mirror} makes"):
+        catch_up(back, spark)
+    assert read_values(east, unsafe) == ["a"]
