@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from deltalake import DeltaTable
 from tests import mirror_runs as runs
 from tests.mirror_runs import Running, catch_up, config, create_topic, read_values, write
 
 from shallow_mirror import audit, cli
+from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.streaming import notes
 from shallow_mirror.streaming.status import gather_status
@@ -40,6 +42,11 @@ def load(bootstrap: str, topic: str, partitions: int) -> Iterator[None]:
         over.set()
         thread.join()
         assert producer.flush(60) == 0
+
+
+def _micro_batch_sizes(settings: MirrorConfig) -> list[int]:
+    rows = DeltaTable(f"{settings.tables}/micro_batches").to_pyarrow_table().to_pylist()
+    return [row["size_bytes"] for row in sorted(rows, key=lambda row: row["micro_batch"])]
 
 
 def _say(*words: str) -> None:
@@ -89,7 +96,12 @@ def test_topics_that_come_grow_and_change_under_load_are_followed_from_their_fir
     assert read_values(target, gone) == ["kept"]
     assert [read_values(target, topic, partition) for partition in range(2, 6)] == [[f"grown {n}"] for n in range(2, 6)]
     assert read_values(target, later, 2) == ["new"]
+    runs.add_partitions(source, topic, 7)
+    runs.wait_for("the seventh partition", lambda: runs.topics_of(source)[topic] == 7)
+    write(source, topic, ["seventh"], 6)
     catch_up(settings, spark)
+    assert read_values(target, topic, 6) == ["seventh"]
+    assert "before" not in read_values(target, topic)
     report = audit.verify(settings, topics=[topic, later])
     assert report.is_equal, report.sentences()
 
@@ -120,6 +132,16 @@ def test_paused_topics_wait_while_others_go_on_and_a_deleted_one_does_not_hold_u
         _say("resume", str(conf), topic)
         mirror.wait_for("the paused topic", lambda: runs.positions(settings)[topic, 0] == 2)
     assert gather_status(settings).paused_topics == ()
+
+    done = len(_micro_batch_sizes(settings))
+    for number in range(40):
+        write(source, topic, [f"{number:010}" * 1000])
+    limited = config(tmp_path, source, target, [f"{topic}.*"], write={"bytes_per_second": 100_000})
+    catch_up(limited, spark)
+    sizes = _micro_batch_sizes(settings)[done:]
+    assert sum(sizes) >= 400_000
+    assert max(sizes) <= 300_000
+    assert len(read_values(target, topic)) == 42
 
 
 def test_two_mirrors_in_both_directions_are_safe_with_the_source_in_names_and_refused_without(
