@@ -9,6 +9,8 @@ from typing import TypeVar
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
 
+INTERNAL_PREFIX = "__"
+
 MAX_TOPIC_NAME_LENGTH = 249
 _LEGAL_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _FIELDS = frozenset({"topic", "source"})
@@ -17,8 +19,9 @@ _T = TypeVar("_T")
 
 
 def is_included(topic: str, include: Sequence[str], exclude: Sequence[str], *, is_internal: bool = False) -> bool:
-    """Patterns match whole names; an exclusion wins; internal topics never match, whatever the patterns say."""
-    if is_internal or topic in INTERNAL_TOPICS:
+    """Patterns match whole names; an exclusion wins; internal topics never match, whatever the patterns say: those that brokers
+    call so, and by convention all that begin with two underscores."""
+    if is_internal or topic.startswith(INTERNAL_PREFIX):
         return False
     return any(re.fullmatch(one, topic) for one in include) and not any(re.fullmatch(one, topic) for one in exclude)
 

@@ -25,6 +25,9 @@ _log = logging.getLogger(__name__)
 _SAMPLE_FETCH_BYTES = 1 << 20
 _SAMPLE_MS = 5_000.0
 
+_COST_OF_A_NAME = 10
+"""To ask for a topic by name costs as much as so many topics in an answer that has not changed."""
+
 
 class Positioned(Protocol):
     @property
@@ -83,7 +86,7 @@ class Planner:
     def log_ends(self, deadline: Deadline) -> LogEnds:
         """What the cluster lists is looked at again only when it has changed.
 
-        All topics are listed once in `discovery_s`; in between only those that were included so far, where that is less.
+        All topics are listed once in `discovery_s`; in between only those that were included so far, where that is cheaper.
         """
         names = self._names()
         listed = self._cluster.metadata(names, deadline)
@@ -106,7 +109,7 @@ class Planner:
         """A topic is asked for to the end: a broker that has only just started may leave it out of its list once."""
         names = tuple(sorted({*included, *(self._asked or ())}))
         if names != self._asked:
-            self._asked = names if len(names) * 2 < count else None
+            self._asked = names if len(names) * _COST_OF_A_NAME < count else None
 
     def start_offsets(
         self, known: Mapping[SourcePartition, Positioned], deadline: Deadline, *, is_start: bool = True

@@ -58,6 +58,11 @@ def _regular_expression(pattern: str) -> None:
         raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error
 
 
+def _not_internal(pattern: str) -> None:
+    if pattern.startswith(routing.INTERNAL_PREFIX):
+        raise ValueError(f"{pattern!r} matches internal topics only: topics that begin with __ are never mirrored")
+
+
 def _target_name(template: str) -> None:
     problem = routing.template_problem(template)
     if problem is not None:
@@ -109,14 +114,19 @@ def parse_duration(text: str) -> float:
     return float(match[1]) * _DURATION_UNITS_S[match[2]]
 
 
-def _topic_start(start: object) -> None:
+def _topic_start(start: object) -> object:
     """A start as of `read.start`, or an offset by partition."""
+    start = _as_text(start)
     if isinstance(start, str):
         parse_start(start)
-    elif isinstance(start, Mapping) and any(partition < 0 or offset < 0 for partition, offset in start.items()):
-        raise ValueError(f"{dict(start)}: partitions and offsets are not negative")
-    elif not start:
-        raise ValueError("names no partition: write {0: 1200, 1: 3400}, or earliest, latest or an ISO-8601 time")
+        return start
+    offsets = {int(key): offset for key, offset in start.items() if str(key).isdecimal()} if isinstance(start, Mapping) else {}
+    is_right = isinstance(start, Mapping) and len(offsets) == len(start) > 0
+    if not is_right or not all(type(offset) is int and offset >= 0 for offset in offsets.values()):
+        raise ValueError(
+            f"{start!r} is none of earliest, latest, an ISO-8601 time with zone, and offsets such as {{0: 1200, 1: 3400}}"
+        )
+    return offsets
 
 
 class _Group(BaseModel):
@@ -129,7 +139,7 @@ _IsolationLevel = Annotated[IsolationLevel, Field(strict=False)]
 _LogAppendTime = Annotated[LogAppendTimePolicy, Field(strict=False)]
 
 
-_TopicStart = Annotated[str | dict[int, int], BeforeValidator(_as_text), _checked(_topic_start)]
+_TopicStart = Annotated[str | dict[int, int], BeforeValidator(_topic_start)]
 _BytesPerSecond = Annotated[int, Field(ge=1 << 10, le=1 << 40)]
 
 
@@ -144,7 +154,7 @@ class ClusterSettings(_Group):
 
 
 class TopicSettings(_Group):
-    include: list[_Pattern] = Field(min_length=1)
+    include: list[Annotated[_Pattern, _checked(_not_internal)]] = Field(min_length=1)
     exclude: list[_Pattern] = []
     target_name: Annotated[str, _checked(_target_name)] = "{topic}"
     create: bool = True

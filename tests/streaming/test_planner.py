@@ -71,7 +71,7 @@ def _config(
         "mirror": "m",
         "source": {"alias": "east", "client": client},
         "target": {"alias": "west", "client": client},
-        "topics": {"include": ["orders.*", "__.*"], **topics},
+        "topics": {"include": ["orders.*", "_.*"], **topics},
         "read": read,
         "write": dict(write),
         "tables": "tables",
@@ -137,6 +137,7 @@ def test_what_an_earlier_process_planned_of_a_topic_that_is_gone_is_left_out(tmp
 
 def test_all_topics_are_listed_once_in_the_discovery_interval_and_in_between_those_that_are_mirrored(tmp_path: Path) -> None:
     cluster, now = _cluster(), [0.0]
+    cluster.topics |= {f"other.{number}": _topic(f"other.{number}", f"id{number}", [1]) for number in range(10)}
     planner = Planner(PlanSettings.of_mirror(_config(tmp_path)), cluster, clock=lambda: now[0])  # type: ignore[arg-type]
     added = SourcePartition("orders", "idA", 2)
     cluster.offsets[added.topic_partition, -1] = 7
@@ -154,6 +155,7 @@ def test_all_topics_are_listed_once_in_the_discovery_interval_and_in_between_tho
 
 def test_a_topic_that_was_mirrored_once_is_asked_for_to_the_end(tmp_path: Path) -> None:
     cluster, now = _cluster(), [0.0]
+    cluster.topics |= {f"other.{number}": _topic(f"other.{number}", f"id{number}", [1]) for number in range(10)}
     planner = Planner(PlanSettings.of_mirror(_config(tmp_path)), cluster, clock=lambda: now[0])  # type: ignore[arg-type]
     planner.log_ends(_deadline())
     orders, now[0] = cluster.topics.pop("orders"), 30.0
