@@ -46,7 +46,7 @@ class ConfigFollower:
 
         Raises Retriable when a cluster does not answer.
         """
-        routes = {source: route for source, route in sorted(self._targets.known.items()) if source not in gone}
+        routes = {source: route for source, route in sorted(dict(self._targets.known).items()) if source not in gone}
         chosen = self._chosen(list(routes))
         of_source = self._settings(self._source, chosen, deadline)
         of_target = self._settings(self._target, [routes[one].target_topic for one in chosen], deadline)
@@ -58,6 +58,7 @@ class ConfigFollower:
             if isinstance(one, ConfigError) or isinstance(other, ConfigError):
                 self._tell(source, *(str(found) for found in (one, other) if isinstance(found, ConfigError)))
                 continue
+            self._take_in(source, routes[source], other)
             found = target_rules.following(one, other)
             self._tell(source, *(f"target topic {target} {sentence}" for sentence in found.left))
             if found.changes:
@@ -65,6 +66,12 @@ class ConfigFollower:
         if changes:
             self._set(changes, routes, deadline)
         return [sentence for _, told in sorted(self._problems.items()) for sentence in told]
+
+    def _take_in(self, source: str, route: RoutedTopic, settings: Settings) -> None:
+        """What the brokers took a look ago they all know by now: batches of that size may be sent as they are."""
+        most = int(settings.get("max.message.bytes", route.limits.max_message_bytes))
+        if most != route.limits.max_message_bytes:
+            self._targets.accept(source, most)
 
     def _chosen(self, names: Sequence[str]) -> list[str]:
         begin = self._begin if self._begin < len(names) else 0
@@ -81,8 +88,6 @@ class ConfigFollower:
                 self._tell(source, f"target topic {target}: {said} could not be set as at the source: {refused[target]}")
                 continue
             _log.info("target topic %s was given %s, as source topic %s has", target, said, source)
-            if "max.message.bytes" in settings:
-                self._targets.accept(source, int(settings["max.message.bytes"]))
 
     def _tell(self, source: str, *sentences: str) -> None:
         self._problems[source] = (*self._problems.get(source, ()), *sentences)

@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 
 from shallow_mirror import __version__
 from shallow_mirror.broker.cluster import Cluster
-from shallow_mirror.checkpoints.controls import open_controls
+from shallow_mirror.checkpoints.controls import open_controls_to_read
 from shallow_mirror.checkpoints.observation_stores import open_store
 from shallow_mirror.checkpoints.observations import MicroBatchObservation, Observations
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
@@ -287,7 +287,7 @@ class _Run:
         initial = {one: at.offset for one, at in owner.positions().items() if topic_ids.get(one.topic) == one.topic_id}
         paused_path = scratch.scratch_folder() / f"paused-{self.identity.run_id}.json"
         options = planned_stream.options_of_mirror(config, owner.map_id, initial=initial, paused_path=paused_path)
-        controls = open_controls(config.tables, self.tables_writer, spark)
+        controls = open_controls_to_read(config.tables, spark)
         try:
             with TopicWatch(config, targets, {one.topic for one in owner.positions()}, controls, paused_path, self.loops):
                 self._run_query(spark, sink, options)

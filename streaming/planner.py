@@ -124,20 +124,27 @@ class Planner:
         if not self._settings.goes_on_after_data_loss:
             planning.require_same_topics({one: position.offset for one, position in known.items()}, listing.topic_ids)
         unknown = [one for one in listing.ends if one not in known]
-        starts = self._starts_by_rule(unknown, {one.topic for one in known}, listing, deadline) if is_start else {}
+        if not is_start:
+            return self.starts_of(unknown, listing, deadline, is_first_run=not known)
+        return self.starts_at_a_start(unknown, {one.topic for one in known}, listing, deadline)
+
+    def starts_at_a_start(
+        self, unknown: Sequence[SourcePartition], known: Collection[str], listing: LogEnds, deadline: Deadline
+    ) -> dict[SourcePartition, int]:
+        """`known`: topics of which the map has positions; their new partitions begin at the log start. Raises ConfigError."""
+        starts = self._starts_by_rule([one for one in unknown if one.topic not in known], listing, deadline)
         rest = [one for one in unknown if one not in starts]
         return starts | self.starts_of(rest, listing, deadline, is_first_run=not known)
 
     def _starts_by_rule(
-        self, sources: Iterable[SourcePartition], known: Collection[str], listing: LogEnds, deadline: Deadline
+        self, sources: Sequence[SourcePartition], listing: LogEnds, deadline: Deadline
     ) -> dict[SourcePartition, int]:
-        """`known`: topics that keep their positions, and begin with new partitions at the log start."""
-        rules = [(number, pattern) for number, (pattern, _) in enumerate(self._settings.start_rules)]
+        rules = [(pattern, number) for number, (pattern, _) in enumerate(self._settings.start_rules)]
         chosen: dict[int, list[SourcePartition]] = {}
-        matched = {topic: routing.first_match(topic, ((one, at) for at, one in rules)) for topic in listing.topic_ids}
+        matched = {topic: routing.first_match(topic, rules) for topic in {one.topic for one in sources}}
         for one in sources:
             number = matched[one.topic]
-            if number is not None and one.topic not in known:
+            if number is not None:
                 chosen.setdefault(number, []).append(one)
         starts: dict[SourcePartition, int] = {}
         for number, members in sorted(chosen.items()):

@@ -17,6 +17,7 @@ from typing import Self
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.checkpoints.controls import Controls
+from shallow_mirror.checkpoints.tables import is_read_by_spark
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError
@@ -28,9 +29,13 @@ from shallow_mirror.streaming.loops import Loops
 _log = logging.getLogger(__name__)
 
 CONTROLS_EVERY_S = 3.0
+CONTROLS_OF_A_CATALOG_EVERY_S = 15.0
+"""There each look is a Spark job."""
 NOTE_EVERY_S = 6 * 3600.0
 _LEAST_S = 1.0
 _LOOK_MS = 20_000.0
+_JOIN_S = 5.0
+"""The end of a mirror does not wait for a cluster that is away; the thread ends with its deadline, or the process."""
 
 
 class TopicWatch:
@@ -61,13 +66,14 @@ class TopicWatch:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stop.set()
-        self._thread.join()
+        self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
         every_s, look_at = max(_LEAST_S, self._config.topics.discovery_s), 0.0
+        controls_s = CONTROLS_OF_A_CATALOG_EVERY_S if is_read_by_spark(self._config.tables) else CONTROLS_EVERY_S
         with closing(Cluster(self._config.source.client)) as source, closing(Cluster(self._config.target.client)) as target:
             follower = ConfigFollower(source, target, self._targets) if self._config.topics.configs == "sync" else None
-            while not self._stop.wait(min(CONTROLS_EVERY_S, every_s)):
+            while not self._stop.wait(controls_s):
                 self._read_controls()
                 self._keep_note()
                 if time.monotonic() >= look_at:
@@ -91,7 +97,7 @@ class TopicWatch:
 
     def _keep_note(self) -> None:
         """`offsets.retention.minutes` of the target is a week by default."""
-        targets = [one.target_topic for one in list(self._targets.known.values())]
+        targets = [one.target_topic for one in dict(self._targets.known).values()]
         if targets and time.monotonic() - self._told_at > NOTE_EVERY_S:
             self._loops.tell(min(targets))
             self._told_at = time.monotonic()
