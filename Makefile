@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests chosen by PYTEST_ARGS may all be of the other kind: pytest's exit code 5.
 NONE_CHOSEN = $(if $(PYTEST_ARGS),|| test $$? -eq 5)
 .DEFAULT_GOAL := help
-.PHONY: help setup java links demo test long unit faults model fuzz check lint types contracts bench clean
+.PHONY: help setup java links demo test long unit faults model fuzz check lint types contracts docs bench clean
 
 help: ## say what there is
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -34,7 +34,7 @@ model: setup ## the protocol against a model of both systems: SCHEDULES=1000000 
 fuzz: setup ## hostile bytes for every parser: MINUTES=10 in all; findings go to build/fuzz
 	PYTHONPATH=. $(BIN)/python -m tests.fuzz.run --minutes $(or $(MINUTES),10)
 
-check: setup lint types contracts ## the quick part, without Java: lint, types, import contracts and all but the thorough tests
+check: setup lint types contracts docs ## the quick part, without Java: lint, types, import contracts, docs and all but the thorough tests
 	$(BIN)/pytest -n 2 -m "not brokers and not spark and not thorough" $(PYTEST_ARGS) $(NONE_CHOSEN)
 
 lint: setup ## ruff: rules and format
@@ -46,6 +46,9 @@ types: setup ## mypy, strict
 
 contracts: setup ## import-linter: which part may import which
 	$(BIN)/lint-imports
+
+docs: setup ## the site into build/site, without network; broken links are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 bench: setup java ## the mirror beside other ways to copy, measured; ARGS="--corpora zstd-big --peers shallow-mirror,mirrormaker2 --gb 1 --runs 1"
 	@$(BIN)/python -c 'import matplotlib, psutil' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[bench]'
@@ -76,5 +79,5 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || { echo "making .venv with $$python"; $$python -m venv .venv; }
 	@echo "installing the pinned packages of constraints.txt into .venv (once; needs the network)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt setuptools
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[local,rebuild,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[local,rebuild,metrics,dev]'
 	@touch $(STAMP)

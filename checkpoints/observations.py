@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from shallow_mirror.checkpoints.audits import AUDIT_TABLE
 from shallow_mirror.checkpoints.observation_stores import DeltalakeStore, ObservationStore
+from shallow_mirror.checkpoints.problem_log import PROBLEMS_TABLE
 from shallow_mirror.checkpoints.quarantined_batches import QUARANTINE_TABLE
 from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.checkpoints.schema import TIMESTAMP
@@ -103,7 +104,7 @@ class Observations:
         Tables that have become many files meanwhile are tidied.
         """
         self._append(RUNS_TABLE, RUNS, {**_run(run_epoch, run), "version": version})
-        for table in (RUNS_TABLE, MICRO_BATCHES_TABLE, AUDIT_TABLE, QUARANTINE_TABLE):
+        for table in (RUNS_TABLE, MICRO_BATCHES_TABLE, PROBLEMS_TABLE, AUDIT_TABLE, QUARANTINE_TABLE):
             self._store.tidy(table)
 
     def run_ended(self, run_epoch: int, run: RunIdentity, outcome: str) -> None:

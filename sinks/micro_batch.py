@@ -19,6 +19,7 @@ from shallow_mirror.broker.error_codes import error_name
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.quarantine_tables import QuarantineTable
+from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefused, DataLoss, MirrorError, Retriable
@@ -49,12 +50,14 @@ TASK_SHARE = 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchReport:
-    """What one round did, for the log and the `micro_batches` table. Durations in ms by step name."""
+    """What one round did. Durations in ms by step name; `retried`: what made a slot start again, and which."""
 
     micro_batch: int
     rows: tuple[DecidedSegment, ...]
     fetched_bytes: int
     duration_ms: Mapping[str, float]
+    quarantined: tuple[QuarantinedBatch, ...] = ()
+    retried: tuple[tuple[int, Retriable], ...] = ()
 
 
 class StoppedBeforeMicroBatch(Exception):
@@ -167,6 +170,8 @@ class MicroBatchSink:
                     rows=outcome.rows,
                     fetched_bytes=sum(result.fetched_bytes for result in outcome.slots),
                     duration_ms=steps,
+                    quarantined=tuple(one for result in outcome.slots for one in result.quarantined),
+                    retried=tuple((result.slot, error) for result in outcome.slots for error in result.retried),
                 )
             )
         return outcome

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
 from shallow_mirror.checkpoints.schema import DecidedSegment
-from shallow_mirror.errors import RecoverNeeded
+from shallow_mirror.errors import RecoverNeeded, Retriable
 from shallow_mirror.sinks.resolve import (
     DecidedTxn,
     LogEvidence,
@@ -42,7 +42,8 @@ class SlotResult:
 
     `unknown` are ranges whose partition the driver had no position for: they were left alone. `is_partial` says that the
     slot stopped at a batch boundary before its ranges were done. Both ask for another round. `quarantined`: the batches of its
-    segments of that kind. `duration_ms`: of the task itself, without what Spark needs to begin and to end it.
+    segments of that kind. `duration_ms`: of the task itself, without what Spark needs to begin and to end it. `retried`: what
+    made it start again.
     """
 
     slot: int
@@ -53,6 +54,7 @@ class SlotResult:
     is_partial: bool = False
     quarantined: tuple[QuarantinedBatch, ...] = ()
     duration_ms: float = 0.0
+    retried: tuple[Retriable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,13 +205,14 @@ def fill_slot(
     patience, tries = deadline.sooner(SLOT_PATIENCE_MS), 0
     known: dict[tuple[SourcePartition, int], Refusal] = {}
     ends: Mapping[SourcePartition, int] | None = None
+    retried = list[Retriable]()
     while True:
         slot = OpenSlot(job, number, target, deadline)
         copying = _Copying(job, positions, slot, known)
         try:
             if is_again or tries:
                 slot.clean_up(places)
-            return copying.run(readings.begin(ends), is_partial=ends is not None)
+            return replace(copying.run(readings.begin(ends), is_partial=ends is not None), retried=tuple(retried))
         except PoisonFound as found:
             place = (found.source, found.refusal.error.base_offset)
             if place in known:
@@ -225,6 +226,7 @@ def fill_slot(
             if type(error) is not Retriable or patience.is_over() or not (readings.is_repeatable or ends is not None):
                 raise  # a fenced epoch may mean that another run took over: only the driver can tell
             _log.warning("slot %d starts again from its positions: %s", number, error)
+            retried.append(error)
             target.pause(tries, patience)
         tries += 1
 

@@ -11,6 +11,8 @@ from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.cluster_metadata import TopicMetadata
 from shallow_mirror.broker.error_codes import is_forbidden, refusal
 from shallow_mirror.broker.topics import TopicSpec, add_partitions, ensure_topics
+from shallow_mirror.checkpoints.problem_log import log_problem
+from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks import target_rules
@@ -41,7 +43,10 @@ class TargetTopics:
         isolation: IsolationLevel,
         log_append_time: LogAppendTimePolicy,
         coalesce_bytes: int | None,
+        tell: Callable[[Problem], None] = log_problem,
     ) -> None:
+        """`tell` hears of settings that do not stop the mirror, each time they are looked at."""
+        self._tell = tell
         self._source, self._target, self._target_client = source, target, target_client
         self._mirrored = dict(mirrored)
         self._route, self._create, self._replication_factor = route, create, replication_factor
@@ -99,7 +104,8 @@ class TargetTopics:
             raise ConfigError(problems)
         for target in sorted(found):
             if target_rules.is_stamping(settings[target]):
-                _log.warning("target topic %s %s", target, target_rules.STAMPING_DOUBT)
+                doubt, remedy = target_rules.STAMPING_DOUBT.split(". ")
+                self._tell(Problem(kind=ProblemKind.CONFIG, text=f"target topic {target} {doubt}", remedy=remedy))
         for source, target in names.items():
             self._routes[source] = RoutedTopic(
                 target_topic=target,

@@ -13,11 +13,9 @@ from typing import Any
 
 from pyspark.errors import StreamingQueryException
 
-from shallow_mirror import __version__
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.checkpoints.controls import open_controls_to_read
 from shallow_mirror.checkpoints.observation_stores import open_store
-from shallow_mirror.checkpoints.observations import MicroBatchObservation, Observations
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.quarantine_tables import open_quarantine
 from shallow_mirror.checkpoints.recorded import RunIdentity
@@ -27,8 +25,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLoss, MirrorError, OutcomeUnknown, Retriable, TopicCreatedAgain
 from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.sinks.evidence import refuse_used_ids
-from shallow_mirror.sinks.lingering import LingeringStep
-from shallow_mirror.sinks.lost_processes import lost_jvm_told, lost_worker
+from shallow_mirror.sinks.lost_processes import lost_jvm_told, lost_worker, unfit_python, unfit_python_told
 from shallow_mirror.sinks.micro_batch import TOTAL, MicroBatchReport, MicroBatchSink, first_rows
 from shallow_mirror.sinks.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.slot_names import transactional_ids
@@ -42,7 +39,7 @@ from shallow_mirror.streaming.planner import Planner
 from shallow_mirror.streaming.slot_jobs import job_template
 from shallow_mirror.streaming.told_errors import told_error
 from shallow_mirror.streaming.topic_watch import TopicWatch
-from shallow_mirror.types import SegmentKind
+from shallow_mirror.streaming.witness import Witness
 
 _log = logging.getLogger(__name__)
 
@@ -105,7 +102,7 @@ class Mirror:
 
 def _planner_error(text: str) -> MirrorError:
     """The planner process hands its errors to Spark, which hands on their text."""
-    told = told_error(text)
+    told = told_error(text) or unfit_python(text)
     if told is not None:
         return told
     lost = lost_worker(text)
@@ -132,9 +129,13 @@ class _Run:
         self.owner: OffsetMapOwner | None = None
         self.has_begun = False
         self.copied = CopiedBytes(config.topics.bytes_per_second)
-        self._told: str | None = None
+        self.witness = Witness(config, self.identity)
 
     def start_and_supervise(self, spark: Any, own_session: bool) -> None:
+        with self.witness.telling():
+            self._start_and_supervise(spark, own_session)
+
+    def _start_and_supervise(self, spark: Any, own_session: bool) -> None:
         source, target = self.config.source.alias, self.config.target.alias
         try:
             self.source_cluster_id: str = self._patiently(f"source cluster {source}", lambda: self._id_of(self.source))
@@ -162,23 +163,20 @@ class _Run:
                 spark.stop()
 
     def _supervise(self, spark: Any) -> None:
-        outcome = "failed"
+        outcome, ended_by = "failed", None
         try:
             owner = self._patiently("take-over", self._take_over)
-            store = open_store(self.config.tables, self.tables_writer, spark)
-            self.observations = Observations(self.config.tables, store=store)
-            self.observations.run_started(owner.run_epoch, self.identity, __version__)
+            self.witness.took_over(owner, open_store(self.config.tables, self.tables_writer, spark))
             self._patiently("query", lambda: self._recover_and_query(owner, spark))
             outcome = "stopped" if self._is_over() else "done"
         except _Stopped:
             outcome = "stopped"
             raise
         except MirrorError as error:
-            outcome = type(error).__name__
+            outcome, ended_by = type(error).__name__, error
             raise
         finally:
-            if self.owner is not None:
-                self.observations.run_ended(self.owner.run_epoch, self.identity, outcome)
+            self.witness.ended(outcome, ended_by)
 
     def _patiently(self, what: str, attempt: Callable[[], Any]) -> Any:
         """Level three of the retries: without limit, with a growing pause, visible in the log; not for definite errors."""
@@ -190,31 +188,14 @@ class _Run:
             except (Retriable, OutcomeUnknown) as error:
                 if time.monotonic() - began > BACK_OFF_S[-1] * 2:
                     failures, since_ms = 0, int(time.time() * 1000)
-                self._note_waiting(f"{what}: {error}", since_ms)
                 pause = BACK_OFF_S[min(failures, len(BACK_OFF_S) - 1)]
                 failures += 1
-                _log.warning("%s: %s; next attempt in %.0f s (%s)", what, error, pause, type(error).__name__)
+                self.witness.failed(what, error, since_ms, pause)
                 if self._wait(pause):
                     if self.stop.is_set():
                         raise _Stopped(f"{what}: {error}") from error
                     raise
         raise AssertionError
-
-    def _note_waiting(self, waiting_for: str, since_ms: int) -> None:
-        """For `status`, until the planner writes its next note: it has none to write while no query runs."""
-        note = notes.PlannerNote(at_ms=int(time.time() * 1000), waiting_for=waiting_for, since_ms=since_ms)
-        try:
-            notes.write_note(notes.note_path(self.config.checkpoint), note)
-        except OSError as error:
-            _log.warning("the note for status was not written: %s", error)
-
-    def _tell_of(self, lingering: LingeringStep | None) -> None:
-        """For `status` and the log, once for each step: level one of the retries has deadlines, but may take minutes."""
-        waits_for = None if lingering is None else lingering.waits_for
-        if lingering is not None and waits_for != self._told:
-            self._note_waiting(f"micro-batch: {waits_for}", int((time.time() - lingering.seconds) * 1000))
-            _log.warning("the micro-batch waits since %.0f s for %s", lingering.seconds, waits_for)
-        self._told = waits_for
 
     def _wait(self, seconds: float) -> bool:
         """True when the run should end instead of trying again."""
@@ -270,6 +251,7 @@ class _Run:
             isolation=config.read.isolation_level,
             log_append_time=config.read.log_append_time,
             coalesce_bytes=config.write.coalesce_bytes,
+            tell=self.witness.met,
         )
         topic_ids = self._register_partitions(owner, targets)
         sink = MicroBatchSink(
@@ -284,12 +266,17 @@ class _Run:
             goes_on_after_data_loss=self._goes_on_after_data_loss,
             quarantine=open_quarantine(config.tables, self.tables_writer, spark),
         )
-        initial = {one: at.offset for one, at in owner.positions().items() if topic_ids.get(one.topic) == one.topic_id}
+        known = owner.positions()
+        self.witness.stands_at(known)
+        initial = {one: at.offset for one, at in known.items() if topic_ids.get(one.topic) == one.topic_id}
         paused_path = scratch.scratch_folder() / f"paused-{self.identity.run_id}.json"
         options = planned_stream.options_of_mirror(config, owner.map_id, initial=initial, paused_path=paused_path)
         controls = open_controls_to_read(config.tables, spark)
+        watch = TopicWatch(
+            config, targets, {one.topic for one in known}, controls, paused_path, loops=self.loops, tell=self.witness.met
+        )
         try:
-            with TopicWatch(config, targets, {one.topic for one in owner.positions()}, controls, paused_path, self.loops):
+            with watch:
                 self._run_query(spark, sink, options)
         except TopicCreatedAgain as again:
             if not self._goes_on_after_data_loss:
@@ -327,6 +314,7 @@ class _Run:
         self.has_begun = True
         return {name: topic.topic_id for name, topic in listed.items()}
 
+    @unfit_python_told()
     def _run_query(self, spark: Any, sink: MicroBatchSink, options: Mapping[str, str]) -> None:
         is_direct = self.config.read.transfer == "direct"
         data_source = mirror_ranges if is_direct else kafka_batches
@@ -344,7 +332,7 @@ class _Run:
                     _log.info("ending after the micro-batch that runs")
                     sink.stop()
                     break
-                self._tell_of(sink.watch.lingering())
+                self.witness.looks_at(sink.watch.lingering())
                 sink.settle_if_idle(self.config.trigger_s + _QUIET_S)
         except StreamingQueryException as error:
             failure = error
@@ -356,42 +344,11 @@ class _Run:
             raise _planner_error(str(failure)) from failure
 
     def _report(self, report: MicroBatchReport) -> None:
-        """One log line, one row of `micro_batches`, and what the planner learns from what was really read."""
+        """Of what was really read the planner learns."""
         assert self.owner is not None
-        segments = [row.segment for row in report.rows]
-        data = [one for one in segments if one.kind is SegmentKind.DATA]
-        dropped: dict[str, int] = {}
-        for one in segments:
-            if one.kind is not SegmentKind.DATA and one.batch_count:
-                dropped[one.kind.value] = dropped.get(one.kind.value, 0) + one.batch_count
-        note = notes.read_note(notes.note_path(self.config.checkpoint))
-        known, noted = self.owner.positions(), () if note is None else note.ends
-        positions = {one: known[one].offset for one in noted if one in known}
-        observed = MicroBatchObservation(
-            run_epoch=self.owner.run_epoch,
-            micro_batch=report.micro_batch,
-            fetched_bytes=report.fetched_bytes,
-            size_bytes=sum(one.size_bytes for one in data),
-            batch_count=sum(one.batch_count for one in data),
-            rebuilt_batch_count=sum(one.rebuilt_batch_count for one in data),
-            record_count=sum(one.record_count for one in data),
-            dropped_batch_counts=dropped,
-            duration_ms=report.duration_ms,
-            lag_offsets=notes.lag_behind(note, positions, self.identity.started_at_ms),
-            settled_at_ms=int(time.time() * 1000),
-        )
-        self.observations.micro_batch(observed)
+        self.witness.micro_batch(report, self.owner)
         self.owner.compact_if_due()
-        seconds = report.duration_ms[TOTAL] / 1000
+        segments = [row.segment for row in report.rows]
         self.copied.add(segments)
-        measured = planning.measure(segments, seconds, self.copied.totals)
+        measured = planning.measure(segments, report.duration_ms[TOTAL] / 1000, self.copied.totals)
         notes.write_measured(notes.measured_path(self.config.checkpoint), measured)
-        _log.info(
-            "micro-batch %d: %d records, %d batches, %.1f MB in %.2f s; dropped %s",
-            report.micro_batch,
-            observed.record_count,
-            observed.batch_count,
-            observed.size_bytes / 1e6,
-            seconds,
-            ", ".join(f"{count} {kind}" for kind, count in sorted(dropped.items())) or "nothing",
-        )

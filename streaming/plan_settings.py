@@ -57,7 +57,7 @@ class PlanSettings:
             transaction_timeout_ms=config.write.transaction_timeout_ms,
             slots=config.write.slots,
             slot_bytes=config.write.slot_bytes,
-            request_bytes=config.write.request_bytes,
+            request_bytes=config.write.request_bytes if config.write.coalesce_bytes is None else 1,  # they fill their requests
             request_timeout_ms=config.source.client.request_timeout_ms,
             discovery_s=config.topics.discovery_s,
             goes_on_after_data_loss=config.read.on_data_loss == "continue",

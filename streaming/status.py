@@ -22,6 +22,9 @@ from shallow_mirror.checkpoints import observations
 from shallow_mirror.checkpoints.controls import open_controls_to_read
 from shallow_mirror.checkpoints.observation_stores import ObservationStore, open_store_to_read
 from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.checkpoints.problem_log import read_problems
+from shallow_mirror.checkpoints.problems import KnownProblem
 from shallow_mirror.checkpoints.quarantine import undescribed_entries
 from shallow_mirror.checkpoints.recorded import Recorded
 from shallow_mirror.checkpoints.table_writer import Comparison
@@ -38,6 +41,7 @@ PATIENCE_MS = 5_000
 """A status without lag is still a status: it does not wait longer for either cluster."""
 
 MICRO_BATCHES_SHOWN = 5
+PROBLEMS_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +112,7 @@ class StatusReport:
     when the planner was last heard of. `quarantined_batches` and `quarantined_bytes` are what is in quarantine now.
     `gone_topics`: mirrored topics that the source does not have any more; `topic_problems`: settings that are not followed; both
     as the mirror saw them last.
+    `problems`: the last few that the last runs met, newest last.
     """
 
     mirror: str
@@ -126,11 +131,12 @@ class StatusReport:
     paused_topics: tuple[PausedTopic, ...] = ()
     gone_topics: tuple[str, ...] = ()
     topic_problems: tuple[str, ...] = ()
+    problems: tuple[KnownProblem, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
         places = {name: [_flat(one) for one in getattr(self, name)] for name in ("partitions", "open_transactions")}
-        return {**asdict(self), **places}
+        return {**asdict(self), **places, "problems": [one.document() for one in self.problems]}
 
 
 def _flat(one: PartitionStatus | OpenTransaction) -> dict[str, Any]:
@@ -160,11 +166,7 @@ def gather_status(
     store = open_store_to_read(config.tables, spark)
     found = offset_map.positions()
     positions = {source: position.offset for source, position in found.items()}
-    copied_until_ms = {
-        source: position.max_timestamp_ms
-        for source, position in found.items()
-        if position.max_timestamp_ms is not None and position.max_timestamp_ms >= 0
-    }
+    copied_until_ms = copied_until(found)
     recorded = offset_map.recorded()
     run = None if recorded is None else _read_run(store, recorded)
     done = () if recorded is None else _read_micro_batches(store, recorded.micro_batch)
@@ -192,7 +194,17 @@ def gather_status(
         paused_topics=tuple(PausedTopic(topic=topic, since_ms=since_ms) for topic, since_ms in paused.items()),
         gone_topics=() if topics is None else topics.gone,
         topic_problems=() if topics is None else topics.problems,
+        problems=() if recorded is None else read_problems(store, recorded.run_epoch)[-PROBLEMS_SHOWN:],
     )
+
+
+def copied_until(found: Mapping[SourcePartition, Position]) -> dict[SourcePartition, int]:
+    """Timestamp of the last copied batch of each partition that has one."""
+    return {
+        source: position.max_timestamp_ms
+        for source, position in found.items()
+        if position.max_timestamp_ms is not None and position.max_timestamp_ms >= 0
+    }
 
 
 def partition_statuses(
@@ -224,13 +236,16 @@ def first_missing_ms(position: int, copied_until_ms: int | None, later: ListedOf
 
 
 def ask_source(
-    config: MirrorConfig, positions: Mapping[SourcePartition, int], copied_until_ms: Mapping[SourcePartition, int]
+    config: MirrorConfig,
+    positions: Mapping[SourcePartition, int],
+    copied_until_ms: Mapping[SourcePartition, int],
+    clock: Callable[[], float] = time.monotonic,
 ) -> SourceView:
     """One listing of log ends, and one of the first records that are newer than what was copied, where there is lag; under
     read_committed also who holds the last stable offsets."""
     ends: Mapping[SourcePartition, int] = {}
     with closing(Cluster(config.source.client)) as cluster:
-        deadline = Deadline.after_ms(min(PATIENCE_MS, config.source.client.request_timeout_ms), time.monotonic)
+        deadline = Deadline.after_ms(min(PATIENCE_MS, config.source.client.request_timeout_ms), clock)
         try:
             ends = Planner(PlanSettings.of_mirror(config), cluster).log_ends(deadline).ends
             behind = {one.topic_partition: one for one, position in positions.items() if ends.get(one, position) > position}
@@ -245,10 +260,10 @@ def ask_source(
     return SourceView(ends=ends, later=later, open_transactions=open_transactions)
 
 
-def ask_target(config: MirrorConfig) -> str | None:
+def ask_target(config: MirrorConfig, clock: Callable[[], float] = time.monotonic) -> str | None:
     """Why the target does not answer: a task that waits for it cannot say so itself."""
     with closing(Cluster(config.target.client)) as cluster:
-        deadline = Deadline.after_ms(min(PATIENCE_MS, config.target.client.request_timeout_ms), time.monotonic)
+        deadline = Deadline.after_ms(min(PATIENCE_MS, config.target.client.request_timeout_ms), clock)
         try:
             cluster.cluster_id(deadline)
         except Retriable as error:

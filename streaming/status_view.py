@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from shallow_mirror.checkpoints.problems import KnownProblem
 from shallow_mirror.streaming.open_transactions import OpenTransaction
 from shallow_mirror.streaming.status import MicroBatchStatus, PartitionStatus, RunStatus, StatusReport, total
 
@@ -72,6 +73,7 @@ def render(report: StatusReport) -> RenderableType:
     lines += [f"gone from the source, what was copied of it stays on the target: {topic}" for topic in report.gone_topics]
     lines += report.topic_problems
     lines += _open_lines(report.open_transactions, report.at_ms)
+    lines += _problem_lines(report.problems)
     parts: list[RenderableType] = [Text(line) for line in lines]
     if report.micro_batches:
         parts.append(_micro_batch_table(report.micro_batches))
@@ -104,6 +106,20 @@ def _open_lines(found: tuple[OpenTransaction, ...], at_ms: int) -> list[str]:
     shown = [f"  {one.sentence(at_ms)}" for one in found[:_OPEN_SHOWN]]
     more = [f"  and {len(found) - len(shown):,} more: --json has all"] if len(found) > len(shown) else []
     return ["transactions that are open at the source, whose end the mirror waits for:", *shown, *more]
+
+
+def _problem_lines(found: tuple[KnownProblem, ...]) -> list[str]:
+    if not found:
+        return []
+    lines = ["last problems:"]
+    for known in found:
+        one, since = known.problem, f", {known.occurrences:,} times since {_time(known.first_at_ms)}"
+        lines += [
+            f"  {_time(known.last_at_ms)} {one.kind.value} (run {known.run_epoch}{since if known.occurrences > 1 else ''}): "
+            f"{one}",
+            f"    remedy: {one.remedy}",
+        ]
+    return lines
 
 
 def _micro_batch_table(micro_batches: tuple[MicroBatchStatus, ...]) -> Table:

@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,7 @@ from typing import Self
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.checkpoints.controls import Controls
+from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.checkpoints.tables import is_read_by_spark
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
@@ -37,6 +38,9 @@ _LOOK_MS = 20_000.0
 _JOIN_S = 5.0
 """The end of a mirror does not wait for a cluster that is away; the thread ends with its deadline, or the process."""
 
+_REMEDY_OF_GONE = "Exclude it (topics.exclude), and delete its target topic if nobody reads it"
+_REMEDY = "Set it on the target topic by hand, or set topics.configs: create"
+
 
 class TopicWatch:
     """`mirrored`: source topics that the map knows. The paused topics are in `paused_path` when the block begins, and from then
@@ -49,11 +53,13 @@ class TopicWatch:
         mirrored: Collection[str],
         controls: Controls,
         paused_path: Path,
+        *,
         loops: Loops,
+        tell: Callable[[Problem], None],
     ) -> None:
         self._config, self._targets, self._mirrored = config, targets, frozenset(mirrored)
         self._controls, self._paused_path, self._loops = controls, paused_path, loops
-        self._told_at = time.monotonic()
+        self._tell_problem, self._noted_at = tell, time.monotonic()
         self._paused: frozenset[str] | None = None
         self._told: frozenset[str] = frozenset()
         self._stop = threading.Event()
@@ -98,9 +104,9 @@ class TopicWatch:
     def _keep_note(self) -> None:
         """`offsets.retention.minutes` of the target is a week by default."""
         targets = [one.target_topic for one in dict(self._targets.known).values()]
-        if targets and time.monotonic() - self._told_at > NOTE_EVERY_S:
+        if targets and time.monotonic() - self._noted_at > NOTE_EVERY_S:
             self._loops.tell(min(targets))
-            self._told_at = time.monotonic()
+            self._noted_at = time.monotonic()
 
     def _look(self, source: Cluster, follower: ConfigFollower | None) -> None:
         deadline = Deadline.after_ms(_LOOK_MS, lambda: math.inf if self._stop.is_set() else time.monotonic())
@@ -115,13 +121,11 @@ class TopicWatch:
             self._tell(notes.TopicsNote(at_ms=int(time.time() * 1000), gone=tuple(gone), problems=tuple(problems)))
 
     def _tell(self, note: notes.TopicsNote) -> None:
-        """What is new in the log, all of it in the note."""
-        said = {
-            *(f"source topic {name} is gone: what was copied of it stays on the target" for name in note.gone),
-            *note.problems,
-        }
-        for sentence in sorted(said - self._told):
-            _log.warning("%s", sentence)
+        """What is new becomes a problem of the run, all of it is in the note."""
+        gone = "is gone: what was copied of it stays on the target"
+        said = {f"source topic {name} {gone}": _REMEDY_OF_GONE for name in note.gone} | dict.fromkeys(note.problems, _REMEDY)
+        for sentence in sorted(said.keys() - self._told):
+            self._tell_problem(Problem(kind=ProblemKind.CONFIG, text=sentence, remedy=said[sentence]))
         self._told = frozenset(said)
         try:
             notes.write_topics(notes.topics_path(self._config.checkpoint), note)

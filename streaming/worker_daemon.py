@@ -12,12 +12,15 @@ import sys
 
 from pyspark.daemon import manager
 
+from shallow_mirror.log_format import begin_logging_as_told
+
 WORKERS_OF_TASKS = "pyspark.worker"
 _IMPORTED = (WORKERS_OF_TASKS, "shallow_mirror.sinks.slot_task", "shallow_mirror.streaming.mirror_ranges")
 
 
 def main() -> None:
     """The kind of worker is the only argument."""
+    begin_logging_as_told()
     if sys.argv[1] == WORKERS_OF_TASKS:
         for name in _IMPORTED:
             importlib.import_module(name)

@@ -159,9 +159,12 @@ def admin(bootstrap: str) -> AdminClient:
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int = 1, settings: Mapping[str, str] | None = None) -> None:
+    """Until the brokers lead it: they are told of a topic later than whoever made it."""
     client = admin(bootstrap)
     client.create_topics([NewTopic(topic, partitions, 1, config=dict(settings or {}))])[topic].result(30)
     wait_for(f"topic {topic}", lambda: topic in topics_of(bootstrap))
+    latest = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(partitions)}
+    wait_for(f"leaders of {topic}", lambda: not any(one.exception(30) for one in client.list_offsets(latest).values()))
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -9,8 +8,7 @@ from pathlib import Path
 import grimp
 import pytest
 from mypy.main import process_options
-
-ROOT_PACKAGES = ("streaming", "sinks", "checkpoints")
+from tests.wheels import ROOT_PACKAGES, build_wheel
 
 
 def modules_of(folder: Path, package: str) -> set[str]:
@@ -36,20 +34,8 @@ def modules(repository: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """File names in a wheel that was built without network, from a copy without the symbolic links."""
-    copy = tmp_path_factory.mktemp("build")
-    for name in ("src", *ROOT_PACKAGES):
-        shutil.copytree(repository / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
-        shutil.copy(repository / name, copy / name)
-    for name in ROOT_PACKAGES:
-        (copy / "src" / "shallow_mirror" / name).unlink()
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(copy / "dist"), str(copy)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "deprecated" not in (ended.stdout + ended.stderr).lower()
-    (built,) = (copy / "dist").glob("*.whl")
-    return set(zipfile.ZipFile(built).namelist())
+    """File names in a wheel."""
+    return set(zipfile.ZipFile(build_wheel(repository, tmp_path_factory.mktemp("build"))).namelist())
 
 
 def test_the_wheel_holds_every_module_and_no_other(wheel: set[str], modules: set[str]) -> None:

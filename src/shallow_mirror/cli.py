@@ -22,11 +22,13 @@ from shallow_mirror.commands.preflight import preflight
 from shallow_mirror.commands.quarantine import quarantine
 from shallow_mirror.commands.recover import recover
 from shallow_mirror.commands.redo import redo
+from shallow_mirror.commands.report import report
 from shallow_mirror.commands.run import run
 from shallow_mirror.commands.status import status
 from shallow_mirror.commands.translate import translate
 from shallow_mirror.commands.verify import verify
 from shallow_mirror.errors import MirrorError
+from shallow_mirror.log_format import begin_logging, say_error
 
 app = typer.Typer(
     name="shallow-mirror",
@@ -35,13 +37,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (run, preflight, status, translate, verify, recover, pause, resume, redo):
+for command in (run, preflight, status, report, translate, verify, recover, pause, resume, redo):
     app.command()(command)
 app.add_typer(quarantine, name="quarantine")
 app.command()(demo)
 app.command("local-kafka")(local_kafka)
 
-_READING_COMMANDS = ("preflight", "status", "translate", "recover", "verify", "quarantine")
+_READING_COMMANDS = ("preflight", "status", "translate", "recover", "verify", "quarantine", "report")
 _OWN_PROCESS = object()
 
 
@@ -49,13 +51,7 @@ _OWN_PROCESS = object()
 def _prepare(context: typer.Context, verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False) -> None:
     if context.obj is _OWN_PROCESS and context.invoked_subcommand in _READING_COMMANDS:
         LeanImports.begin()
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO if not verbose else logging.DEBUG,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        force=True,
-    )
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs errors that are raised here as well
+    begin_logging("text", logging.DEBUG if verbose else logging.INFO)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -68,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             app(args=list(arguments), prog_name="shallow-mirror")
     except MirrorError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        say_error(error)
         sys.exit(exit_code_of(error))
 
 

@@ -129,6 +129,14 @@ def _topic_start(start: object) -> object:
     return offsets
 
 
+def parse_interval(interval: str) -> float:
+    """Seconds, more than none."""
+    seconds = parse_duration(interval)
+    if seconds <= 0:
+        raise ValueError(f"{interval!r} is no pause: give a duration such as '15 seconds'")
+    return seconds
+
+
 class _Group(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
 
@@ -213,6 +221,19 @@ class WriteSettings(_Group):
         return QuarantineLimits(batches=self.max_quarantined_batches, size_bytes=self.max_quarantined_bytes)
 
 
+class MetricsSettings(_Group):
+    """`port` None: none are served. `max_topics`: topics that have a lag of their own; the others are one."""
+
+    port: int | None = Field(default=None, ge=1, le=65535)
+    host: str = Field(default="127.0.0.1", min_length=1)
+    max_topics: int = Field(default=100, ge=0, le=10_000)
+    lag_interval: Annotated[str, _checked(parse_interval)] = "15 seconds"
+
+    @property
+    def lag_interval_s(self) -> float:
+        return parse_interval(self.lag_interval)
+
+
 class MirrorConfig(_Group):
     """All of it, picklable. `tables` and `checkpoint` are absolute once loaded; a schema is `catalog:<catalog>.<schema>`."""
 
@@ -222,6 +243,7 @@ class MirrorConfig(_Group):
     topics: TopicSettings
     read: ReadSettings = ReadSettings()
     write: WriteSettings = WriteSettings()
+    metrics: MetricsSettings = MetricsSettings()
     tables: Annotated[str, Field(min_length=1), BeforeValidator(_as_location), WithJsonSchema(_TABLES_IN_JSON_SCHEMA)]
     tables_writer: Literal["auto", "deltalake", "spark"] = "auto"
     checkpoint: str = ""

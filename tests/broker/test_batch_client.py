@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from tests.mirror_runs import create_topic
 
 from shallow_mirror.broker.batch_client import (
     BatchConsumer,
@@ -38,9 +39,7 @@ def client(node: Any) -> dict[str, object]:
 
 
 def create(node: Any, name: str, **configs: str) -> None:
-    admin = AdminClient({"bootstrap.servers": node.bootstrap})
-    for future in admin.create_topics([NewTopic(name, PARTITIONS, 1, config=configs)]).values():
-        future.result()
+    create_topic(node.bootstrap, name, PARTITIONS, configs)
 
 
 def write(node: Any, topic: str, codec: str = "none", count: int = 50, **more: Any) -> Producer:
@@ -322,7 +321,9 @@ def test_an_open_transaction_of_the_source_ends_what_read_committed_polls(two_cl
             assert consumer.position(place) == 1
             producer.commit_transaction(30)
             deadline = time.monotonic() + PATIENCE_MS / 1000
-            while consumer.position(place) < ends(two_clusters.source, topic_name)[place] and time.monotonic() < deadline:
+            while (
+                consumer.position(place) < 1 + 25 + 1 and time.monotonic() < deadline
+            ):  # the marker comes after the commit's answer
                 consumer.poll_batches(1 << 20, 500)
             assert consumer.position(place) == 1 + 25 + 1
     finally:

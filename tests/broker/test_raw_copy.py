@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
-from confluent_kafka.admin import AdminClient, NewTopic
-from tests.mirror_runs import wait_for
+from confluent_kafka.admin import AdminClient
+from tests.mirror_runs import create_topic, wait_for
 
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
@@ -44,9 +44,7 @@ def cluster_of(node: Any) -> Cluster:
 
 
 def create(node: Any, name: str, **configs: str) -> None:
-    admin = AdminClient({"bootstrap.servers": node.bootstrap})
-    for future in admin.create_topics([NewTopic(name, 2, 1, config=configs)]).values():
-        future.result()
+    create_topic(node.bootstrap, name, 2, configs)
 
 
 def write(node: Any, topic: str, count: int = 200) -> None:

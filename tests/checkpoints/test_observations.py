@@ -9,27 +9,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tests.observed import OBSERVED
 
 from shallow_mirror.checkpoints import observation_stores as module
 from shallow_mirror.checkpoints import observations as observations_module
-from shallow_mirror.checkpoints.observations import MicroBatchObservation, Observations
+from shallow_mirror.checkpoints.observations import Observations
 from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.checkpoints.table_writer import TOMBSTONE_RETENTION
 
 RUN = RunIdentity(run_id="r", host="h", pid=7, started_at_ms=1000)
-OBSERVED = MicroBatchObservation(
-    run_epoch=1,
-    micro_batch=4,
-    fetched_bytes=1000,
-    size_bytes=900,
-    batch_count=10,
-    rebuilt_batch_count=2,
-    record_count=50,
-    dropped_batch_counts={"aborted": 3},
-    duration_ms={"RunSlots": 12.34, "Total": 20.0},
-    lag_offsets=None,
-    settled_at_ms=5000,
-)
 
 
 def test_a_micro_batch_is_one_row(tmp_path: Path) -> None:

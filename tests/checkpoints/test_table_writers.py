@@ -221,6 +221,7 @@ def test_a_commit_whose_reply_was_lost_is_read_back_as_written(place: Place) -> 
     assert opened(place.writer()).txn_version() == owner.recorded().version == version_of(1, 4)
 
 
+@LongOnSpark
 def test_a_run_that_dies_between_commit_and_read_back_leaves_a_decision_to_resolve(place: Place) -> None:
     writer = Faulty(place.writer())
     owner = place.take("one", writer)

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
-from tests.mirror_runs import catch_up
+from tests.mirror_runs import catch_up, create_topic
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.config import MirrorConfig
@@ -61,8 +60,7 @@ def test_a_second_mirror_takes_over_and_the_first_ends_with_3(
     two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any
 ) -> None:
     source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
-    admin = AdminClient({"bootstrap.servers": source})
-    admin.create_topics([NewTopic(topic_name, 1, 1)])[topic_name].result(20)
+    create_topic(source, topic_name)
     for name in ("first", "second"):
         (tmp_path / f"{name}.yaml").write_text(CONF.format(source=source, target=target, topic=topic_name, checkpoint=name))
     write(source, topic_name)

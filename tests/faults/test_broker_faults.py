@@ -24,6 +24,7 @@ def assert_survived(folder: Path, cases: Sequence[Case], *, target_brokers: int 
         assert set(assert_nothing_differs(scene, cases)) == {"went on"}
 
 
+@pytest.mark.long
 def test_the_only_broker_of_either_side_goes_and_comes_back(tmp_path: Path) -> None:
     kill, stop = Blow.KILL, Blow.STOP
     cases: list[Case] = [
@@ -43,6 +44,7 @@ def test_a_target_of_three_brokers_loses_leaders_and_coordinators_under_load(tmp
     assert_survived(tmp_path, cases, target_brokers=3)
 
 
+@pytest.mark.long
 def test_a_cluster_that_is_away_is_named_in_status_and_work_resumes_by_itself(tmp_path: Path) -> None:
     cases: list[Case] = [
         (Away(TARGET, Wall.STALL, AWAY_S), DECIDED),

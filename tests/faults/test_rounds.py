@@ -35,6 +35,7 @@ def test_a_kill_at_every_step_loses_and_repeats_nothing(two_clusters: Any, tmp_p
     assert set(endings) == {"killed, started again"}
 
 
+@pytest.mark.long
 def test_the_death_of_spark_and_an_old_checkpoint_lose_and_repeat_nothing(two_clusters: Any, tmp_path: Path) -> None:
     """A round takes half a minute: `make faults` has the others."""
     cases: list[Case] = [(JVM, steps.ENDED[0]), (OLD, steps.COMMITTED)]

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from chispa import assert_df_equality
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from tests.mirror_runs import create_topic
 from tests.one_batch import one_batch_producer
 
 from shallow_mirror.streaming import kafka_batches, session
@@ -41,8 +42,7 @@ def source(source_cluster: Any) -> str:
 
 
 def create(bootstrap: str, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(20)
+    create_topic(bootstrap, topic, PARTITIONS)
 
 
 def write(bootstrap: str, topic: str) -> None:

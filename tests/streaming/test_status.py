@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
-from tests.mirror_runs import wait_for
+from tests.mirror_runs import create_topic, wait_for
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.cluster_metadata import ListedOffset
@@ -273,8 +272,7 @@ def test_lag_is_that_of_the_first_record_beyond_the_position_on_a_real_source(
 ) -> None:
     monkeypatch.setattr(status, "PATIENCE_MS", 60_000)  # here a source without an answer is a failure, not a status without lag
     bootstrap = source_cluster.bootstrap
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic_name, 3, 1, config={"retention.ms": "-1"})])[topic_name].result(20)
+    create_topic(bootstrap, topic_name, 3, {"retention.ms": "-1"})
     producer = Producer({"bootstrap.servers": bootstrap})
     for offset in range(10):
         producer.produce(topic_name, b"v", partition=0, timestamp=1_000 * (offset + 1))

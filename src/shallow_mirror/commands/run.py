@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +12,8 @@ import typer
 from shallow_mirror.commands import sessions
 from shallow_mirror.commands.options import Conf
 from shallow_mirror.commands.signals import stop_on_signals
+from shallow_mirror.log_format import LOG_FORMAT_VARIABLE, LogFormat
+from shallow_mirror.stderr_lines import stderr_as_json
 
 if TYPE_CHECKING:
     from shallow_mirror.config import MirrorConfig
@@ -23,14 +27,19 @@ def run(
     for_seconds: Annotated[
         float | None, typer.Option("--for", metavar="SECONDS", min=0.0, help="End after so many seconds.")
     ] = None,
+    log_format: Annotated[
+        LogFormat, typer.Option("--log-format", envvar=LOG_FORMAT_VARIABLE, help="json: a JSON document a line, errors too.")
+    ] = "text",
 ) -> None:
     """Run the mirror until Ctrl-C or SIGTERM, which end it at a micro-batch boundary (a second one ends it at once)."""
-    from shallow_mirror.streaming.mirror import Mirror
+    os.environ[LOG_FORMAT_VARIABLE] = log_format  # Spark's Python workers go by it
+    with stderr_as_json(logging.getLogger().level) if log_format == "json" else contextlib.nullcontext():
+        from shallow_mirror.streaming.mirror import Mirror
 
-    mirror = Mirror.from_file(conf)
-    _log_settings(mirror.config)
-    stop_on_signals(mirror)
-    mirror.run(sessions.submitted_session(), available_now=available_now, for_seconds=for_seconds)
+        mirror = Mirror.from_file(conf)
+        _log_settings(mirror.config)
+        stop_on_signals(mirror)
+        mirror.run(sessions.submitted_session(), available_now=available_now, for_seconds=for_seconds)
 
 
 def _log_settings(config: MirrorConfig) -> None:

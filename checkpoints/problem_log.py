@@ -1,0 +1,187 @@
+"""Driver and reading commands: the table `problems`: what a run met, how often, and what helps. Losing it loses no data.
+
+Equal problems are one: they are counted, not repeated. Two are equal when they differ in nothing but numbers.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from shallow_mirror.checkpoints.observation_stores import ObservationStore
+from shallow_mirror.checkpoints.problems import KnownProblem, Problem, ProblemKind
+from shallow_mirror.checkpoints.schema import TIMESTAMP
+from shallow_mirror.checkpoints.table_writer import Comparison
+from shallow_mirror.log_format import fields
+from shallow_mirror.types import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+PROBLEMS_TABLE = "problems"
+
+PROBLEMS = pa.schema(
+    [
+        ("run_epoch", pa.int32()),
+        ("number", pa.int32()),
+        ("kind", pa.string()),
+        ("error_name", pa.string()),
+        ("source_topic", pa.string()),
+        ("source_partition", pa.int32()),
+        ("problem", pa.string()),
+        ("remedy", pa.string()),
+        ("occurrences", pa.int64()),
+        ("first_at", TIMESTAMP),
+        ("last_at", TIMESTAMP),
+    ]
+)
+"""`number` tells the problems of a run apart. Of several rows of one, the one with the most occurrences holds."""
+
+MOST_PROBLEMS = 500
+"""Of a run. What it meets after that is counted in one further problem by kind."""
+
+LONGEST_TEXT = 2_000
+
+_LEAST_PAUSE_MS, _MOST_PAUSE_MS = 60_000, 3_600_000
+_RUNS_READ = 20
+
+
+def log_problem(one: Problem, level: int = logging.WARNING) -> None:
+    """All that is done with it where nobody keeps problems."""
+    said = {"kind": one.kind.value, "remedy": one.remedy, "error_name": one.error_name}
+    _log.log(level, "%s. %s", one, one.remedy, extra=fields(problem=said))
+
+
+@dataclass(slots=True)
+class _Entry:
+    known: KnownProblem
+    written: int = 0
+    written_at_ms: int = 0
+
+    def is_due(self, now_ms: int) -> bool:
+        """At once, then after ever longer pauses: a cluster that is away for a month makes hundreds of rows, not a million."""
+        if self.written == self.known.occurrences:
+            return False
+        pause_ms = max(_LEAST_PAUSE_MS, min(_MOST_PAUSE_MS, (self.written_at_ms - self.known.first_at_ms) // 2))
+        return self.written == 0 or now_ms - self.written_at_ms >= pause_ms
+
+
+class ProblemLog:
+    """Of one run; for any thread. `met` is quick and raises nothing; rows go to a store that nobody waits for."""
+
+    def __init__(self, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
+        self._now_ms, self._lock = now_ms, threading.Lock()
+        self._entries: dict[object, _Entry] = {}
+        self._store: ObservationStore | None = None
+        self._run_epoch = 0
+
+    def begin(self, store: ObservationStore, run_epoch: int) -> None:
+        """What was met before is written now: until the take-over a run has no number and knows no table."""
+        self._store, self._run_epoch = store, run_epoch
+        self.write_due()
+
+    def met(self, problem: Problem) -> None:
+        with self._lock:
+            key = problem.key
+            is_one_too_many = key not in self._entries and len(self._entries) >= MOST_PROBLEMS
+            if is_one_too_many and problem.kind is not ProblemKind.ENDED:
+                key, problem = problem.kind, _too_many(problem.kind)
+            entry, now_ms = self._entries.get(key), self._now_ms()
+            if entry is None:
+                known = KnownProblem(
+                    run_epoch=0,
+                    number=len(self._entries) + 1,
+                    problem=problem,
+                    occurrences=1,
+                    first_at_ms=now_ms,
+                    last_at_ms=now_ms,
+                )
+                self._entries[key] = _Entry(known)
+            else:
+                more = entry.known.occurrences + 1
+                entry.known = replace(entry.known, problem=problem, occurrences=more, last_at_ms=now_ms)
+        self.write_due()
+
+    def write_due(self, *, all_of_them: bool = False) -> None:
+        """`all_of_them`: at the end of the run."""
+        if self._store is None:
+            return
+        with self._lock:
+            now_ms = self._now_ms()
+            due = [
+                one
+                for one in self._entries.values()
+                if one.is_due(now_ms) or (all_of_them and one.written < one.known.occurrences)
+            ]
+            for one in due:
+                one.written, one.written_at_ms = one.known.occurrences, now_ms
+            rows = [_row(self._run_epoch, one.known) for one in due]
+        if rows:
+            self._store.append(PROBLEMS_TABLE, pa.Table.from_pylist(rows, schema=PROBLEMS))
+
+
+def read_problems(store: ObservationStore, newest_run_epoch: int) -> tuple[KnownProblem, ...]:
+    """Of the last runs, the one that was met last at the end."""
+    rows = store.read(PROBLEMS_TABLE, (Comparison("run_epoch", ">", newest_run_epoch - _RUNS_READ),))
+    return merged(rows)
+
+
+def merged(rows: Iterable[Mapping[str, Any]]) -> tuple[KnownProblem, ...]:
+    """Pure."""
+    newest: dict[tuple[int, int], Mapping[str, Any]] = {}
+    for row in rows:
+        key = (row["run_epoch"], row["number"])
+        if key not in newest or newest[key]["occurrences"] < row["occurrences"]:
+            newest[key] = row
+    return tuple(sorted(map(_known, newest.values()), key=lambda one: (one.last_at_ms, one.run_epoch, one.number)))
+
+
+def _too_many(kind: ProblemKind) -> Problem:
+    text = f"further problems of this kind, beyond {MOST_PROBLEMS} different ones of this run"
+    return Problem(kind=kind, text=text, remedy="see the log of the run")
+
+
+def _row(run_epoch: int, one: KnownProblem) -> dict[str, Any]:
+    place = one.problem.place
+    return {
+        "run_epoch": run_epoch,
+        "number": one.number,
+        "kind": one.problem.kind.value,
+        "error_name": one.problem.error_name,
+        "source_topic": None if place is None else place.topic,
+        "source_partition": None if place is None else place.partition,
+        "problem": one.problem.text[:LONGEST_TEXT],
+        "remedy": one.problem.remedy[:LONGEST_TEXT],
+        "occurrences": one.occurrences,
+        "first_at": one.first_at_ms * 1000,
+        "last_at": one.last_at_ms * 1000,
+    }
+
+
+def _known(row: Mapping[str, Any]) -> KnownProblem:
+    topic = row["source_topic"]
+    problem = Problem(
+        kind=ProblemKind(row["kind"]),
+        text=row["problem"],
+        remedy=row["remedy"],
+        error_name=row["error_name"],
+        place=None if topic is None else TopicPartition(topic, row["source_partition"]),
+    )
+    return KnownProblem(
+        run_epoch=row["run_epoch"],
+        number=row["number"],
+        problem=problem,
+        occurrences=row["occurrences"],
+        first_at_ms=_ms(row["first_at"]),
+        last_at_ms=_ms(row["last_at"]),
+    )
+
+
+def _ms(at: datetime) -> int:
+    return round(at.timestamp() * 1000)

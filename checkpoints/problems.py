@@ -1,0 +1,72 @@
+"""PURE: what a mirror meets and somebody may have to mend, as values."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from shallow_mirror.types import TopicPartition
+
+_NUMBERS = re.compile(r"\d+")
+
+
+class ProblemKind(enum.StrEnum):
+    RETRIABLE = "retriable"
+    """Failed without effect, and is tried again."""
+    WAIT = "wait"
+    """Takes longer than is usual."""
+    QUARANTINED = "quarantined"
+    EXPIRED = "expired"
+    """The source deleted it before it was copied."""
+    CONFIG = "config"
+    """A setting of a topic or of Spark."""
+    ENDED = "ended"
+    """What ended a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """`error_name`: Kafka's, or the type of ours. `place` None: no partition of the source in particular."""
+
+    kind: ProblemKind
+    text: str
+    remedy: str
+    error_name: str | None = None
+    place: TopicPartition | None = None
+
+    @property
+    def key(self) -> object:
+        return self.kind, self.error_name, self.place, _NUMBERS.sub("#", self.text)
+
+    def __str__(self) -> str:
+        return self.text if self.place is None or str(self.place) in self.text else f"{self.place}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownProblem:
+    """`problem` as it was met last."""
+
+    run_epoch: int
+    number: int
+    problem: Problem
+    occurrences: int
+    first_at_ms: int
+    last_at_ms: int
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        one, place = self.problem, self.problem.place
+        return {
+            "run_epoch": self.run_epoch,
+            "kind": one.kind.value,
+            "error_name": one.error_name,
+            "topic": None if place is None else place.topic,
+            "partition": None if place is None else place.partition,
+            "problem": one.text,
+            "remedy": one.remedy,
+            "occurrences": self.occurrences,
+            "first_at_ms": self.first_at_ms,
+            "last_at_ms": self.last_at_ms,
+        }

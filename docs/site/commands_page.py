@@ -1,0 +1,65 @@
+"""Reference of the command line, from the commands themselves."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+from markdown_text import code, table, words
+
+from shallow_mirror import cli
+
+_INTRODUCTION = """# Commands
+
+Answers go to standard output, logs and progress to standard error. Exit codes: 0 done; 1 a difference, something that
+will be refused, or stopped on an error; 2 wrong usage or configuration; 3 another run took over; 4 `recover` is needed;
+130 interrupted. A process manager must not restart 2, 3 and 4 by itself.
+"""
+
+
+def commands_page(root: Path) -> str:
+    whole = typer.main.get_command(cli.app)
+    return _INTRODUCTION + "".join(_section(path, command) for path, command in commands("shallow-mirror", whole))
+
+
+def commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """(words to type, command) of every command that does something, in the order of `--help`."""
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield path, command
+        return
+    for name, one in inner.items():
+        if not one.hidden:
+            yield from commands(f"{path} {name}", one)
+
+
+def _section(path: str, command: Any) -> str:
+    parameters = [one for one in command.params if one.name != "help"]
+    arguments = [_metavar(one) for one in parameters if one.param_type_name == "argument"]
+    usage = " ".join([path, *arguments, *(["[OPTIONS]"] if len(arguments) < len(parameters) else [])])
+    rows = [(code(_names(one)), words(getattr(one, "help", None) or ""), code(_default(one))) for one in parameters]
+    said = words(inspect.cleandoc(command.help or "").partition("\f")[0])
+    return f"\n## {path.removeprefix('shallow-mirror ')}\n\n```\n{usage}\n```\n\n{said}\n\n" + (
+        table(("", "meaning", "default"), rows) if rows else ""
+    )
+
+
+def _names(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return _metavar(parameter)
+    names = ", ".join([*parameter.opts, *parameter.secondary_opts])
+    return names if parameter.is_flag else f"{names} {parameter.metavar or 'VALUE'}"
+
+
+def _metavar(parameter: Any) -> str:
+    return str(parameter.metavar or parameter.name.upper()).strip("[]")
+
+
+def _default(parameter: Any) -> str:
+    default = parameter.default
+    return (
+        "" if default is None or default is False or callable(default) or repr(default).startswith("Sentinel") else str(default)
+    )

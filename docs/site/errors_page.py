@@ -1,0 +1,65 @@
+"""Reference of errors: every class, its exit code, and where the runbook says what to do."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+
+from markdown_text import code, table, words
+
+from shallow_mirror import errors
+from shallow_mirror.commands.exit_codes import exit_code_of
+from shallow_mirror.errors import MirrorError
+
+_INTRODUCTION = """# Errors
+
+A command that stops on an error prints `Class: sentence` as the last line of its standard error and ends with the exit
+code below. The sentence names what happened, where, and what to do; the
+[runbook](../operations.md#every-error-and-its-remedy) says more.
+
+"""
+_OF_PARTS = """
+## Errors of single parts
+
+They stand where they are raised; a caller of the Python interfaces may meet them, too.
+
+"""
+
+
+def errors_page(root: Path) -> str:
+    main = [
+        (f"[{code(name)}](../operations.md#{name.lower()})", str(exit_code(kind)), words(inspect.cleandoc(kind.__doc__ or "")))
+        for name, kind in error_classes().items()
+    ]
+    parts = [(code(name), code(path), words(said)) for name, path, said in errors_of_parts(root)]
+    return (
+        _INTRODUCTION
+        + table(("error", "exit code", "meaning"), main)
+        + _OF_PARTS
+        + table(("error", "raised in", "meaning"), parts)
+    )
+
+
+def error_classes() -> dict[str, type[MirrorError]]:
+    """Those of `errors.py` by name, but for their base."""
+    found = {name: one for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, MirrorError)}
+    return {name: one for name, one in found.items() if one is not MirrorError}
+
+
+def exit_code(kind: type[MirrorError]) -> int:
+    return exit_code_of(kind.__new__(kind))
+
+
+def errors_of_parts(root: Path) -> list[tuple[str, str, str]]:
+    """(class, file, docstring) of those that derive from one of `errors.py` elsewhere."""
+    bases = {MirrorError.__name__, *error_classes()}
+    found = []
+    for folder in (root / "src" / "shallow_mirror", root / "streaming", root / "sinks", root / "checkpoints"):
+        for path in sorted(folder.rglob("*.py")):
+            if path.name == "errors.py":
+                continue
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef) and bases & {ast.unparse(base) for base in node.bases}:
+                    found.append((node.name, path.relative_to(root).as_posix(), ast.get_docstring(node) or ""))
+    return found

@@ -1,0 +1,34 @@
+"""What mkdocs calls while it builds the site: the navigation, and reference pages that are made from the code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import navigation
+from commands_page import commands_page
+from errors_page import errors_page
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from settings_page import settings_page
+from tables_page import tables_page
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+GENERATED = {
+    "reference/settings.md": settings_page,
+    "reference/commands.md": commands_page,
+    "reference/tables.md": tables_page,
+    "reference/errors.md": errors_page,
+}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    config.nav = navigation.nav_of(Path(config.docs_dir), GENERATED)
+    return config
+
+
+def on_files(files: Files, *, config: MkDocsConfig, **_: Any) -> Files:
+    for path, made in GENERATED.items():
+        files.append(File.generated(config, path, content=made(ROOT)))
+    return files

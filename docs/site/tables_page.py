@@ -1,0 +1,47 @@
+"""Reference of the Delta tables: every schema in `checkpoints/`, with the meanings that `columns.yaml` has for it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import yaml
+from markdown_text import code, table
+
+_INTRODUCTION = """# Tables
+
+Plain Delta tables (no deletion vectors, no column mapping), in the folder or schema that `tables` names. Any reader may
+read them at any time; only the mirror writes them. `offset_map` is the truth and its columns are a public interface; the
+others are observations and evidence.
+"""
+
+
+def tables_page(root: Path) -> str:
+    meanings = yaml.safe_load((Path(__file__).parent / "columns.yaml").read_text(encoding="utf-8"))
+    return _INTRODUCTION + "".join(
+        _section(name, schema, meanings.get(name, {})) for name, schema in schemas(root / "checkpoints")
+    )
+
+
+def schemas(folder: Path) -> Iterator[tuple[str, pa.Schema]]:
+    """(table, columns): a public constant of a module is named as its table, in capitals. The offset map comes first."""
+    found: dict[str, pa.Schema] = {}
+    for path in sorted(folder.glob("[a-z]*.py"), key=lambda one: (one.name != "schema.py", one.name)):
+        module = importlib.import_module(f"shallow_mirror.checkpoints.{path.stem}")
+        for name, value in vars(module).items():
+            if isinstance(value, pa.Schema) and name.isupper() and not name.startswith("_"):
+                found.setdefault(name.lower(), value)
+    yield from found.items()
+
+
+def _section(name: str, schema: pa.Schema, meanings: dict[str, str]) -> str:
+    rows = [(code(field.name), _sql_type(field.type), meanings.get(field.name, "")) for field in schema]
+    about = meanings.get("about", "")
+    return f"\n## {name}\n\n{about}\n\n" + table(("column", "type", "meaning"), rows)
+
+
+def _sql_type(kind: pa.DataType) -> str:
+    names = {"int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint", "bool": "boolean"}
+    return "timestamp" if pa.types.is_timestamp(kind) else names.get(str(kind), str(kind))

@@ -1,0 +1,28 @@
+"""`report`: a page about the mirror."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shallow_mirror.commands.options import Conf
+from shallow_mirror.commands.sessions import session_for
+
+
+def report(
+    conf: Conf,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Default: report-<mirror>.html here.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", metavar="T", help="Show the offset map of this source topic.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", metavar="P", min=0, help="And of this partition.")] = None,
+) -> None:
+    """Write one HTML page: throughput, lag, where the time goes, batches, problems, an offset map as a picture."""
+    from shallow_mirror.config import MirrorConfig
+    from shallow_mirror.report.run import write_report
+
+    config = MirrorConfig.load(conf)
+    path = Path(f"report-{config.mirror}.html") if out is None else out
+    with session_for(config) as spark:
+        write_report(config, path, topic=topic, partition=partition, spark=spark)
+    print(path)

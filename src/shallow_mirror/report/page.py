@@ -1,0 +1,288 @@
+"""PURE: the report as one HTML page: no script, nothing from elsewhere, light and dark. Every text is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from shallow_mirror.checkpoints.problems import KnownProblem
+from shallow_mirror.report import charts
+from shallow_mirror.report.charts import short
+from shallow_mirror.report.history import BATCHES, STEPS, Groups, History, grouped, lag_points, rates
+from shallow_mirror.report.map_picture import MapPicture
+from shallow_mirror.report.style import STYLE
+from shallow_mirror.streaming.status import PartitionStatus, RunStatus, StatusReport, total
+
+PARTITIONS_SHOWN, PROBLEMS_SHOWN, RUNS_SHOWN = 30, 50, 20
+
+_STEPS_CSS = tuple(zip(("s7", "s8", "s2", "s1", "s5", "s3", "s6"), STEPS, strict=True))
+_BATCHES_CSS = tuple(zip(("s1", "s2", "s7", "s4"), BATCHES, strict=True))
+
+_NO_MICRO_BATCH = "No micro-batch has been observed yet."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportContent:
+    """`problems` and `runs`: of the last runs, newest last. `micro_batch_count`: of the mirror's life, of which `history` has the
+    last ones.
+
+    `picture` None: no partition has an offset.
+    """
+
+    status: StatusReport
+    source: str
+    target: str
+    version: str
+    micro_batch_count: int
+    history: History
+    problems: Sequence[KnownProblem]
+    runs: Sequence[Mapping[str, Any]]
+    picture: MapPicture | None
+
+
+def page(content: ReportContent) -> str:
+    status = content.status
+    name = escape(status.mirror)
+    body = "".join(
+        [
+            f"<header><h1>{name}</h1><p>{escape(content.source)} → {escape(content.target)} · {_moment(status.at_ms)} · "
+            f"shallow-mirror {escape(content.version)}</p></header>",
+            _notices(status),
+            _tiles(content),
+            *_plots(content),
+            _section("Partitions", "those that are furthest behind", _partitions(status.partitions)),
+            _section("Problems", "what the last runs met, the newest first", _problems(content.problems)),
+            _section("Runs", "the newest first", _runs(content.runs)),
+        ]
+    )
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta name="color-scheme" content="light dark"><title>{name}: mirror report</title><style>{STYLE}</style>'
+    )
+    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body><main>{body}</main></body></html>\n'
+
+
+def _notices(status: StatusReport) -> str:
+    lines = [] if status.run is None else [_run_sentence(status.run)]
+    if status.run is None:
+        lines.append("No run yet.")
+    if status.source_problem is not None:
+        lines.append(f"The source does not answer: {status.source_problem}")
+    if status.target_problem is not None:
+        lines.append(f"The target does not answer: {status.target_problem}")
+    if status.waiting_for is not None:
+        lines.append(f"The mirror waits since {_moment(status.waiting_since_ms)} for: {status.waiting_for}")
+    if status.quarantined_batches:
+        lines.append(f"In quarantine: {status.quarantined_batches:,} batches, {status.quarantined_bytes:,} bytes.")
+    lines += [f"Open at the source: {one.sentence(status.at_ms)}" for one in status.open_transactions[:5]]
+    return "".join(f'<p class="notice">{escape(line)}</p>' for line in lines)
+
+
+def _run_sentence(run: RunStatus) -> str:
+    who = f"Run {run.run_epoch} on {run.host} (pid {run.pid}), since {_moment(run.started_at_ms)}"
+    if run.outcome is not None:
+        return f"{who}: ended {_moment(run.ended_at_ms)}: {run.outcome}"
+    if run.is_alive is None:
+        return f"{who}: on another host, has not said that it ended"
+    return f"{who}: running" if run.is_alive else f"{who}: gone without a word (killed?)"
+
+
+def _tiles(content: ReportContent) -> str:
+    history, status = content.history, content.status
+    lag = total([one.lag_offsets for one in status.partitions])
+    ages = [one.lag_ms for one in status.partitions]
+    latest_ms = None if not ages or None in ages else max(one for one in ages if one is not None)
+    tiles = [("partitions", f"{len(status.partitions):,}", "")]
+    if status.partitions:
+        tiles = [
+            ("lag now", "?" if lag is None else f"{lag:,}", "offsets"),
+            ("latest partition", "?" if latest_ms is None else _duration(latest_ms / 1000), "behind"),
+            *tiles,
+        ]
+    tiles.append(("micro-batches", f"{content.micro_batch_count:,}", _covered(content)))
+    if len(history):
+        copied = history.batches[:, :2].sum()
+        share = history.batches[:, 0].sum() / copied if copied else 1.0
+        median, high = np.percentile(history.seconds, [50, 99])
+        tiles += [
+            ("records", short(history.records.sum()), f"{short(history.size_bytes.sum())}B"),
+            ("raw", f"{share:.1%}", f"of {short(copied)} batches"),
+            ("a micro-batch", _duration(float(median)), f"median; p99 {_duration(float(high))}"),
+        ]
+    made = "".join(
+        f"<li><span>{escape(name)}</span><b>{escape(value)}</b><small>{escape(more)}</small></li>" for name, value, more in tiles
+    )
+    return f'<ul class="tiles">{made}</ul>'
+
+
+def _covered(content: ReportContent) -> str:
+    shown = len(content.history)
+    return "" if shown == content.micro_batch_count else f"the last {shown:,} are shown"
+
+
+def _plots(content: ReportContent) -> list[str]:
+    history = content.history
+    if len(history) == 0:
+        empty = f"<p>{_NO_MICRO_BATCH}</p>"
+        return [_section("Micro-batches", "", empty), _section("Offset map", _about_map(content.picture), _map(content.picture))]
+    found = rates(history)
+    x = charts.time_axis(found.edges_s[0], found.edges_s[-1])
+    when = f"{_moment(found.edges_s[0] * 1000)} to {_moment(found.edges_s[-1] * 1000)}, UTC"
+    edges = list(found.edges_s)
+    at_s, lags = lag_points(history)
+    lag_plot = (
+        charts.line_chart(
+            "lag in offsets",
+            x,
+            charts.value_axis(max(1.0, lags.max())),
+            list(zip(at_s, lags, strict=True)),
+            "offsets",
+        )
+        if len(lags)
+        else "<p>No lag was noted: the source did not say where its logs end.</p>"
+    )
+    return [
+        _section(
+            "Throughput, bytes a second",
+            when,
+            charts.area_chart(
+                "bytes a second", x, charts.value_axis(found.bytes_per_s.max()), edges, list(found.bytes_per_s), "B/s"
+            ),
+        ),
+        _section(
+            "Throughput, records a second",
+            when,
+            charts.area_chart(
+                "records a second", x, charts.value_axis(found.records_per_s.max()), edges, list(found.records_per_s), "records/s"
+            ),
+        ),
+        _section("Lag, offsets", f"after each micro-batch, over all partitions; {when}", lag_plot),
+        _section(
+            "Where the time of a micro-batch goes",
+            "ms, mean of the micro-batches of a bar; between: since the one before, with waiting for data",
+            _bars("latency of a micro-batch by step, ms", grouped(history, history.step_ms, is_mean=True), _STEPS_CSS, "ms"),
+        ),
+        _section(
+            "Batches",
+            "of the micro-batches of a bar; dropped: markers and aborted ones",
+            _bars("batches by what became of them", grouped(history, history.batches, is_mean=False), _BATCHES_CSS, "batches"),
+        ),
+        _section("Offset map", _about_map(content.picture), _map(content.picture)),
+    ]
+
+
+def _bars(title: str, groups: Groups, parts: Sequence[tuple[str, str]], unit: str) -> str:
+    labels = [
+        f"{first}" if first == last else f"{first} to {last}" for first, last in zip(groups.first, groups.last, strict=True)
+    ]
+    y = charts.value_axis(float(groups.values.sum(axis=1).max()))
+    bars = charts.stacked_bars(title, y, parts, labels, groups.values.tolist(), unit)
+    return f'{bars}<p class="axis-name">micro-batch</p>{charts.legend(parts)}'
+
+
+def _about_map(picture: MapPicture | None) -> str:
+    if picture is None:
+        return ""
+    return f"{picture.source.topic_partition}: source offsets {picture.first:,} to {picture.end:,} in {picture.row_count:,} rows"
+
+
+def _map(picture: MapPicture | None) -> str:
+    if picture is None:
+        return "<p>The map has no offset yet.</p>"
+    x = charts.offset_axis(picture.first, picture.end)
+    kinds = charts.lanes(f"what became of the offsets of {picture.source.topic_partition}", x, picture.lanes)
+    if not picture.shifts:
+        return kinds + '<p class="axis-name">source offset</p>'
+    values = [shift for _, shift in picture.shifts]
+    y = charts.value_axis(max(values) + 2, lowest=min(values) - 2, height=charts.SHIFT_HEIGHT)
+    shift = charts.shift_chart("source offset minus target offset", x, y, picture.shifts)
+    return (
+        f"{kinds}"
+        '<p class="axis-name">source offset; below: how much larger it is than the offset of the same record on the target</p>'
+        f"{shift}"
+    )
+
+
+def _partitions(partitions: Sequence[PartitionStatus]) -> str:
+    ordered = sorted(partitions, key=lambda one: (-(one.lag_offsets or 0), one.source))
+    rows = [
+        (one.source.topic, one.source.partition, one.position, one.end, one.lag_offsets, _behind(one.lag_ms))
+        for one in ordered[:PARTITIONS_SHOWN]
+    ]
+    more = len(ordered) - len(rows)
+    columns = ("topic", "partition", "position", "log end", "lag, offsets", "behind")
+    return _table(columns, rows) + (f"<p>and {more:,} more</p>" if more else "")
+
+
+def _problems(problems: Sequence[KnownProblem]) -> str:
+    rows = [
+        (
+            _moment(one.last_at_ms),
+            one.run_epoch,
+            one.problem.kind.value,
+            one.occurrences,
+            str(one.problem),
+            one.problem.remedy,
+        )
+        for one in reversed(problems[-PROBLEMS_SHOWN:])
+    ]
+    return _table(("last", "run", "kind", "times", "problem", "remedy"), rows, wide=(4, 5))
+
+
+def _runs(runs: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        (
+            one["run_epoch"],
+            f"{one['host']} (pid {one['pid']})",
+            _moment_of(one["started_at"]),
+            _moment_of(one["ended_at"]),
+            one["outcome"] or "has not said that it ended",
+            one["version"],
+        )
+        for one in list(reversed(runs))[:RUNS_SHOWN]
+    ]
+    return _table(("run", "on", "started", "ended", "outcome", "version"), rows)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], wide: Sequence[int] = ()) -> str:
+    if not rows:
+        return "<p>None.</p>"
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+    body = "".join(f"<tr>{''.join(_cell(value, number in wide) for number, value in enumerate(row))}</tr>" for row in rows)
+    return f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cell(value: Any, is_wide: bool) -> str:
+    if isinstance(value, int):
+        return f'<td class="number">{value:,}</td>'
+    css = ' class="wide"' if is_wide else ""
+    return f"<td{css}>{escape('?' if value is None else str(value))}</td>"
+
+
+def _section(title: str, about: str, body: str) -> str:
+    more = f'<p class="about">{escape(about)}</p>' if about else ""
+    return f"<section><h2>{escape(title)}</h2>{more}{body}</section>"
+
+
+def _behind(lag_ms: int | None) -> str | None:
+    return None if lag_ms is None else _duration(lag_ms / 1000)
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+
+
+def _moment(at_ms: float | None) -> str:
+    return "?" if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _moment_of(at: datetime | None) -> str | None:
+    return None if at is None else _moment(at.timestamp() * 1000)

@@ -1,0 +1,100 @@
+"""Driver, for the cli: gathers what a report shows and writes it. Starts no JVM, but for tables in a catalog."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shallow_mirror import __version__
+from shallow_mirror.checkpoints import observations
+from shallow_mirror.checkpoints.observation_stores import ObservationStore, open_store_to_read
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.checkpoints.problem_log import read_problems
+from shallow_mirror.checkpoints.table_writer import Comparison
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.report.history import history_of
+from shallow_mirror.report.map_picture import COLUMNS, MapPicture, map_picture
+from shallow_mirror.report.page import RUNS_SHOWN, ReportContent, page
+from shallow_mirror.streaming.status import gather_status
+from shallow_mirror.types import SourcePartition
+
+MICRO_BATCHES_READ = 100_000
+
+
+def write_report(
+    config: MirrorConfig, out: Path, *, topic: str | None = None, partition: int | None = None, spark: Any = None
+) -> None:
+    """`topic` and `partition`: of the picture. Raises ConfigError (no map yet, no such partition, `out` cannot be written)."""
+    text = page(gather_content(config, topic=topic, partition=partition, spark=spark))
+    draft = out.with_name(f"{out.name}.{os.getpid()}")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(out)
+    except OSError as error:
+        raise ConfigError(f"cannot write the report to {out}: {error.strerror or error}") from error
+
+
+def gather_content(
+    config: MirrorConfig, *, topic: str | None = None, partition: int | None = None, spark: Any = None
+) -> ReportContent:
+    offset_map = OffsetMap.open(config.tables, spark)
+    store = open_store_to_read(config.tables, spark)
+    recorded = offset_map.recorded()
+    newest, run_epoch = (0, 0) if recorded is None else (recorded.micro_batch, recorded.run_epoch)
+    chosen = choose_partition(offset_map.positions(), topic, partition)
+    recent = (Comparison("micro_batch", ">", newest - MICRO_BATCHES_READ),)
+    return ReportContent(
+        status=gather_status(config, spark=spark),
+        source=config.source.alias,
+        target=config.target.alias,
+        version=__version__,
+        micro_batch_count=newest,
+        history=history_of(store.read(observations.MICRO_BATCHES_TABLE, recent)),
+        problems=read_problems(store, run_epoch),
+        runs=_read_runs(store, run_epoch),
+        picture=None if chosen is None else _read_picture(offset_map, chosen),
+    )
+
+
+def choose_partition(
+    positions: Mapping[SourcePartition, Position], topic: str | None, partition: int | None
+) -> SourcePartition | None:
+    """Pure: of those that fit the one that reaches furthest. None where nothing was asked for and there is none."""
+    fits = {
+        one: position.offset
+        for one, position in positions.items()
+        if topic in (None, one.topic) and partition in (None, one.partition)
+    }
+    if fits:
+        return max(fits, key=lambda one: (fits[one], one))
+    if topic is None and partition is None:
+        return None
+    asked = " ".join(
+        [*([] if topic is None else [f"--topic {topic}"]), *([] if partition is None else [f"--partition {partition}"])]
+    )
+    known = sorted({one.topic for one in positions})
+    shown = ", ".join(known[:10]) + (f" and {len(known) - 10} more" if len(known) > 10 else "")
+    raise ConfigError(f"{asked}: the offset map has no such partition; its topics are: {shown or 'none'}")
+
+
+def _read_picture(offset_map: OffsetMap, source: SourcePartition) -> MapPicture | None:
+    of_partition = (
+        Comparison("source_topic", "=", source.topic),
+        Comparison("source_topic_id", "=", source.topic_id),
+        Comparison("source_partition", "=", source.partition),
+    )
+    return map_picture(source, offset_map.settled_rows(of_partition, columns=COLUMNS))
+
+
+def _read_runs(store: ObservationStore, newest_run_epoch: int) -> list[Mapping[str, Any]]:
+    """A row each: what its two rows know."""
+    rows = store.read(observations.RUNS_TABLE, (Comparison("run_epoch", ">", newest_run_epoch - RUNS_SHOWN),))
+    runs: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        known = {name: value for name, value in row.items() if value is not None}
+        runs.setdefault(row["run_epoch"], dict.fromkeys(observations.RUNS.names)).update(known)
+    return [runs[epoch] for epoch in sorted(runs)]

@@ -1,0 +1,67 @@
+"""PURE: an error of this package as a problem: what happened, and what whoever reads it can do."""
+
+from __future__ import annotations
+
+from shallow_mirror.checkpoints.problems import Problem, ProblemKind
+from shallow_mirror.errors import BatchRefused, CorruptBatch, DataLoss, Fenced, MirrorError, RecoverNeeded, Retriable
+from shallow_mirror.types import TopicPartition
+
+_GOES_ON = "the mirror tries again by itself"
+
+_TOO_FEW_REPLICAS = "a target topic has fewer replicas in sync than min.insync.replicas: bring its brokers back"
+
+_RETRIABLE = {
+    "NETWORK_EXCEPTION": "see that the brokers run and that this machine reaches their advertised addresses",
+    "BROKER_NOT_AVAILABLE": "see that the brokers run and that this machine reaches their advertised addresses",
+    "DEADLINE": "the cluster answers too slowly: look at its load, or raise request.timeout.ms or write.transaction_timeout_ms",
+    "REQUEST_TIMED_OUT": "the cluster answers too slowly: look at its load and at its replicas that are not in sync",
+    "TIMED_OUT": "the cluster answers too slowly: look at its load",
+    "LEADER_NOT_AVAILABLE": "a partition has no leader: look at the brokers that hold its replicas",
+    "NOT_LEADER_OR_FOLLOWER": "a partition changes its leader; if that goes on, look at the brokers that hold its replicas",
+    "NOT_ENOUGH_REPLICAS": _TOO_FEW_REPLICAS,
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND": _TOO_FEW_REPLICAS,
+    "COORDINATOR_NOT_AVAILABLE": "the target has no transaction coordinator: look at the partitions of __transaction_state",
+    "COORDINATOR_LOAD_IN_PROGRESS": "the target's coordinator is starting",
+    "KAFKA_STORAGE_ERROR": "a broker has trouble with its disk: look at its log",
+    "THROTTLING_QUOTA_EXCEEDED": "a quota of the cluster holds the mirror back: raise it, or wait",
+    "WORKER_LOST": "a worker or executor of Spark went away: if that goes on, it lacks memory (read.fetch_bytes, write.slots)",
+    "SLOT_NOT_COMMITTED": "transactions were aborted by the target: if that goes on, raise write.transaction_timeout_ms",
+    "TOPIC_CREATED_AGAIN": "none needed: read.on_data_loss is continue",
+}
+
+
+def problem_of_retry(what: str, error: MirrorError) -> Problem:
+    """`what` was tried."""
+    name = error_name(error)
+    helps = _RETRIABLE.get(name)
+    remedy = _GOES_ON if helps is None else f"{helps}; {_GOES_ON}"
+    return Problem(kind=ProblemKind.RETRIABLE, text=f"{what}: {error}", remedy=remedy, error_name=name)
+
+
+def problem_of_end(error: MirrorError) -> Problem:
+    text, place = str(error), _place_of(error)
+    match error:
+        case BatchRefused():
+            remedy = error.remedy
+            text = text.removesuffix(f". {error.remedy}")
+        case CorruptBatch():
+            remedy = "shallow-mirror preflight says how many there are; write.on_refused: quarantine sets them aside"
+        case DataLoss():
+            remedy = "read.on_data_loss: continue gives up what is lost; or exclude the topic"
+        case Fenced():
+            remedy = "leave the other run alone: do not start this one again"
+        case RecoverNeeded():
+            remedy = "shallow-mirror recover CONF"
+        case Retriable():
+            remedy = _RETRIABLE.get(error.error_name, "start the mirror again")
+        case _:
+            remedy = "do what the message says, then start the mirror again"
+    return Problem(kind=ProblemKind.ENDED, text=text, remedy=remedy, error_name=type(error).__name__, place=place)
+
+
+def _place_of(error: MirrorError) -> TopicPartition | None:
+    return error.topic_partition if isinstance(error, BatchRefused | CorruptBatch | DataLoss) else None
+
+
+def error_name(error: MirrorError) -> str:
+    return error.error_name if isinstance(error, Retriable) else type(error).__name__

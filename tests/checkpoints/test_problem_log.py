@@ -1,0 +1,154 @@
+"""What a run met is counted, not repeated, and its table stays small whatever happens and for however long."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from shallow_mirror.checkpoints import problem_log as module
+from shallow_mirror.checkpoints.observation_stores import BackgroundStore, DeltalakeStore
+from shallow_mirror.checkpoints.problem_log import ProblemLog, merged, read_problems
+from shallow_mirror.checkpoints.problems import KnownProblem, Problem, ProblemKind
+from shallow_mirror.types import TopicPartition
+
+HOUR_MS = 3_600_000
+
+
+class Rows:
+    """A store in memory."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def append(self, table: str, rows: pa.Table) -> None:
+        assert table == "problems"
+        self.rows += rows.to_pylist()
+
+    def tidy(self, table: str) -> None: ...
+    def flush(self) -> None: ...
+    def read(self, table: str, condition: Any) -> list[dict[str, Any]]:
+        return self.rows
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+def away(detail: str = "10.0.0.1:9092 after 17 tries") -> Problem:
+    return Problem(kind=ProblemKind.RETRIABLE, text=f"query: {detail}", remedy="look", error_name="NETWORK_EXCEPTION")
+
+
+def log_of() -> tuple[ProblemLog, Rows, Clock]:
+    clock, rows = Clock(), Rows()
+    log = ProblemLog(clock)
+    log.begin(rows, 3)
+    return log, rows, clock
+
+
+def said(found: Sequence[KnownProblem]) -> list[tuple[str, int]]:
+    return [(one.problem.text, one.occurrences) for one in found]
+
+
+def test_equal_problems_are_one_whatever_their_numbers_and_the_newest_text_holds() -> None:
+    log, rows, clock = log_of()
+    log.met(away("node 1"))
+    clock.ms += 1000
+    log.met(away("node 2"))
+    assert len(rows.rows) == 1
+    log.write_due(all_of_them=True)
+    (one,) = merged(rows.rows)
+    assert (one.problem, one.occurrences, one.run_epoch) == (away("node 2"), 2, 3)
+    assert (one.first_at_ms, one.last_at_ms) == (1_000_000, 1_001_000)
+    log.write_due(all_of_them=True)
+    assert len(rows.rows) == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Problem(kind=ProblemKind.WAIT, text="a 1", remedy="r"),
+        Problem(kind=ProblemKind.RETRIABLE, text="a 1", remedy="r", error_name="X"),
+        Problem(kind=ProblemKind.RETRIABLE, text="b 1", remedy="r"),
+        Problem(kind=ProblemKind.RETRIABLE, text="a 1", remedy="r", place=TopicPartition("t", 0)),
+    ],
+)
+def test_problems_of_another_kind_error_text_or_place_are_others(other: Problem) -> None:
+    log, rows, _ = log_of()
+    for one in (Problem(kind=ProblemKind.RETRIABLE, text="a 1", remedy="r"), other):
+        log.met(one)
+    assert [one.problem for one in merged(rows.rows)][1] == other
+    assert len(rows.rows) == 2
+
+
+def test_a_cluster_that_is_away_for_a_month_makes_a_thousand_rows_at_most_and_they_are_all_but_up_to_date() -> None:
+    log, rows, clock = log_of()
+    for _ in range(30 * 24 * 120):
+        log.met(away())
+        clock.ms += 30_000
+    assert len(rows.rows) < 1_000
+    (one,) = merged(rows.rows)
+    assert clock.ms - one.last_at_ms <= HOUR_MS + 60_000
+    clock.ms += 2 * HOUR_MS
+    log.write_due()
+    (one,) = merged(rows.rows)
+    assert one.occurrences == 30 * 24 * 120
+
+
+def test_what_was_met_before_the_take_over_is_written_after_it() -> None:
+    log, rows = ProblemLog(Clock()), Rows()
+    log.met(away())
+    log.met(away())
+    log.begin(rows, 7)
+    assert said(merged(rows.rows)) == [(away().text, 2)]
+    assert rows.rows[0]["run_epoch"] == 7
+
+
+def test_more_different_problems_than_are_told_apart_are_one_by_kind_but_what_ended_the_run_is_itself() -> None:
+    log, rows, _ = log_of()
+    for partition in range(module.MOST_PROBLEMS + 50):
+        log.met(Problem(kind=ProblemKind.EXPIRED, text="gone", remedy="r", place=TopicPartition("t", partition)))
+    end = Problem(kind=ProblemKind.ENDED, text="the end", remedy="r")
+    log.met(end)
+    log.write_due(all_of_them=True)
+    found = merged(rows.rows)
+    assert len(found) == module.MOST_PROBLEMS + 2
+    (too_many,) = [one for one in found if "further problems" in one.problem.text]
+    assert (too_many.problem.kind, too_many.occurrences, found[-1].problem) == (ProblemKind.EXPIRED, 50, end)
+
+
+def test_the_table_reads_back_what_was_met_and_long_texts_are_cut(tmp_path: Path) -> None:
+    log, store = ProblemLog(Clock()), BackgroundStore(DeltalakeStore(str(tmp_path)))
+    log.begin(store, 3)
+    placed = Problem(kind=ProblemKind.QUARANTINED, text="x" * 5_000, remedy="retry", place=TopicPartition("<b>", 4))
+    threads = [threading.Thread(target=log.met, args=(placed,)) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    log.write_due(all_of_them=True)
+    store.flush()
+    (one,) = read_problems(store, 3)
+    assert (one.problem.place, len(one.problem.text), one.occurrences) == (placed.place, module.LONGEST_TEXT, 5)
+    assert one.document() == {
+        "run_epoch": 3, "kind": "quarantined", "error_name": None, "topic": "<b>", "partition": 4, "problem": "x" * 2_000,
+        "remedy": "retry", "occurrences": 5, "first_at_ms": 1_000_000, "last_at_ms": 1_000_000,
+    }  # fmt: skip
+    assert read_problems(store, 50) == ()
+
+
+def test_a_table_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "problems").write_text("a file where the table should be")
+    log, store = ProblemLog(), BackgroundStore(DeltalakeStore(str(tmp_path)))
+    log.begin(store, 1)
+    log.met(away())
+    store.flush()
+    assert "could not write an observation to problems" in caplog.text

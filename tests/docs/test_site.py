@@ -1,0 +1,126 @@
+"""The site as `make docs` builds it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from shallow_mirror import errors
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.errors import MirrorError
+
+SOURCES = ("docs", "mkdocs.yml", "conf", "checkpoints", "src", "streaming", "sinks")
+NO_NETWORK = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+
+
+def build(folder: Path, into: Path) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--config-file",
+        str(folder / "mkdocs.yml"),
+        "--site-dir",
+        str(into),
+    ]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", **NO_NETWORK}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+
+
+@pytest.fixture(scope="module")
+def site(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    ended = build(repository, folder)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return folder
+
+
+def text_of(page: Path) -> str:
+    return re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8"))
+
+
+def test_every_page_of_docs_is_in_the_navigation(site: Path, repository: Path) -> None:
+    navigation = (site / "index.html").read_text(encoding="utf-8")
+    pages = [one.relative_to(repository / "docs").with_suffix(".html").as_posix() for one in (repository / "docs").rglob("*.md")]
+    assert pages
+    assert [one for one in pages if f'href="{one}"' not in navigation and one != "index.html"] == []
+
+
+def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
+    loading = re.compile(
+        r"<(?:script|img|iframe)[^>]*src=\"?https?:|<link[^>]*rel=\"?(?:stylesheet|preconnect)[^>]*https?:|@import url\(\"?https?:"
+    )
+    assert [page.name for page in site.rglob("*.html") if loading.search(page.read_text(encoding="utf-8"))] == []
+
+
+def test_settings_are_all_there_with_a_meaning_from_the_example(site: Path, repository: Path) -> None:
+    said = text_of(site / "reference" / "settings.html")
+    groups = {name: field.annotation for name, field in MirrorConfig.model_fields.items()}
+    keys = [f"{name}.{key}" for name, group in groups.items() if hasattr(group, "model_fields") for key in group.model_fields]
+    assert [key for key in keys if key not in said and not key.endswith(".properties")] == []
+    assert "at most so many Kafka transactions at once" in said
+    assert "integer, 1 to 1000" in said
+
+
+def test_every_command_is_there(site: Path) -> None:
+    said = text_of(site / "reference" / "commands.html")
+    shown = subprocess.run(
+        [sys.executable, "-m", "shallow_mirror.cli", "--help"], capture_output=True, text=True, timeout=60, check=True
+    )
+    names = re.findall(r"^[│| ]+([a-z][a-z-]+)  ", shown.stdout, re.MULTILINE)
+    assert "run" in names
+    assert [name for name in names if f"shallow-mirror {name}" not in said] == []
+
+
+def test_described_columns_exist(repository: Path, site: Path) -> None:
+    described = yaml.safe_load((repository / "docs" / "site" / "columns.yaml").read_text(encoding="utf-8"))
+    said = (site / "reference" / "tables.html").read_text(encoding="utf-8")
+    for table, columns in described.items():
+        assert f'id="{table}"' in said
+        assert [name for name in columns if name != "about" and f"<code>{name}</code>" not in said] == []
+
+
+def test_every_error_has_its_remedy_in_the_runbook(site: Path) -> None:
+    classes = [
+        one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, MirrorError) and one is not MirrorError
+    ]
+    runbook = (site / "operations.html").read_text(encoding="utf-8")
+    listed = (site / "reference" / "errors.html").read_text(encoding="utf-8")
+    assert [one.__name__ for one in classes if f'id="{one.__name__.lower()}"' not in runbook] == []
+    assert [one.__name__ for one in classes if f"<code>{one.__name__}</code>" not in listed] == []
+
+
+@pytest.fixture(scope="module")
+def changed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    """What the build says of a copy with a new guide, a link to nowhere, and an error of the runbook that is gone."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in SOURCES:
+        if (repository / name).is_dir():
+            shutil.copytree(repository / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(repository / name, folder / name)
+    (folder / "docs" / "zebra.md").write_text("# Zebra\n\n[nowhere](no-such-page.md)\n", encoding="utf-8")
+    runbook = folder / "docs" / "operations.md"
+    runbook.write_text(runbook.read_text(encoding="utf-8").replace("### SparkLost", "### Spark is gone"), encoding="utf-8")
+    return build(folder, folder / "out")
+
+
+def test_a_broken_link_ends_the_build(changed: subprocess.CompletedProcess[str]) -> None:
+    assert changed.returncode == 1
+    assert "no-such-page.md" in changed.stdout + changed.stderr
+
+
+def test_an_error_without_a_remedy_ends_the_build(changed: subprocess.CompletedProcess[str]) -> None:
+    assert "operations.md#sparklost" in changed.stdout + changed.stderr
+
+
+def test_a_new_page_becomes_a_guide_by_itself(changed: subprocess.CompletedProcess[str]) -> None:
+    assert "not included" not in changed.stdout + changed.stderr

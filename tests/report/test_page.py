@@ -1,0 +1,110 @@
+"""The page as text: nothing of it comes from elsewhere, and no name can become a part of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from tests.report.contents import EVIL, a_picture, content, many_rows, rows_of_a_day
+
+from shallow_mirror.report import charts
+from shallow_mirror.report.page import page
+from shallow_mirror.types import SourcePartition
+
+_ALONE = {"meta", "br"}
+
+
+class Elements(HTMLParser):
+    """Fails where elements are not closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.names: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in _ALONE:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 90, 100_000])
+def test_a_page_of_any_length_is_whole_and_small(count: int) -> None:
+    text = page(content(many_rows(count), transactions=min(count, 2_000)))
+    elements = Elements(text)
+    assert elements.names.count("svg") == (0 if count == 0 else 7)
+    assert len(text) < 600_000
+    assert "nan" not in text.lower().replace("orders-east-west", "")
+    assert not {"script", "link", "img", "iframe"} & set(elements.names)
+    assert not {"src", "href"} & {name for name, _ in elements.attributes}
+    assert "http" not in text
+    assert "url(" not in text
+    if count == 0:
+        assert "No micro-batch has been observed yet." in text
+
+
+def test_names_and_errors_are_text_whatever_they_hold() -> None:
+    text = page(content(rows_of_a_day(5), name=EVIL, transactions=3))
+    elements = Elements(text)
+    assert "script" not in elements.names
+    assert text.count("&lt;script&gt;") > 5
+    assert not [name for name, _ in elements.attributes if name.startswith("on")]
+
+
+def test_a_history_without_any_lag_says_so() -> None:
+    rows = [one | {"lag_offsets": None} for one in rows_of_a_day(3)]
+    assert "No lag was noted" in page(content(rows))
+
+
+def test_what_is_waited_for_and_what_is_in_quarantine_is_said() -> None:
+    made = content(rows_of_a_day(1))
+    status = replace(made.status, waiting_for="the source", waiting_since_ms=0, target_problem="gone", quarantined_batches=3)
+    text = page(replace(made, status=status))
+    assert "The mirror waits since 1970-01-01 00:00:00 for: the source" in text
+    assert "The target does not answer: gone" in text
+    assert "In quarantine: 3 batches" in text
+
+
+def test_a_report_of_part_of_the_history_says_so() -> None:
+    assert "the last 2 are shown" in page(replace(content(rows_of_a_day(2)), micro_batch_count=500_000))
+
+
+@pytest.mark.parametrize(
+    ("begin_s", "end_s"), [(0, 0.001), (0, 0.5), (10, 11), (0, 3_600), (0, 86_400 * 400), (1.79e9, 1.79e9 + 50)]
+)
+def test_a_time_axis_has_a_few_labels_in_order_between_its_ends(begin_s: float, end_s: float) -> None:
+    ticks = [value for value, _ in charts.time_axis(begin_s, end_s).ticks]
+    assert 2 <= len(ticks) <= 9
+    assert ticks == sorted(ticks)
+    assert ticks[0] >= begin_s
+    assert ticks[-1] <= end_s
+
+
+@pytest.mark.parametrize(
+    ("lowest", "highest"), [(0, 0), (0, 1), (0, 0.0003), (0, 7.3e14), (-5, -5), (-1_000, 300), (10**12, 10**12 + 3)]
+)
+def test_a_value_axis_holds_its_values_and_has_a_few_round_labels(lowest: float, highest: float) -> None:
+    axis = charts.value_axis(highest, lowest=lowest)
+    assert axis.low <= lowest <= highest <= axis.high
+    assert 2 <= len(axis.ticks) <= 8
+
+
+def test_a_picture_without_copied_records_has_no_line_of_shifts() -> None:
+    place = SourcePartition("t", "id", 0)
+    picture = a_picture(place, 0)
+    assert picture is not None
+    assert picture.shifts == ()
+    assert page(replace(content(rows_of_a_day(1)), picture=picture)).count("<svg") == 6

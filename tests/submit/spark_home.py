@@ -1,0 +1,160 @@
+"""A virtual environment with the wheel and nothing else of this checkout, and Spark as the pip package has it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pyspark
+from tests.mirror_runs import wait_for
+from tests.wheels import build_wheel
+
+_MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
+_REGISTERED = "Successfully registered with master"
+_QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """`home` is SPARK_HOME, `scratch` what Spark leaves on the side, `site` where the wheel is."""
+
+    python: Path
+    site: Path
+    home: Path
+    scratch: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        inherited = {
+            name: os.environ[name] for name in ("HOME", "JAVA_HOME", "LANG", "PATH", "SHALLOW_MIRROR_CACHE") if name in os.environ
+        }
+        return {
+            **inherited,
+            "PATH": f"{self.python.parent}:{self.home / 'bin'}:{inherited['PATH']}",
+            "PYSPARK_PYTHON": str(self.python),
+            "SPARK_HOME": str(self.home),
+            "SPARK_CONF_DIR": str(self.home / "conf"),
+            "SPARK_LOCAL_DIRS": str(self.scratch),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "TMPDIR": str(self.scratch),
+        }
+
+
+def install(repository: Path, folder: Path) -> Installed:
+    """What the wheel depends on comes from the environment of the tests, by a path that processes no editable installation."""
+    wheel = build_wheel(repository, folder / "build")
+    made = folder / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(made)], check=True, timeout=60)
+    (site,) = (made / "lib").glob("python3*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(made / "bin" / "python"),
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]
+    subprocess.run([*pip, "--no-deps", "--no-index", "--ignore-installed", str(wheel)], check=True, timeout=120)
+    home, scratch = folder / "spark", folder / "scratch"
+    scratch.mkdir()
+    (home / "conf").mkdir(parents=True)
+    for entry in Path(pyspark.__path__[0]).iterdir():
+        if entry.name in ("bin", "jars"):
+            (home / entry.name).symlink_to(entry)
+    defaults = {
+        "spark.ui.enabled": "false",
+        "spark.driver.extraJavaOptions": _QUICK,
+        "spark.executor.extraJavaOptions": _QUICK,
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+    }
+    lines = "".join(f"{name} {value}\n" for name, value in defaults.items())
+    (home / "conf" / "spark-defaults.conf").write_text(lines, encoding="utf-8")
+    return Installed(made / "bin" / "python", site, home, scratch)
+
+
+@contextmanager
+def started(
+    installed: Installed, command: str, folder: Path, log: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A line of the shell; whatever it started is gone at the end of the block."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec {command}"],
+            cwd=folder,
+            env={**installed.environment, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        left = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        for one in left:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+        process.wait()
+
+
+def ended(process: subprocess.Popen[bytes], log: Path, seconds: float = 240.0) -> int:
+    """Its exit code. A process that does not end is an error with the end of its log."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"did not end:\n{said(log)[-4000:]}") from None
+
+
+def said(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")
+
+
+def python_of(process: subprocess.Popen[bytes]) -> psutil.Process:
+    """The driver of what `spark-submit` runs."""
+    children = psutil.Process(process.pid).children()
+    (driver,) = (one for one in children if "shallow_mirror_main.py" in " ".join(one.cmdline()))
+    return driver
+
+
+@contextmanager
+def standalone(installed: Installed, folder: Path, workers: int) -> Iterator[str]:
+    """A master and workers of one core each; its address."""
+    log = folder / "master.log"
+    spark_class = str(installed.home / "bin" / "spark-class")
+    master = f"{spark_class} org.apache.spark.deploy.master.Master --host 127.0.0.1 --port 0 --webui-port 0"
+    with started(installed, master, folder, log):
+        wait_for("the master", lambda: _MASTER.search(said(log)))
+        found = _MASTER.search(said(log))
+        assert found is not None
+        with _workers(installed, folder, found[1], workers):
+            yield found[1]
+
+
+@contextmanager
+def _workers(installed: Installed, folder: Path, master: str, workers: int) -> Iterator[None]:
+    if workers == 0:
+        yield
+        return
+    log = folder / f"worker-{workers}.log"
+    command = (
+        f"{installed.home}/bin/spark-class org.apache.spark.deploy.worker.Worker --host 127.0.0.1 --cores 1 --memory 1g "
+        f"--webui-port 0 --work-dir {folder / f'work-{workers}'} {master}"
+    )
+    with started(installed, command, folder, log):
+        with _workers(installed, folder, master, workers - 1):
+            wait_for(f"worker {workers}", lambda: _REGISTERED in said(log))
+            yield
