@@ -20,8 +20,11 @@ Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of 
 
 
 def pause(conf: Conf, topics: Topics) -> None:
-    """Plan nothing of these topics until `resume`, also after a restart. A running mirror heeds it within seconds; what it is
-    copying just then is finished. What retention deletes at the source meanwhile is lost."""
+    """Copy nothing of these topics until `resume`.
+
+    Also across restarts. A running mirror heeds it within seconds; what it is copying just then is finished. What retention
+    deletes at the source meanwhile is lost.
+    """
     with _controls(conf, topics) as controls:
         before = controls.paused()
         controls.add("pause", topics)

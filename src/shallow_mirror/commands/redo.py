@@ -26,8 +26,10 @@ def redo(
         typer.Option("--tables", metavar="FOLDER", help="For the offset map of the copy; below the mirror's by default."),
     ] = None,
 ) -> None:
-    """Copy a range of source offsets again, exactly once, into a topic of its own, with an offset map of its own. Also beside the
-    running mirror; the same command again goes on where it was."""
+    """Copy a range of source offsets again, into another topic.
+
+    Exactly once, with an offset map of its own, and also beside the running mirror. The same command again goes on where it was.
+    """
     from shallow_mirror.config import MirrorConfig
     from shallow_mirror.streaming.redo import RedoRequest, config_of
     from shallow_mirror.streaming.redo import redo as copy_again
