@@ -21,7 +21,7 @@ from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.checkpoints.tables import is_read_by_spark
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import MirrorError
+from shallow_mirror.errors import MirrorError, Retriable
 from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.sinks.topic_following import ConfigFollower, gone_topics
 from shallow_mirror.streaming import notes
@@ -66,7 +66,8 @@ class TopicWatch:
         self._thread = threading.Thread(target=self._run, name="topic-watch", daemon=True)
 
     def __enter__(self) -> Self:
-        self._read_controls()
+        """Raises OutcomeUnknown, OffsetMapConflict: a mirror that does not know what is paused copies nothing."""
+        self._take_in(frozenset(self._controls.paused()))
         self._thread.start()
         return self
 
@@ -88,10 +89,11 @@ class TopicWatch:
 
     def _read_controls(self) -> None:
         try:
-            paused = frozenset(self._controls.paused())
+            self._take_in(frozenset(self._controls.paused()))
         except MirrorError as error:
             _log.warning("the table controls cannot be read, what was paused stays so: %s", error)
-            return
+
+    def _take_in(self, paused: frozenset[str]) -> None:
         if paused == self._paused:
             return
         notes.write_paused(self._paused_path, paused)
@@ -115,8 +117,11 @@ class TopicWatch:
             names = sorted(name for name in self._mirrored | self._targets.known.keys() if self._config.topics.is_included(name))
             gone = gone_topics(source, names, deadline) if names else []
             problems = [] if follower is None else follower.look(gone, deadline)
+        except Retriable as error:
+            _log.info("topics were not looked at: %s", error)  # the copy waits for that cluster as well, and says so
+            return
         except MirrorError as error:
-            problems = [f"topics were not looked at: {error}"]
+            problems = [f"topics cannot be looked at: {error}"]
         if not self._stop.is_set():
             self._tell(notes.TopicsNote(at_ms=int(time.time() * 1000), gone=tuple(gone), problems=tuple(problems)))
 
