@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,9 @@ from shallow_mirror.types import SourcePartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_PIECE_ROWS = 200_000
 
 
 class OffsetMap:
@@ -67,6 +70,18 @@ class OffsetMap:
         """Rows that hold for ever. `condition` goes down to the files; `as_of` keeps what was decided until then."""
         until = () if as_of is None else (Comparison("decided_at", "<=", as_of),)
         return self._snapshot.read((*condition, *self._settled(), *until), columns)
+
+    def settled_pieces(self, condition: Condition = (), columns: list[str] | None = None) -> Iterator[pa.Table]:
+        """The same rows, some hundred thousand at a time, for maps that are larger than memory."""
+        gathered, count = list[pa.RecordBatch](), 0
+        for piece in self._snapshot.batches((*condition, *self._settled()), columns):
+            gathered.append(piece)
+            count += piece.num_rows
+            if count >= _PIECE_ROWS:
+                yield pa.Table.from_batches(gathered)
+                gathered, count = [], 0
+        if count:
+            yield pa.Table.from_batches(gathered)
 
     def unsettled_rows(self) -> tuple[DecidedSegment, ...]:
         """Rows of the last decision, where they may still be removed."""

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.checkpoints.controls import open_controls_to_read
-from shallow_mirror.checkpoints.observation_stores import open_store
+from shallow_mirror.checkpoints.observation_stores import ObservationStore, open_store
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.quarantine_tables import open_quarantine
 from shallow_mirror.checkpoints.recorded import RunIdentity
@@ -23,6 +24,7 @@ from shallow_mirror.checkpoints.tables import choose_writer, open_writer
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLoss, MirrorError, OutcomeUnknown, Retriable, TopicCreatedAgain
+from shallow_mirror.groups.sync import GroupSync
 from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.sinks.evidence import refuse_used_ids
 from shallow_mirror.sinks.lost_processes import lost_jvm_told, lost_worker, unfit_python, unfit_python_told
@@ -166,9 +168,13 @@ class _Run:
         outcome, ended_by = "failed", None
         try:
             owner = self._patiently("take-over", self._take_over)
-            self.witness.took_over(owner, open_store(self.config.tables, self.tables_writer, spark))
-            self._patiently("query", lambda: self._recover_and_query(owner, spark))
-            outcome = "stopped" if self._is_over() else "done"
+            store = open_store(self.config.tables, self.tables_writer, spark)
+            self.witness.took_over(owner, store)
+            with self._groups_in_step(store, spark) as groups:
+                self._patiently("query", lambda: self._recover_and_query(owner, spark))
+                outcome = "stopped" if self._is_over() else "done"
+                if groups is not None:
+                    groups.is_last_wanted = outcome == "done"
         except _Stopped:
             outcome = "stopped"
             raise
@@ -177,6 +183,12 @@ class _Run:
             raise
         finally:
             self.witness.ended(outcome, ended_by)
+
+    def _groups_in_step(self, store: ObservationStore, spark: Any) -> AbstractContextManager[GroupSync | None]:
+        interval_s = self.config.groups.sync_s
+        if interval_s is None:
+            return nullcontext()
+        return GroupSync(self.config, interval_s, store, spark if self.tables_writer == "spark" else None)
 
     def _patiently(self, what: str, attempt: Callable[[], Any]) -> Any:
         """Level three of the retries: without limit, with a growing pause, visible in the log; not for definite errors."""

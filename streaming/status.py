@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.cluster_metadata import ListedOffset
 from shallow_mirror.checkpoints import observations
 from shallow_mirror.checkpoints.controls import open_controls_to_read
+from shallow_mirror.checkpoints.group_positions import GroupSyncPass, last_pass
 from shallow_mirror.checkpoints.observation_stores import ObservationStore, open_store_to_read
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.positions import Position
@@ -112,7 +113,8 @@ class StatusReport:
     when the planner was last heard of. `quarantined_batches` and `quarantined_bytes` are what is in quarantine now.
     `gone_topics`: mirrored topics that the source does not have any more; `topic_problems`: settings that are not followed; both
     as the mirror saw them last.
-    `problems`: the last few that the last runs met, newest last.
+    `problems`: the last few that the last runs met, newest last. `groups`: the last look at consumer groups, None without
+    `groups.sync`.
     """
 
     mirror: str
@@ -131,12 +133,16 @@ class StatusReport:
     paused_topics: tuple[PausedTopic, ...] = ()
     gone_topics: tuple[str, ...] = ()
     topic_problems: tuple[str, ...] = ()
+    groups: GroupSyncPass | None = None
     problems: tuple[KnownProblem, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
         places = {name: [_flat(one) for one in getattr(self, name)] for name in ("partitions", "open_transactions")}
-        return {**asdict(self), **places, "problems": [one.document() for one in self.problems]}
+        groups = None
+        if self.groups is not None:
+            groups = {**asdict(self.groups), "observed_at": self.groups.observed_at.isoformat()}
+        return {**asdict(self), **places, "groups": groups, "problems": [one.document() for one in self.problems]}
 
 
 def _flat(one: PartitionStatus | OpenTransaction) -> dict[str, Any]:
@@ -194,6 +200,7 @@ def gather_status(
         paused_topics=tuple(PausedTopic(topic=topic, since_ms=since_ms) for topic, since_ms in paused.items()),
         gone_topics=() if topics is None else topics.gone,
         topic_problems=() if topics is None else topics.problems,
+        groups=None if config.groups.sync_s is None else last_pass(store, datetime.now(UTC)),
         problems=() if recorded is None else read_problems(store, recorded.run_epoch)[-PROBLEMS_SHOWN:],
     )
 

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from shallow_mirror.checkpoints.group_positions import GroupSyncPass
 from shallow_mirror.checkpoints.problems import KnownProblem
 from shallow_mirror.streaming.open_transactions import OpenTransaction
 from shallow_mirror.streaming.status import MicroBatchStatus, PartitionStatus, RunStatus, StatusReport, total
@@ -72,6 +73,8 @@ def render(report: StatusReport) -> RenderableType:
     lines += [f"paused since {_time(one.since_ms)}: {one.topic}" for one in report.paused_topics]
     lines += [f"gone from the source, what was copied of it stays on the target: {topic}" for topic in report.gone_topics]
     lines += report.topic_problems
+    if report.groups is not None:
+        lines.append(_groups_line(report.groups))
     lines += _open_lines(report.open_transactions, report.at_ms)
     lines += _problem_lines(report.problems)
     parts: list[RenderableType] = [Text(line) for line in lines]
@@ -98,6 +101,17 @@ def _lag_line(partitions: tuple[PartitionStatus, ...]) -> str:
     ages = [one.lag_ms for one in partitions if one.lag_ms is not None]
     oldest_ms = max(ages, default=0) if len(ages) == len(partitions) else None
     return f"{len(partitions)} partitions, lag {_number(offsets)} offsets, {_number(oldest_ms)} ms"
+
+
+def _groups_line(done: GroupSyncPass) -> str:
+    at = done.observed_at.isoformat(timespec="seconds")
+    if done.problem is not None:
+        return f"groups: could not be brought in step at {at}: {done.problem}"
+    in_place = done.in_place_count + done.committed_count
+    return (
+        f"groups: {done.group_count:,} at {at}: {in_place:,} of {done.partition_count:,} offsets in place at the target, "
+        f"{done.waiting_count:,} wait, {done.left_count:,} are left alone (`shallow-mirror groups CONF`)"
+    )
 
 
 def _open_lines(found: tuple[OpenTransaction, ...], at_ms: int) -> list[str]:

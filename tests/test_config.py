@@ -41,6 +41,7 @@ def test_the_example_is_valid_and_says_the_defaults() -> None:
     example = MirrorConfig.load(_CONF / "example.yaml")
     assert example.read == config_module.ReadSettings()
     assert example.write == config_module.WriteSettings()
+    assert example.groups == config_module.GroupSettings()
     assert example.metrics == config_module.MetricsSettings()
     assert example.trigger_s == 2.0
     assert example.tables == str(_CONF.parent.resolve() / "data/orders-east-west")
@@ -155,6 +156,8 @@ def test_any_other_place_of_tables_is_refused(tables: Any) -> None:
         {"read": {"isolation_level": "serializable"}},
         {"read": None},
         {"trigger": "soon"},
+        {"groups": {"sync": "often"}},
+        {"groups": {"include": ["("]}},
         {"trigger": 2},
         {"tables": ""},
         {"source": {"alias": "west", "client": {"bootstrap.servers": "h:1"}}},
@@ -209,6 +212,13 @@ def test_a_start_without_time_zone_is_refused(start: str) -> None:
 )
 def test_triggers_are_seconds(trigger: str, seconds: float) -> None:
     assert _loaded(trigger=trigger).trigger_s == seconds
+
+
+@pytest.mark.parametrize(("sync", "seconds"), [("off", None), (False, None), ("30 seconds", 30.0)])
+def test_groups_are_kept_in_step_every_so_often_or_not_at_all(sync: object, seconds: float | None) -> None:
+    groups = _loaded(groups={"sync": sync, "exclude": ["test-.*"]}).groups
+    assert groups.sync_s == seconds
+    assert [groups.is_included(one) for one in ("app", "test-1", "my-test-1")] == [True, False, True]
 
 
 def test_a_config_travels_by_pickle_and_json_with_references_unresolved(monkeypatch: pytest.MonkeyPatch) -> None:

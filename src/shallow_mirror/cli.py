@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from shallow_mirror.commands.exit_codes import exit_code_of
+from shallow_mirror.commands.groups import groups
 from shallow_mirror.commands.lean_imports import LeanImports
 from shallow_mirror.commands.local import demo, local_kafka
 from shallow_mirror.commands.pause import pause, resume
@@ -37,13 +38,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (run, preflight, status, report, translate, verify, recover, pause, resume, redo):
+for command in (run, preflight, status, report, translate, groups, verify, recover, pause, resume, redo):
     app.command()(command)
 app.add_typer(quarantine, name="quarantine")
 app.command()(demo)
 app.command("local-kafka")(local_kafka)
 
-_READING_COMMANDS = ("preflight", "status", "translate", "recover", "verify", "quarantine", "report")
+_READING_COMMANDS = ("preflight", "status", "translate", "groups", "recover", "verify", "quarantine", "report")
 _OWN_PROCESS = object()
 
 

@@ -221,6 +221,33 @@ class WriteSettings(_Group):
         return QuarantineLimits(batches=self.max_quarantined_batches, size_bytes=self.max_quarantined_bytes)
 
 
+def _sync(sync: object) -> object:
+    """YAML reads `off` as false."""
+    return "off" if sync is False else sync
+
+
+def parse_sync(sync: str) -> float | None:
+    """Seconds between two looks at the groups; None for "off"."""
+    return None if sync == "off" else parse_duration(sync)
+
+
+class GroupSettings(_Group):
+    """Consumer groups. `sync`: how often a running mirror brings the target's in step."""
+
+    sync: Annotated[str, BeforeValidator(_sync), _checked(parse_sync)] = "off"
+    include: list[_Pattern] = Field(default=[".*"], min_length=1)
+    exclude: list[_Pattern] = []
+
+    @property
+    def sync_s(self) -> float | None:
+        return parse_sync(self.sync)
+
+    def is_included(self, group: str) -> bool:
+        if any(re.fullmatch(one, group) for one in self.exclude):
+            return False
+        return any(re.fullmatch(one, group) for one in self.include)
+
+
 class MetricsSettings(_Group):
     """`port` None: none are served. `max_topics`: topics that have a lag of their own; the others are one."""
 
@@ -243,6 +270,7 @@ class MirrorConfig(_Group):
     topics: TopicSettings
     read: ReadSettings = ReadSettings()
     write: WriteSettings = WriteSettings()
+    groups: GroupSettings = GroupSettings()
     metrics: MetricsSettings = MetricsSettings()
     tables: Annotated[str, Field(min_length=1), BeforeValidator(_as_location), WithJsonSchema(_TABLES_IN_JSON_SCHEMA)]
     tables_writer: Literal["auto", "deltalake", "spark"] = "auto"

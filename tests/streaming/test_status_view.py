@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from shallow_mirror.checkpoints.group_positions import GroupSyncPass
 from shallow_mirror.streaming import status_view
 from shallow_mirror.streaming.open_transactions import OpenTransaction
 from shallow_mirror.streaming.status import MicroBatchStatus, PartitionStatus, PausedTopic, RunStatus, StatusReport
@@ -159,3 +161,14 @@ def test_paused_and_gone_topics_and_settings_that_are_not_followed_have_a_line_e
     assert "paused since 1970-01-01T00:00:01+00:00: orders" in text
     assert "gone from the source, what was copied of it stays on the target: bills" in text
     assert "target topic logs: retention.ms=5 could not be set" in text
+
+
+def test_the_last_look_at_the_groups_is_a_line() -> None:
+    at = datetime(2026, 5, 1, 14, 3, tzinfo=UTC)
+    done = GroupSyncPass(observed_at=at, group_count=3, partition_count=36, in_place_count=30, committed_count=4, waiting_count=2)
+    assert "groups: 3 at 2026-05-01T14:03:00+00:00: 34 of 36 offsets in place at the target, 2 wait, 0 are left alone" in shown(
+        report(groups=done)
+    )
+    failed = report(groups=GroupSyncPass(observed_at=at, problem="Retriable: the source is away"))
+    assert "groups: could not be brought in step at 2026-05-01T14:03:00+00:00: Retriable: the source is away" in shown(failed)
+    assert json.loads(shown(failed, as_json=True))["groups"]["problem"] == "Retriable: the source is away"

@@ -270,6 +270,10 @@ class Cluster:
             self.forget_coordinator(kind, key)
             raise
 
+    def learn_coordinator(self, kind: CoordinatorKind, key: str, node_id: int) -> None:
+        """From a broker that says so itself: nobody need be asked then."""
+        self._coordinators[kind, key] = node_id
+
     def forget_coordinator(self, kind: CoordinatorKind, key: str) -> None:
         self._coordinators.pop((kind, key), None)
 

@@ -12,14 +12,20 @@ from typing import Any
 from kafka.protocol.admin import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
     DescribeProducersRequest,
     DescribeProducersResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
 )
 from kafka.protocol.consumer import (
     ListOffsetsRequest,
     ListOffsetsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetForLeaderEpochRequest,
@@ -67,10 +73,19 @@ _USED: dict[str, tuple[Any, Any, int]] = {
     "DescribeConfigs": (DescribeConfigsRequest, DescribeConfigsResponse, 4),
     "DescribeProducers": (DescribeProducersRequest, DescribeProducersResponse, 0),
     "DescribeTransactions": (DescribeTransactionsRequest, DescribeTransactionsResponse, 0),
+    "ListGroups": (ListGroupsRequest, ListGroupsResponse, 4),
+    "DescribeGroups": (DescribeGroupsRequest, DescribeGroupsResponse, 5),
+    "OffsetCommit": (OffsetCommitRequest, OffsetCommitResponse, 8),
 }
 _HOT_PATH = ((0, "Produce", 9), (fetch.API_KEY, "Fetch", fetch.API_VERSION))
-_SINCE = {"DescribeTransactions": "3.0", "ListLocalOffsets": "3.5"}
-"""May be missing: no decision depends on the answer."""
+_SINCE = {
+    "DescribeTransactions": "3.0",
+    "ListLocalOffsets": "3.5",
+    "ListGroups": "2.6",
+    "DescribeGroups": "2.4",
+    "OffsetCommit": "2.4",
+}
+"""May be missing: no decision of the mirror depends on the answer."""
 _ALWAYS_HEADER_0 = "ApiVersions"
 
 

@@ -74,7 +74,7 @@ def init_producer_id(cluster: Cluster, transactional_id: str, transaction_timeou
 
     Always with producer id and epoch -1: with the current ones, coordinators before KIP-890 fence the sender.
     """
-    answer = _ask(
+    answer = ask_coordinator(
         cluster,
         CoordinatorKind.TXN,
         transactional_id,
@@ -122,7 +122,7 @@ def add_partitions(cluster: Cluster, txn: SlotTxn, places: Sequence[TopicPartiti
     by_topic: dict[str, list[int]] = {}
     for place in places:
         by_topic.setdefault(place.topic, []).append(place.partition)
-    answer = _ask(
+    answer = ask_coordinator(
         cluster,
         CoordinatorKind.TXN,
         txn.transactional_id,
@@ -139,7 +139,7 @@ def add_partitions(cluster: Cluster, txn: SlotTxn, places: Sequence[TopicPartiti
 
 def add_offsets(cluster: Cluster, txn: SlotTxn, deadline: Deadline) -> None:
     """Makes the receipt's group part of the transaction."""
-    answer = _ask(
+    answer = ask_coordinator(
         cluster,
         CoordinatorKind.TXN,
         txn.transactional_id,
@@ -174,7 +174,7 @@ def write_receipt(
         committed_leader_epoch=-1,
         committed_metadata=json.dumps(metadata, separators=(",", ":")),
     )
-    answer = _ask(
+    answer = ask_coordinator(
         cluster,
         CoordinatorKind.GROUP,
         txn.transactional_id,
@@ -218,7 +218,7 @@ def _fetch_offsets(
     cluster: Cluster, group: str, topics: list[Any] | None, deadline: Deadline, *, require_stable: bool
 ) -> list[Any]:
     """`topics`: None for all that the group has."""
-    answer = _ask(
+    answer = ask_coordinator(
         cluster,
         CoordinatorKind.GROUP,
         group,
@@ -253,10 +253,19 @@ def _parse_receipt(metadata: str, transactional_id: str) -> Receipt:
         ) from error
 
 
+def is_receipt(metadata: str) -> bool:
+    """Whether an offset was committed by a mirror, for itself: it is nobody's position."""
+    try:
+        _parse_receipt(metadata, "")
+    except ConfigError:
+        return False
+    return True
+
+
 def end_txn(cluster: Cluster, txn: SlotTxn, commit: bool, deadline: Deadline) -> EndTxnAnswer:
     """Raises OutcomeUnknown where no definite answer came before the deadline: the transaction may have ended."""
     try:
-        answer = _ask(
+        answer = ask_coordinator(
             cluster,
             CoordinatorKind.TXN,
             txn.transactional_id,
@@ -282,7 +291,7 @@ def describe_txn(cluster: Cluster, transactional_id: str, deadline: Deadline) ->
     def code_of(answer: Any) -> int:
         return int(answer.transaction_states[0].error_code)
 
-    answer = _ask(
+    answer = ask_coordinator(
         cluster,
         CoordinatorKind.TXN,
         transactional_id,
@@ -298,7 +307,7 @@ def describe_txn(cluster: Cluster, transactional_id: str, deadline: Deadline) ->
     return CoordinatorState(found.transaction_state, found.producer_id, found.producer_epoch)
 
 
-def _ask(
+def ask_coordinator(
     cluster: Cluster,
     kind: CoordinatorKind,
     key: str,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shallow_mirror.errors import ConfigError, Fenced, MirrorError, RecoverNeeded
 
 EXIT_ERROR, EXIT_CONFIG, EXIT_FENCED, EXIT_RECOVER = 1, 2, 3, 4
-EXIT_DIFFERENT, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 1, 130
+EXIT_DIFFERENT, EXIT_REFUSED, EXIT_LEFT, EXIT_INTERRUPTED = 1, 1, 1, 130
 
 
 def exit_code_of(error: MirrorError) -> int:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
 from shallow_mirror.commands.options import AsJson, Conf
 from shallow_mirror.commands.sessions import session_for
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.commands.times import time_of
 
 
 def translate(
@@ -31,7 +30,7 @@ def translate(
     from shallow_mirror.checkpoints.offset_map import OffsetMap
     from shallow_mirror.config import MirrorConfig
 
-    at, config = _time_of(as_of), MirrorConfig.load(conf)
+    at, config = time_of(as_of), MirrorConfig.load(conf)
     with session_for(config) as spark:
         offset_map = OffsetMap.open(config.tables, spark)
         look_up = offset_map.reverse if reverse else offset_map.translate
@@ -49,18 +48,6 @@ def translate(
         "as_of": as_of,
     }
     print(json.dumps(answer) if as_json else _translation_sentence(answer, is_reverse=reverse))
-
-
-def _time_of(text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ConfigError(f"--as-of: {text!r} is not an ISO-8601 time") from error
-    if at.tzinfo is None:
-        raise ConfigError(f"--as-of: {text!r} has no time zone: write {text}Z for UTC")
-    return at.astimezone(UTC)
 
 
 def _translation_sentence(answer: dict[str, Any], *, is_reverse: bool) -> str:

@@ -1,0 +1,337 @@
+"""PURE: where consumer groups go on at the other side of a mirror, in bulk: many committed offsets, the map read once.
+
+A committed offset c is the NEXT offset to read. With S the copied records of a partition and T(s) the place of s, the answer
+t for c up to the position (the end of the rows) obeys, whatever c points at (a record, a hole, a marker, an aborted or
+quarantined batch, what expired, the start, the exact end):
+
+A  Nothing is missed: every copied record s >= c, and every one that is copied later, has T(s) >= t.
+B  Nothing is repeated: no copied record s < c has T(s) >= t. Records released from quarantine are behind their neighbours, so
+   that A and B may contradict each other: A holds then, and what is repeated is counted.
+C  t is monotonic in c.
+D  Rows that come later change no answer in a way that a reader would notice.
+
+So t is the lowest place of a copied record s >= c, and behind the last copied record where there is none. Above the position
+nothing is known: the records in between may come yet. Failing back is the same with the roles of the sides exchanged.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from shallow_mirror.types import COPIED_KINDS, SegmentKind, SourcePartition, TargetPartition
+
+Side = Literal["source", "target"]
+
+_KEYS = ("source_topic", "source_topic_id", "source_partition", "target_topic", "target_topic_id", "target_partition")
+_NUMBERS = ("source_start", "source_end", "target_start", "target_end", "record_count", "micro_batch")
+COMMIT_COLUMNS = [*_KEYS, *_NUMBERS, "kind"]
+
+_NEVER = np.iinfo(np.int64).max
+
+
+class Commit(NamedTuple):
+    """An offset of a partition that the map calls `source`: of the source's log, or of the target's when failing back."""
+
+    source: SourcePartition
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What the map says of one source partition: rows cover [start, position); copies of it lie below `target_end`.
+
+    `target_end` and `source_end` are 0 as long as nothing was copied. `first_micro_batch` orders incarnations of a topic.
+    """
+
+    target: TargetPartition
+    start: int
+    position: int
+    source_end: int
+    target_end: int
+    first_micro_batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The answer for one commit. `is_end`: no copied record lies at or above it."""
+
+    offset: int
+    is_end: bool
+
+
+class Quarantined(NamedTuple):
+    source_start: int
+    source_end: int
+    record_count: int
+
+
+class Released(NamedTuple):
+    source_start: int
+    source_end: int
+    target_start: int
+
+    def place_of(self, commit: int, side: Side) -> int | None:
+        """Of its first record at or above the commit; None where there is none."""
+        start, leads_to = self.source_start, self.target_start
+        if side == "target":
+            start, leads_to = leads_to, start
+        distance = max(0, commit - start)
+        return leads_to + distance if distance < self.source_end - self.source_start else None
+
+
+@dataclass(slots=True)
+class _Line:
+    """A line while rows are added. Of each commit: where its first row of kind data ends and leads to, and its micro-batch."""
+
+    commits: NDArray[np.int64]
+    best: NDArray[np.int64]
+    first_end: NDArray[np.int64]
+    found_in: NDArray[np.int64]
+    target: TargetPartition
+    last_micro_batch: int = -1
+    start: int = _NEVER
+    position: int = -1
+    source_end: int = 0
+    target_end: int = 0
+    first_micro_batch: int = _NEVER
+    released: dict[int, Released] = field(default_factory=dict)
+    quarantined: dict[int, Quarantined] = field(default_factory=dict)
+    before: _Line | None = None
+
+    @classmethod
+    def of(cls, target: TargetPartition, commits: NDArray[np.int64]) -> _Line:
+        unknown = np.full(len(commits), _NEVER)
+        return cls(commits, unknown, unknown.copy(), unknown.copy(), target)
+
+    def followed_by(self, commits: NDArray[np.int64]) -> _Line:
+        """Answers that were found are kept: what is copied later lies behind them."""
+        after = replace(_Line.of(self.target, commits), **{name: getattr(self, name) for name in _KEPT}, before=self)
+        self.before = None
+        if len(self.commits):
+            at = np.minimum(np.searchsorted(self.commits, commits), len(self.commits) - 1)
+            is_same = self.commits[at] == commits
+            for name in ("best", "first_end", "found_in"):
+                getattr(after, name)[is_same] = getattr(self, name)[at][is_same]
+        return after
+
+    def starts_at(self, commit: int, unseen: int) -> int:
+        """The first micro-batch that says more of a commit, by what is known of the last one that is not above it."""
+        if commit >= self.source_end:
+            return unseen
+        at = int(np.searchsorted(self.commits, commit, side="right")) - 1
+        if at < 0:
+            return 0
+        if self.commits[at] == commit and self.best[at] != _NEVER:
+            return unseen
+        return int(min(self.found_in[at], unseen))
+
+
+_KEPT = (
+    "last_micro_batch", "start", "position", "source_end", "target_end", "first_micro_batch", "released", "quarantined"
+)  # fmt: skip
+
+
+class CommitTranslator:
+    """Rows in any order and in pieces of any size; the same row twice is no harm. Holds a few numbers a partition and commit."""
+
+    def __init__(self, commits: Iterable[Commit], side: Side = "source") -> None:
+        """`side`: whose offsets the commits are."""
+        self._side: Side = side
+        self._asked: dict[SourcePartition, NDArray[np.int64]] = _by_partition(commits)
+        self._topics = {one.topic for one in self._asked}
+        self._covered: set[str] = set()
+        self._lines: dict[SourcePartition, _Line] = {}
+
+    def add(self, rows: pa.Table) -> None:
+        """COMMIT_COLUMNS of settled rows. Those of topics that nobody asked for are passed over."""
+        for source, target, part in _by_line(rows, self._topics):
+            self._add(self._line(source, target), target, part)
+
+    def _line(self, source: SourcePartition, target: TargetPartition) -> _Line:
+        if source not in self._lines:
+            self._lines[source] = _Line.of(target, self._asked.get(source, np.zeros(0, np.int64)))
+        return self._lines[source]
+
+    def _add(self, line: _Line, target: TargetPartition, part: _Part) -> None:
+        last = int(part.micro_batch.max())
+        if last > line.last_micro_batch:
+            line.last_micro_batch, line.target = last, target
+        line.first_micro_batch = min(line.first_micro_batch, int(part.micro_batch.min()))
+        line.start = min(line.start, int(part.source_start.min()))
+        line.position = max(line.position, int(part.source_end.max()))
+        copied = part.of(*COPIED_KINDS)
+        if len(copied):
+            line.source_end = max(line.source_end, int(copied.source_end.max()))
+            line.target_end = max(line.target_end, int(copied.target_end.max()))
+        if len(line.commits):
+            _find_nearest(line, part.of(SegmentKind.DATA), self._side)
+        released = part.of(SegmentKind.RELEASED)
+        spans = zip(released.source_start.tolist(), released.source_end.tolist(), released.target_start.tolist(), strict=True)
+        line.released.update({start: Released(start, end, place) for start, end, place in spans})
+        aside = part.of(SegmentKind.QUARANTINED)
+        counted = zip(aside.source_start.tolist(), aside.source_end.tolist(), aside.record_count.tolist(), strict=True)
+        line.quarantined.update({start: Quarantined(start, end, count) for start, end, count in counted})
+
+    def lines(self) -> dict[SourcePartition, Line]:
+        """Of every incarnation of the topics that were asked for."""
+        return {
+            source: Line(
+                target=one.target,
+                start=one.start,
+                position=one.position,
+                source_end=one.source_end,
+                target_end=one.target_end,
+                first_micro_batch=one.first_micro_batch,
+            )
+            for source, one in self._lines.items()
+        }
+
+    def followed_by(self, commits: Iterable[Commit]) -> CommitTranslator:
+        """For other commits of the source's, later: what is known of the partitions is kept."""
+        after = CommitTranslator(commits, self._side)
+        after._covered = self._topics
+        for source, line in self._lines.items():
+            if source.topic in after._topics:
+                after._lines[source] = line.followed_by(after._asked.get(source, np.zeros(0, np.int64)))
+        return after
+
+    def reads_from(self) -> int:
+        """The first micro-batch whose rows have to be added; 0: all of them. To be asked before any are."""
+        unseen = 1 + max((line.last_micro_batch for line in self._lines.values()), default=-1)
+        first = unseen
+        for source, commits in self._asked.items():
+            if source.topic not in self._covered:
+                return 0
+            line = self._lines.get(source)
+            if line is not None and line.before is not None:
+                first = min([first, *(line.before.starts_at(commit, unseen) for commit in commits.tolist())])
+        return first
+
+    def place(self, commit: Commit) -> Place:
+        """Where to go on. Above the position it is the end of what is known. Raises KeyError without a line."""
+        line = self._lines[commit.source]
+        at = int(np.searchsorted(line.commits, commit.offset))
+        released = (one.place_of(commit.offset, self._side) for one in line.released.values())
+        place = min([int(line.best[at]), *(one for one in released if one is not None)])
+        if place == _NEVER:
+            return Place(offset=self._end_of(commit.source), is_end=True)
+        return Place(offset=place, is_end=False)
+
+    def _end_of(self, source: SourcePartition) -> int:
+        """Behind the last copied record on the other side. Of an incarnation without any: behind those of older ones."""
+        line = self._lines[source]
+        if self._side == "target":
+            return line.source_end or line.start
+        place, first = line.target.topic_partition, line.first_micro_batch
+        before = (one for one in self._lines.values() if one.target.topic_partition == place and one.first_micro_batch <= first)
+        return line.target_end or max(one.target_end for one in before)
+
+    def withheld(self, commit: Commit) -> int:
+        """Records in quarantine at or above a commit of the source's, at most: whoever reads the target does not meet them."""
+        line = self._lines[commit.source]
+        count = 0
+        for one in line.quarantined.values():
+            if one.source_end > commit.offset and not any(one.source_start <= at < one.source_end for at in line.released):
+                count += min(one.record_count, one.source_end - max(commit.offset, one.source_start))
+        return count
+
+    def may_repeat(self) -> bool:
+        """Whether there is anything for a `RepeatCounter` to count."""
+        return any(line.released and len(line.commits) for line in self._lines.values())
+
+
+class RepeatCounter:
+    """A second look at the rows: how many copied records below each commit are at or above its place. See B."""
+
+    def __init__(self, places: Mapping[Commit, int], side: Side = "source") -> None:
+        self._side: Side = side
+        self._places: dict[SourcePartition, list[tuple[Commit, int]]] = defaultdict(list)
+        for commit, place in places.items():
+            self._places[commit.source].append((commit, place))
+        self.counts = dict.fromkeys(places, 0)
+
+    def add(self, rows: pa.Table) -> None:
+        for source, _, part in _by_line(rows, {one.topic for one in self._places}):
+            starts, ends, leads_to = part.of(*COPIED_KINDS).line(self._side)
+            for commit, place in self._places.get(source, ()):
+                first, end = np.maximum(starts, starts + (place - leads_to)), np.minimum(ends, commit.offset)
+                self.counts[commit] += int(np.maximum(0, end - first).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows of one line as columns. Offsets of the target are -1 where a row has none."""
+
+    source_start: NDArray[np.int64]
+    source_end: NDArray[np.int64]
+    target_start: NDArray[np.int64]
+    target_end: NDArray[np.int64]
+    record_count: NDArray[np.int64]
+    micro_batch: NDArray[np.int64]
+    kind: NDArray[np.str_]
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def of(self, *kinds: SegmentKind) -> _Part:
+        return self.taken(np.isin(self.kind, [kind.value for kind in kinds]))
+
+    def taken(self, which: NDArray[np.bool_] | NDArray[np.int64]) -> _Part:
+        return _Part(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
+
+    def line(self, side: Side) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Starts and ends on a side, and where each begins on the other."""
+        if side == "source":
+            return self.source_start, self.source_end, self.target_start
+        return self.target_start, self.target_end, self.source_start
+
+
+def _find_nearest(line: _Line, data: _Part, side: Side) -> None:
+    """The first row of kind data that ends above each commit. Places rise along such rows, so no other one is lower."""
+    starts, ends, leads_to = data.line(side)
+    order = np.argsort(ends, kind="stable")
+    starts, ends, leads_to, micro_batch = starts[order], ends[order], leads_to[order], data.micro_batch[order]
+    at = np.searchsorted(ends, line.commits, side="right")
+    is_nearer = np.zeros(len(at), np.bool_)
+    is_nearer[at < len(ends)] = ends[at[at < len(ends)]] < line.first_end[at < len(ends)]
+    at, commits = at[is_nearer], line.commits[is_nearer]
+    line.first_end[is_nearer], line.found_in[is_nearer] = ends[at], micro_batch[at]
+    line.best[is_nearer] = leads_to[at] + np.maximum(0, commits - starts[at])
+
+
+def _by_partition(commits: Iterable[Commit]) -> dict[SourcePartition, NDArray[np.int64]]:
+    """Sorted, each once."""
+    gathered: defaultdict[SourcePartition, set[int]] = defaultdict(set)
+    for one in commits:
+        gathered[one.source].add(one.offset)
+    return {source: np.array(sorted(offsets), np.int64) for source, offsets in gathered.items()}
+
+
+def _by_line(rows: pa.Table, topics: set[str]) -> Iterable[tuple[SourcePartition, TargetPartition, _Part]]:
+    """Rows of source topics, a part for every partition, incarnation and target."""
+    columns = [rows.column(name).combine_chunks().dictionary_encode() for name in _KEYS] if rows.num_rows else []
+    if not columns:
+        return
+    codes = np.zeros(rows.num_rows, np.int64)
+    for column in columns:
+        codes = np.unique(codes * len(column.dictionary) + column.indices.to_numpy(), return_inverse=True)[1].astype(np.int64)
+    order = np.argsort(codes, kind="stable")
+    bounds = np.append(np.flatnonzero(np.diff(codes[order], prepend=-1)), len(order))
+    whole = _part_of(rows)
+    for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        key = [column.dictionary[column.indices[int(order[first])].as_py()].as_py() for column in columns]
+        if key[0] in topics:
+            yield SourcePartition(*key[:3]), TargetPartition(*key[3:]), whole.taken(order[first:end])
+
+
+def _part_of(rows: pa.Table) -> _Part:
+    numbers = {name: np.asarray(rows.column(name).fill_null(-1).to_numpy(), np.int64) for name in _NUMBERS}
+    kinds = rows.column("kind").cast(pa.string()).combine_chunks().to_numpy(zero_copy_only=False)
+    return _Part(**numbers, kind=np.asarray(kinds, np.str_))

@@ -1,0 +1,60 @@
+"""`groups`: where consumer groups go on at the other cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from shallow_mirror.commands.exit_codes import EXIT_LEFT
+from shallow_mirror.commands.options import AsJson, Conf
+from shallow_mirror.commands.sessions import session_for
+from shallow_mirror.commands.times import time_of
+from shallow_mirror.errors import ConfigError
+
+
+def groups(
+    conf: Conf,
+    pattern: Annotated[
+        str | None, typer.Option("--group", metavar="NAME", help="Only this group; or a regular expression on whole names.")
+    ] = None,
+    is_reverse: Annotated[
+        bool, typer.Option("--reverse", help="The target's groups, and where they go on at the source: for failing back.")
+    ] = False,
+    as_of: Annotated[
+        str | None,
+        typer.Option(
+            "--as-of", metavar="TIME", help="Where they were then (ISO 8601 with zone, or now), by what groups.sync noted."
+        ),
+    ] = None,
+    is_applied: Annotated[
+        bool, typer.Option("--apply", help="Commit these offsets on the other cluster, for groups without members there.")
+    ] = False,
+    is_forced: Annotated[
+        bool, typer.Option("--force", help="With --apply: also backwards, and the best place where there is no exact one.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Consumer groups with their exactly translated offsets, what they would repeat or wait for, and what is in the way. With
+    --apply the exit code is 1 while anything of a mirrored topic is not in place."""
+    from shallow_mirror.config import MirrorConfig
+    from shallow_mirror.groups import view
+    from shallow_mirror.groups.run import look_at_groups
+    from shallow_mirror.streaming.status_view import stdout_console
+
+    if is_forced and not is_applied:
+        raise ConfigError("--force goes with --apply")
+    at, config = time_of(as_of), MirrorConfig.load(conf)
+    with session_for(config) as spark:
+        report = look_at_groups(
+            config,
+            spark=spark,
+            pattern=pattern,
+            is_reverse=is_reverse,
+            as_of=at,
+            is_applied=is_applied,
+            is_forced=is_forced,
+        )
+    view.show(report, stdout_console(), as_json=as_json)
+    if is_applied and not report.is_done:
+        raise typer.Exit(EXIT_LEFT)

@@ -1,0 +1,22 @@
+"""Times that options take."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from shallow_mirror.errors import ConfigError
+
+
+def time_of(text: str | None) -> datetime | None:
+    """Of --as-of. Raises ConfigError."""
+    if text is None:
+        return None
+    if text == "now":
+        return datetime.now(UTC)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(f"--as-of: {text!r} is not an ISO-8601 time") from error
+    if at.tzinfo is None:
+        raise ConfigError(f"--as-of: {text!r} has no time zone: write {text}Z for UTC")
+    return at.astimezone(UTC)

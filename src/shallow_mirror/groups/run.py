@@ -1,0 +1,75 @@
+"""Driver, for the cli: all groups of one cluster, where they go on at the other, and bringing them there. Starts no JVM."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import closing
+from datetime import datetime
+from typing import Any
+
+from shallow_mirror.checkpoints.group_positions import positions_as_of
+from shallow_mirror.checkpoints.observation_stores import open_store_to_read
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.groups.look import Committed, GroupLook, translate, with_repeats
+from shallow_mirror.groups.report import AsOf, GroupsReport
+
+
+def look_at_groups(
+    config: MirrorConfig,
+    *,
+    spark: Any = None,
+    pattern: str | None = None,
+    is_reverse: bool = False,
+    as_of: datetime | None = None,
+    is_applied: bool = False,
+    is_forced: bool = False,
+) -> GroupsReport:
+    """`pattern`: a regular expression on whole names; None: every group that the mirror file includes. `as_of`: positions that a
+    running mirror has noted; the source is not asked then.
+
+    Raises ConfigError, Retriable, OffsetMapConflict. With `is_applied` groups may have been committed before it raises.
+    """
+    is_wanted = _matches(pattern)
+    offset_map = OffsetMap.open(config.tables, spark)
+    side, noted = ("target" if is_reverse else "source"), None
+    if as_of is not None:
+        if is_reverse:
+            raise ConfigError("--as-of and --reverse exclude each other: only positions of the source's groups are noted")
+        noted = positions_as_of(open_store_to_read(config.tables, spark), as_of)
+    with closing(GroupLook(config, "target" if is_reverse else "source")) as groups:
+        if noted is None:
+            committed = groups.committed(is_wanted)
+        else:
+            chosen = (one for one in noted.positions if config.groups.is_included(one.group) and is_wanted(one.group))
+            committed = [
+                Committed(one.group, one.source.topic_partition, one.offset, one.metadata, one.source.topic_id) for one in chosen
+            ]
+        if pattern is not None and not committed:
+            raise ConfigError(f"--group {pattern}: no group of this name has committed offsets on the {side}")
+        offset_map.refresh()
+        held = groups.held(committed, offset_map)
+        clusters = groups.clusters(held, offset_map, asks_origin=noted is None)
+        translator = translate(held, clusters, offset_map, groups.side)
+        judged = with_repeats(groups.judged(held, translator, clusters), translator, offset_map, groups.side)
+        found = tuple(groups.stepped(judged, is_applied=is_applied, is_forced=is_forced))
+    origin, other = (config.target, config.source) if is_reverse else (config.source, config.target)
+    return GroupsReport(
+        mirror=config.mirror,
+        origin=origin.alias,
+        other=other.alias,
+        groups=found,
+        as_of=None if noted is None or as_of is None else AsOf(asked=as_of, observed_at=noted.observed_at, next_at=noted.next_at),
+    )
+
+
+def _matches(pattern: str | None) -> Callable[[str], bool]:
+    if pattern is None:
+        return lambda _: True
+    try:
+        wanted = re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"--group: {pattern!r} is not a regular expression: {error}") from error
+    return lambda group: group == pattern or wanted.fullmatch(group) is not None

@@ -1,0 +1,84 @@
+"""For the cli: a look at the groups as tables or JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.console import Console, RenderableType
+from rich.console import Group as Together
+from rich.table import Table
+from rich.text import Text
+
+from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Outcome
+
+
+def show(report: GroupsReport, console: Console, *, as_json: bool = False) -> None:
+    if as_json:
+        print(json.dumps(report.document()), file=console.file)
+    else:
+        console.print(render(report))
+
+
+def render(report: GroupsReport) -> RenderableType:
+    lines = [f"mirror {report.mirror}: groups of {report.origin}, and where they go on at {report.other}"]
+    if report.as_of is not None:
+        asked, observed = _time(report.as_of.asked), _time(report.as_of.observed_at)
+        after = "none since" if report.as_of.next_at is None else f"the next one {_time(report.as_of.next_at)}"
+        lines.append(f"as of {asked}: positions as the mirror saw them {observed}, its last look until then ({after})")
+    if not report.groups:
+        lines.append("no group has committed offsets there")
+    parts: list[RenderableType] = [Text(line) for line in lines]
+    for group in report.groups:
+        parts += [Text(""), Text(sentence(group, report.other)), _table(group.partitions)]
+    return Together(*parts)
+
+
+def sentence(group: Group, other: str) -> str:
+    """One line of what there is to know of a group."""
+    outcomes = ", ".join(f"{count:,} {what}" for what, count in sorted(group.outcomes().items()))
+    steps = ", ".join(f"{count:,} {what}" for what, count in sorted(group.steps().items())) or "nothing to do"
+    repeats = sum(one.repeats or 0 for one in group.partitions)
+    waits = sum(one.waits_for or 0 for one in group.partitions if one.outcome is Outcome.WAITS)
+    there = f"at {other}: {group.state}" + (f" ({len(group.clients)} members)" if group.clients else "")
+    waiting = f", waits for {_counted(waits, 'offset')}" if waits else ""
+    return f"{group.name}: {outcomes}; repeats {_counted(repeats, 'record')}{waiting}; {there}, {steps}"
+
+
+def _table(partitions: Sequence[GroupPartition]) -> Table:
+    table = Table()
+    for name in ("topic", "partition", "offset", "goes to", "at", "repeats", "waits for", "has", "what", "why"):
+        table.add_column(name, justify="left" if name in ("topic", "goes to", "what", "why") else "right", overflow="fold")
+    for one in partitions:
+        what = one.step.value if one.step.value != "none" else one.outcome.value
+        table.add_row(
+            Text(one.place.topic),
+            str(one.place.partition),
+            _number(one.offset),
+            Text("" if one.to_place is None else str(one.to_place)),
+            _number(one.to_offset),
+            _number(one.repeats),
+            _number(one.waits_for),
+            _number(one.has),
+            what,
+            Text(_why(one)),
+        )
+    return table
+
+
+def _why(one: GroupPartition) -> str:
+    withheld = f"{one.withheld:,} records behind it are in quarantine" if one.withheld else None
+    return "; ".join(text for text in (one.reason, withheld) if text)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def _time(at: datetime) -> str:
+    return at.isoformat(timespec="seconds")

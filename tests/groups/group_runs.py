@@ -1,0 +1,81 @@
+"""Transactional traffic, and consumers that stop in the middle."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+PATIENCE_S = 60.0
+
+
+def write_transactions(bootstrap: str, topic: str, partitions: int, records: int, name: str) -> list[str]:
+    """Values that readers of committed records see: some transactions are aborted, and there are plain records in between."""
+    settings = {"bootstrap.servers": bootstrap, "log_level": 0}
+    chance, seen = random.Random(name), []
+    sender, plain = Producer({**settings, "transactional.id": f"{topic}-{name}"}), Producer(settings)
+    sender.init_transactions(PATIENCE_S)
+    number = 0
+    while number < records:
+        size, is_aborted = chance.randint(1, max(2, records // 12)), chance.random() < 0.3
+        sender.begin_transaction()
+        values = [f"{name}-{number + at}" for at in range(size)]
+        for value in values:
+            sender.produce(topic, value, partition=chance.randrange(partitions))
+            sender.poll(0)
+        if is_aborted:
+            assert sender.flush(PATIENCE_S) == 0
+            sender.abort_transaction(PATIENCE_S)
+        else:
+            sender.commit_transaction(PATIENCE_S)
+            seen += values
+        value = f"{name}-plain-{number}"
+        plain.produce(topic, value, partition=chance.randrange(partitions))
+        assert plain.flush(PATIENCE_S) == 0
+        seen.append(value)
+        number += size
+    return seen
+
+
+@contextmanager
+def member(bootstrap: str, group: str, topic: str) -> Iterator[Consumer]:
+    """A consumer of the group, which does not commit by itself."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    try:
+        consumer.subscribe([topic])
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def consume(bootstrap: str, group: str, topic: str, partitions: int, most: int | None = None) -> list[str]:
+    """What the group reads from where it is, until it has `most` records or everything; then it commits and leaves."""
+    values: list[str] = []
+    at_end: set[int] = set()
+    with member(bootstrap, group, topic) as consumer:
+        places = [TopicPartition(topic, one) for one in range(partitions)]
+        while len(at_end) < partitions and (most is None or len(values) < most):
+            message = consumer.poll(PATIENCE_S)
+            assert message is not None, f"group {group}: no answer"
+            if message.error():
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                at_end.add(message.partition())
+                continue
+            at_end.discard(message.partition())
+            values.append(message.value().decode())
+        positions = [one for one in consumer.position(places) if one.offset >= 0]
+        if positions:
+            consumer.commit(offsets=positions, asynchronous=False)
+    return values

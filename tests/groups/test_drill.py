@@ -1,0 +1,49 @@
+"""The failover drill at length: traffic goes on, the mirror is killed, groups stop wherever they are and change clusters again
+and again."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.groups.group_runs import consume, write_transactions
+from tests.mirror_runs import Crash, CrashAt, Running, catch_up, config, create_topic, wait_for
+
+from shallow_mirror.groups.run import look_at_groups
+
+pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.long]
+
+PARTITIONS, ROUNDS, RECORDS = 12, 6, 4_000
+
+
+def test_three_groups_change_clusters_again_and_again_and_read_every_record_once(
+    two_clusters: Any, spark: Any, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    groups = {"sync": "1 second", "include": [f"{topic_name}\\..*"]}
+    settings = config(tmp_path, source, target, [topic_name], groups=groups)
+    names = [f"{topic_name}.{one}" for one in range(3)]
+    create_topic(source, topic_name, PARTITIONS)
+    read: dict[str, list[str]] = {name: [] for name in names}
+    written: list[str] = []
+    chance = random.Random(7)
+    for turn in range(ROUNDS):
+        written += write_transactions(source, topic_name, PARTITIONS, RECORDS, f"{turn}")
+        with pytest.raises(Crash):
+            catch_up(settings, spark, CrashAt(chance.choice(["Decide", "EndTxn"])))
+        for name in names:
+            read[name] += consume(source, name, topic_name, PARTITIONS, chance.randrange(RECORDS))
+        written += write_transactions(source, topic_name, PARTITIONS, RECORDS // 4, f"{turn}-late")
+        with Running(settings, spark):
+            wait_for("groups in step", lambda: look_at_groups(settings, is_applied=True).is_done)
+        for name in names:
+            read[name] += consume(target, name, topic_name, PARTITIONS, chance.choice([None, chance.randrange(RECORDS)]))
+        back = look_at_groups(settings, is_reverse=True, is_applied=True)
+        assert back.is_done
+        assert {one.repeats for one in back.partitions} == {0}
+    for name in names:
+        read[name] += consume(source, name, topic_name, PARTITIONS)
+        assert Counter(read[name]) == Counter(written)

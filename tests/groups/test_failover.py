@@ -1,0 +1,86 @@
+"""Consumers stop in the middle at one cluster and go on at the other: every record once. On real brokers, with a real mirror."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.groups.group_runs import consume, write_transactions
+from tests.mirror_runs import catch_up, config, create_topic
+
+from shallow_mirror.checkpoints.group_positions import last_pass
+from shallow_mirror.checkpoints.observation_stores import open_store_to_read
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.groups.report import GroupPartition, GroupsReport, Outcome, Step
+from shallow_mirror.groups.run import look_at_groups
+from shallow_mirror.streaming.status import gather_status
+
+pytestmark = [pytest.mark.brokers, pytest.mark.spark]
+
+PARTITIONS = 12
+
+
+def settings(folder: Path, clusters: Any, topic: str, sync: str) -> MirrorConfig:
+    groups = {"sync": sync, "include": [f"{topic}\\..*"]}
+    return config(folder, clusters.source.bootstrap, clusters.target.bootstrap, [topic], groups=groups)
+
+
+def partitions_of(report: GroupsReport, group: str) -> list[GroupPartition]:
+    return [one for one in report.partitions if one.group == group]
+
+
+def test_three_groups_go_over_to_the_target_and_back_and_read_every_record_once(
+    two_clusters: Any, spark: Any, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    unsynced = settings(tmp_path, two_clusters, topic_name, "off")
+    behind, middle, ahead = groups = [f"{topic_name}.{name}" for name in ("behind", "middle", "ahead")]
+    create_topic(source, topic_name, PARTITIONS)
+    read: dict[str, list[str]] = {group: [] for group in groups}
+
+    def reads(bootstrap: str, group: str, most: int | None = None) -> None:
+        read[group] += consume(bootstrap, group, topic_name, PARTITIONS, most)
+
+    written = write_transactions(source, topic_name, PARTITIONS, 300, "a")
+    catch_up(unsynced, spark)
+    reads(source, behind, 40)
+    written += write_transactions(source, topic_name, PARTITIONS, 200, "b")
+    reads(source, middle, len(written) // 2)
+    reads(source, ahead)
+
+    first = look_at_groups(unsynced, is_applied=True)
+    assert not first.is_done
+    assert {one.repeats for one in first.partitions} <= {0, None}
+    assert sum(one.waits_for or 0 for one in partitions_of(first, ahead)) > 0
+    assert {one.outcome for one in partitions_of(first, ahead)} <= {Outcome.TRANSLATED, Outcome.WAITS}
+    assert {one.step for one in partitions_of(first, behind)} == {Step.COMMITTED}
+
+    synced = settings(tmp_path, two_clusters, topic_name, "1 second")
+    catch_up(synced, spark)
+    noted = last_pass(open_store_to_read(synced.tables, None), datetime.now(UTC))
+    assert noted is not None
+    assert (noted.problem, noted.group_count, noted.waiting_count, noted.left_count) == (None, 3, 0, 0)
+    then = look_at_groups(synced)
+    assert then.is_done
+    assert {one.step for one in then.partitions} == {Step.IN_PLACE}
+    assert gather_status(synced).groups == noted
+    moved_at = datetime.now(UTC)
+
+    for group in groups:
+        reads(target, group, 120 if group == middle else None)
+    assert Counter(read[behind]) == Counter(read[ahead]) == Counter(written)
+
+    back = look_at_groups(synced, is_reverse=True, is_applied=True)
+    assert back.is_done
+    assert (back.origin, back.other, {one.repeats for one in back.partitions}) == ("west", "east", {0})
+    written += write_transactions(source, topic_name, PARTITIONS, 60, "c")
+    for group in groups:
+        reads(source, group)
+        assert Counter(read[group]) == Counter(written)
+
+    earlier = look_at_groups(synced, as_of=moved_at)
+    places = {(one.group, one.place): (one.offset, one.to_offset) for one in earlier.partitions}
+    assert places == {(one.group, one.place): (one.offset, one.to_offset) for one in then.partitions}

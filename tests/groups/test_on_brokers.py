@@ -1,0 +1,277 @@
+"""What is committed on a real cluster and what is left alone, over maps that a mirror may have left. No Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from tests.console_entry import console
+from tests.groups.group_runs import PATIENCE_S, member
+from tests.mirror_runs import conf_file, create_topic, delete_records, wait_for
+
+from shallow_mirror import cli
+from shallow_mirror.checkpoints.group_positions import last_pass
+from shallow_mirror.checkpoints.observation_stores import DeltalakeStore
+from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
+from shallow_mirror.checkpoints.recorded import RunIdentity
+from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.groups.cluster_view import ClusterView
+from shallow_mirror.groups.report import GroupPartition, Outcome, Step
+from shallow_mirror.groups.run import look_at_groups
+from shallow_mirror.groups.sync import GroupLooks, GroupSync
+from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition, TopicPartition
+
+pytestmark = pytest.mark.brokers
+
+DATA, GAP = SegmentKind.DATA, SegmentKind.GAP
+T0 = datetime(2026, 5, 1, 14, 0, tzinfo=UTC)
+
+
+class Mirrored:
+    """Topics `<name>.a` (5 partitions) and `<name>.left`, which is not mirrored; ten records in each partition on both sides.
+
+    The map: source offsets 2 to 8 of every partition lie at 1 to 7 of the target, what is above is not mirrored yet.
+    """
+
+    def __init__(self, folder: Path, clusters: Any, name: str, **groups: Any) -> None:
+        self.topic, self.left, self.name = f"{name}.a", f"{name}.left", name
+        source, target = clusters.source.bootstrap, clusters.target.bootstrap
+        groups = {"include": [f"{name}.*"], **groups}
+        self.path = conf_file(folder, source, target, [f"{name}\\.a", "__consumer_offsets"], groups=groups)
+        self.config = MirrorConfig.load(self.path)
+        for bootstrap in (source, target):
+            producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+            create_topic(bootstrap, self.topic, 5)
+            create_topic(bootstrap, self.left, 1)
+            for number in range(50):
+                producer.produce(self.topic, b"v", partition=number % 5)
+            assert producer.flush(PATIENCE_S) == 0
+        self.source, self.target = ClusterView(self.config.source.client, "east"), ClusterView(self.config.target.client, "west")
+        self.ids = [one.topic_ids([self.topic])[self.topic] for one in (self.source, self.target)]
+        self.owner = OffsetMapOwner.take_over(
+            self.config.tables,
+            mirror=self.config.mirror,
+            source_cluster_id="S",
+            target_cluster_id="T",
+            run=RunIdentity(run_id="r", host="here", pid=7, started_at_ms=1_000),
+            now_ms=lambda: 1_000,
+        )
+        self.owner.settle()
+        self.decide([(number, DATA, 2, 8, 1) for number in range(5)])
+
+    def decide(self, rows: Sequence[tuple[int, SegmentKind, int, int, int | None]], topic_id: str | None = None) -> None:
+        """Partition, kind, source range, and where it lies on the target."""
+        self.owner.next_decision()
+        made = [
+            Segment(
+                source=SourcePartition(self.topic, topic_id or self.ids[0], partition),
+                source_start=start,
+                source_end=end,
+                kind=kind,
+                target=TargetPartition(self.topic, self.ids[1], partition),
+                target_start=place,
+                target_end=None if place is None else place + end - start,
+                record_count=end - start,
+                batch_count=1,
+            )
+            for partition, kind, start, end, place in rows
+        ]
+        self.owner.decide([DecidedSegment(one, SlotTxn("m-0", 1, 1)) for one in made], highest_slot=0)
+        self.owner.settle()
+
+    def group(self, name: str) -> str:
+        return f"{self.name}.{name}"
+
+    def commit(self, cluster: ClusterView, group: str, offsets: Mapping[int, int], topic: str | None = None) -> None:
+        places = {TopicPartition(topic or self.topic, one): (offset, "of the app") for one, offset in offsets.items()}
+        assert cluster.commit(self.group(group), places) == {}
+
+    def offsets(self, cluster: ClusterView, group: str) -> dict[int, tuple[int | None, str]]:
+        found = cluster.committed([self.group(group)])[self.group(group)]
+        return {one.topic_partition.partition: (one.offset, one.metadata) for one in found}
+
+    def look(self, group: str, **options: Any) -> dict[TopicPartition, GroupPartition]:
+        report = look_at_groups(self.config, pattern=self.group(group), **options)
+        return {one.place: one for one in report.partitions}
+
+
+@pytest.fixture(scope="module")
+def mirrored(two_clusters: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mirrored]:
+    folder = tmp_path_factory.mktemp("groups")
+    made = Mirrored(folder, two_clusters, f"on-brokers-{os.getpid()}")
+    yield made
+    made.source.close()
+    made.target.close()
+
+
+def test_each_offset_says_where_it_leads_or_why_nowhere_and_apply_commits_what_is_exact(
+    mirrored: Mirrored, capsys: pytest.CaptureFixture[str]
+) -> None:
+    m = mirrored
+    m.commit(m.source, "app", {0: 2, 1: 5, 2: 8, 3: 9, 4: 1})
+    m.commit(m.source, "app", {0: 0}, m.left)
+    m.commit(m.source, "app", {0: 3}, "__consumer_offsets")
+    ended = console("groups", str(m.path), "--group", m.group("app"), "--json")
+    assert (ended.code, ended.slow_imports) == (0, "[]"), ended.said
+    (found,) = json.loads(ended.lines[0])["groups"]
+    told = {(one["topic"], one["partition"]): one for one in found["partitions"]}
+    answers = {key: (one["outcome"], one["to_offset"], one["repeats"], one["waits_for"]) for key, one in told.items()}
+    assert answers == {
+        (m.topic, 0): ("translated", 1, 0, 0),
+        (m.topic, 1): ("translated", 4, 0, 0),
+        (m.topic, 2): ("translated", 7, 0, 0),  # the exact end of the map
+        (m.topic, 3): ("waits", 7, None, 1),
+        (m.topic, 4): ("lost", 1, None, None),  # the source still has the record at 1, it was never mirrored
+        (m.left, 0): ("not mirrored", None, None, None),
+        ("__consumer_offsets", 0): ("not mirrored", None, None, None),
+    }
+    assert told["__consumer_offsets", 0]["reason"] == "internal topics are never mirrored"
+    assert "topics.include" in told[m.left, 0]["reason"]
+    assert "offsets 1 to 1 were never mirrored" in told[m.topic, 4]["reason"]
+    assert m.offsets(m.target, "app") == {}, "looking changes nothing"
+
+    assert exit_code("groups", str(m.path), "--group", m.group("app"), "--apply") == 1, "two partitions are left"
+    assert (
+        "1 lost, 2 not mirrored, 3 translated, 1 waits; repeats 0 records, waits for 1 offset; at west: not there yet, 3 committed"
+        in capsys.readouterr().out
+    )
+    assert m.offsets(m.target, "app") == {0: (1, "of the app"), 1: (4, "of the app"), 2: (7, "of the app")}
+    forced = m.look("app", is_applied=True, is_forced=True)
+    assert {one.step for place, one in forced.items() if place.topic == m.topic} == {Step.COMMITTED, Step.IN_PLACE}
+    assert {one: offset for one, (offset, _) in m.offsets(m.target, "app").items()} == {0: 1, 1: 4, 2: 7, 3: 7, 4: 1}
+
+
+def test_nothing_goes_backwards_or_to_a_group_with_members(mirrored: Mirrored, capsys: pytest.CaptureFixture[str]) -> None:
+    m = mirrored
+    m.commit(m.source, "further", {0: 4})
+    m.commit(m.target, "further", {0: 6})
+    place = TopicPartition(m.topic, 0)
+    assert m.look("further", is_applied=True)[place].step is Step.FURTHER
+    assert exit_code("groups", str(m.path), "--group", m.group("further"), "--apply") == 0
+    assert m.offsets(m.target, "further")[0][0] == 6
+    assert m.look("further", is_applied=True, is_forced=True)[place].step is Step.COMMITTED
+    assert m.offsets(m.target, "further")[0][0] == 3
+
+    m.commit(m.source, "active", {0: 4})
+    with member(m.config.target.client.as_confluent()["bootstrap.servers"], m.group("active"), m.topic) as consumer:
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        for is_forced in (False, True):
+            active = m.look("active", is_applied=True, is_forced=is_forced)[place]
+            assert active.step is Step.ACTIVE
+            assert "stop its consumers first" in str(active.reason)
+        refused = m.target.commit(m.group("active"), {place: (3, "")})
+        assert refused == {place: "the group is active there: stop its consumers first"}
+    assert m.offsets(m.target, "active") == {}
+    capsys.readouterr()
+    assert exit_code("groups", str(m.path), "--group", m.group("active"), "--apply") == 0
+    assert "committed" in capsys.readouterr().out
+    assert m.offsets(m.target, "active")[0][0] == 3
+
+
+def test_failing_back_leads_to_the_source_and_offsets_that_it_deleted_are_named(mirrored: Mirrored) -> None:
+    m = mirrored
+    m.commit(m.target, "back", {0: 1, 1: 4, 2: 9, 3: 6})
+    m.commit(m.target, "back", {0: 2}, m.left)
+    delete_records(m.config.source.client.as_confluent()["bootstrap.servers"], m.topic, 4, partition=0)
+    found = m.look("back", is_reverse=True)
+    answers = {place.partition: (one.outcome, one.to_offset) for place, one in found.items() if place.topic == m.topic}
+    assert answers == {
+        0: (Outcome.LOST, 4),
+        1: (Outcome.TRANSLATED, 5),
+        2: (Outcome.TRANSLATED, 8),  # behind all that was mirrored
+        3: (Outcome.TRANSLATED, 7),
+    }
+    assert found[TopicPartition(m.topic, 0)].reason == "the log there begins at 4: 2 offsets from 2 on were deleted"
+    assert found[TopicPartition(m.left, 0)].reason == "this mirror does not write there"
+    m.look("back", is_reverse=True, is_applied=True)
+    assert {one: offset for one, (offset, _) in m.offsets(m.source, "back").items()} == {1: 5, 2: 8, 3: 7}
+
+
+def test_an_offset_that_the_source_has_deleted_goes_on_where_the_target_still_has_it(mirrored: Mirrored) -> None:
+    """A consumer of the source would be reset. At the target it misses nothing."""
+    m = mirrored
+    m.commit(m.source, "old", {0: 3, 4: 0})
+    bootstrap = m.config.source.client.as_confluent()["bootstrap.servers"]
+    delete_records(bootstrap, m.topic, 4, partition=0)
+    delete_records(bootstrap, m.topic, 2, partition=4)
+    found = m.look("old")
+    assert {place.partition: (one.outcome, one.to_offset) for place, one in found.items()} == {
+        0: (Outcome.TRANSLATED, 2),
+        4: (Outcome.TRANSLATED, 1),  # below the map, and nobody has it any more
+    }
+
+
+def test_looks_keep_groups_in_step_and_answer_where_they_were(mirrored: Mirrored) -> None:
+    m = mirrored
+    store, place = DeltalakeStore(m.config.tables), TopicPartition(m.topic, 1)
+    m.commit(m.source, "kept", {1: 3})
+    looks = GroupLooks(m.config, store)
+    try:
+        looks.once(T0)
+        assert m.offsets(m.target, "kept") == {1: (2, "of the app")}
+        m.commit(m.source, "kept", {1: 6, 2: 9})
+        assert looks.once(T0 + timedelta(minutes=3)).waiting_count >= 1
+        m.decide([(2, DATA, 8, 10, 7)])
+        done = looks.once(T0 + timedelta(minutes=6))
+        assert done.committed_count >= 1
+        assert {one: offset for one, (offset, _) in m.offsets(m.target, "kept").items()} == {1: 5, 2: 8}
+    finally:
+        looks.close()
+    for minutes, offset, observed, after in ((0, 3, 0, 3), (4, 6, 3, 6), (60, 6, 6, None)):
+        report = look_at_groups(m.config, pattern=m.group("kept"), as_of=T0 + timedelta(minutes=minutes))
+        found = {one.place: one for one in report.partitions}
+        assert (found[place].offset, found[place].to_offset, found[place].outcome) == (offset, offset - 1, Outcome.TRANSLATED)
+        assert report.as_of is not None
+        assert report.as_of.observed_at == T0 + timedelta(minutes=observed)
+        assert report.as_of.next_at == (None if after is None else T0 + timedelta(minutes=after))
+    with pytest.raises(ConfigError, match=r"groups\.sync"):
+        look_at_groups(m.config, as_of=T0 - timedelta(hours=1))
+
+
+def test_a_sync_that_fails_is_told_and_goes_on(mirrored: Mirrored, caplog: pytest.LogCaptureFixture) -> None:
+    m = mirrored
+    store = DeltalakeStore(m.config.tables)
+    away = {"alias": "east", "client": {"bootstrap.servers": "127.0.0.1:1", "request.timeout.ms": 50}}
+    document = json.loads(m.config.to_json()) | {"source": away}
+    later = T0 + timedelta(days=2)
+    broken = MirrorConfig.from_document(document, folder=m.path.parent)
+    with GroupSync(broken, 0.05, store, now=lambda: later):
+        wait_for("a look that failed", lambda: (last_pass(store, later) or looked()).problem)
+    problem = last_pass(store, later)
+    assert problem is not None
+    assert "source cluster east" in str(problem.problem)
+    assert "could not be brought in step" in caplog.text
+    with GroupSync(m.config, 0.05, store, now=lambda: later + timedelta(days=2)) as sync:
+        wait_for("a look that succeeds", lambda: (last_pass(store, later + timedelta(days=2)) or looked()).group_count)
+        sync.is_last_wanted = True
+    done = last_pass(store, later + timedelta(days=2))
+    assert done is not None
+    assert done.problem is None
+
+
+def exit_code(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    return int(caught.value.code or 0)
+
+
+def looked() -> Any:
+    raise AssertionError("nobody looked yet")
+
+
+def test_a_group_that_is_not_there_and_a_pattern_that_is_none_are_one_sentence(mirrored: Mirrored) -> None:
+    with pytest.raises(ConfigError, match="no group of this name"):
+        look_at_groups(mirrored.config, pattern="nobody")
+    with pytest.raises(ConfigError, match="not a regular expression"):
+        look_at_groups(mirrored.config, pattern="(")
+    with pytest.raises(ConfigError, match="exclude each other"):
+        look_at_groups(mirrored.config, is_reverse=True, as_of=T0)
