@@ -12,6 +12,8 @@ class ErrorClass(enum.Enum):
     UNKNOWN = "the effect may have happened"
 
 
+UNKNOWN_TOPIC_OR_PARTITION = 3
+
 _R, _F, _D, _U = ErrorClass.RETRIABLE, ErrorClass.FENCED, ErrorClass.DEFINITE, ErrorClass.UNKNOWN
 
 _TABLE: dict[int, tuple[str, ErrorClass]] = {
