@@ -42,7 +42,7 @@ class GroupLooks:
 
     def __init__(self, config: MirrorConfig, store: ObservationStore, spark: Any = None) -> None:
         self._config, self._store, self._spark = config, store, spark
-        self._groups = GroupLook(config, timeout_s=min(QUESTION_S, config.source.client.request_timeout_ms / 1000))
+        self._groups = GroupLook(config, timeout_s=QUESTION_S)
         self._map: OffsetMap | None = None
         self._translator: CommitTranslator | None = None
         self._noted: dict[tuple[str, SourcePartition], GroupPosition] = {}
@@ -137,6 +137,8 @@ class GroupSync:
         try:
             done = looks.once(now)
         except Exception as error:  # noqa: BLE001 - nothing that befalls the groups may end or hold up the mirror
+            if self._stop.is_set() and not self.is_last_wanted:
+                return  # what it needs may be gone already
             problem = f"{type(error).__name__}: {error}"
             if problem != self._problem:
                 _log.warning("groups: could not be brought in step, it is tried again: %s", problem)
