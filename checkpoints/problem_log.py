@@ -55,7 +55,7 @@ _RUNS_READ = 20
 def log_problem(one: Problem, level: int = logging.WARNING) -> None:
     """All that is done with it where nobody keeps problems."""
     said = {"kind": one.kind.value, "remedy": one.remedy, "error_name": one.error_name}
-    _log.log(level, "%s. %s", one, one.remedy, extra=fields(problem=said))
+    _log.log(level, "%s (remedy: %s)", one, one.remedy, extra=fields(problem=said))
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ Imported only where `metrics.port` is set: `prometheus_client` comes with the ex
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,6 +77,7 @@ class Metrics:
         self.run_epoch = gauge("run_epoch", "Rises with every start of a run")
         self.waiting = gauge("waiting", "1 while the mirror waits for a cluster, a table or a step that lingers")
         self._last_decision = gauge("last_decision_timestamp_seconds", "Of the newest decision in the offset map")
+        self._last_decision.set(math.nan)  # alerts on its age stay silent until there is one
         self._micro_batches = counter("micro_batches", "Decided and visible")
         self._records = counter("records", "Copied")
         self._copied_bytes = counter("copied_bytes", "Record batches copied, as the source has them")

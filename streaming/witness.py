@@ -118,7 +118,7 @@ class Witness:
         waits_for = None if lingering is None else lingering.waits_for
         if lingering is not None and waits_for != self._told_step:
             self.note_waiting(f"micro-batch: {waits_for}", int((time.time() - lingering.seconds) * 1000))
-            remedy = "none needed while it ends; else look at that cluster. Its deadline is write.transaction_timeout_ms"
+            remedy = "if it does not end, look at that cluster; it is given up after write.transaction_timeout_ms"
             text = f"the micro-batch waits since {lingering.seconds:.0f} s for {waits_for}"
             self.met(Problem(kind=ProblemKind.WAIT, text=text, remedy=remedy))
         self._told_step = waits_for

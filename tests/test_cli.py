@@ -271,12 +271,14 @@ def test_status_watch_reports_again_and_again_and_ends_with_0_on_ctrl_c(
         (["translate", "CONF", "orders", "0", "41", "--as-of", "2026-01-01T00:00:00Z"], "offset 51 (exact)"),
         (["translate", "CONF", "orders", "0", "51", "--reverse"], "offset 41 (exact)"),
         (["status", "CONF"], "mirror m, "),
+        (["report", "CONF", "--out", "OUT"], "page.html"),
     ],
 )
 def test_reading_commands_import_neither_pyspark_nor_pandas(conf: Path, arguments: list[str], answer: str) -> None:
     _let_clusters_be_given_up_soon(conf)
     _make_map(conf)
-    ended = console(*(str(conf) if one == "CONF" else one for one in arguments))
+    given = {"CONF": str(conf), "OUT": str(conf.with_name("page.html"))}
+    ended = console(*(given.get(one, one) for one in arguments))
     assert (ended.code, ended.slow_imports) == (0, "[]"), ended.said
     assert answer in "\n".join(ended.lines)
 

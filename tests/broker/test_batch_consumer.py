@@ -232,6 +232,12 @@ def test_a_broker_that_may_not_be_asked_is_named(cluster: StrictCluster) -> None
             consumer.poll_batches(1 << 20, PATIENCE_MS)
 
 
+def poll_without_end(consumer: BatchConsumer) -> None:
+    """An answer may take longer than a poll that is short."""
+    while True:
+        consumer.poll_batches(1 << 20, 100)
+
+
 def test_an_answer_for_another_partition_is_a_broken_one(cluster: StrictCluster) -> None:
     cluster.seed(("orders", 0), batch(0, 1))
 
@@ -243,8 +249,7 @@ def test_an_answer_for_another_partition_is_a_broken_one(cluster: StrictCluster)
     with consumer_of(cluster) as consumer:
         consumer.assign({P0: 0})
         with pytest.raises(Retriable, match="other partitions than were asked for"):
-            while True:  # an answer may take longer than a poll that is short
-                consumer.poll_batches(1 << 20, 100)
+            poll_without_end(consumer)
 
 
 def test_what_does_not_exist_is_named_all_at_once_and_nothing_is_created(cluster: StrictCluster) -> None:

@@ -63,6 +63,7 @@ def test_a_failed_produce_starts_the_slot_again_under_a_new_epoch_and_nothing_is
     assert clusters.target.asked("InitProducerId") >= 2
     assert result.txn is not None
     assert result.txn.producer_epoch >= 1
+    assert len(result.retried) == 1
     assert [(one.source, one.source_start, one.source_end) for one in result.segments] == [(A, 0, 6), (B, 0, 8)]
     assert clusters.committed(result, A) == payloads(clusters.written[A])
     assert clusters.committed(result, B) == payloads(clusters.written[B])

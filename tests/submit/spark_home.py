@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,11 +16,10 @@ from pathlib import Path
 
 import psutil
 import pyspark
-from tests.mirror_runs import wait_for
 from tests.wheels import build_wheel
 
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
-_REGISTERED = "Successfully registered with master"
+PATIENCE_S = 400.0
 _QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
@@ -111,12 +111,21 @@ def started(
         process.wait()
 
 
-def ended(process: subprocess.Popen[bytes], log: Path, seconds: float = 240.0) -> int:
+def ended(process: subprocess.Popen[bytes], log: Path) -> int:
     """Its exit code. A process that does not end is an error with the end of its log."""
     try:
-        return process.wait(seconds)
+        return process.wait(PATIENCE_S)
     except subprocess.TimeoutExpired:
         raise AssertionError(f"did not end:\n{said(log)[-4000:]}") from None
+
+
+def wait_until_said(text: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Several JVMs start on a machine that may be busy: more patience than elsewhere."""
+    give_up_at = time.monotonic() + PATIENCE_S
+    while text not in said(log):
+        assert process.poll() is None, f"ended before it said {text!r}:\n{said(log)[-4000:]}"
+        assert time.monotonic() < give_up_at, f"never said {text!r}:\n{said(log)[-4000:]}"
+        time.sleep(0.2)
 
 
 def said(log: Path) -> str:
@@ -126,8 +135,16 @@ def said(log: Path) -> str:
 def python_of(process: subprocess.Popen[bytes]) -> psutil.Process:
     """The driver of what `spark-submit` runs."""
     children = psutil.Process(process.pid).children()
-    (driver,) = (one for one in children if "shallow_mirror_main.py" in " ".join(one.cmdline()))
+    (driver,) = (one for one in children if any("shallow_mirror_main.py" in argument for argument in _arguments_of(one)))
     return driver
+
+
+def _arguments_of(process: psutil.Process) -> list[str]:
+    """None of a process that has ended already."""
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
 
 
 @contextmanager
@@ -136,8 +153,8 @@ def standalone(installed: Installed, folder: Path, workers: int) -> Iterator[str
     log = folder / "master.log"
     spark_class = str(installed.home / "bin" / "spark-class")
     master = f"{spark_class} org.apache.spark.deploy.master.Master --host 127.0.0.1 --port 0 --webui-port 0"
-    with started(installed, master, folder, log):
-        wait_for("the master", lambda: _MASTER.search(said(log)))
+    with started(installed, master, folder, log) as process:
+        wait_until_said("Starting Spark master at ", process, log)
         found = _MASTER.search(said(log))
         assert found is not None
         with _workers(installed, folder, found[1], workers):
@@ -154,7 +171,6 @@ def _workers(installed: Installed, folder: Path, master: str, workers: int) -> I
         f"{installed.home}/bin/spark-class org.apache.spark.deploy.worker.Worker --host 127.0.0.1 --cores 1 --memory 1g "
         f"--webui-port 0 --work-dir {folder / f'work-{workers}'} {master}"
     )
-    with started(installed, command, folder, log):
-        with _workers(installed, folder, master, workers - 1):
-            wait_for(f"worker {workers}", lambda: _REGISTERED in said(log))
-            yield
+    with started(installed, command, folder, log) as process, _workers(installed, folder, master, workers - 1):
+        wait_until_said("Successfully registered with master", process, log)
+        yield

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.mirror_runs import conf_file, config, create_topic, is_settled, read_values, wait_for, write
-from tests.submit.spark_home import Installed, ended, install, python_of, said, standalone, started
+from tests.submit.spark_home import Installed, ended, install, python_of, said, standalone, started, wait_until_said
 
 from shallow_mirror.local_kafka.jars import delta_jars
 
@@ -36,6 +36,14 @@ def shown(repository: Path) -> list[str]:
 def catch_up_line(shown: list[str]) -> str:
     (line,) = (one for one in shown if one.startswith("spark-submit") and one.endswith("--available-now"))
     return line
+
+
+def optional_settings(repository: Path) -> list[str]:
+    """`name=value` of those that the page calls optional."""
+    page = (repository / "docs" / "spark-submit.md").read_text(encoding="utf-8")
+    found = re.findall(r"^\| `(spark\.[^`]+=[^`]+)` \(optional\)", page, re.MULTILINE)
+    assert len(found) == 3
+    return found
 
 
 def conf_in(folder: Path, two_clusters: Any, topic: str, **groups: Any) -> Path:
@@ -69,7 +77,7 @@ def test_the_script_is_alone_in_its_folder_and_shadows_no_other_module() -> None
 @pytest.mark.brokers
 @pytest.mark.spark
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_slots_run_on_executors_and_everything_arrives(
     installed: Installed, catch_up_line: str, two_clusters: Any, topic_name: str, tmp_path: Path
 ) -> None:
@@ -87,23 +95,23 @@ def test_slots_run_on_executors_and_everything_arrives(
 @pytest.mark.brokers
 @pytest.mark.spark
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_standalone_cluster_runs_a_mirror_with_tables_through_spark_until_it_is_stopped(
-    installed: Installed, shown: list[str], catch_up_line: str, two_clusters: Any, topic_name: str, tmp_path: Path
+    repository: Path, installed: Installed, shown: list[str], two_clusters: Any, topic_name: str, tmp_path: Path
 ) -> None:
     source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
     create_topic(source, topic_name, PARTITIONS)
     fill(source, topic_name, "first")
     conf_in(tmp_path, two_clusters, topic_name, tables_writer="spark")
     (with_delta,) = (one for one in shown if DELTA_PACKAGE in one)
-    with_jars = with_delta.replace(DELTA_PACKAGE, f"--jars {','.join(str(jar) for jar in delta_jars())}")
+    options = " ".join(f"--conf {one}" for one in optional_settings(repository))
+    with_jars = with_delta.replace(DELTA_PACKAGE, f"--jars {','.join(str(jar) for jar in delta_jars())} {options}")
     with standalone(installed, tmp_path, workers=2) as master:
         log = tmp_path / "submit-1.log"
         with started(installed, with_jars, tmp_path, log, {"MASTER": master}) as process:
-            wait_for("the first records", lambda: process.poll() is not None or "micro-batch 2:" in said(log))
-            assert process.poll() is None, said(log)[-4000:]
+            wait_until_said("micro-batch 2:", process, log)
             fill(source, topic_name, "second")
-            wait_for("the second", lambda: process.poll() is not None or "micro-batch 3:" in said(log))
+            wait_until_said("micro-batch 3:", process, log)
             python_of(process).terminate()
             assert ended(process, log) == 0, said(log)[-4000:]
         fill(source, topic_name, "third")
@@ -118,7 +126,7 @@ def test_a_standalone_cluster_runs_a_mirror_with_tables_through_spark_until_it_i
 @pytest.mark.brokers
 @pytest.mark.spark
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_killed_spark_submit_leaves_what_the_next_one_resolves(
     installed: Installed, catch_up_line: str, two_clusters: Any, topic_name: str, tmp_path: Path
 ) -> None:
@@ -128,7 +136,7 @@ def test_a_killed_spark_submit_leaves_what_the_next_one_resolves(
     conf = conf_in(tmp_path, two_clusters, topic_name)
     log, master = tmp_path / "submit.log", {"MASTER": "local-cluster[2,1,1024]"}
     with started(installed, catch_up_line.removesuffix(" --available-now"), tmp_path, log, master) as process:
-        wait_for("the first records", lambda: process.poll() is not None or "micro-batch 2:" in said(log))
+        wait_until_said("micro-batch 2:", process, log)
         driver = python_of(process)
         process.terminate()
         assert ended(process, log) == 143
@@ -143,6 +151,7 @@ def test_a_killed_spark_submit_leaves_what_the_next_one_resolves(
 @pytest.mark.brokers
 @pytest.mark.spark
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 def test_workers_without_the_package_end_it_with_one_sentence(
     installed: Installed, catch_up_line: str, two_clusters: Any, topic_name: str, tmp_path: Path
 ) -> None:
@@ -167,6 +176,7 @@ def test_workers_without_the_package_end_it_with_one_sentence(
 
 @pytest.mark.spark
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 def test_a_wrong_mirror_file_ends_spark_submit_with_2(installed: Installed, catch_up_line: str, tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "mine.yaml").write_text("mirror: one\n", encoding="utf-8")

@@ -1,0 +1,102 @@
+"""databricks.yml, as far as it can be checked without Databricks: its form, and that it fits this checkout."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import nbformat
+import pytest
+import yaml
+
+from shallow_mirror.checkpoints.schema import schema_of
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.streaming import session
+
+_VARIABLE = re.compile(r"\$\{var\.(\w+)\}")
+_PARAMETER = re.compile(r'parameter\("(\w+)"|for name in \(([^)]*)\)')
+
+
+@pytest.fixture(scope="module")
+def text(repository: Path) -> str:
+    return (repository / "databricks.yml").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def bundle(text: str) -> Any:
+    return yaml.safe_load(text)
+
+
+@pytest.fixture(scope="module")
+def tasks(bundle: Any) -> list[Any]:
+    return [task for job in bundle["resources"]["jobs"].values() for task in job["tasks"]]
+
+
+@pytest.fixture(scope="module")
+def clusters(bundle: Any) -> list[Any]:
+    return [one["new_cluster"] for job in bundle["resources"]["jobs"].values() for one in job["job_clusters"]]
+
+
+def parameters_of(notebook: Path) -> set[str]:
+    (cell,) = (one for one in nbformat.read(notebook, as_version=4).cells if one.id == "parameters")
+    found = [(one, several) for one, several in _PARAMETER.findall(str(cell.source))]
+    return {one for one, _ in found if one} | {name.strip(' "') for _, several in found for name in several.split(",") if name}
+
+
+def test_it_has_the_form_of_a_bundle(repository: Path, bundle: Any) -> None:
+    schema = json.loads((repository / "tests" / "databricks" / "bundle.schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator(schema).validate(bundle)
+
+
+def test_variables_are_those_that_are_used(text: str, bundle: Any) -> None:
+    assert set(_VARIABLE.findall(text)) == set(bundle["variables"])
+
+
+def test_one_job_catches_up_and_one_goes_on(bundle: Any) -> None:
+    jobs = bundle["resources"]["jobs"]
+    modes = {name: job["tasks"][0]["notebook_task"].get("base_parameters", {}).get("mode") for name, job in jobs.items()}
+    assert modes == {"catch_up": "available-now", "continuous": "continuous", "failover": None}
+    assert "continuous" in jobs["continuous"]
+
+
+def test_notebooks_are_there_and_take_the_parameters_they_get(repository: Path, bundle: Any) -> None:
+    for job in bundle["resources"]["jobs"].values():
+        given = {one["name"] for one in job.get("parameters", ())}
+        for task in job["tasks"]:
+            given |= set(task["notebook_task"].get("base_parameters", {}))
+            assert given <= parameters_of(repository / task["notebook_task"]["notebook_path"])
+            assert "conf" in given
+
+
+def test_tasks_run_on_a_cluster_of_their_job_with_the_wheel(bundle: Any, tasks: list[Any]) -> None:
+    for job in bundle["resources"]["jobs"].values():
+        assert {task["job_cluster_key"] for task in job["tasks"]} <= {one["job_cluster_key"] for one in job["job_clusters"]}
+    assert all(task["libraries"] == [{"whl": "dist/*.whl"}] for task in tasks)
+    assert bundle["artifacts"]["wheel"]["build"] == "python3 -m build --wheel"
+
+
+def test_the_session_of_its_clusters_is_one_that_the_mirror_accepts(clusters: list[Any]) -> None:
+    for cluster in clusters:
+        assert all(cluster["spark_conf"].get(name, value) == value for name, (value, _) in session.REQUIRED.items())
+        assert int(cluster["spark_version"].split(".")[0]) >= 19  # the first runtime with Spark 4.2
+
+
+def test_the_mirror_file_of_the_jobs_fits_the_bundle(
+    repository: Path, bundle: Any, clusters: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in clusters[0]["spark_env_vars"]:
+        monkeypatch.setenv(name, "broker:9092")
+    config = MirrorConfig.load(repository / "conf" / "databricks.yaml")
+    defaults = {name: one.get("default") for name, one in bundle["variables"].items()}
+    assert schema_of(config.tables) == f"{defaults['catalog']}.{defaults['schema']}"
+    volume = bundle["resources"]["volumes"]["checkpoints"]["name"]
+    assert config.checkpoint.startswith(f"/Volumes/{defaults['catalog']}/{defaults['schema']}/{volume}/")
+    assert defaults["conf"] == "${workspace.file_path}/conf/databricks.yaml"
+
+
+def test_it_holds_no_secret_and_no_address(text: str) -> None:
+    assert not re.search(r"password:|\d+\.\d+\.\d+\.\d+|https?://", text)
+    assert text.count("{{secrets/${var.secret_scope}/") == 2
