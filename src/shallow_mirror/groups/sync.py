@@ -1,7 +1,7 @@
 """Driver: keeps the target's groups in step while the mirror runs (`groups.sync`), and notes where the source's are.
 
-A thread beside the query, with clients and a view of the map of its own. It writes to nothing that the mirror reads, uses a tenth
-of one core at most, and whatever befalls it is told and tried again.
+A thread beside the query, with clients and a view of the map of its own. It writes to nothing that the mirror reads, is at work a
+tenth of the time at most, and whatever befalls it is told and tried again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class GroupLooks:
 
     def __init__(self, config: MirrorConfig, store: ObservationStore, spark: Any = None) -> None:
         self._config, self._store, self._spark = config, store, spark
-        self._groups = GroupLook(config, timeout_s=min(QUESTION_S, config.source.client.request_timeout_ms / 1000))
+        self._groups = GroupLook(config, timeout_s=QUESTION_S)
         self._map: OffsetMap | None = None
         self._translator: CommitTranslator | None = None
         self._noted: dict[tuple[str, SourcePartition], GroupPosition] = {}
@@ -84,8 +84,11 @@ class GroupLooks:
         return self._map
 
     def _changed(self, found: Sequence[Group], is_whole: bool) -> list[GroupPosition]:
-        """Positions that are not as they were noted, and those that are gone."""
-        now = {one.key: one for group in found for partition in group.partitions for one in _position(partition)}
+        """Positions that are not as they were noted, and those that are gone. Of a pending one the last that was known stands."""
+        partitions = [one for group in found for one in group.partitions]
+        now = {one.key: one for partition in partitions for one in _position(partition)}
+        pending = {(one.group, one.source) for one in partitions if one.outcome is Outcome.PENDING}
+        now |= {key: one for key, one in self._noted.items() if key in pending}
         gone = [
             GroupPosition(group=group, source=source, offset=None) for group, source in self._noted if (group, source) not in now
         ]
@@ -142,6 +145,8 @@ class GroupSync:
         try:
             done = looks.once(now)
         except Exception as error:  # noqa: BLE001 - nothing that befalls the groups may end or hold up the mirror
+            if self._stop.is_set() and not self.is_last_wanted:
+                return  # what it needs may be gone already
             problem = f"{type(error).__name__}: {error}"
             met = Problem(
                 kind=ProblemKind.GROUP,
@@ -183,7 +188,7 @@ def _pass_of(found: Sequence[Group], now: datetime, is_whole: bool, seconds: flo
 
 
 def _position(one: GroupPartition) -> Sequence[GroupPosition]:
-    """None of what no source partition is known of, nor of an offset that is not known yet: its last one stands."""
+    """None of what no source partition is known of, nor of an offset that is not known yet."""
     if one.source is None or one.offset is None:
         return ()
     return (
