@@ -99,6 +99,7 @@ _RIGHTS: dict[str, dict[int, str]] = {
     "DescribeTransactions": {29: "Describe", 53: "Describe"},
     "CreateTopics": {29: "Create", 31: "Create"},
     "CreatePartitions": {29: "Alter"},
+    "IncrementalAlterConfigs": {29: "AlterConfigs"},
 }
 """The operation that an authorizer wants for each API and code: all that docs/security.md lists."""
 
