@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from shallow_mirror.broker.group_notes import MAX_NOTE_BYTES, read_group_notes, write_group_note
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import ConfigError, Retriable
+from shallow_mirror.errors import ConfigError, OutcomeUnknown, Retriable
 from shallow_mirror.sinks import routing
 from shallow_mirror.sinks.origins import GROUP_SUFFIX, Origin, loop_problems
 
@@ -48,7 +48,7 @@ class Loops:
         """A source that does not tell its groups, for want of a right, is a doubt in the log."""
         try:
             notes = read_group_notes(self._config.source.client, GROUP_SUFFIX, timeout_s=_NOTE_S)
-        except Retriable as error:
+        except (Retriable, ConfigError) as error:
             _log.warning("whether other mirrors bring topics to the source from the target is not known: %s", error)
             return
         found = [Origin.parse(text) for text in notes.values()]
@@ -68,7 +68,7 @@ class Loops:
         group, note = f"{config.mirror}{GROUP_SUFFIX}", origin.build(MAX_NOTE_BYTES)
         try:
             write_group_note(config.target.client, group, target_topic, note, timeout_s=_NOTE_S)
-        except Retriable as error:
+        except (Retriable, OutcomeUnknown, ConfigError) as error:
             _log.warning("mirrors in the other direction will not see this one: %s", error)
 
     def refuse(self, topics: Iterable[str]) -> None:

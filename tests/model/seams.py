@@ -114,7 +114,7 @@ def _call(cluster: ModelCluster, api: str, _deadline: Deadline, **fields: Any) -
             return SimpleNamespace(error_code=answer[0], producer_id=answer[1], producer_epoch=answer[2])
         case "AddPartitionsToTxn":
             partitions = [SimpleNamespace(partition_error_code=answer)]
-            return SimpleNamespace(results_by_topic_v3_and_below=[SimpleNamespace(results_by_partition=partitions)])
+            return SimpleNamespace(results_by_topic_v3_and_below=[SimpleNamespace(name="t", results_by_partition=partitions)])
         case "TxnOffsetCommit":
             return SimpleNamespace(topics=[SimpleNamespace(partitions=[SimpleNamespace(error_code=answer)])])
         case "OffsetFetch":

@@ -135,12 +135,17 @@ def add_partitions(cluster: Cluster, txn: SlotTxn, places: Sequence[TopicPartiti
         v3_and_below_topics=[topic(name=name, partitions=partitions) for name, partitions in by_topic.items()],
     )
     worst = _worst_of_partitions(answer)
-    topics = sorted(
+    if worst:
+        topics = ", ".join(_topics_that_answered(worst, answer))
+        _raise_for(worst, "AddPartitionsToTxn", f"AddPartitionsToTxn of {txn}", topic=topics, key=txn.transactional_id)
+
+
+def _topics_that_answered(code: int, answer: Any) -> list[str]:
+    return sorted(
         topic.name
         for topic in answer.results_by_topic_v3_and_below
-        if any(one.partition_error_code == worst for one in topic.results_by_partition)
+        if any(one.partition_error_code == code for one in topic.results_by_partition)
     )
-    _raise_for(worst, "AddPartitionsToTxn", f"AddPartitionsToTxn of {txn}", topic=", ".join(topics), key=txn.transactional_id)
 
 
 def add_offsets(cluster: Cluster, txn: SlotTxn, deadline: Deadline) -> None:
