@@ -20,6 +20,7 @@ from shallow_mirror.groups.cluster_view import EARLIEST, LATEST, ClusterView
 from shallow_mirror.groups.judgement import Clusters, Held, There, commits_of, judge, may_commit, next_step
 from shallow_mirror.groups.report import Group, GroupPartition, Step
 from shallow_mirror.sinks import routing
+from shallow_mirror.sinks.origins import Origin
 from shallow_mirror.types import SourcePartition, TopicPartition
 
 
@@ -50,14 +51,14 @@ class GroupLook:
         self.target.close()
 
     def committed(self, is_wanted: Callable[[str], bool]) -> list[Committed]:
-        """Of all groups that the mirror file includes and `is_wanted` lets pass, but for the receipts of mirrors."""
+        """Of all groups that the mirror file includes and `is_wanted` lets pass, but for what mirrors commit for themselves."""
         listed = self.origin.listed()
         names = [one for one in sorted(listed) if self._config.groups.is_included(one) and is_wanted(one)]
         self._active = {one for one in names if not listed[one].is_free}
         return [
             Committed(group, one.topic_partition, one.offset, one.metadata)
             for group, offsets in self.origin.committed(names).items()
-            if not any(is_receipt(one.metadata) for one in offsets)
+            if not any(is_receipt(one.metadata) or Origin.parse(one.metadata) is not None for one in offsets)
             for one in offsets
         ]
 

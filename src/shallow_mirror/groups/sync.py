@@ -19,6 +19,8 @@ from shallow_mirror.checkpoints.commit_translation import CommitTranslator
 from shallow_mirror.checkpoints.group_positions import GroupPosition, GroupSyncPass, note_pass, tidy
 from shallow_mirror.checkpoints.observation_stores import ObservationStore
 from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.problem_log import log_problem
+from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.groups.judgement import commits_of
 from shallow_mirror.groups.look import GroupLook, add_rows
@@ -105,9 +107,12 @@ class GroupSync:
         store: ObservationStore,
         spark: Any = None,
         *,
+        tell: Callable[[Problem, int], None] = log_problem,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        """`tell` hears of every look that failed, with the level at which it is worth logging."""
         self._config, self._interval_s, self._store, self._spark, self._now = config, interval_s, store, spark, now
+        self._tell = tell
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="group-sync", daemon=True)
         self._problem: str | None = None
@@ -143,8 +148,13 @@ class GroupSync:
             if self._stop.is_set() and not self.is_last_wanted:
                 return  # what it needs may be gone already
             problem = f"{type(error).__name__}: {error}"
-            if problem != self._problem:
-                _log.warning("groups: could not be brought in step, it is tried again: %s", problem)
+            met = Problem(
+                kind=ProblemKind.GROUP,
+                text=f"groups: could not be brought in step: {problem}",
+                remedy="do what the message says, if it asks for something; it is tried again by itself",
+                error_name=type(error).__name__,
+            )
+            self._tell(met, logging.DEBUG if problem == self._problem else logging.WARNING)
             self._problem = problem
             note_pass(self._store, GroupSyncPass(observed_at=now, problem=problem), ())
             return
