@@ -45,7 +45,7 @@ class Mirrored:
         self.topic, self.left, self.name = f"{name}.a", f"{name}.left", name
         source, target = clusters.source.bootstrap, clusters.target.bootstrap
         groups = {"include": [f"{name}.*"], **groups}
-        self.path = conf_file(folder, source, target, [f"{name}\\.a", "__consumer_offsets"], groups=groups)
+        self.path = conf_file(folder, source, target, [f"{name}\\.a"], groups=groups)
         self.config = MirrorConfig.load(self.path)
         for bootstrap in (source, target):
             producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
