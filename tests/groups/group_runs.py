@@ -40,12 +40,13 @@ def write_transactions(bootstrap: str, topic: str, partitions: int, records: int
 
 
 @contextmanager
-def member(bootstrap: str, group: str, topic: str) -> Iterator[Consumer]:
-    """A consumer of the group, which does not commit by itself."""
+def member(bootstrap: str, group: str, topic: str, protocol: str = "classic") -> Iterator[Consumer]:
+    """A consumer of the group, which does not commit by itself. `protocol` "consumer" is that of KIP-848."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": group,
+            "group.protocol": protocol,
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,

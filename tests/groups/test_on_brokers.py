@@ -45,7 +45,7 @@ class Mirrored:
         self.topic, self.left, self.name = f"{name}.a", f"{name}.left", name
         source, target = clusters.source.bootstrap, clusters.target.bootstrap
         groups = {"include": [f"{name}.*"], **groups}
-        self.path = conf_file(folder, source, target, [f"{name}\\.a", "__consumer_offsets"], groups=groups)
+        self.path = conf_file(folder, source, target, [f"{name}\\.a"], groups=groups)
         self.config = MirrorConfig.load(self.path)
         for bootstrap in (source, target):
             producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
@@ -149,7 +149,7 @@ def test_each_offset_says_where_it_leads_or_why_nowhere_and_apply_commits_what_i
     assert {one: offset for one, (offset, _) in m.offsets(m.target, "app").items()} == {0: 1, 1: 4, 2: 7, 3: 7, 4: 1}
 
 
-def test_nothing_goes_backwards_or_to_a_group_with_members(mirrored: Mirrored, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_goes_backwards_unless_forced(mirrored: Mirrored) -> None:
     m = mirrored
     m.commit(m.source, "further", {0: 4})
     m.commit(m.target, "further", {0: 6})
@@ -160,21 +160,26 @@ def test_nothing_goes_backwards_or_to_a_group_with_members(mirrored: Mirrored, c
     assert m.look("further", is_applied=True, is_forced=True)[place].step is Step.COMMITTED
     assert m.offsets(m.target, "further")[0][0] == 3
 
-    m.commit(m.source, "active", {0: 4})
-    with member(m.config.target.client.as_confluent()["bootstrap.servers"], m.group("active"), m.topic) as consumer:
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_with_members_is_left_alone_until_they_are_gone(
+    mirrored: Mirrored, capsys: pytest.CaptureFixture[str], protocol: str
+) -> None:
+    m, name, place = mirrored, f"active-{protocol}", TopicPartition(mirrored.topic, 0)
+    m.commit(m.source, name, {0: 4})
+    with member(m.config.target.client.as_confluent()["bootstrap.servers"], m.group(name), m.topic, protocol) as consumer:
         while not consumer.assignment():
             consumer.poll(0.1)
         for is_forced in (False, True):
-            active = m.look("active", is_applied=True, is_forced=is_forced)[place]
+            active = m.look(name, is_applied=True, is_forced=is_forced)[place]
             assert active.step is Step.ACTIVE
             assert "stop its consumers first" in str(active.reason)
-        refused = m.target.commit(m.group("active"), {place: (3, "")})
+        refused = m.target.commit(m.group(name), {place: (3, "")})
         assert refused == {place: "the group is active there: stop its consumers first"}
-    assert m.offsets(m.target, "active") == {}
-    capsys.readouterr()
-    assert exit_code("groups", str(m.path), "--group", m.group("active"), "--apply") == 0
+    assert m.offsets(m.target, name) == {}
+    assert exit_code("groups", str(m.path), "--group", m.group(name), "--apply") == 0
     assert "committed" in capsys.readouterr().out
-    assert m.offsets(m.target, "active")[0][0] == 3
+    assert m.offsets(m.target, name)[0][0] == 3
 
 
 def test_failing_back_leads_to_the_source_and_offsets_that_it_deleted_are_named(mirrored: Mirrored) -> None:
