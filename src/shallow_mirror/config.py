@@ -30,12 +30,15 @@ DEFAULT_REQUEST_BYTES = 64 << 10
 EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = -2, -1
 """ListOffsets timestamps."""
 
-_TRIGGER = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|ms|s)s?")
-_TRIGGER_UNITS_S = {"millisecond": 0.001, "ms": 0.001, "second": 1.0, "s": 1.0, "minute": 60.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|ms|s)s?")
+_DURATION_UNITS_S = {"millisecond": 0.001, "ms": 0.001, "second": 1.0, "s": 1.0, "minute": 60.0}
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _SCHEMA = re.compile(r"[^\s.`]+\.[^\s.`]+")
 
 T = TypeVar("T")
+
+StartRule = int | Mapping[int, int]
+"""A ListOffsets timestamp, or an offset by partition."""
 
 
 def _checked(parse: Callable[[T], object]) -> AfterValidator:
@@ -53,6 +56,11 @@ def _regular_expression(pattern: str) -> None:
         re.compile(pattern)
     except re.error as error:
         raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error
+
+
+def _not_internal(pattern: str) -> None:
+    if pattern.startswith(routing.INTERNAL_PREFIX):
+        raise ValueError(f"{pattern!r} matches internal topics only: topics that begin with __ are never mirrored")
 
 
 def _target_name(template: str) -> None:
@@ -98,17 +106,32 @@ def parse_start(start: str) -> int:
     return int(at.timestamp() * 1000)
 
 
-def parse_trigger(trigger: str) -> float:
+def parse_duration(text: str) -> float:
     """Seconds of "2 seconds", "500 ms", "1 minute"."""
-    match = _TRIGGER.fullmatch(trigger.strip().lower())
+    match = _DURATION.fullmatch(text.strip().lower())
     if match is None:
-        raise ValueError(f"{trigger!r} is not a duration such as '2 seconds', '500 ms' or '1 minute'")
-    return float(match[1]) * _TRIGGER_UNITS_S[match[2]]
+        raise ValueError(f"{text!r} is not a duration such as '2 seconds', '500 ms' or '1 minute'")
+    return float(match[1]) * _DURATION_UNITS_S[match[2]]
+
+
+def _topic_start(start: object) -> object:
+    """A start as of `read.start`, or an offset by partition."""
+    start = _as_text(start)
+    if isinstance(start, str):
+        parse_start(start)
+        return start
+    offsets = {int(key): offset for key, offset in start.items() if str(key).isdecimal()} if isinstance(start, Mapping) else {}
+    is_right = isinstance(start, Mapping) and len(offsets) == len(start) > 0
+    if not is_right or not all(type(offset) is int and offset >= 0 for offset in offsets.values()):
+        raise ValueError(
+            f"{start!r} is none of earliest, latest, an ISO-8601 time with zone, and offsets such as {{0: 1200, 1: 3400}}"
+        )
+    return offsets
 
 
 def parse_interval(interval: str) -> float:
     """Seconds, more than none."""
-    seconds = parse_trigger(interval)
+    seconds = parse_duration(interval)
     if seconds <= 0:
         raise ValueError(f"{interval!r} is no pause: give a duration such as '15 seconds'")
     return seconds
@@ -124,6 +147,10 @@ _IsolationLevel = Annotated[IsolationLevel, Field(strict=False)]
 _LogAppendTime = Annotated[LogAppendTimePolicy, Field(strict=False)]
 
 
+_TopicStart = Annotated[str | dict[int, int], BeforeValidator(_topic_start)]
+_BytesPerSecond = Annotated[int, Field(ge=1 << 10, le=1 << 40)]
+
+
 class ClusterSettings(_Group):
     alias: _Name
     properties: dict[str, str | int | float | bool] = Field(alias="client", repr=False)
@@ -135,11 +162,24 @@ class ClusterSettings(_Group):
 
 
 class TopicSettings(_Group):
-    include: list[_Pattern] = Field(min_length=1)
+    include: list[Annotated[_Pattern, _checked(_not_internal)]] = Field(min_length=1)
     exclude: list[_Pattern] = []
     target_name: Annotated[str, _checked(_target_name)] = "{topic}"
     create: bool = True
     replication_factor: int | None = Field(default=None, ge=1, le=32767)
+    configs: Literal["create", "sync", "off"] = "create"
+    discovery: Annotated[str, _checked(parse_duration)] = "30 seconds"
+    start: dict[_Pattern, _TopicStart] = {}
+    bytes_per_second: dict[_Pattern, _BytesPerSecond] = {}
+
+    @property
+    def start_rules(self) -> tuple[tuple[str, StartRule], ...]:
+        """Patterns and what they begin with, in the order of the file."""
+        return tuple((one, parse_start(start) if isinstance(start, str) else start) for one, start in self.start.items())
+
+    @property
+    def discovery_s(self) -> float:
+        return parse_duration(self.discovery)
 
     def is_included(self, topic: str) -> bool:
         return routing.is_included(topic, self.include, self.exclude)
@@ -167,6 +207,7 @@ class WriteSettings(_Group):
     transaction_timeout_ms: int = Field(default=300_000, ge=10_000, le=900_000)
     in_flight_requests: int = Field(default=5, ge=1, le=16)
     in_flight_bytes: int = Field(default=4 << 20, ge=64 << 10, le=1 << 30)
+    bytes_per_second: _BytesPerSecond | None = None
     coalesce_bytes: int | None = Field(default=None, ge=1 << 10, le=64 << 20)
     on_refused: Literal["stop", "quarantine"] = "stop"
     max_quarantined_batches: int = Field(default=100, ge=1, le=1_000_000)
@@ -187,7 +228,7 @@ def _sync(sync: object) -> object:
 
 def parse_sync(sync: str) -> float | None:
     """Seconds between two looks at the groups; None for "off"."""
-    return None if sync == "off" else parse_trigger(sync)
+    return None if sync == "off" else parse_duration(sync)
 
 
 class GroupSettings(_Group):
@@ -234,11 +275,11 @@ class MirrorConfig(_Group):
     tables: Annotated[str, Field(min_length=1), BeforeValidator(_as_location), WithJsonSchema(_TABLES_IN_JSON_SCHEMA)]
     tables_writer: Literal["auto", "deltalake", "spark"] = "auto"
     checkpoint: str = ""
-    trigger: Annotated[str, _checked(parse_trigger)] = "2 seconds"
+    trigger: Annotated[str, _checked(parse_duration)] = "2 seconds"
 
     @property
     def trigger_s(self) -> float:
-        return parse_trigger(self.trigger)
+        return parse_duration(self.trigger)
 
     @classmethod
     def load(cls, path: str | Path) -> MirrorConfig:

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
-from tests.mirror_runs import admin, conf_file, create_topic, open_transaction, read_places, read_values, wait_for, write
+from tests.mirror_runs import admin, conf_file, create_topic, open_transaction, read_places, read_values, write
 
 NOTEBOOKS = ("run_mirror", "explore_offsets", "failover")
 PATIENCE_S = 240
@@ -25,7 +25,7 @@ COMPUTED = {
         '"positions": places.position.tolist(), "there": there.target_offset, "back": back.target_offset, "asked": int(offset), '
         '"recent": len(recent)}))'
     ),
-    "failover": 'print(json.dumps({"moved": moved, "plan": json.loads(plan.to_json(orient="records"))}))',
+    "failover": 'print(json.dumps({"is_applied": done is not None, "rows": json.loads((plan if done is None else done).to_json(orient="records"))}))',
 }
 
 
@@ -48,8 +48,8 @@ def executed(repository: Path, name: str, folder: Path, **parameters: object) ->
     return json.loads(output.text)
 
 
-def verdicts(computed: Any) -> dict[tuple[str, int], str]:
-    return {(row["group"], row["partition"]): row["verdict"] for row in computed["plan"]}
+def steps(computed: Any) -> dict[tuple[str, int], str]:
+    return {(row["group"], row["partition"]): row["step"] for row in computed["rows"]}
 
 
 # --- the files
@@ -124,7 +124,7 @@ class TestOnAMirror:
         assert said["back"] == said["asked"]
         assert said["recent"] > 0
 
-    def test_failover_moves_groups_so_that_each_record_is_read_once(
+    def test_failover_moves_a_group_so_that_each_record_is_read_once_and_back(
         self, repository: Path, mirrored: tuple[Path, str, Any], two_clusters: Any, tmp_path: Path
     ) -> None:
         conf, topic, _ = mirrored
@@ -132,39 +132,27 @@ class TestOnAMirror:
         original = read_places(source, [(topic, 0), (topic, 1)])
         halfway = original[topic, 0][len(original[topic, 0]) // 2].offset
         commit(source, "billing", {(topic, 0): halfway, (topic, 1): original[topic, 1][-1].offset + 1})
-        commit(source, "ahead", {(topic, 0): 1_000_000})
 
-        plan = verdicts(executed(repository, "failover", tmp_path, conf=conf, groups="billing, ahead"))
-        assert plan["billing", 0] == plan["billing", 1] == "commit"
-        assert plan["ahead", 0].startswith("wait: the mirror is at")
+        planned = executed(repository, "failover", tmp_path, conf=conf, groups="billing")
+        assert (steps(planned), planned["is_applied"]) == ({("billing", 0): "to commit", ("billing", 1): "to commit"}, False)
         assert committed(target, "billing", topic) == {}
 
-        done = executed(repository, "failover", tmp_path, conf=conf, groups="billing,ahead", apply="yes")
-        assert done["moved"] == ["billing"]
-        assert set(committed(target, "ahead", topic)) == set()
+        done = executed(repository, "failover", tmp_path, conf=conf, groups="billing", apply="yes")
+        assert (steps(done), done["is_applied"]) == ({("billing", 0): "committed", ("billing", 1): "committed"}, True)
         rest = [one.value for one in original[topic, 0] if one.offset >= halfway]
         assert read_on(target, "billing", topic, len(rest)) == rest
 
-        again = executed(repository, "failover", tmp_path, conf=conf, groups="billing", apply="yes")
-        assert again["moved"] == []
-        assert set(verdicts(again).values()) <= {"is there"} | {
-            f"is further on the target: {one}" for one in committed(target, "billing", topic).values()
-        }
+        executed(repository, "failover", tmp_path, conf=conf, groups="billing", direction="back", apply="yes")
+        assert committed(source, "billing", topic)[0] == original[topic, 0][-1].offset + 1
 
-    def test_failover_leaves_a_group_alone_that_has_members_on_the_target(
+    def test_failover_fails_and_says_what_is_in_the_way(
         self, repository: Path, mirrored: tuple[Path, str, Any], two_clusters: Any, tmp_path: Path
     ) -> None:
         conf, topic, _ = mirrored
-        commit(two_clusters.source.bootstrap, "busy", {(topic, 0): 1})
-        consumer = Consumer(consumer_settings(two_clusters.target.bootstrap, "busy"))
-        try:
-            consumer.subscribe([topic])
-            wait_for("an assignment", lambda: consumer.poll(0.2) is not None or consumer.assignment())
-            said = executed(repository, "failover", tmp_path, conf=conf, groups="busy", apply="yes")
-        finally:
-            consumer.close()
-        assert verdicts(said) == {("busy", 0): "has 1 members on the target"}
-        assert said["moved"] == []
+        commit(two_clusters.source.bootstrap, "ahead", {(topic, 0): 1_000_000})
+        with pytest.raises(CellExecutionError, match=r"not in place at west yet. The first: ahead, moved-\d+-0: waits"):
+            executed(repository, "failover", tmp_path, conf=conf, groups="ahead", apply="yes")
+        assert committed(two_clusters.target.bootstrap, "ahead", topic) == {}
 
     def test_run_mirror_refuses_another_mode(self, repository: Path, mirrored: tuple[Path, str, Any], tmp_path: Path) -> None:
         with pytest.raises(CellExecutionError, match="it must be available-now or continuous"):
@@ -178,6 +166,7 @@ def commit(bootstrap: str, group: str, offsets: dict[tuple[str, int], int]) -> N
 
 
 def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
+    """By partition."""
     client = admin(bootstrap)
     found = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
     return {one.partition: one.offset for one in found.topic_partitions if one.topic == topic and one.offset >= 0}

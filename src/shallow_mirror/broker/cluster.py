@@ -7,7 +7,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from shallow_mirror.broker.client_config import ClientConfig
@@ -41,6 +41,15 @@ _EARLIEST_LOCAL = -4
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class _Listing:
+    """Metadata of all topics, or of those of one tuple, as it was answered last."""
+
+    topics: tuple[str, ...] | None
+    metadata: ClusterMetadata = field(default_factory=lambda: ClusterMetadata("", {}, {}))
+    last: LastAnswer = field(default_factory=LastAnswer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +92,7 @@ class Cluster:
         self._coordinators: dict[tuple[CoordinatorKind, str], int] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._topics_at = 0.0
-        self._listing, self._last_listing = ClusterMetadata("", {}, {}), LastAnswer()
+        self._all, self._named = _Listing(None), _Listing(())
         self._latest: _Latest | None = None
 
     def _own_process(self) -> None:
@@ -168,7 +177,8 @@ class Cluster:
     def metadata(self, topics: Sequence[str] | None, deadline: Deadline) -> ClusterMetadata:
         """None: all topics. Never creates a topic. A topic that does not exist comes with its error code.
 
-        All topics are the same object again as long as nothing of them has changed.
+        All topics, and those of the same object `topics` if it is a tuple, are the same object again as long as nothing of
+        them has changed.
         """
         self._own_process()
         return self.retrying("asking for metadata", lambda one: self._refresh(topics, one), deadline)
@@ -207,30 +217,39 @@ class Cluster:
 
     def _refresh(self, topics: Sequence[str] | None, deadline: Deadline) -> ClusterMetadata:
         deadline = deadline.sooner(self.config.request_timeout_ms)
-        entry, last = request_class("Metadata").MetadataRequestTopic, self._last_listing if topics is None else None
-        known = None if last is None else last.answer
+        entry, listing = request_class("Metadata").MetadataRequestTopic, self._listing_of(topics)
+        known = None if listing is None else listing.last.answer
         answer = call(
             self.any_broker(deadline),
             "Metadata",
             deadline,
-            last=last,
+            last=None if listing is None else listing.last,
             topics=None if topics is None else [entry(topic_id=uuid.UUID(int=0), name=name) for name in topics],
             allow_auto_topic_creation=False,
             include_cluster_authorized_operations=False,
             include_topic_authorized_operations=False,
         )
         self._brokers = {one.node_id: (one.host, one.port) for one in answer.brokers}
-        if known is None or answer is not known:
+        if listing is None or known is None or answer is not known:
             found = {one.name: parse_topic_metadata(one) for one in answer.topics}
             listed = ClusterMetadata(answer.cluster_id or "", dict(self._brokers), found)
             self._latest = None
         else:
-            listed = self._listing
-        if topics is None:
-            self._listing = listed
+            listed = listing.metadata
+        if listing is not None:
+            listing.metadata = listed
         self._topics.update({name: topic for name, topic in listed.topics.items() if topic.error_code == 0})
         self._topics_at = self._clock()
         return listed
+
+    def _listing_of(self, topics: Sequence[str] | None) -> _Listing | None:
+        if topics is None:
+            return self._all
+        if not isinstance(topics, tuple):
+            return None
+        if self._named.topics is not topics:
+            self._named = _Listing(topics)
+        return self._named
 
     def coordinator(self, kind: CoordinatorKind, key: str, deadline: Deadline) -> Connection:
         """Connection to the coordinator of a group or transactional id; asking also creates its internal topic."""
@@ -396,12 +415,14 @@ class Cluster:
                     )
         return _all_of(places, found, "DescribeProducers")
 
-    def topic_configs(self, names: Sequence[str], deadline: Deadline) -> dict[str, dict[str, str]]:
-        """Settings by topic; a setting without a value is left out."""
+    def topic_configs(
+        self, names: Sequence[str], deadline: Deadline, *, keys: Sequence[str] | None = None
+    ) -> dict[str, dict[str, str]]:
+        """Settings by topic, all or those of `keys`; a setting without a value is left out."""
         self._own_process()
         return self.retrying(
             "reading topic settings",
-            lambda one: self._configs(self.any_broker(one), _TOPIC_RESOURCE, names, "topic", one),
+            lambda one: self._configs(self.any_broker(one), _TOPIC_RESOURCE, names, "topic", one, keys),
             deadline,
         )
 
@@ -417,14 +438,23 @@ class Cluster:
         return found[name]
 
     def _configs(
-        self, connection: Connection, resource_type: int, names: Sequence[str], kind: str, deadline: Deadline
+        self,
+        connection: Connection,
+        resource_type: int,
+        names: Sequence[str],
+        kind: str,
+        deadline: Deadline,
+        keys: Sequence[str] | None = None,
     ) -> dict[str, dict[str, str]]:
         resource = request_class("DescribeConfigs").DescribeConfigsResource
         answer = call(
             connection,
             "DescribeConfigs",
             deadline,
-            resources=[resource(resource_type=resource_type, resource_name=name, configuration_keys=None) for name in names],
+            resources=[
+                resource(resource_type=resource_type, resource_name=name, configuration_keys=None if keys is None else list(keys))
+                for name in names
+            ],
             include_synonyms=False,
             include_documentation=False,
         )

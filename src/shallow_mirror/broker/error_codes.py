@@ -12,6 +12,8 @@ class ErrorClass(enum.Enum):
     UNKNOWN = "the effect may have happened"
 
 
+UNKNOWN_TOPIC_OR_PARTITION = 3
+
 _R, _F, _D, _U = ErrorClass.RETRIABLE, ErrorClass.FENCED, ErrorClass.DEFINITE, ErrorClass.UNKNOWN
 
 _TABLE: dict[int, tuple[str, ErrorClass]] = {
@@ -97,6 +99,7 @@ _RIGHTS: dict[str, dict[int, str]] = {
     "DescribeTransactions": {29: "Describe", 53: "Write"},
     "CreateTopics": {29: "Create", 31: "Create"},
     "CreatePartitions": {29: "Alter"},
+    "IncrementalAlterConfigs": {29: "AlterConfigs"},
 }
 """What to grant, by API and code, as docs/security.md lists it: where an authorizer wants Describe of a thing that the mirror
 reads or writes a moment later, Read or Write, which include it."""

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.error_codes import is_forbidden, refusal
@@ -53,6 +53,37 @@ def add_partitions(client: ClientConfig, partitions: Mapping[str, int], *, timeo
         request_timeout=timeout_s,
     )
     _require_done(futures, "CreatePartitions", "given more partitions", {_INVALID_PARTITIONS}, timeout_s)
+
+
+def set_topic_configs(client: ClientConfig, changes: Mapping[str, Mapping[str, str]], *, timeout_s: float) -> dict[str, str]:
+    """Set these settings and leave the others alone. Returns by topic why it was not done; empty: all were."""
+    admin = AdminClient({**client.as_confluent(), "log_level": "0"})
+    resources = {
+        name: ConfigResource(
+            ConfigResource.Type.TOPIC,
+            name,
+            incremental_configs=[
+                ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in sorted(settings.items())
+            ],
+        )
+        for name, settings in changes.items()
+    }
+    futures = admin.incremental_alter_configs(list(resources.values()), request_timeout=timeout_s)
+    problems = {}
+    for name, resource in resources.items():
+        try:
+            futures[resource].result(timeout_s + 1)
+        except KafkaException as error:
+            failure = error.args[0]
+            is_right = is_forbidden(failure.code())
+            problems[name] = (
+                refusal(failure.code(), "IncrementalAlterConfigs", topic=name)
+                if is_right
+                else f"{failure.name()}: {failure.str()}"
+            )
+        except TimeoutError:  # the client itself is late
+            problems[name] = f"no answer within {timeout_s:.0f} s"
+    return problems
 
 
 def _require_done(futures: Mapping[str, Future[None]], api: str, what: str, passing: Set[int], timeout_s: float) -> None:
