@@ -151,7 +151,7 @@ class TargetTopics:
         self._target.forget_metadata()
         listed = self._target.metadata(names, deadline).topics
         problems = [
-            f"target topic {name}: {refusal(one.error_code, 'Metadata', topic=name)}"
+            f"target topic {name}: {refusal(one.error_code, 'Produce', topic=name)}"
             for name, one in listed.items()
             if is_forbidden(one.error_code)
         ]

@@ -276,7 +276,7 @@ def test_groups_and_ids_that_may_not_be_described_are_told_where_asking_creates_
     planned.target.create_topic("__consumer_offsets")
     (stop,) = said(planned.check(), Level.STOPS)
     assert stop.startswith("cluster west: ")
-    assert "GROUP_AUTHORIZATION_FAILED: grant Describe on group " in stop
+    assert "GROUP_AUTHORIZATION_FAILED: grant Read on group " in stop
 
 
 def _forget_produce_9(body: Any) -> None:

@@ -46,12 +46,19 @@ class ClientConfig:
                 for name in known
                 if name in SECRET and not references.is_only_references(known[name])
             ]
-        problems += security_problems(known)
         config = cls(tuple(sorted({**DEFAULTS, **known}.items())))
+        problems += security_problems({name: config._to_be_checked(name) for name in known})
         problems += config._value_problems(known)
         if problems:
             raise ConfigError([f"{where}.{problem}" for problem in problems])
         return config
+
+    def _to_be_checked(self, name: str) -> str:
+        """As written where it is a secret, or cannot be resolved, which is told elsewhere."""
+        try:
+            return dict(self._properties)[name] if name in SECRET else self.value(name)
+        except ConfigError:
+            return dict(self._properties)[name]
 
     def _value_problems(self, given: Mapping[str, str]) -> list[str]:
         problems: list[str] = []

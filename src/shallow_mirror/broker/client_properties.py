@@ -63,9 +63,8 @@ _USE_PEM = (
     "(`openssl pkcs12 -in STORE.p12 -out client.pem` makes one of a PKCS#12 store)"
 )
 _FOREIGN_SECURITY = (
-    (re.compile(r"ssl\.(keystore|truststore)\."), _USE_PEM),
+    (re.compile(r"ssl\.(keystore|truststore)"), _USE_PEM),
     (re.compile(r"ssl\.key$"), "is Java's name: use ssl.key.pem or ssl.key.location"),
-    (re.compile(r"ssl\.keystore"), _USE_PEM),
     (
         re.compile(r"sasl\.jaas\.config"),
         "is Java's: use sasl.username and sasl.password, or sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret",
@@ -79,7 +78,7 @@ PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 
 
 def canonical_name(name: str) -> str:
-    """Of an alias, and of a name that Spark made lower-case."""
+    """What an alias stands for."""
     return ALIASES.get(name, name)
 
 
@@ -100,7 +99,8 @@ def name_problem(name: str) -> str | None:
 
 
 def security_problems(given: Mapping[str, str]) -> list[str]:
-    """What contradicts itself or is missing among `given`, by canonical name as written. Each begins with a property."""
+    """What contradicts itself or is missing among `given`, by canonical name. Each begins with a property; values of SECRET
+    are not looked at."""
     protocol, mechanism = given.get(PROTOCOL, "plaintext").lower(), given.get("sasl.mechanism", "").upper()
     if protocol not in PROTOCOLS:
         return [f"{PROTOCOL}: {protocol!r} is not one of {', '.join(PROTOCOLS)}"]

@@ -79,7 +79,7 @@ class TargetPlans:
         for source, target in sorted(names.items()):
             code = listed[target].error_code
             if is_forbidden(code):
-                self._tell(Level.STOPS, target, refusal(code, "Metadata", topic=target))
+                self._tell(Level.STOPS, target, refusal(code, "Produce", topic=target))
                 plans[source] = _unknown_plan(target)
             elif target in found:
                 plans[source] = self._plan_existing(source, topics[source], found[target])
