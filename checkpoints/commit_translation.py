@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from shallow_mirror.types import COPIED_KINDS, SegmentKind, SourcePartition, TargetPartition
+from shallow_mirror.types import SegmentKind, SourcePartition, TargetPartition
 
 Side = Literal["source", "target"]
 
@@ -34,6 +34,10 @@ _NUMBERS = ("source_start", "source_end", "target_start", "target_end", "record_
 COMMIT_COLUMNS = [*_KEYS, *_NUMBERS, "kind"]
 
 _NEVER = np.iinfo(np.int64).max
+
+_KINDS = {kind: number for number, kind in enumerate((SegmentKind.DATA, SegmentKind.RELEASED, SegmentKind.QUARANTINED))}
+_KINDS |= {kind: len(_KINDS) for kind in SegmentKind if kind not in _KINDS}
+"""Those that are copied come first; those that say nothing of places are one."""
 
 
 class Commit(NamedTuple):
@@ -166,18 +170,24 @@ class CommitTranslator:
         line.first_micro_batch = min(line.first_micro_batch, int(part.micro_batch.min()))
         line.start = min(line.start, int(part.source_start.min()))
         line.position = max(line.position, int(part.source_end.max()))
-        copied = part.of(*COPIED_KINDS)
-        if len(copied):
-            line.source_end = max(line.source_end, int(copied.source_end.max()))
-            line.target_end = max(line.target_end, int(copied.target_end.max()))
-        if len(line.commits):
-            _find_nearest(line, part.of(SegmentKind.DATA), self._side)
-        released = part.of(SegmentKind.RELEASED)
+        data = part.of(SegmentKind.DATA)
+        if len(data):
+            line.source_end = max(line.source_end, int(data.source_end.max()))
+            line.target_end = max(line.target_end, int(data.target_end.max()))
+            if len(line.commits):
+                _find_nearest(line, data, self._side)
+        if (part.kind == _KINDS[SegmentKind.RELEASED]).any():
+            self._add_released(line, part.of(SegmentKind.RELEASED))
+        if (part.kind == _KINDS[SegmentKind.QUARANTINED]).any():
+            aside = part.of(SegmentKind.QUARANTINED)
+            spans = zip(aside.source_start.tolist(), aside.source_end.tolist(), aside.record_count.tolist(), strict=True)
+            line.quarantined.update({start: Quarantined(start, end, count) for start, end, count in spans})
+
+    def _add_released(self, line: _Line, released: _Part) -> None:
+        line.source_end = max(line.source_end, int(released.source_end.max()))
+        line.target_end = max(line.target_end, int(released.target_end.max()))
         spans = zip(released.source_start.tolist(), released.source_end.tolist(), released.target_start.tolist(), strict=True)
         line.released.update({start: Released(start, end, place) for start, end, place in spans})
-        aside = part.of(SegmentKind.QUARANTINED)
-        counted = zip(aside.source_start.tolist(), aside.source_end.tolist(), aside.record_count.tolist(), strict=True)
-        line.quarantined.update({start: Quarantined(start, end, count) for start, end, count in counted})
 
     def lines(self) -> dict[SourcePartition, Line]:
         """Of every incarnation of the topics that were asked for."""
@@ -259,7 +269,7 @@ class RepeatCounter:
 
     def add(self, rows: pa.Table) -> None:
         for source, _, part in _by_line(rows, {one.topic for one in self._places}):
-            starts, ends, leads_to = part.of(*COPIED_KINDS).line(self._side)
+            starts, ends, leads_to = part.of(SegmentKind.DATA, SegmentKind.RELEASED).line(self._side)
             for commit, place in self._places.get(source, ()):
                 first, end = np.maximum(starts, starts + (place - leads_to)), np.minimum(ends, commit.offset)
                 self.counts[commit] += int(np.maximum(0, end - first).sum())
@@ -275,16 +285,27 @@ class _Part:
     target_end: NDArray[np.int64]
     record_count: NDArray[np.int64]
     micro_batch: NDArray[np.int64]
-    kind: NDArray[np.str_]
+    kind: NDArray[np.int8]
+    """Numbers of _KINDS."""
 
     def __len__(self) -> int:
         return len(self.kind)
 
-    def of(self, *kinds: SegmentKind) -> _Part:
-        return self.taken(np.isin(self.kind, [kind.value for kind in kinds]))
+    def of(self, first: SegmentKind, last: SegmentKind | None = None) -> _Part:
+        """Rows of a kind, or of those of _KINDS from `first` to `last`."""
+        low, high = _KINDS[first], _KINDS[last or first]
+        return self.taken((low <= self.kind) & (self.kind <= high))
 
-    def taken(self, which: NDArray[np.bool_] | NDArray[np.int64]) -> _Part:
-        return _Part(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
+    def taken(self, which: NDArray[np.bool_] | NDArray[np.int64] | slice) -> _Part:
+        return _Part(
+            self.source_start[which],
+            self.source_end[which],
+            self.target_start[which],
+            self.target_end[which],
+            self.record_count[which],
+            self.micro_batch[which],
+            self.kind[which],
+        )
 
     def line(self, side: Side) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Starts and ends on a side, and where each begins on the other."""
@@ -297,13 +318,13 @@ def _find_nearest(line: _Line, data: _Part, side: Side) -> None:
     """The first row of kind data that ends above each commit. Places rise along such rows, so no other one is lower."""
     starts, ends, leads_to = data.line(side)
     order = np.argsort(ends, kind="stable")
-    starts, ends, leads_to, micro_batch = starts[order], ends[order], leads_to[order], data.micro_batch[order]
-    at = np.searchsorted(ends, line.commits, side="right")
-    is_nearer = np.zeros(len(at), np.bool_)
-    is_nearer[at < len(ends)] = ends[at[at < len(ends)]] < line.first_end[at < len(ends)]
-    at, commits = at[is_nearer], line.commits[is_nearer]
-    line.first_end[is_nearer], line.found_in[is_nearer] = ends[at], micro_batch[at]
-    line.best[is_nearer] = leads_to[at] + np.maximum(0, commits - starts[at])
+    at = np.searchsorted(ends, line.commits, side="right", sorter=order)
+    asked = np.flatnonzero(at < len(ends))
+    row = order[at[asked]]
+    is_nearer = ends[row] < line.first_end[asked]
+    asked, row = asked[is_nearer], row[is_nearer]
+    line.first_end[asked], line.found_in[asked] = ends[row], data.micro_batch[row]
+    line.best[asked] = leads_to[row] + np.maximum(0, line.commits[asked] - starts[row])
 
 
 def _by_partition(commits: Iterable[Commit]) -> dict[SourcePartition, NDArray[np.int64]]:
@@ -324,14 +345,16 @@ def _by_line(rows: pa.Table, topics: set[str]) -> Iterable[tuple[SourcePartition
         codes = np.unique(codes * len(column.dictionary) + column.indices.to_numpy(), return_inverse=True)[1].astype(np.int64)
     order = np.argsort(codes, kind="stable")
     bounds = np.append(np.flatnonzero(np.diff(codes[order], prepend=-1)), len(order))
-    whole = _part_of(rows)
-    for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        key = [column.dictionary[column.indices[int(order[first])].as_py()].as_py() for column in columns]
+    ordered = _part_of(rows).taken(order)
+    firsts = order[bounds[:-1]]
+    names = [column.dictionary.take(column.indices.take(pa.array(firsts))).to_pylist() for column in columns]
+    for *key, first, end in zip(*names, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         if key[0] in topics:
-            yield SourcePartition(*key[:3]), TargetPartition(*key[3:]), whole.taken(order[first:end])
+            yield SourcePartition(*key[:3]), TargetPartition(*key[3:]), ordered.taken(slice(first, end))
 
 
 def _part_of(rows: pa.Table) -> _Part:
     numbers = {name: np.asarray(rows.column(name).fill_null(-1).to_numpy(), np.int64) for name in _NUMBERS}
-    kinds = rows.column("kind").cast(pa.string()).combine_chunks().to_numpy(zero_copy_only=False)
-    return _Part(**numbers, kind=np.asarray(kinds, np.str_))
+    kinds = rows.column("kind").cast(pa.string()).combine_chunks().dictionary_encode()
+    known = np.array([_KINDS[SegmentKind(name)] for name in kinds.dictionary.to_pylist()], np.int8)
+    return _Part(**numbers, kind=known[kinds.indices.to_numpy()])

@@ -21,7 +21,9 @@ class ProblemKind(enum.StrEnum):
     EXPIRED = "expired"
     """The source deleted it before it was copied."""
     CONFIG = "config"
-    """A setting of a topic or of Spark."""
+    """A setting of a topic."""
+    GROUP = "group"
+    """Consumer groups could not be brought in step."""
     ENDED = "ended"
     """What ended a run."""
 

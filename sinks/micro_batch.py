@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.error_codes import error_name
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.quarantine_tables import QuarantineTable
@@ -292,6 +293,9 @@ def first_rows(
         return ()
     topics = sorted({one.topic for one in starts})
     listed = source.metadata(topics, deadline).topics
+    gone = [name for name in topics if listed[name].error_code]
+    if gone:
+        raise Retriable(error_name(listed[gone[0]].error_code), f"source topic {gone[0]} is not there any more")
     targets.prepare({name: len(listed[name].partitions) for name in topics}, deadline)
     return tuple(
         DecidedSegment(

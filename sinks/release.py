@@ -6,28 +6,17 @@ before, every offset still has one row of another kind, and positions move nowhe
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.quarantined_batches import BatchKey, QuarantinedBatch
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import MirrorError, Retriable
-from shallow_mirror.sinks import protocol
 from shallow_mirror.sinks.protocol import SlotResult
-from shallow_mirror.sinks.recovery import TxnPerformer
-from shallow_mirror.sinks.slot_task import Observer, observe_nothing
+from shallow_mirror.sinks.single_slot import SingleSlot
 from shallow_mirror.types import Segment, SegmentKind
 
-RELEASING_SLOT = 0
-
-_ABORT_PATIENCE_MS = 5_000
-
 FillSlot = Callable[[Sequence[QuarantinedBatch], int, Deadline], SlotResult]
-"""Steps 3-5 for these batches, of one source topic, and a decision, in RELEASING_SLOT."""
+"""Steps 3-5 for these batches, of one source topic, and a decision, in the single slot."""
 
 
 @dataclass(slots=True)
@@ -49,19 +38,8 @@ class Released:
 class Releaser:
     """Of the owner of the map, after its recovery."""
 
-    def __init__(
-        self,
-        owner: OffsetMapOwner,
-        performer: TxnPerformer,
-        fill: FillSlot,
-        *,
-        transactional_id: str,
-        transaction_timeout_ms: int,
-        observer: Observer = observe_nothing,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._owner, self._performer, self._fill, self._transactional_id = owner, performer, fill, transactional_id
-        self._transaction_timeout_ms, self._observer, self._clock = transaction_timeout_ms, observer, clock
+    def __init__(self, slot: SingleSlot, fill: FillSlot) -> None:
+        self._slot, self._fill = slot, fill
         self.released = Released()
 
     def release(self, batches: Sequence[QuarantinedBatch]) -> None:
@@ -74,36 +52,18 @@ class Releaser:
 
     def _round(self, batches: Sequence[QuarantinedBatch]) -> set[BatchKey]:
         """Which of them were released, or refused again."""
-        deadline = Deadline.after_ms(self._transaction_timeout_ms, self._clock)
         filled: list[SlotResult] = []
 
-        def perform(action: protocol.Action) -> Any:
-            match action:
-                case protocol.RunSlots(decision):
-                    filled.append(self._filled(batches, decision, deadline))
-                    return (_as_released(filled[0], batches),)
-                case protocol.Decide(_, rows):
-                    return self._owner.decide(rows, highest_slot=RELEASING_SLOT)
-                case _:
-                    return self._performer.perform(action, deadline)
+        def fill(decision: int, deadline: Deadline) -> SlotResult:
+            filled.append(self._fill(batches, decision, deadline))
+            return _as_released(filled[0], batches)
 
-        outcome = protocol.drive(protocol.run_micro_batch(()), perform, self._observer)
-        if outcome.not_committed:
-            raise Retriable("SLOT_NOT_COMMITTED", "what was to be released is still in quarantine: try again")
+        outcome = self._slot.round(fill)
         done = _done(batches, filled[0])
         self.released.refused += filled[0].quarantined
         self.released.batch_count += len(done) - len(filled[0].quarantined)
         self.released.segments += [row.segment for row in outcome.rows]
         return done
-
-    def _filled(self, batches: Sequence[QuarantinedBatch], decision: int, deadline: Deadline) -> SlotResult:
-        try:
-            return self._fill(batches, decision, deadline)
-        except MirrorError:
-            self._owner.check_ownership()
-            with suppress(MirrorError):  # nothing is decided; what was given up would end by its timeout otherwise
-                self._performer.perform(protocol.InitProducerId(self._transactional_id), deadline.sooner(_ABORT_PATIENCE_MS))
-            raise
 
 
 def _as_released(result: SlotResult, batches: Sequence[QuarantinedBatch]) -> SlotResult:

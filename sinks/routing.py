@@ -5,19 +5,30 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
+
+INTERNAL_PREFIX = "__"
 
 MAX_TOPIC_NAME_LENGTH = 249
 _LEGAL_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _FIELDS = frozenset({"topic", "source"})
 
+_T = TypeVar("_T")
+
 
 def is_included(topic: str, include: Sequence[str], exclude: Sequence[str], *, is_internal: bool = False) -> bool:
-    """Patterns match whole names; an exclusion wins; internal topics never match, whatever the patterns say."""
-    if is_internal or topic in INTERNAL_TOPICS:
+    """Patterns match whole names; an exclusion wins; internal topics never match, whatever the patterns say: those that brokers
+    call so, and by convention all that begin with two underscores."""
+    if is_internal or topic.startswith(INTERNAL_PREFIX):
         return False
     return any(re.fullmatch(one, topic) for one in include) and not any(re.fullmatch(one, topic) for one in exclude)
+
+
+def first_match(topic: str, rules: Iterable[tuple[str, _T]]) -> _T | None:
+    """What the first pattern says that matches the whole name."""
+    return next((value for pattern, value in rules if re.fullmatch(pattern, topic)), None)
 
 
 def template_problem(template: str) -> str | None:
@@ -37,6 +48,10 @@ def template_problem(template: str) -> str | None:
     if any(text and not _LEGAL_TOPIC_NAME.fullmatch(text) for text, _, _, _ in parts):
         return f"{template!r}: topic names hold letters, digits, '.', '_' and '-' only"
     return None
+
+
+def names_source(template: str) -> bool:
+    return any(field == "source" for _, field, _, _ in string.Formatter().parse(template))
 
 
 def target_topic_name(template: str, source_alias: str, topic: str) -> str:
@@ -79,12 +94,21 @@ def problems(topics: Iterable[str], *, template: str, source_alias: str, is_same
         if target in source_of:
             found.append(f"source topics {source_of[target]} and {topic} would both be written to target topic {target}")
         source_of.setdefault(target, topic)
-        if target in INTERNAL_TOPICS:
-            found.append(f"source topic {topic} would be written to the internal topic {target}")
-        if len(target) > MAX_TOPIC_NAME_LENGTH:
-            found.append(
-                f"target topic name {target} (for {topic}) has {len(target)} characters, brokers allow {MAX_TOPIC_NAME_LENGTH}"
-            )
+        found += name_problems(topic, target)
+    return found
+
+
+def name_problems(topic: str, target: str) -> list[str]:
+    """Why no topic of a mirror may be called `target`."""
+    found = []
+    if target in INTERNAL_TOPICS:
+        found.append(f"source topic {topic} would be written to the internal topic {target}")
+    if not _LEGAL_TOPIC_NAME.fullmatch(target):
+        found.append(f"target topic name {target!r} (for {topic}): topic names hold letters, digits, '.', '_' and '-' only")
+    if len(target) > MAX_TOPIC_NAME_LENGTH:
+        found.append(
+            f"target topic name {target} (for {topic}) has {len(target)} characters, brokers allow {MAX_TOPIC_NAME_LENGTH}"
+        )
     return found
 
 

@@ -6,6 +6,7 @@ Sentences lack their beginning, "target topic X", so that topics with the same t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from shallow_mirror.broker.cluster_metadata import TopicMetadata
 from shallow_mirror.types import TargetPartition
@@ -17,8 +18,9 @@ COPIED = (
     "max.message.bytes",
     "delete.retention.ms",
     "min.compaction.lag.ms",
+    "max.compaction.lag.ms",
 )
-"""Settings of the source topic that its target topic gets."""
+"""Settings of the source topic that its target topic gets, when it is created and, with `topics.configs: sync`, from then on."""
 
 FORCED: Mapping[str, str] = {"compression.type": "producer", "message.timestamp.type": "CreateTime"}
 """Settings without which batches would not stay as they are."""
@@ -28,10 +30,41 @@ LIMIT_BEFORE_3_6 = "message.timestamp.difference.max.ms"
 NO_LIMIT_MS = (1 << 63) - 1
 
 
-def copied_configs(source: Mapping[str, str]) -> dict[str, str]:
-    """Settings of a target topic, given those of its source topic."""
+def configs_of_new(source: Mapping[str, str]) -> dict[str, str]:
+    """Settings of a new target topic, given those of its source topic (none with `topics.configs: off`)."""
     copied = {name: source[name] for name in COPIED if name in source}
     return {**copied, **FORCED, **dict.fromkeys(TIMESTAMP_LIMITS, str(NO_LIMIT_MS))}
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What `topics.configs: sync` sets on a target topic, and why it leaves the rest as it is."""
+
+    changes: Mapping[str, str]
+    left: tuple[str, ...]
+
+
+def following(source: Mapping[str, str], settings: Mapping[str, str]) -> Following:
+    """Given the settings of both topics. Nothing that could keep what is still to be copied from being accepted: what the source
+    holds may be older than its settings."""
+    changes = {name: value for name, value in FORCED.items() if settings.get(name) != value}
+    changes |= {name: source[name] for name in COPIED if name in source and settings.get(name) != source[name]}
+    left = []
+    if int(changes.get("max.message.bytes", NO_LIMIT_MS)) < int(settings.get("max.message.bytes", 0)):
+        del changes["max.message.bytes"]
+    policies = (set(one.get("cleanup.policy", "delete").split(",")) for one in (source, settings))
+    if "compact" in next(policies) - next(policies):
+        del changes["cleanup.policy"]
+        left.append(
+            f"does not become cleanup.policy={source['cleanup.policy']} by itself: the broker would refuse records without a key "
+            "that are still to be copied. Set it once the mirror has no lag there"
+        )
+    return Following(changes, tuple(left))
+
+
+def bounded_replicas(replication_factor: int | None, brokers: int) -> int | None:
+    """None: as many as the target gives."""
+    return None if replication_factor is None else min(replication_factor, max(1, brokers))
 
 
 def are_limits_unknown(problems: Iterable[str]) -> bool:
@@ -40,7 +73,7 @@ def are_limits_unknown(problems: Iterable[str]) -> bool:
 
 
 def before_3_6(settings: Mapping[str, str]) -> dict[str, str]:
-    """`copied_configs` for such a target."""
+    """`configs_of_new` for such a target."""
     kept = {name: value for name, value in settings.items() if name not in TIMESTAMP_LIMITS}
     return {**kept, LIMIT_BEFORE_3_6: str(NO_LIMIT_MS)}
 

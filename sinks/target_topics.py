@@ -38,6 +38,7 @@ class TargetTopics:
         mirrored: Mapping[str, TargetPartition],
         route: Callable[[str], str],
         create: bool,
+        copies_configs: bool,
         replication_factor: int | None,
         isolation: IsolationLevel,
         log_append_time: LogAppendTimePolicy,
@@ -49,6 +50,7 @@ class TargetTopics:
         self._source, self._target, self._target_client = source, target, target_client
         self._mirrored = dict(mirrored)
         self._route, self._create, self._replication_factor = route, create, replication_factor
+        self._copies_configs = copies_configs
         self._isolation, self._log_append_time, self._coalesce_bytes = isolation, log_append_time, coalesce_bytes
         self._routes: dict[str, RoutedTopic] = {}
         self._partitions: dict[str, int] = {}
@@ -57,6 +59,11 @@ class TargetTopics:
     def known(self) -> Mapping[str, RoutedTopic]:
         """Every route found so far, by source topic."""
         return self._routes
+
+    def accept(self, source: str, max_message_bytes: int) -> None:
+        """From the next micro-batch on. From any thread: a route is replaced, none is added."""
+        route = self._routes[source]
+        self._routes[source] = replace(route, limits=replace(route.limits, max_message_bytes=max_message_bytes))
 
     def prepare(self, topics: Mapping[str, int], deadline: Deadline) -> None:
         """Make sure of `topics` (source name -> number of source partitions). Raises ConfigError with every problem."""
@@ -144,16 +151,24 @@ class TargetTopics:
         self._target.forget_metadata()
         listed = self._target.metadata(names, deadline).topics
         problems = [
-            f"target topic {name}: {refusal(one.error_code)}" for name, one in listed.items() if is_forbidden(one.error_code)
+            f"target topic {name}: {refusal(one.error_code, 'Metadata', topic=name)}"
+            for name, one in listed.items()
+            if is_forbidden(one.error_code)
         ]
         if problems:
             raise ConfigError(problems)
         return {name: topic for name, topic in listed.items() if topic.error_code == 0}
 
     def _create_missing(self, missing: Mapping[str, str], partitions: Mapping[str, int], deadline: Deadline) -> None:
-        settings = self._source.topic_configs(sorted(missing), deadline)
+        settings = self._source.topic_configs(sorted(missing), deadline) if self._copies_configs else {}
+        replicas = self._replicas(deadline)
         specs = [
-            TopicSpec(target, partitions[source], self._replication_factor, target_rules.copied_configs(settings[source]))
+            TopicSpec(
+                target,
+                partitions[source],
+                replicas,
+                target_rules.configs_of_new(settings.get(source, {})),
+            )
             for source, target in sorted(missing.items())
         ]
         _log.info("creating target topics: %s", ", ".join(f"{spec.name} ({spec.partitions} partitions)" for spec in specs))
@@ -164,3 +179,15 @@ class TargetTopics:
                 raise
             older = [replace(spec, configs=target_rules.before_3_6(spec.configs)) for spec in specs]
             ensure_topics(self._target_client, older, timeout_s=deadline.remaining_ms() / 1000)
+
+    def _replicas(self, deadline: Deadline) -> int | None:
+        brokers = len(self._target.metadata([], deadline).brokers)
+        bounded = target_rules.bounded_replicas(self._replication_factor, brokers)
+        if bounded != self._replication_factor:
+            _log.warning(
+                "topics.replication_factor is %s, the target has %d brokers: new topics get %s replicas",
+                self._replication_factor,
+                brokers,
+                bounded,
+            )
+        return bounded

@@ -1,37 +1,91 @@
-"""Driver: what keeps a mirror from feeding itself: target topics within the source's own cluster, and names that collide."""
+"""Driver: what keeps mirrors from feeding themselves and each other: names, and the notes that mirrors leave in their targets.
+
+A mirror leaves a note in its target cluster (`sinks/origins.py`); one that reads from there sees whether it would send topics
+back to where they came from.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from shallow_mirror.broker.group_notes import MAX_NOTE_BYTES, read_group_notes, write_group_note
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, Retriable
 from shallow_mirror.sinks import routing
+from shallow_mirror.sinks.origins import GROUP_SUFFIX, Origin, loop_problems
 
 _log = logging.getLogger(__name__)
 
+_NOTE_S = 10.0
+
 
 def without_own_targets(config: MirrorConfig, *, is_same_cluster: bool) -> MirrorConfig:
-    """Within one cluster the mirror leaves its own target topics out. Raises ConfigError where each would be its own source."""
-    if not is_same_cluster:
+    """Within one cluster the mirror leaves its own target topics out; between two, with the source's alias in their names, those
+    that a mirror in the other direction makes. Raises ConfigError where each topic would be its own source."""
+    topics, source, target = config.topics, config.source.alias, config.target.alias
+    if is_same_cluster:
+        problem = routing.same_cluster_problem(topics.target_name, source)
+        if problem is not None:
+            raise ConfigError(f"source {source} and target {target} are one cluster, {problem}")
+        left_out, why = routing.own_targets_pattern(topics.target_name, source), "source and target are one cluster"
+    elif routing.names_source(topics.target_name):
+        left_out, why = routing.own_targets_pattern(topics.target_name, target), f"names of copies from {target}"
+    else:
         return config
-    topics, alias = config.topics, config.source.alias
-    problem = routing.same_cluster_problem(topics.target_name, alias)
-    if problem is not None:
-        raise ConfigError(f"source {alias} and target {config.target.alias} are one cluster, {problem}")
-    own = routing.own_targets_pattern(topics.target_name, alias)
-    _log.info("source and target are one cluster: topics that match %s are this mirror's targets and are left out", own)
-    return config.model_copy(update={"topics": topics.model_copy(update={"exclude": [*topics.exclude, own]})})
+    _log.info("topics that match %s are left out: %s", left_out, why)
+    return config.model_copy(update={"topics": topics.model_copy(update={"exclude": [*topics.exclude, left_out]})})
 
 
-def refuse_loops(config: MirrorConfig, topics: Iterable[str], *, is_same_cluster: bool) -> None:
-    """Raises ConfigError with every reason not to mirror `topics` as the mirror file says."""
-    problems = routing.problems(
-        sorted(set(topics)),
-        template=config.topics.target_name,
-        source_alias=config.source.alias,
-        is_same_cluster=is_same_cluster,
-    )
-    if problems:
-        raise ConfigError(problems)
+class Loops:
+    """Of one run. What other mirrors say in the source cluster is read when it begins."""
+
+    def __init__(self, config: MirrorConfig, *, source_cluster_id: str, target_cluster_id: str) -> None:
+        self._config, self._source_id, self._target_id = config, source_cluster_id, target_cluster_id
+        self._origins: Sequence[Origin] = ()
+
+    def read(self) -> None:
+        """A source that does not tell its groups, for want of a right, is a doubt in the log."""
+        try:
+            notes = read_group_notes(self._config.source.client, GROUP_SUFFIX, timeout_s=_NOTE_S)
+        except Retriable as error:
+            _log.warning("whether other mirrors bring topics to the source from the target is not known: %s", error)
+            return
+        found = [Origin.parse(text) for text in notes.values()]
+        self._origins = [one for one in found if one is not None]
+
+    def tell(self, target_topic: str) -> None:
+        """In the target, for mirrors that read from there. Written again before the broker forgets it."""
+        config = self._config
+        origin = Origin(
+            mirror=config.mirror,
+            source_cluster_id=self._source_id,
+            source_alias=config.source.alias,
+            target_name=config.topics.target_name,
+            include=tuple(config.topics.include),
+            exclude=tuple(config.topics.exclude),
+        )
+        group, note = f"{config.mirror}{GROUP_SUFFIX}", origin.build(MAX_NOTE_BYTES)
+        try:
+            write_group_note(config.target.client, group, target_topic, note, timeout_s=_NOTE_S)
+        except Retriable as error:
+            _log.warning("mirrors in the other direction will not see this one: %s", error)
+
+    def refuse(self, topics: Iterable[str]) -> None:
+        """Raises ConfigError with every reason not to mirror `topics` as the mirror file says."""
+        names, config = sorted(set(topics)), self._config
+        template, alias = config.topics.target_name, config.source.alias
+        problems = routing.problems(
+            names, template=template, source_alias=alias, is_same_cluster=self._source_id == self._target_id
+        )
+        if self._source_id != self._target_id:
+            problems += loop_problems(
+                names, self._origins, template=template, source_alias=alias, target_cluster_id=self._target_id
+            )
+        if problems:
+            raise ConfigError(problems)
+
+    def target_of(self, topic: str) -> str:
+        """Name of the target topic, also of one that appears later. Raises ConfigError where there can be none."""
+        self.refuse([topic])
+        return routing.target_topic_name(self._config.topics.target_name, self._config.source.alias, topic)

@@ -10,6 +10,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import Retriable
 from shallow_mirror.sinks import routing
 from shallow_mirror.streaming import notes, planning
+from shallow_mirror.streaming.flow_control import FlowControl
 from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import LogEnds, Planner
 from shallow_mirror.streaming.planning import Offsets
@@ -45,6 +46,8 @@ class MicroBatchPlanner:
         self._is_available_now = False
         self._since_ms: int | None = None
         self._planned: tuple[float, float] | None = None
+        self._copied: Mapping[str, int] | None = None
+        self._flow = FlowControl(settings.bytes_per_second, settings.topic_bytes_per_second, clock())
 
     def initial(self) -> dict[SourcePartition, int]:
         """Positions of a mirror that has none. Raises Retriable."""
@@ -56,32 +59,54 @@ class MicroBatchPlanner:
         self._target = self._insist()
 
     def latest(self, start: Offsets) -> Offsets:
-        """Where the next micro-batch ends; `start` while the source does not answer. Raises DataLoss.
+        """Where the next micro-batch ends; `start` while the source does not answer, or nothing may go yet. Raises DataLoss.
 
-        New partitions enter at their log start, without a range; they move from the next plan on.
+        New partitions enter at their log start, without a range; they move from the next plan on. With available-now, where
+        a plan without anything new would end the query, it waits here until something may go.
         """
+        while True:
+            planned, wait_s = self._latest(start)
+            if wait_s == 0.0 or not self._is_available_now or planned != start:
+                return planned
+            self._sleep(min(wait_s, _PAUSE_S))
+
+    def _latest(self, start: Offsets) -> tuple[Offsets, float]:
+        """And how long nothing may go, where that keeps everything back."""
         try:
             start, listing = self._checked(start)
             entering = listing.ends.keys() - start.keys()
             found = self._planner.starts_of(entering, listing, self._deadline(), is_first_run=False)
         except Retriable as error:
             self._note({}, waiting_for=str(error))
-            return start
+            return start, 0.0
         self._leader_epochs = listing.leader_epochs
+        paused = notes.read_paused(self._settings.paused_path)
         ends = planning.moved(start, listing.ends)
-        rate = self._learn(start, ends, listing)
+        open_ends = {one: end for one, end in ends.items() if one.topic not in paused} if paused else ends
+        rate = self._learn(start, open_ends, listing)
         budget = planning.budget_bytes(self._settings.micro_batch_bytes, rate, self._settings.transaction_timeout_ms)
-        planned = planning.plan_ends(start, ends, self._bytes_per_offset, budget)
-        if self._settings.micro_batch_offsets is not None:
-            planned = planning.plan_ends(start, planned, dict.fromkeys(start, 1.0), self._settings.micro_batch_offsets)
+        planned, wait_s = self._within_limits(start, open_ends, budget)
         size = sum(planning.estimated_bytes(start, {one: planned[one] for one in ends}, self._bytes_per_offset).values())
         self._planned = (self._clock(), size)
         self._note(ends, waiting_for=None)
-        return planning.merge_new(planned, found)
+        return planning.merge_new(planned, found), wait_s
+
+    def _within_limits(self, start: Offsets, ends: Offsets, budget: int) -> tuple[Offsets, float]:
+        if self._flow.is_limited:
+            least_bytes = max(1.0, self._bytes_per_batch or 0.0)
+            flow = self._flow.plan(
+                start, ends, self._bytes_per_offset, budget, least_bytes=least_bytes, copied=self._copied, now=self._clock()
+            )
+            planned, wait_s = flow.ends, flow.wait_s
+        else:
+            planned, wait_s = planning.plan_ends(start, ends, self._bytes_per_offset, budget), 0.0
+        if self._settings.micro_batch_offsets is not None:
+            planned = planning.plan_ends(start, planned, dict.fromkeys(start, 1.0), self._settings.micro_batch_offsets)
+        return planned, wait_s
 
     def ranges(self, start: Offsets, end: Offsets) -> tuple[PlannedRange, ...]:
         """Ranges of a micro-batch, also of one that an earlier process planned: then leaders and sizes are looked up, and
-        topics that were excluded since are left out."""
+        topics that were excluded or deleted since are left out: positions are in the map, so nothing is lost by that."""
         rules = self._settings
         moving = planning.moved(start, end)
         topics = {one.topic for one in moving}
@@ -91,7 +116,7 @@ class MicroBatchPlanner:
             try:
                 listing = self._planner.log_ends(self._deadline())
                 self._leader_epochs = listing.leader_epochs
-                start = self._going_on(start, listing.topic_ids)
+                start = self._still_there(self._going_on(start, listing.topic_ids), listing.topic_ids)
                 self._learn(start, planning.moved(start, listing.ends), listing)
             except Retriable as error:
                 _log.warning("planning without leader epochs: %s", error)
@@ -131,6 +156,12 @@ class MicroBatchPlanner:
             planning.require_same_topics(start, topic_ids)
         return current
 
+    def _still_there(self, start: Offsets, topic_ids: Mapping[str, str]) -> Offsets:
+        gone = sorted({one.topic for one in start} - topic_ids.keys())
+        if gone:
+            _log.warning("source topics that are gone are left out: %s", ", ".join(gone))
+        return {one: at for one, at in start.items() if one.topic in topic_ids}
+
     def _insist(self) -> LogEnds:
         patience = Deadline.after_ms(_PATIENCE_MS, self._clock)
         while True:
@@ -148,6 +179,7 @@ class MicroBatchPlanner:
         if measured is not None:
             self._bytes_per_offset.update(measured.bytes_per_offset)
             self._bytes_per_batch = measured.bytes_per_batch or self._bytes_per_batch
+            self._copied = measured.copied
         unknown = {one: start[one] for one, end in ends.items() if end > start[one] and one not in self._bytes_per_offset}
         if unknown:
             self._bytes_per_offset.update(self._planner.sample(unknown, listing, self._deadline()))

@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 
 from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.checkpoints.controls import open_controls_to_read
 from shallow_mirror.checkpoints.observation_stores import ObservationStore, open_store
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.quarantine_tables import open_quarantine
@@ -25,7 +26,6 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLoss, MirrorError, OutcomeUnknown, Retriable, TopicCreatedAgain
 from shallow_mirror.groups.sync import GroupSync
 from shallow_mirror.local_kafka.jars import delta_jars
-from shallow_mirror.sinks import routing
 from shallow_mirror.sinks.evidence import refuse_used_ids
 from shallow_mirror.sinks.lost_processes import lost_jvm_told, lost_worker, unfit_python, unfit_python_told
 from shallow_mirror.sinks.micro_batch import TOTAL, MicroBatchReport, MicroBatchSink, first_rows
@@ -33,11 +33,16 @@ from shallow_mirror.sinks.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.slot_names import transactional_ids
 from shallow_mirror.sinks.slot_task import Observer, observe_nothing
 from shallow_mirror.sinks.target_topics import TargetTopics
-from shallow_mirror.streaming import kafka_batches, loops, mirror_ranges, notes, planned_stream, planning, session
+from shallow_mirror.streaming import kafka_batches, mirror_ranges, notes, planned_stream, planning, scratch, session
+from shallow_mirror.streaming.flow_control import CopiedBytes
+from shallow_mirror.streaming.handed_references import hand_over
+from shallow_mirror.streaming.hidden_topics import refuse_hidden_topics
+from shallow_mirror.streaming.loops import Loops, without_own_targets
 from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import Planner
 from shallow_mirror.streaming.slot_jobs import job_template
 from shallow_mirror.streaming.told_errors import told_error
+from shallow_mirror.streaming.topic_watch import TopicWatch
 from shallow_mirror.streaming.witness import Witness
 
 _log = logging.getLogger(__name__)
@@ -126,6 +131,8 @@ class _Run:
         self.identity = RunIdentity.of_this_process()
         self.source, self.target = Cluster(config.source.client), Cluster(config.target.client)
         self.owner: OffsetMapOwner | None = None
+        self.has_begun = False
+        self.copied = CopiedBytes(config.topics.bytes_per_second)
         self.witness = Witness(config, self.identity)
 
     def start_and_supervise(self, spark: Any, own_session: bool) -> None:
@@ -137,7 +144,8 @@ class _Run:
         try:
             self.source_cluster_id: str = self._patiently(f"source cluster {source}", lambda: self._id_of(self.source))
             self.target_cluster_id: str = self._patiently(f"target cluster {target}", lambda: self._id_of(self.target))
-            self.config = loops.without_own_targets(self.config, is_same_cluster=self._is_same_cluster)
+            self.config = without_own_targets(self.config, is_same_cluster=self.source_cluster_id == self.target_cluster_id)
+            self.loops = Loops(self.config, source_cluster_id=self.source_cluster_id, target_cluster_id=self.target_cluster_id)
             tables, setting = self.config.tables, self.config.tables_writer
             self.tables_writer = self._patiently("tables", lambda: choose_writer(tables, setting))
             if spark is None:
@@ -148,6 +156,7 @@ class _Run:
                     delta_jars=delta_jars() if self.tables_writer == "spark" else (),
                 )
             session.check_session(spark)
+            hand_over(spark, (self.config.source.client, self.config.target.client))
             if self.tables_writer == "spark":
                 session.check_delta(spark, tables)
             self.map_writer = open_writer(tables, self.tables_writer, spark)
@@ -164,7 +173,7 @@ class _Run:
             owner = self._patiently("take-over", self._take_over)
             store = open_store(self.config.tables, self.tables_writer, spark)
             self.witness.took_over(owner, store)
-            with self._groups_in_step(store, spark) as groups:
+            with lost_jvm_told(self.config.spark_log), self._groups_in_step(store, spark) as groups:
                 self._patiently("query", lambda: self._recover_and_query(owner, spark))
                 outcome = "stopped" if self._is_over() else "done"
                 if groups is not None:
@@ -182,7 +191,8 @@ class _Run:
         interval_s = self.config.groups.sync_s
         if interval_s is None:
             return nullcontext()
-        return GroupSync(self.config, interval_s, store, spark if self.tables_writer == "spark" else None)
+        to_read = spark if self.tables_writer == "spark" else None
+        return GroupSync(self.config, interval_s, store, to_read, tell=self.witness.met)
 
     def _patiently(self, what: str, attempt: Callable[[], Any]) -> Any:
         """Level three of the retries: without limit, with a growing pause, visible in the log; not for definite errors."""
@@ -219,10 +229,6 @@ class _Run:
     def _id_of(self, cluster: Cluster) -> str:
         return cluster.cluster_id(self._deadline(REACH_ATTEMPT_MS))
 
-    @property
-    def _is_same_cluster(self) -> bool:
-        return self.source_cluster_id == self.target_cluster_id
-
     def _take_over(self) -> OffsetMapOwner:
         if self.owner is None:
             self.owner = OffsetMapOwner.take_over(
@@ -254,8 +260,9 @@ class _Run:
             self.target,
             config.target.client,
             mirrored={one.topic: position.target for one, position in owner.positions().items()},
-            route=lambda topic: routing.target_topic_name(config.topics.target_name, config.source.alias, topic),
+            route=self.loops.target_of,
             create=config.topics.create,
+            copies_configs=config.topics.configs != "off",
             replication_factor=config.topics.replication_factor,
             isolation=config.read.isolation_level,
             log_append_time=config.read.log_append_time,
@@ -278,9 +285,15 @@ class _Run:
         known = owner.positions()
         self.witness.stands_at(known)
         initial = {one: at.offset for one, at in known.items() if topic_ids.get(one.topic) == one.topic_id}
-        options = planned_stream.options_of_mirror(config, owner.map_id, initial=initial)
+        paused_path = scratch.scratch_folder() / f"paused-{self.identity.run_id}.json"
+        options = planned_stream.options_of_mirror(config, owner.map_id, initial=initial, paused_path=paused_path)
+        controls = open_controls_to_read(config.tables, spark)
+        watch = TopicWatch(
+            config, targets, {one.topic for one in known}, controls, paused_path, loops=self.loops, tell=self.witness.met
+        )
         try:
-            self._run_query(spark, sink, options)
+            with watch:
+                self._run_query(spark, sink, options)
         except TopicCreatedAgain as again:
             if not self._goes_on_after_data_loss:
                 raise
@@ -299,16 +312,23 @@ class _Run:
         deadline = self._deadline()
         known = owner.positions()
         planner = Planner(PlanSettings.of_mirror(self.config), self.source)
-        starts = planner.start_offsets(known, deadline)
-        loops.refuse_loops(self.config, (one.topic for one in starts), is_same_cluster=self._is_same_cluster)
+        starts = planner.start_offsets(known, deadline, is_start=not self.has_begun)
+        self.loops.read()
         topics = sorted({one.topic for one in (*starts, *known) if self.config.topics.is_included(one.topic)})
         listed = {name: one for name, one in self.source.metadata(topics, deadline).topics.items() if one.error_code == 0}
+        refuse_hidden_topics(self.source, self.config.topics.include, listed, deadline)
+        self.loops.refuse(listed)
         targets.prepare({name: len(topic.partitions) for name, topic in listed.items()}, deadline)
+        if targets.known:
+            self.loops.tell(min(one.target_topic for one in targets.known.values()))
+            self.loops.read()
+            self.loops.refuse(targets.known)
         rows = first_rows(targets, self.source, starts, deadline)
         if rows:
             owner.next_decision()
             owner.decide(rows, highest_slot=-1)
             owner.settle()
+        self.has_begun = True
         return {name: topic.topic_id for name, topic in listed.items()}
 
     @unfit_python_told()
@@ -345,5 +365,7 @@ class _Run:
         assert self.owner is not None
         self.witness.micro_batch(report, self.owner)
         self.owner.compact_if_due()
-        measured = planning.measure([row.segment for row in report.rows], report.duration_ms[TOTAL] / 1000)
+        segments = [row.segment for row in report.rows]
+        self.copied.add(segments)
+        measured = planning.measure(segments, report.duration_ms[TOTAL] / 1000, self.copied.totals)
         notes.write_measured(notes.measured_path(self.config.checkpoint), measured)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,15 @@ class PlannerNote:
     ends: Mapping[SourcePartition, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsNote:
+    """`gone`: mirrored topics that the source does not have any more; `problems`: sentences about settings of target topics."""
+
+    at_ms: int
+    gone: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
 def folder_of(checkpoint: str) -> Path | None:
     """Where the notes of a checkpoint lie; None when it is not on a local disk."""
     return None if ":/" in checkpoint else Path(checkpoint).parent
@@ -41,6 +50,11 @@ def note_path(checkpoint: str) -> Path | None:
 def measured_path(checkpoint: str) -> Path | None:
     folder = folder_of(checkpoint)
     return None if folder is None else folder / "_measured.json"
+
+
+def topics_path(checkpoint: str) -> Path | None:
+    folder = folder_of(checkpoint)
+    return None if folder is None else folder / "_topics.json"
 
 
 def write_note(path: Path | None, note: PlannerNote) -> None:
@@ -74,7 +88,7 @@ def lag_behind(note: PlannerNote | None, positions: Mapping[SourcePartition, int
 def write_measured(path: Path | None, measured: Measured) -> None:
     rows = [[one.topic, one.topic_id, one.partition, value] for one, value in sorted(measured.bytes_per_offset.items())]
     rates = {"bytes_per_s": measured.bytes_per_s, "bytes_per_batch": measured.bytes_per_batch}
-    _write(path, {**rates, "bytes_per_offset": rows})
+    _write(path, {**rates, "copied": dict(measured.copied), "bytes_per_offset": rows})
 
 
 def read_measured(path: Path | None) -> Measured | None:
@@ -86,9 +100,35 @@ def read_measured(path: Path | None) -> Measured | None:
             bytes_per_offset={one: value for one, value in rows.items() if value > 0},
             bytes_per_s=None if rate is None else max(0.0, float(rate)),
             bytes_per_batch=None if batch is None else max(0.0, float(batch)),
+            copied={str(name): int(size) for name, size in document["copied"].items()},
         )
-    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError):
         return None
+
+
+def write_topics(path: Path | None, note: TopicsNote) -> None:
+    _write(path, {"at_ms": note.at_ms, "gone": list(note.gone), "problems": list(note.problems)})
+
+
+def read_topics(path: Path | None) -> TopicsNote | None:
+    document = _read(path)
+    try:
+        gone, problems = (tuple(str(one) for one in document[name]) for name in ("gone", "problems"))
+        return TopicsNote(at_ms=int(document["at_ms"]), gone=gone, problems=problems)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def write_paused(path: Path | None, topics: Collection[str]) -> None:
+    _write(path, {"topics": sorted(topics)})
+
+
+def read_paused(path: Path | None) -> frozenset[str]:
+    document = _read(path)
+    try:
+        return frozenset(str(one) for one in document["topics"])
+    except (KeyError, TypeError):
+        return frozenset()
 
 
 def _write(path: Path | None, document: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -36,6 +37,7 @@ _PARALLELISM = "parallelism"
 _INITIAL = "initial"
 _MAP_ID = "map"
 """In the options and in stream offsets."""
+_PAUSED = "paused"
 
 
 def register(spark: SparkSession, source: type[DataSource]) -> None:
@@ -53,13 +55,20 @@ class SlotPartition(InputPartition):  # type: ignore[misc]
 
 
 def options_of_mirror(
-    config: MirrorConfig, map_id: str, *, initial: Offsets | None = None, parallelism: int | None = None
+    config: MirrorConfig,
+    map_id: str,
+    *,
+    initial: Offsets | None = None,
+    parallelism: int | None = None,
+    paused_path: Path | None = None,
 ) -> dict[str, str]:
     """Options of a mirror's stream. `initial` is where a new Spark checkpoint begins: the map's positions, or `read.start`
-    if None."""
+    if None. `paused_path`: a file of the driver's machine, where the planner runs as well."""
     options = {_CONFIG: config.to_json(), _MAP_ID: map_id, _PARALLELISM: str(parallelism or _session_parallelism())}
     if initial is not None:
         options[_INITIAL] = json.dumps(planning.build_stream_offset(initial))
+    if paused_path is not None:
+        options[_PAUSED] = str(paused_path)
     return options
 
 
@@ -97,7 +106,10 @@ class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
     def make_planner(self) -> MicroBatchPlanner:
         config = mirror_of(self.options)
         assert config is not None
-        return make_micro_batch_planner(PlanSettings.of_mirror(config), config.source.client, self.parallelism)
+        return make_micro_batch_planner(self.plan_settings(config), config.source.client, self.parallelism)
+
+    def plan_settings(self, config: MirrorConfig) -> PlanSettings:
+        return PlanSettings.of_mirror(config, paused_path=Path(self.options[_PAUSED]) if _PAUSED in self.options else None)
 
     @property
     def parallelism(self) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,6 +24,9 @@ _log = logging.getLogger(__name__)
 
 _SAMPLE_FETCH_BYTES = 1 << 20
 _SAMPLE_MS = 5_000.0
+
+_COST_OF_A_NAME = 10
+"""To ask for a topic by name costs as much as so many topics in an answer that has not changed."""
 
 
 class Positioned(Protocol):
@@ -73,27 +77,106 @@ class _Partitions:
 class Planner:
     """Questions to the source cluster. Raises Retriable when it does not answer until the deadline."""
 
-    def __init__(self, settings: PlanSettings, cluster: Cluster) -> None:
-        self._settings, self._cluster = settings, cluster
+    def __init__(self, settings: PlanSettings, cluster: Cluster, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings, self._cluster, self._clock = settings, cluster, clock
         self._listed: tuple[object, _Partitions] | None = None
+        self._asked: tuple[str, ...] | None = None
+        self._discovered_at: float | None = None
 
     def log_ends(self, deadline: Deadline) -> LogEnds:
-        """What the cluster lists is looked at again only when it has changed."""
-        listed = self._cluster.metadata(None, deadline)
+        """What the cluster lists is looked at again only when it has changed.
+
+        All topics are listed once in `discovery_s`; in between only those that were included so far, where that is cheaper.
+        """
+        names = self._names()
+        listed = self._cluster.metadata(names, deadline)
+        if names is None:
+            self._discovered_at = self._clock()
         if self._listed is None or self._listed[0] is not listed:
             self._listed = listed, _Partitions.of(self._included(listed.topics))
+            if names is None:
+                self._ask_for(self._listed[1].topic_ids, len(listed.topics))
         known = self._listed[1]
         found = self._cluster.latest_offsets(known.places, self._settings.isolation, deadline) if known.places else {}
         ends = dict(zip(known.leader_epochs, map(found.__getitem__, known.places), strict=True))
         return LogEnds(ends=ends, leader_epochs=known.leader_epochs, topic_ids=known.topic_ids)
 
-    def start_offsets(self, known: Mapping[SourcePartition, Positioned], deadline: Deadline) -> dict[SourcePartition, int]:
-        """Where partitions that `known` lacks begin: the configured start, moved down to a batch's base offset, while
-        nothing is known yet; the log start otherwise. Raises DataLoss when a known topic was created again."""
+    def _names(self) -> tuple[str, ...] | None:
+        is_due = self._discovered_at is None or self._clock() - self._discovered_at >= self._settings.discovery_s
+        return None if is_due else self._asked
+
+    def _ask_for(self, included: Iterable[str], count: int) -> None:
+        """A topic is asked for to the end: a broker that has only just started may leave it out of its list once."""
+        names = tuple(sorted({*included, *(self._asked or ())}))
+        if names != self._asked:
+            self._asked = names if len(names) * _COST_OF_A_NAME < count else None
+
+    def start_offsets(
+        self, known: Mapping[SourcePartition, Positioned], deadline: Deadline, *, is_start: bool = True
+    ) -> dict[SourcePartition, int]:
+        """Where partitions that `known` lacks begin: those of topics of which nothing is known by `topics.start`, and while
+        nothing is known at all by the configured start, moved down to a batch's base offset; all others at their log start.
+
+        `is_start`: of the mirror; while it runs, what appears begins at its log start. Raises DataLoss when a known topic was
+        created again, ConfigError.
+        """
         listing = self.log_ends(deadline)
         if not self._settings.goes_on_after_data_loss:
             planning.require_same_topics({one: position.offset for one, position in known.items()}, listing.topic_ids)
-        return self.starts_of([one for one in listing.ends if one not in known], listing, deadline, is_first_run=not known)
+        unknown = [one for one in listing.ends if one not in known]
+        if not is_start:
+            return self.starts_of(unknown, listing, deadline, is_first_run=not known)
+        return self.starts_at_a_start(unknown, {one.topic for one in known}, listing, deadline)
+
+    def starts_at_a_start(
+        self, unknown: Sequence[SourcePartition], known: Collection[str], listing: LogEnds, deadline: Deadline
+    ) -> dict[SourcePartition, int]:
+        """`known`: topics of which the map has positions; their new partitions begin at the log start. Raises ConfigError."""
+        starts = self._starts_by_rule([one for one in unknown if one.topic not in known], listing, deadline)
+        rest = [one for one in unknown if one not in starts]
+        return starts | self.starts_of(rest, listing, deadline, is_first_run=not known)
+
+    def _starts_by_rule(
+        self, sources: Sequence[SourcePartition], listing: LogEnds, deadline: Deadline
+    ) -> dict[SourcePartition, int]:
+        rules = [(pattern, number) for number, (pattern, _) in enumerate(self._settings.start_rules)]
+        chosen: dict[int, list[SourcePartition]] = {}
+        matched = {topic: routing.first_match(topic, rules) for topic in {one.topic for one in sources}}
+        for one in sources:
+            number = matched[one.topic]
+            if number is not None:
+                chosen.setdefault(number, []).append(one)
+        starts: dict[SourcePartition, int] = {}
+        for number, members in sorted(chosen.items()):
+            pattern, rule = self._settings.start_rules[number]
+            if isinstance(rule, int):
+                starts |= self._starts_at(rule, members, listing, deadline)
+            else:
+                starts |= self._explicit_starts(pattern, rule, members, listing, deadline)
+        return starts
+
+    def _explicit_starts(
+        self, pattern: str, offsets: Mapping[int, int], sources: Sequence[SourcePartition], listing: LogEnds, deadline: Deadline
+    ) -> dict[SourcePartition, int]:
+        """Raises ConfigError with every partition without an offset, and every offset that its partition does not have."""
+        first, problems = self._list(sources, EARLIEST_TIMESTAMP, deadline), []
+        for one in sources:
+            place, offset = one.topic_partition, offsets.get(one.partition)
+            if offset is None:
+                problems.append(f"topics.start: {pattern}: partition {place} has no offset there: add it")
+            elif not first[one] <= offset <= listing.ends[one]:
+                problems.append(
+                    f"topics.start: {pattern}: offset {offset} of {place}: the source has {first[one]} to {listing.ends[one]}"
+                )
+        for topic in sorted({one.topic for one in sources}):
+            partitions = {one.partition for one in sources if one.topic == topic}
+            problems += [
+                f"topics.start: {pattern}: {topic} has no partition {number}, or it has no leader"
+                for number in sorted(offsets.keys() - partitions)
+            ]
+        if problems:
+            raise ConfigError(problems)
+        return self.moved_down({one: offsets[one.partition] for one in sources}, listing, deadline)
 
     def starts_of(
         self, sources: Iterable[SourcePartition], listing: LogEnds, deadline: Deadline, *, is_first_run: bool
@@ -103,14 +186,18 @@ class Planner:
             return self._list(chosen, EARLIEST_TIMESTAMP, deadline)
         if self._settings.start_offsets:
             return self._given_starts(chosen, listing, deadline)
-        timestamp = self._settings.start_timestamp_ms
+        return self._starts_at(self._settings.start_timestamp_ms, chosen, listing, deadline)
+
+    def _starts_at(
+        self, timestamp: int, chosen: Sequence[SourcePartition], listing: LogEnds, deadline: Deadline
+    ) -> dict[SourcePartition, int]:
         if timestamp == LATEST_TIMESTAMP:
             return {one: listing.ends[one] for one in chosen}
         listed = self._list(chosen, timestamp, deadline)
         if timestamp == EARLIEST_TIMESTAMP:
             return listed
         starts = {one: min(offset, listing.ends[one]) if offset >= 0 else listing.ends[one] for one, offset in listed.items()}
-        return self._moved_down(starts, listing, deadline)
+        return self.moved_down(starts, listing, deadline)
 
     def _given_starts(
         self, sources: Sequence[SourcePartition], listing: LogEnds, deadline: Deadline
@@ -129,7 +216,7 @@ class Planner:
             offset = given[one.topic_partition]
             starts[one] = listed[one] if offset == EARLIEST_TIMESTAMP else listing.ends[one] if offset < 0 else offset
         held = {one: start for one, start in starts.items() if start > listed[one]}  # who reads finds what was deleted
-        return starts | self._moved_down(held, listing, deadline)
+        return starts | self.moved_down(held, listing, deadline)
 
     def first_batches(
         self, starts: Offsets, listing: LogEnds, deadline: Deadline
@@ -178,7 +265,8 @@ class Planner:
             _log.info("sampled the batches of %d of %d partitions: %s", len(sampled), len(starts), error)
         return sampled
 
-    def _moved_down(self, starts: Offsets, listing: LogEnds, deadline: Deadline) -> dict[SourcePartition, int]:
+    def moved_down(self, starts: Offsets, listing: LogEnds, deadline: Deadline) -> dict[SourcePartition, int]:
+        """`starts`, where they lie inside a batch at its base offset: batches are never cut."""
         moved = dict(starts)
         for one, batch in self.first_batches(starts, listing, deadline):
             if batch.base_offset < starts[one]:
@@ -195,6 +283,9 @@ class Planner:
             for name, topic in listed.items()
             if topic.error_code == 0 and routing.is_included(name, rules.include, rules.exclude, is_internal=topic.is_internal)
         }
+
+    def log_starts(self, sources: Iterable[SourcePartition], deadline: Deadline) -> dict[SourcePartition, int]:
+        return self._list(sources, EARLIEST_TIMESTAMP, deadline)
 
     def _list(self, sources: Iterable[SourcePartition], timestamp: int, deadline: Deadline) -> dict[SourcePartition, int]:
         by_name: dict[TopicPartition, SourcePartition] = {one.topic_partition: one for one in sources}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from shallow_mirror.errors import DataLoss, TopicCreatedAgain
@@ -32,11 +32,15 @@ _incarnation = operator.itemgetter(0, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a micro-batch really read. `bytes_per_s` is None when it read too little to tell."""
+    """What a micro-batch really read. `bytes_per_s` is None when it read too little to tell.
+
+    `copied`: bytes since the run began, by topic where its rate is limited, and of the whole mirror.
+    """
 
     bytes_per_offset: Mapping[SourcePartition, float]
     bytes_per_s: float | None
     bytes_per_batch: float | None = None
+    copied: Mapping[str, int] = field(default_factory=dict)
 
 
 def parse_stream_offset(document: Any) -> dict[SourcePartition, int]:
@@ -128,7 +132,7 @@ def budget_bytes(ceiling_bytes: int, bytes_per_s: float | None, transaction_time
 
 
 def plan_ends(
-    start: Offsets, ends: Offsets, bytes_per_offset: Mapping[SourcePartition, float], budget: int
+    start: Offsets, ends: Offsets, bytes_per_offset: Mapping[SourcePartition, float], budget: float
 ) -> dict[SourcePartition, int]:
     """How far each partition of `start` goes within `budget` bytes, never beyond `ends`, never back.
 
@@ -238,7 +242,7 @@ def plan_ranges(
     )
 
 
-def measure(segments: Sequence[Segment], seconds: float) -> Measured:
+def measure(segments: Sequence[Segment], seconds: float, copied: Mapping[str, int]) -> Measured:
     """What a micro-batch's segments say about the next: bytes by source offset, and bytes a second."""
     sizes: dict[SourcePartition, int] = {}
     offsets: dict[SourcePartition, int] = {}
@@ -252,4 +256,5 @@ def measure(segments: Sequence[Segment], seconds: float) -> Measured:
         bytes_per_offset={one: size / offsets[one] for one, size in sizes.items() if size > 0 and offsets[one] > 0},
         bytes_per_s=total / seconds if total >= LEAST_MICRO_BATCH_BYTES and seconds > 0 else None,
         bytes_per_batch=total / batches if batches else None,
+        copied=copied,
     )

@@ -20,8 +20,8 @@ from shallow_mirror.sinks.micro_batch import TASK_SHARE, target_ends_of
 from shallow_mirror.sinks.poison import NO_LIMITS
 from shallow_mirror.sinks.protocol import SlotResult
 from shallow_mirror.sinks.recovery import recover
-from shallow_mirror.sinks.release import RELEASING_SLOT, Released, Releaser
-from shallow_mirror.sinks.slot_names import transactional_id
+from shallow_mirror.sinks.release import Released, Releaser
+from shallow_mirror.sinks.single_slot import SINGLE_SLOT
 from shallow_mirror.sinks.slot_task import Observer, RoutedTopic, SlotJob, fill_slot, observe_nothing
 from shallow_mirror.streaming.quarantine import Selection
 from shallow_mirror.streaming.slot_jobs import job_template
@@ -58,14 +58,7 @@ def retry(
     deadline = Deadline.after_ms(START_MS, time.monotonic)
     with taken_over(config, "quarantine retry", deadline, spark=spark, observer=observer) as taken:
         recover(taken.owner, taken.performer, mirror=config.mirror, deadline=deadline)
-        releaser = Releaser(
-            taken.owner,
-            taken.performer,
-            _KeptSlot(config, taken, observer).fill,
-            transactional_id=transactional_id(config.mirror, RELEASING_SLOT),
-            transaction_timeout_ms=config.write.transaction_timeout_ms,
-            observer=observer,
-        )
+        releaser = Releaser(taken.single_slot(config, observer), _KeptSlot(config, taken, observer).fill)
         _release_all(releaser, Quarantine.open(config.tables, spark), selection)
         taken.owner.settle()
         released = releaser.released
@@ -108,7 +101,7 @@ class _KeptSlot:
             positions.setdefault(one.source, one.source_start)
         job = self._job(batches, positions, decision, deadline)
         readings = KeptReadings(batches)
-        return fill_slot(job, RELEASING_SLOT, readings, positions, self._taken.target, deadline.sooner(job.time_left_ms))
+        return fill_slot(job, SINGLE_SLOT, readings, positions, self._taken.target, deadline.sooner(job.time_left_ms))
 
     def _job(
         self, batches: Sequence[QuarantinedBatch], positions: Mapping[SourcePartition, int], decision: int, deadline: Deadline

@@ -19,6 +19,7 @@ from typing import Any
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.cluster_metadata import ListedOffset
 from shallow_mirror.checkpoints import observations
+from shallow_mirror.checkpoints.controls import open_controls_to_read
 from shallow_mirror.checkpoints.group_positions import GroupSyncPass, last_pass
 from shallow_mirror.checkpoints.observation_stores import ObservationStore, open_store_to_read
 from shallow_mirror.checkpoints.offset_map import OffsetMap
@@ -99,11 +100,19 @@ class RunStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PausedTopic:
+    topic: str
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatusReport:
     """`micro_batches`: the last few, newest last. `waiting_for` is None as well when no run is there to wait.
 
     `source_problem`: why log ends and lags are missing; `target_problem`: why nothing can be written now. `planned_at_ms`:
     when the planner was last heard of. `quarantined_batches` and `quarantined_bytes` are what is in quarantine now.
+    `gone_topics`: mirrored topics that the source does not have any more; `topic_problems`: settings that are not followed; both
+    as the mirror saw them last.
     `problems`: the last few that the last runs met, newest last. `groups`: the last look at consumer groups, None without
     `groups.sync`.
     """
@@ -121,6 +130,9 @@ class StatusReport:
     open_transactions: tuple[OpenTransaction, ...] = ()
     quarantined_batches: int = 0
     quarantined_bytes: int = 0
+    paused_topics: tuple[PausedTopic, ...] = ()
+    gone_topics: tuple[str, ...] = ()
+    topic_problems: tuple[str, ...] = ()
     groups: GroupSyncPass | None = None
     problems: tuple[KnownProblem, ...] = ()
 
@@ -166,6 +178,8 @@ def gather_status(
     done = () if recorded is None else _read_micro_batches(store, recorded.micro_batch)
     quarantined = [one.segment for one in undescribed_entries(offset_map) if not one.is_released]
     note = notes.read_note(notes.note_path(config.checkpoint))
+    topics = notes.read_topics(notes.topics_path(config.checkpoint))
+    paused = open_controls_to_read(config.tables, spark).paused()
     view = ask_source(config, positions, copied_until_ms)
     at_ms = now_ms()
     is_waiting = note is not None and not (run is not None and run.is_over)
@@ -183,6 +197,9 @@ def gather_status(
         open_transactions=view.open_transactions,
         quarantined_batches=len(quarantined),
         quarantined_bytes=sum(one.size_bytes for one in quarantined),
+        paused_topics=tuple(PausedTopic(topic=topic, since_ms=since_ms) for topic, since_ms in paused.items()),
+        gone_topics=() if topics is None else topics.gone,
+        topic_problems=() if topics is None else topics.problems,
         groups=None if config.groups.sync_s is None else last_pass(store, datetime.now(UTC)),
         problems=() if recorded is None else read_problems(store, recorded.run_epoch)[-PROBLEMS_SHOWN:],
     )

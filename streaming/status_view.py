@@ -70,6 +70,9 @@ def render(report: StatusReport) -> RenderableType:
             f"in quarantine: {report.quarantined_batches:,} batches, {report.quarantined_bytes:,} bytes "
             "(`shallow-mirror quarantine CONF list`)"
         )
+    lines += [f"paused since {_time(one.since_ms)}: {one.topic}" for one in report.paused_topics]
+    lines += [f"gone from the source, what was copied of it stays on the target: {topic}" for topic in report.gone_topics]
+    lines += report.topic_problems
     if report.groups is not None:
         lines.append(_groups_line(report.groups))
     lines += _open_lines(report.open_transactions, report.at_ms)

@@ -18,6 +18,8 @@ from shallow_mirror.checkpoints.tables import choose_writer, open_writer
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.recovery import TxnPerformer
+from shallow_mirror.sinks.single_slot import SINGLE_SLOT, SingleSlot
+from shallow_mirror.sinks.slot_names import transactional_id
 from shallow_mirror.sinks.slot_task import Observer, observe_nothing
 
 
@@ -28,8 +30,19 @@ class TakenOver:
     run: RunIdentity
     owner: OffsetMapOwner
     performer: TxnPerformer
+    source: Cluster
     target: Cluster
     outcome: str
+
+    def single_slot(self, config: MirrorConfig, observer: Observer) -> SingleSlot:
+        """After the recovery."""
+        return SingleSlot(
+            self.owner,
+            self.performer,
+            transactional_id=transactional_id(config.mirror, SINGLE_SLOT),
+            transaction_timeout_ms=config.write.transaction_timeout_ms,
+            observer=observer,
+        )
 
 
 @contextmanager
@@ -52,7 +65,7 @@ def taken_over(
         observations = Observations(config.tables, store=open_store(config.tables, writer, spark))
         observations.run_started(owner.run_epoch, run, __version__)
         performer = TxnPerformer(owner, target, transaction_timeout_ms=config.write.transaction_timeout_ms, observer=observer)
-        taken = TakenOver(run, owner, performer, target, f"{command}: failed")
+        taken = TakenOver(run, owner, performer, source, target, f"{command}: failed")
         try:
             yield taken
         finally:

@@ -129,12 +129,11 @@ class Witness:
     def _look_at_note(self, *, is_lingering: bool) -> None:
         self._problems.write_due()
         note = notes.read_note(notes.note_path(self._config.checkpoint))
-        if note is None or note.at_ms < self._identity.started_at_ms:
-            return
-        is_waiting = note.waiting_for is not None
+        if note is not None and (note.waiting_for is None or note.at_ms < self._identity.started_at_ms):
+            note = None
         if self._metrics is not None:
-            self._metrics.waiting.set(int(is_waiting))
-        if is_waiting and not is_lingering and note.since_ms != self._told_wait_ms:
+            self._metrics.waiting.set(int(is_lingering or note is not None))
+        if note is not None and not is_lingering and note.since_ms != self._told_wait_ms:
             self._told_wait_ms = note.since_ms
             remedy = "see that the source runs and that this machine reaches its brokers; the mirror asks again by itself"
             self.met(Problem(kind=ProblemKind.WAIT, text=f"nothing new is planned: {note.waiting_for}", remedy=remedy))
@@ -199,9 +198,10 @@ def sentence(one: MicroBatchObservation) -> str:
     seconds = one.duration_ms[TOTAL] / 1000
     raw = one.batch_count - one.rebuilt_batch_count
     dropped = ", ".join(f"{count:,} {kind}" for kind, count in sorted(one.dropped_batch_counts.items()))
+    size = f"{one.size_bytes / 1e6:.1f} MB" if one.size_bytes >= 100_000 else f"{one.size_bytes / 1e3:.1f} kB"
     return (
         f"micro-batch {one.micro_batch}: {one.record_count:,} records, {one.batch_count:,} batches ({raw:,} raw, "
-        f"{one.rebuilt_batch_count:,} rebuilt), {one.size_bytes / 1e6:.1f} MB in {seconds:.2f} s"
+        f"{one.rebuilt_batch_count:,} rebuilt), {size} in {seconds:.2f} s"
         f"{f', dropped {dropped}' if dropped else ''}; lag {'?' if one.lag_offsets is None else f'{one.lag_offsets:,}'} offsets"
     )
 

@@ -40,7 +40,7 @@ def document(source: str, target: str, include: Sequence[str], /, **groups: Any)
         "mirror": f"m-{mirror}",
         "source": {"alias": "east", "client": {"bootstrap.servers": source}},
         "target": {"alias": "west", "client": {"bootstrap.servers": target}},
-        "topics": {"include": list(include)},
+        "topics": {"include": list(include), "discovery": "0 seconds"},
         "write": {"transaction_timeout_ms": 60_000},
         "tables": "tables",
         "trigger": "0 seconds",
@@ -177,6 +177,11 @@ def set_topic(bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:
     changes = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()]
     client, resource = admin(bootstrap), ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=changes)
     client.incremental_alter_configs([resource])[resource].result(30)
+
+
+def topic_settings(bootstrap: str, topic: str) -> dict[str, str]:
+    client, resource = admin(bootstrap), ConfigResource(ConfigResource.Type.TOPIC, topic)
+    return {name: one.value for name, one in client.describe_configs([resource])[resource].result(30).items()}
 
 
 def add_partitions(bootstrap: str, topic: str, partitions: int) -> None:

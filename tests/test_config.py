@@ -140,6 +140,17 @@ def test_any_other_place_of_tables_is_refused(tables: Any) -> None:
         {"topics": {"include": ["a"], "target_name": "fixed"}},
         {"topics": {"include": ["a"], "replication_factor": 0}},
         {"topics": {"include": "a"}},
+        {"topics": {"include": ["__consumer_offsets"]}},
+        {"topics": {"include": ["a"], "discovery": "now and then"}},
+        {"topics": {"include": ["a"], "configs": "some"}},
+        {"topics": {"include": ["a"], "start": {"a": 5}}},
+        {"topics": {"include": ["a"], "start": {"a": {}}}},
+        {"topics": {"include": ["a"], "start": {"a": {"x": 1}}}},
+        {"topics": {"include": ["a"], "start": {"a": {0: -1}}}},
+        {"topics": {"include": ["a"], "start": {"a": "yesterday"}}},
+        {"topics": {"include": ["a"], "start": {"(": "latest"}}},
+        {"topics": {"include": ["a"], "bytes_per_second": {"a": 1}}},
+        {"write": {"bytes_per_second": 0}},
         {"write": {"slots": 0}},
         {"write": {"slots": True}},
         {"read": {"isolation_level": "serializable"}},
@@ -182,6 +193,13 @@ def test_starts_become_list_offsets_timestamps(start: str, timestamp_ms: int) ->
 def test_a_start_that_yaml_reads_as_a_time_is_one() -> None:
     document = yaml.safe_load("start: 1970-01-01T00:00:01Z")
     assert _loaded(read=document).read.start_timestamp_ms == 1000
+
+
+def test_starts_of_topics_are_times_and_offsets_also_in_another_process() -> None:
+    text = "start: {a: latest, b.*: 1970-01-01T00:00:01Z, c: {0: 5, 12: 7}}"
+    config = _loaded(topics={"include": ["a"], **yaml.safe_load(text)})
+    rules = (("a", -1), ("b.*", 1000), ("c", {0: 5, 12: 7}))
+    assert config.topics.start_rules == MirrorConfig.from_json(config.to_json()).topics.start_rules == rules
 
 
 @pytest.mark.parametrize("start", ["2026-01-01T00:00:00", "2026-01-01"])
@@ -229,3 +247,25 @@ def test_secrets_are_not_in_problems() -> None:
 def test_values_are_frozen() -> None:
     with pytest.raises(ValueError):
         _loaded().write.slots = 3  # type: ignore[misc]
+
+
+def test_a_file_that_is_no_yaml_and_values_in_the_wrong_place_are_told_without_what_may_be_secret(tmp_path: Path) -> None:
+    path = tmp_path / "mirror.yaml"
+    path.write_text("mirror: m\nsource: {client: {sasl.password: 'hunter2}}\n")
+    with pytest.raises(ConfigError, match=r"is not YAML: found unexpected end of stream in line 3, column 1") as caught:
+        MirrorConfig.load(path)
+    assert "hunter2" not in str(caught.value)
+    for source in ([{"client": {"sasl.password": "hunter2"}}], {"alias": "a", "client": [{"sasl.password": "hunter2"}]}):
+        assert not any("hunter2" in problem for problem in _problems(source=source))
+
+
+def test_key_files_that_do_not_fit_are_told_with_the_side_whose_they_are(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    tls = {"bootstrap.servers": "h:1", "security.protocol": "ssl", "ssl.ca.location": str(tmp_path / "ca.pem")}
+    missing = tls | {"ssl.certificate.location": "/not/there", "ssl.key.location": "/nor/there"}
+    problems = _problems(source={"alias": "a", "client": tls}, target={"alias": "b", "client": missing})
+    assert problems == (
+        f"source.client.ssl.ca.location: {tmp_path}/ca.pem: holds no certificate in PEM format (-----BEGIN CERTIFICATE-----)",
+        "target.client.ssl.certificate.location: cannot read /not/there: No such file or directory",
+        "target.client.ssl.key.location: cannot read /nor/there: No such file or directory",
+    )

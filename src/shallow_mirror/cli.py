@@ -18,9 +18,11 @@ from shallow_mirror.commands.exit_codes import exit_code_of
 from shallow_mirror.commands.groups import groups
 from shallow_mirror.commands.lean_imports import LeanImports
 from shallow_mirror.commands.local import demo, local_kafka
+from shallow_mirror.commands.pause import pause, resume
 from shallow_mirror.commands.preflight import preflight
 from shallow_mirror.commands.quarantine import quarantine
 from shallow_mirror.commands.recover import recover
+from shallow_mirror.commands.redo import redo
 from shallow_mirror.commands.report import report
 from shallow_mirror.commands.run import run
 from shallow_mirror.commands.status import status
@@ -36,7 +38,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (run, preflight, status, report, translate, groups, verify, recover):
+for command in (run, preflight, status, report, translate, groups, verify, recover, pause, resume, redo):
     app.command()(command)
 app.add_typer(quarantine, name="quarantine")
 app.command()(demo)

@@ -1,7 +1,7 @@
 """The mirror file: every setting of one mirror, checked as a whole. Runs on the driver, in the planner process and in the cli.
 
-A relative `tables` or `checkpoint` is relative to the folder of the mirror file. `${env:NAME}` and `${file:PATH}` in client
-properties stay as written here; whoever connects resolves them.
+A relative `tables` or `checkpoint` is relative to the folder of the mirror file. `${env:NAME}`, `${file:PATH}` and
+`${secret:scope/key}` in client properties stay as written here; whoever connects resolves them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -30,12 +30,15 @@ DEFAULT_REQUEST_BYTES = 64 << 10
 EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = -2, -1
 """ListOffsets timestamps."""
 
-_TRIGGER = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|ms|s)s?")
-_TRIGGER_UNITS_S = {"millisecond": 0.001, "ms": 0.001, "second": 1.0, "s": 1.0, "minute": 60.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|ms|s)s?")
+_DURATION_UNITS_S = {"millisecond": 0.001, "ms": 0.001, "second": 1.0, "s": 1.0, "minute": 60.0}
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _SCHEMA = re.compile(r"[^\s.`]+\.[^\s.`]+")
 
 T = TypeVar("T")
+
+StartRule = int | Mapping[int, int]
+"""A ListOffsets timestamp, or an offset by partition."""
 
 
 def _checked(parse: Callable[[T], object]) -> AfterValidator:
@@ -53,6 +56,11 @@ def _regular_expression(pattern: str) -> None:
         re.compile(pattern)
     except re.error as error:
         raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error
+
+
+def _not_internal(pattern: str) -> None:
+    if pattern.startswith(routing.INTERNAL_PREFIX):
+        raise ValueError(f"{pattern!r} matches internal topics only: topics that begin with __ are never mirrored")
 
 
 def _target_name(template: str) -> None:
@@ -98,17 +106,32 @@ def parse_start(start: str) -> int:
     return int(at.timestamp() * 1000)
 
 
-def parse_trigger(trigger: str) -> float:
+def parse_duration(text: str) -> float:
     """Seconds of "2 seconds", "500 ms", "1 minute"."""
-    match = _TRIGGER.fullmatch(trigger.strip().lower())
+    match = _DURATION.fullmatch(text.strip().lower())
     if match is None:
-        raise ValueError(f"{trigger!r} is not a duration such as '2 seconds', '500 ms' or '1 minute'")
-    return float(match[1]) * _TRIGGER_UNITS_S[match[2]]
+        raise ValueError(f"{text!r} is not a duration such as '2 seconds', '500 ms' or '1 minute'")
+    return float(match[1]) * _DURATION_UNITS_S[match[2]]
+
+
+def _topic_start(start: object) -> object:
+    """A start as of `read.start`, or an offset by partition."""
+    start = _as_text(start)
+    if isinstance(start, str):
+        parse_start(start)
+        return start
+    offsets = {int(key): offset for key, offset in start.items() if str(key).isdecimal()} if isinstance(start, Mapping) else {}
+    is_right = isinstance(start, Mapping) and len(offsets) == len(start) > 0
+    if not is_right or not all(type(offset) is int and offset >= 0 for offset in offsets.values()):
+        raise ValueError(
+            f"{start!r} is none of earliest, latest, an ISO-8601 time with zone, and offsets such as {{0: 1200, 1: 3400}}"
+        )
+    return offsets
 
 
 def parse_interval(interval: str) -> float:
     """Seconds, more than none."""
-    seconds = parse_trigger(interval)
+    seconds = parse_duration(interval)
     if seconds <= 0:
         raise ValueError(f"{interval!r} is no pause: give a duration such as '15 seconds'")
     return seconds
@@ -124,6 +147,10 @@ _IsolationLevel = Annotated[IsolationLevel, Field(strict=False)]
 _LogAppendTime = Annotated[LogAppendTimePolicy, Field(strict=False)]
 
 
+_TopicStart = Annotated[str | dict[int, int], BeforeValidator(_topic_start)]
+_BytesPerSecond = Annotated[int, Field(ge=1 << 10, le=1 << 40)]
+
+
 class ClusterSettings(_Group):
     alias: _Name
     properties: dict[str, str | int | float | bool] = Field(alias="client", repr=False)
@@ -135,11 +162,24 @@ class ClusterSettings(_Group):
 
 
 class TopicSettings(_Group):
-    include: list[_Pattern] = Field(min_length=1)
+    include: list[Annotated[_Pattern, _checked(_not_internal)]] = Field(min_length=1)
     exclude: list[_Pattern] = []
     target_name: Annotated[str, _checked(_target_name)] = "{topic}"
     create: bool = True
     replication_factor: int | None = Field(default=None, ge=1, le=32767)
+    configs: Literal["create", "sync", "off"] = "create"
+    discovery: Annotated[str, _checked(parse_duration)] = "30 seconds"
+    start: dict[_Pattern, _TopicStart] = {}
+    bytes_per_second: dict[_Pattern, _BytesPerSecond] = {}
+
+    @property
+    def start_rules(self) -> tuple[tuple[str, StartRule], ...]:
+        """Patterns and what they begin with, in the order of the file."""
+        return tuple((one, parse_start(start) if isinstance(start, str) else start) for one, start in self.start.items())
+
+    @property
+    def discovery_s(self) -> float:
+        return parse_duration(self.discovery)
 
     def is_included(self, topic: str) -> bool:
         return routing.is_included(topic, self.include, self.exclude)
@@ -167,6 +207,7 @@ class WriteSettings(_Group):
     transaction_timeout_ms: int = Field(default=300_000, ge=10_000, le=900_000)
     in_flight_requests: int = Field(default=5, ge=1, le=16)
     in_flight_bytes: int = Field(default=4 << 20, ge=64 << 10, le=1 << 30)
+    bytes_per_second: _BytesPerSecond | None = None
     coalesce_bytes: int | None = Field(default=None, ge=1 << 10, le=64 << 20)
     on_refused: Literal["stop", "quarantine"] = "stop"
     max_quarantined_batches: int = Field(default=100, ge=1, le=1_000_000)
@@ -187,7 +228,7 @@ def _sync(sync: object) -> object:
 
 def parse_sync(sync: str) -> float | None:
     """Seconds between two looks at the groups; None for "off"."""
-    return None if sync == "off" else parse_trigger(sync)
+    return None if sync == "off" else parse_duration(sync)
 
 
 class GroupSettings(_Group):
@@ -234,11 +275,11 @@ class MirrorConfig(_Group):
     tables: Annotated[str, Field(min_length=1), BeforeValidator(_as_location), WithJsonSchema(_TABLES_IN_JSON_SCHEMA)]
     tables_writer: Literal["auto", "deltalake", "spark"] = "auto"
     checkpoint: str = ""
-    trigger: Annotated[str, _checked(parse_trigger)] = "2 seconds"
+    trigger: Annotated[str, _checked(parse_duration)] = "2 seconds"
 
     @property
     def trigger_s(self) -> float:
-        return parse_trigger(self.trigger)
+        return parse_duration(self.trigger)
 
     @classmethod
     def load(cls, path: str | Path) -> MirrorConfig:
@@ -249,7 +290,7 @@ class MirrorConfig(_Group):
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read the mirror file {path}: {error}") from error
         except yaml.YAMLError as error:
-            raise ConfigError(f"{path} is not YAML: {error}") from error
+            raise ConfigError(f"{path} is not YAML: {_yaml_problem(error)}") from None
         return cls.from_document(document, folder=path.resolve().parent)
 
     @classmethod
@@ -289,6 +330,13 @@ class MirrorConfig(_Group):
         return cls.model_validate_json(text)
 
 
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    """Without the line itself, which may hold a secret."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or "it cannot be read"
+    return problem if mark is None else f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
+
+
 def _absolute(location: str, folder: Path) -> str:
     if location.startswith("file://"):
         location = location.removeprefix("file://")
@@ -315,10 +363,24 @@ def _client_problems(document: Mapping[str, Any]) -> list[str]:
         client = group.get("client") if isinstance(group, Mapping) else None
         if isinstance(client, Mapping) and all(isinstance(key, str) for key in client):
             try:
-                ClientConfig.from_properties(client, where=f"{side}.client")
+                made = ClientConfig.from_properties(client, where=f"{side}.client")
             except ConfigError as error:
                 problems += error.problems
+            else:
+                problems += [f"{side}.client.{problem}" for problem in _key_file_problems(made)]
     return problems
+
+
+def _key_file_problems(client: ClientConfig) -> Sequence[str]:
+    if not client.uses_tls:
+        return ()
+    from shallow_mirror.broker.tls_settings import TlsSettings
+
+    try:
+        TlsSettings.of(client).context()
+    except ConfigError as error:
+        return error.problems
+    return ()
 
 
 def _group_at(path: tuple[int | str, ...]) -> type[BaseModel] | None:
@@ -345,7 +407,7 @@ def _sentence(error: Any) -> str:
     message = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input ")
     if error["type"] == "value_error":
         return f"{where}: {message}"
-    shown = "" if "client" in path else f", not {error['input']!r}"
+    shown = "" if "client" in path or isinstance(error["input"], dict | list) else f", not {error['input']!r}"
     return f"{where}: {message}{shown}"
 
 

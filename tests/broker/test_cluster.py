@@ -453,3 +453,17 @@ def test_all_topics_are_the_same_object_until_something_of_them_changes(
     assert grown is not listed
     assert {"t", "u"} <= grown.topics.keys()
     assert client.metadata(None, clock.deadline()) is grown
+
+
+def test_a_tuple_of_topics_is_the_same_object_until_something_of_them_changes(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    fake.create_topic("u", 1)
+    names = ("t", "u")
+    listed = client.metadata(names, clock.deadline())
+    everything = client.metadata(None, clock.deadline())
+    assert client.metadata(names, clock.deadline()) is listed
+    assert client.metadata(None, clock.deadline()) is everything
+    assert listed.topics.keys() == {"t", "u"}
+    fewer = ("t",)
+    assert client.metadata(fewer, clock.deadline()).topics.keys() == {"t"}

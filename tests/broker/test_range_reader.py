@@ -322,6 +322,17 @@ def test_a_leader_that_moves_in_the_middle_of_a_range_is_followed(
     assert fake.log("t").leader_epoch == 3
 
 
+def test_a_deleted_topic_ends_the_reading_long_before_the_deadline(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    end = fill(fake, A, [1] * 3)
+    client.leaders([A], clock.deadline())
+    fake.delete_topic("t")
+    with pytest.raises(Retriable, match="UNKNOWN_TOPIC_OR_PARTITION: the source has no topic t any more"):
+        Reading(client, clock, whole(A, end), ms=600_000).run()
+    assert clock.now < 1_060
+
+
 def test_a_moved_partition_is_found_while_the_others_of_its_old_leader_go_on(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:

@@ -17,6 +17,7 @@ from tests.fakes.record_rules import HEADER_BYTES, Header, Refused, header_of, o
 
 _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
 _EARLIEST_LOCAL = -4
+_ILLEGAL_SASL_STATE = 34
 
 
 def answer(state: ClusterState, node_id: int, request: Request, change: Change) -> Any:
@@ -37,6 +38,11 @@ def api_versions(state: ClusterState, node_id: int, body: Any, change: Change) -
     return answer_type("ApiVersions")(
         error_code=change.code_of(None), api_keys=ranges, throttle_time_ms=0, supported_features=[], finalized_features_epoch=-1
     )
+
+
+def _sasl_handshake(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    """As a listener without SASL."""
+    return answer_type("SaslHandshake")(error_code=change.code_of(None) or _ILLEGAL_SASL_STATE, mechanisms=[])
 
 
 def _metadata(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
@@ -374,4 +380,5 @@ _HANDLERS: dict[str, Callable[[ClusterState, int, Any, Change], Any]] = {
     "OffsetFetch": txn_apis.offset_fetch,
     "DescribeConfigs": _describe_configs,
     "DescribeProducers": _describe_producers,
+    "SaslHandshake": _sasl_handshake,
 }

@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from kafka.protocol import admin, consumer, metadata, producer
+from kafka.protocol import admin, consumer, metadata, producer, sasl
 
 _MODULES = {
     "Produce": (producer, 9),
@@ -24,12 +24,14 @@ _MODULES = {
     "TxnOffsetCommit": (producer, 3),
     "DescribeConfigs": (admin, 4),
     "DescribeProducers": (admin, 0),
+    "SaslHandshake": (sasl, 1),
 }
 VERSIONS = {api: version for api, (_, version) in _MODULES.items()}
 NEWER_VERSIONS = {"Fetch": (13,), "ListOffsets": (8,)}
 """Asked for where a broker offers them."""
 _HEAD = struct.Struct(">hhi")
 _NO_TAGS = b"\x00"
+_WITHOUT_TAGS = ("ApiVersions", "SaslHandshake")
 
 
 def request_type(api: str, version: int | None = None) -> Any:
@@ -92,7 +94,7 @@ def read_request(frame: bytes) -> Request:
 
 def answer_frame(request: Request, answer: Any) -> bytes:
     """A whole frame, length included."""
-    header = request.correlation_id.to_bytes(4, "big") + (b"" if request.api == "ApiVersions" else _NO_TAGS)
+    header = request.correlation_id.to_bytes(4, "big") + (b"" if request.api in _WITHOUT_TAGS else _NO_TAGS)
     return framed(header + bytes(answer.encode()))
 
 

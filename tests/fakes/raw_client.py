@@ -38,7 +38,7 @@ class RawClient:
     def receive(self, api: str, correlation_id: int) -> Any:
         frame = self._exactly(int.from_bytes(self._exactly(4), "big"))
         assert int.from_bytes(frame[:4], "big") == correlation_id
-        return answer_type(api).decode(frame[4:] if api == "ApiVersions" else frame[5:])
+        return answer_type(api).decode(frame[4:] if api in ("ApiVersions", "SaslHandshake") else frame[5:])
 
     def ask(self, api: str, **fields: Any) -> Any:
         return self.receive(api, self.send(api, **fields))

@@ -14,9 +14,9 @@ from tests.mirror_runs import Crash, CrashAt, Running, catch_up, config, create_
 
 from shallow_mirror.groups.run import look_at_groups
 
-pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.long]
+pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1200)]
 
-PARTITIONS, ROUNDS, RECORDS = 12, 6, 4_000
+PARTITIONS, ROUNDS, RECORDS = 12, 4, 3_000
 
 
 def test_three_groups_change_clusters_again_and_again_and_read_every_record_once(

@@ -163,8 +163,13 @@ def test_a_report_is_done_when_all_is_in_place_or_further_and_says_so_in_a_line(
     report = GroupsReport(mirror="m", origin="east", other="west", groups=(group,))
     assert report.is_done
     line = "billing: 1 not mirrored, 2 translated; repeats 0 records; at west: empty, 1 further, 1 in place"
-    assert sentence(group, "west") == line
+    assert sentence(group, "east", "west") == line
     waiting = replace(group, partitions=(judged(28),))
     assert not replace(report, groups=(waiting,)).is_done
-    assert sentence(waiting, "west") == "billing: 1 waits; repeats 0 records, waits for 2 offsets; at west: empty, nothing to do"
+    assert (
+        sentence(waiting, "east", "west")
+        == "billing: 1 waits; repeats 0 records, waits for 2 offsets; at west: empty, nothing to do"
+    )
+    active = sentence(replace(waiting, is_active_at_origin=True), "east", "west")
+    assert active.endswith("; still active at east: stop its consumers before it goes over")
     assert report.document()["groups"][0]["partitions"][0]["to_offset"] == 115

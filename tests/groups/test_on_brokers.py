@@ -22,7 +22,7 @@ from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, Retriable
 from shallow_mirror.groups.cluster_view import ClusterView
 from shallow_mirror.groups.report import GroupPartition, Outcome, Step
 from shallow_mirror.groups.run import look_at_groups
@@ -233,6 +233,8 @@ def test_looks_keep_groups_in_step_and_answer_where_they_were(mirrored: Mirrored
         assert report.as_of is not None
         assert report.as_of.observed_at == T0 + timedelta(minutes=observed)
         assert report.as_of.next_at == (None if after is None else T0 + timedelta(minutes=after))
+    gone = look_at_groups(without_source(m), pattern=m.group("kept"), as_of=T0 + timedelta(minutes=4))
+    assert {one.to_offset for one in gone.partitions} == {5, 8}, "the source need not be there"
     with pytest.raises(ConfigError, match=r"groups\.sync"):
         look_at_groups(m.config, as_of=T0 - timedelta(hours=1))
 
@@ -240,11 +242,8 @@ def test_looks_keep_groups_in_step_and_answer_where_they_were(mirrored: Mirrored
 def test_a_sync_that_fails_is_told_and_goes_on(mirrored: Mirrored, caplog: pytest.LogCaptureFixture) -> None:
     m = mirrored
     store = DeltalakeStore(m.config.tables)
-    away = {"alias": "east", "client": {"bootstrap.servers": "127.0.0.1:1", "request.timeout.ms": 50}}
-    document = json.loads(m.config.to_json()) | {"source": away}
     later = T0 + timedelta(days=2)
-    broken = MirrorConfig.from_document(document, folder=m.path.parent)
-    with GroupSync(broken, 0.05, store, now=lambda: later):
+    with GroupSync(without_source(m), 0.05, store, now=lambda: later):
         wait_for("a look that failed", lambda: (last_pass(store, later) or looked()).problem)
     problem = last_pass(store, later)
     assert problem is not None
@@ -256,6 +255,11 @@ def test_a_sync_that_fails_is_told_and_goes_on(mirrored: Mirrored, caplog: pytes
     done = last_pass(store, later + timedelta(days=2))
     assert done is not None
     assert done.problem is None
+
+
+def without_source(m: Mirrored) -> MirrorConfig:
+    away = {"alias": "east", "client": {"bootstrap.servers": "127.0.0.1:1", "request.timeout.ms": 50}}
+    return MirrorConfig.from_document(json.loads(m.config.to_json()) | {"source": away}, folder=m.path.parent)
 
 
 def exit_code(*arguments: str) -> int:
@@ -275,3 +279,5 @@ def test_a_group_that_is_not_there_and_a_pattern_that_is_none_are_one_sentence(m
         look_at_groups(mirrored.config, pattern="(")
     with pytest.raises(ConfigError, match="exclude each other"):
         look_at_groups(mirrored.config, is_reverse=True, as_of=T0)
+    with pytest.raises(Retriable, match=r"source cluster east: .* --as-of now goes by what groups\.sync has noted"):
+        look_at_groups(without_source(mirrored))

@@ -33,7 +33,8 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, OutcomeUnknown, Retriable
 from shallow_mirror.sinks.micro_batch import MicroBatchSink, first_rows
 from shallow_mirror.sinks.recovery import TxnPerformer, recover
-from shallow_mirror.sinks.release import RELEASING_SLOT, Releaser
+from shallow_mirror.sinks.release import Releaser
+from shallow_mirror.sinks.single_slot import SINGLE_SLOT, SingleSlot
 from shallow_mirror.sinks.slot_names import transactional_id
 from shallow_mirror.sinks.slot_task import SlotJob
 
@@ -158,13 +159,15 @@ class ReleaseAll:
 
     def _release(self, owner: OffsetMapOwner, port: Port) -> Program | Ended:
         target = ModelCluster(port)
-        releaser = Releaser(
+        slot = SingleSlot(
             owner,
             _performer(owner, port),
-            lambda batches, decision, deadline: release(target, batches, decision, self.run.number, deadline),
-            transactional_id=transactional_id(MIRROR, RELEASING_SLOT),
+            transactional_id=transactional_id(MIRROR, SINGLE_SLOT),
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             clock=target.clock,
+        )
+        releaser = Releaser(
+            slot, lambda batches, decision, deadline: release(target, batches, decision, self.run.number, deadline)
         )
         try:
             entries = undescribed_entries(OffsetMap(ModelWriter(port)))  # type: ignore[arg-type]

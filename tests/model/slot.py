@@ -20,7 +20,7 @@ from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefused, MirrorError, ProducerEpochFenced, Retriable
 from shallow_mirror.sinks.protocol import SlotResult
-from shallow_mirror.sinks.release import RELEASING_SLOT
+from shallow_mirror.sinks.single_slot import SINGLE_SLOT
 from shallow_mirror.sinks.slot_names import transactional_id
 from shallow_mirror.types import PlannedRange, Segment, SegmentKind, SlotTxn, SourcePartition, TopicPartition
 
@@ -137,7 +137,7 @@ def poisoned(source: SourcePartition, offset: int) -> QuarantinedBatch:
 
 def release(target: Any, batches: Sequence[QuarantinedBatch], decision: int, run: int, deadline: Deadline) -> SlotResult:
     """The slot of a retry, after the remedy."""
-    txn = init_producer_id(target, transactional_id(MIRROR, RELEASING_SLOT), TRANSACTION_TIMEOUT_MS, deadline)
+    txn = init_producer_id(target, transactional_id(MIRROR, SINGLE_SLOT), TRANSACTION_TIMEOUT_MS, deadline)
     places = sorted({one.target.topic_partition for one in batches})
     add_partitions(target, txn, places, deadline)
     sequences = dict.fromkeys(places, 0)
@@ -148,7 +148,7 @@ def release(target: Any, batches: Sequence[QuarantinedBatch], decision: int, run
         sequences[place] += 1
         _extend(segments, one.source, one.source_start, at)
     write_receipt(target, txn, places[0], decision=decision, map_id=MAP_ID, run_id=str(run), deadline=deadline)
-    return SlotResult(RELEASING_SLOT, txn, tuple(segments))
+    return SlotResult(SINGLE_SLOT, txn, tuple(segments))
 
 
 def produce(port: Port, request: effects.Produce) -> int:

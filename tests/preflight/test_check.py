@@ -229,9 +229,10 @@ def test_a_missing_target_topic_that_nobody_creates_stops_the_mirror(planned: Pl
 
 def test_more_replicas_than_brokers_and_more_in_sync_than_replicas_stop_the_mirror(planned: Planned) -> None:
     planned.source.create_topic("orders")
-    planned.target.broker_configs["min.insync.replicas"] = "3"
-    assert any("would be created with 2 replicas; the target has 1 brokers" in one
-               for one in said(planned.check(topics={"replication_factor": 2}), Level.STOPS))  # fmt: skip
+    assert topic_of(planned.check(topics={"replication_factor": 2}), "orders").target.replication_factor == 1
+    planned.target.broker_configs |= {"min.insync.replicas": "3", "default.replication.factor": "2"}
+    assert any("would be created with 2 replicas; the target has 1 brokers" in one for one in said(planned.check(), Level.STOPS))
+    planned.target.broker_configs["default.replication.factor"] = "1"
     assert any("has min.insync.replicas=3, more than its 1 replicas" in one for one in said(planned.check(), Level.STOPS))
 
 
@@ -275,7 +276,7 @@ def test_groups_and_ids_that_may_not_be_described_are_told_where_asking_creates_
     planned.target.create_topic("__consumer_offsets")
     (stop,) = said(planned.check(), Level.STOPS)
     assert stop.startswith("cluster west: ")
-    assert "GROUP_AUTHORIZATION_FAILED: grant Describe and Read on the target's groups" in stop
+    assert "GROUP_AUTHORIZATION_FAILED: grant Describe on group " in stop
 
 
 def _forget_produce_9(body: Any) -> None:

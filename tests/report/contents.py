@@ -156,6 +156,7 @@ def content(rows: Sequence[Mapping[str, Any]] = (), *, name: str = "orders-east-
         target="west",
         version="0.1",
         micro_batch_count=len(rows),
+        is_cut=False,
         history=history_of(rows),
         problems=[known] if rows else [],
         runs=runs if rows else [],

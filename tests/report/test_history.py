@@ -26,7 +26,6 @@ def test_steps_are_grouped_and_add_up_to_all_of_them_but_the_part_of_another() -
     history = history_of([row(1, duration_ms=json.dumps(durations))])
     found = dict(zip(STEPS, history.step_ms[0], strict=True))
     assert found == {
-        "between": 80,
         "take decision": 0,
         "Spark's job": 100,
         "copying": 200,

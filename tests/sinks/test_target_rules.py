@@ -7,8 +7,10 @@ from shallow_mirror.sinks.target_rules import (
     NO_LIMIT_MS,
     are_limits_unknown,
     before_3_6,
-    copied_configs,
+    bounded_replicas,
+    configs_of_new,
     doubts_of,
+    following,
     other_target_problem,
     problems_of,
 )
@@ -19,7 +21,7 @@ BEFORE = TargetPartition("orders", "idA", 0)
 
 
 def test_a_new_topic_gets_what_the_source_topic_keeps_and_what_leaves_batches_as_they_are() -> None:
-    made = copied_configs({**PLAIN, "min.insync.replicas": "2", "compression.type": "zstd"})
+    made = configs_of_new({**PLAIN, "min.insync.replicas": "2", "compression.type": "zstd"})
     assert made == {
         **PLAIN,
         "compression.type": "producer",
@@ -33,7 +35,7 @@ def test_a_new_topic_gets_what_the_source_topic_keeps_and_what_leaves_batches_as
 def test_a_target_older_than_3_6_gets_the_one_limit_that_it_knows() -> None:
     assert are_limits_unknown(["cannot be created: Unknown topic config name: message.timestamp.after.max.ms"])
     assert not are_limits_unknown(["cannot be created: Unknown topic config name: cleanup.policies"])
-    older = before_3_6(copied_configs(PLAIN))
+    older = before_3_6(configs_of_new(PLAIN))
     assert older == {
         **PLAIN,
         "compression.type": "producer",
@@ -86,3 +88,36 @@ def test_where_both_topics_are_alike_there_is_no_doubt() -> None:
 def test_the_rest_goes_where_the_beginning_is(target: str, found: TopicMetadata | None, said: str | None) -> None:
     problem = other_target_problem("orders", BEFORE, target, found)
     assert problem is None if said is None else problem is not None and said in problem
+
+
+def test_replicas_are_bounded_by_the_brokers() -> None:
+    assert [bounded_replicas(wanted, 2) for wanted in (None, 1, 2, 3)] == [None, 1, 2, 2]
+
+
+def test_what_changed_at_the_source_is_followed_and_what_must_be_is_set_back() -> None:
+    source = {**PLAIN, "retention.ms": "5", "delete.retention.ms": "7", "min.insync.replicas": "2"}
+    found = following(source, {**configs_of_new(PLAIN), "compression.type": "zstd", "segment.ms": "3"})
+    assert found.changes == {"retention.ms": "5", "delete.retention.ms": "7", "compression.type": "producer"}
+    assert found.left == ()
+    assert following(PLAIN, configs_of_new(PLAIN)).changes == {}
+
+
+@pytest.mark.parametrize(("source", "target", "changes"), [("2000", "1000", {"max.message.bytes": "2000"}), ("1000", "2000", {})])
+def test_the_largest_batch_only_grows(source: str, target: str, changes: dict[str, str]) -> None:
+    made = configs_of_new({"max.message.bytes": target})
+    assert following({"max.message.bytes": source}, made).changes == changes
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "is_left"),
+    [
+        ("compact", "delete", True),
+        ("compact,delete", "delete", True),
+        ("delete", "compact", False),
+        ("delete,compact", "compact,delete", False),
+    ],
+)
+def test_compaction_is_left_to_the_operator_and_its_end_is_followed(source: str, target: str, is_left: bool) -> None:
+    found = following({"cleanup.policy": source}, configs_of_new({"cleanup.policy": target}))
+    assert bool(found.left) is is_left
+    assert ("cleanup.policy" in found.changes) is not is_left

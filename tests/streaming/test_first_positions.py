@@ -1,4 +1,4 @@
-"""Where the mirror begins with partitions, on real clusters: at its first run and with those that appear while it runs."""
+"""Where the mirror begins with partitions at its first run, on real clusters; test_topics.py has those that appear while it runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests import mirror_runs as runs
-from tests.mirror_runs import Running, catch_up, config, create_topic, read_values, write
+from tests.mirror_runs import catch_up, config, create_topic, read_values
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -30,35 +30,3 @@ def test_a_start_by_time_moves_down_to_the_batch_that_holds_it_and_says_so(
     assert read_values(target, topic, 1) == []
     assert f"{topic}-0: start 2 lies inside a batch: moved down to 1" in caplog.text
     assert runs.positions(settings) == {(topic, 0): 4, (topic, 1): 1}
-
-
-def test_latest_begins_behind_what_is_there_and_what_appears_while_it_runs_is_copied_from_its_log_start(
-    two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any
-) -> None:
-    source, target, topic = two_clusters.source.bootstrap, two_clusters.target.bootstrap, topic_name
-    later = f"{topic}.later"
-    create_topic(source, topic)
-    write(source, topic, ["before"])
-    settings = config(tmp_path, source, target, [f"{topic}.*"], read={"start": "latest"})
-    with Running(settings, spark) as mirror:
-        mirror.wait_for("the position", lambda: runs.positions(settings).get((topic, 0)) == 1)
-        runs.add_partitions(source, topic, 3)
-        create_topic(source, later)
-        runs.wait_for("the new partitions", lambda: runs.topics_of(source)[topic] == 3)
-        for name, partition in ((topic, 0), (topic, 2), (later, 0)):
-            write(source, name, [f"{name}-{partition}"], partition)
-        mirror.wait_for(
-            "the new ones",
-            lambda: [runs.positions(settings).get(one) for one in ((topic, 0), (topic, 2), (later, 0))] == [2, 1, 1],
-        )
-    assert runs.is_settled(settings)
-    found = {
-        (name, partition): read_values(target, name, partition)
-        for name, partition in ((topic, 0), (topic, 1), (topic, 2), (later, 0))
-    }
-    assert found == {(topic, 0): [f"{topic}-0"], (topic, 1): [], (topic, 2): [f"{topic}-2"], (later, 0): [f"{later}-0"]}
-    runs.add_partitions(source, topic, 4)
-    runs.wait_for("the fourth partition", lambda: runs.topics_of(source)[topic] == 4)
-    write(source, topic, ["fourth"], 3)
-    catch_up(settings, spark)
-    assert read_values(target, topic, 3) == ["fourth"]

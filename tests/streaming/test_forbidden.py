@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,9 +80,13 @@ class Acl:
 @pytest.mark.parametrize(
     ("kind", "operation", "said"),
     [
-        (ResourceType.TRANSACTIONAL_ID, AclOperation.WRITE, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED: grant Describe and Write"),
-        (ResourceType.GROUP, AclOperation.READ, "GROUP_AUTHORIZATION_FAILED: grant Describe and Read on the target's groups"),
-        (ResourceType.TOPIC, AclOperation.WRITE, "TOPIC_AUTHORIZATION_FAILED: grant .* Write .* on the target's"),
+        (
+            ResourceType.TRANSACTIONAL_ID,
+            AclOperation.WRITE,
+            "TRANSACTIONAL_ID_AUTHORIZATION_FAILED: grant Write on transactional id {name}-0$",
+        ),
+        (ResourceType.GROUP, AclOperation.READ, "GROUP_AUTHORIZATION_FAILED: grant Read on group {name}-0$"),
+        (ResourceType.TOPIC, AclOperation.WRITE, "TOPIC_AUTHORIZATION_FAILED: grant Write on topic {name}$"),
     ],
 )
 def test_a_missing_right_is_named_with_what_to_grant_and_nothing_is_visible(
@@ -101,7 +106,7 @@ def test_a_missing_right_is_named_with_what_to_grant_and_nothing_is_visible(
     write(source, topic, ["a", "b"])
     settings = config(tmp_path, source, target, [topic], mirror=f"mirror-{kind.name}", write={"slots": 1})
     name = topic if kind is ResourceType.TOPIC else settings.mirror
-    with Acl(guarded, kind, name, operation), pytest.raises(ConfigError, match=said):
+    with Acl(guarded, kind, name, operation), pytest.raises(ConfigError, match=said.format(name=re.escape(name))):
         catch_up(settings, spark)
     assert read_values(target, topic) == []
     assert runs.last_stable_offset(target, topic) == high_watermark(target, topic)
@@ -145,6 +150,6 @@ def test_preflight_names_missing_rights_and_the_brokers_cap(
         told_cap, (subject, what), told_new = stops()
         assert (told_cap, subject) == (cap, f"target topic {topic_name}")
         assert told_new == (f"target topic {topic_name}-new", "grant DescribeConfigs")
-        assert "grant Read and Describe on the source's topics; Describe, DescribeConfigs and Write" in what
+        assert what.endswith(f"grant DescribeConfigs on topic {topic_name}")
     assert stops() == [cap]
     assert f"{topic_name}-new" not in runs.topics_of(target)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import DataLoss, Retriable, TopicCreatedAgain
+from shallow_mirror.errors import ConfigError, DataLoss, Retriable, TopicCreatedAgain
 from shallow_mirror.streaming import notes, planning
 from shallow_mirror.streaming.micro_batch_planner import MicroBatchPlanner
 from shallow_mirror.streaming.plan_settings import PlanSettings
@@ -20,6 +20,7 @@ from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
 
 A, B = SourcePartition("orders", "idA", 0), SourcePartition("orders", "idA", 1)
 MIB = 1 << 20
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass
@@ -30,11 +31,14 @@ class FakeCluster:
     offsets: dict[tuple[TopicPartition, int], int]
     away: bool = False
     asked: list[IsolationLevel] = field(default_factory=list)
+    listed: list[Sequence[str] | None] = field(default_factory=list)
 
-    def metadata(self, names: object, deadline: Deadline) -> Any:
+    def metadata(self, names: Sequence[str] | None, deadline: Deadline) -> Any:
         if self.away:
             raise Retriable("NETWORK_EXCEPTION", "127.0.0.1:1 refused the connection")
-        return SimpleNamespace(topics=self.topics)
+        self.listed.append(names)
+        wanted = self.topics if names is None else names
+        return SimpleNamespace(topics={one: self.topics.get(one, _topic(one, "", [], error_code=3)) for one in wanted})
 
     def latest_offsets(self, places: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline) -> Any:
         self.asked.append(isolation)
@@ -59,14 +63,17 @@ def _topic(name: str, topic_id: str, leaders: list[int], *, is_internal: bool = 
     return SimpleNamespace(name=name, topic_id=topic_id, is_internal=is_internal, error_code=error_code, partitions=partitions)
 
 
-def _config(folder: Path, **read: Any) -> MirrorConfig:
+def _config(
+    folder: Path, *, topics: Mapping[str, Any] = NOTHING, write: Mapping[str, Any] = NOTHING, **read: Any
+) -> MirrorConfig:
     client = {"bootstrap.servers": "127.0.0.1:1"}
     document = {
         "mirror": "m",
         "source": {"alias": "east", "client": client},
         "target": {"alias": "west", "client": client},
-        "topics": {"include": ["orders", "__.*"]},
+        "topics": {"include": ["orders.*", "_.*"], **topics},
         "read": read,
+        "write": dict(write),
         "tables": "tables",
     }
     return MirrorConfig.from_document(document, folder=folder)
@@ -120,6 +127,41 @@ def test_the_first_run_begins_where_the_file_says_moved_down_to_a_batch(
     planner = _planner(tmp_path, _cluster(), start=start)
     planner.batches = {A: FirstBatch(base_offset=38, next_offset=48, size_bytes=500)}
     assert planner.start_offsets({}, _deadline()) == expected
+
+
+def test_what_an_earlier_process_planned_of_a_topic_that_is_gone_is_left_out(tmp_path: Path) -> None:
+    gone = SourcePartition("orders.gone", "idG", 0)
+    planner = _micro_batches(tmp_path, _cluster())
+    assert [one.source for one in planner.ranges({gone: 3, A: 10}, {gone: 9, A: 20})] == [A]
+
+
+def test_all_topics_are_listed_once_in_the_discovery_interval_and_in_between_those_that_are_mirrored(tmp_path: Path) -> None:
+    cluster, now = _cluster(), [0.0]
+    cluster.topics |= {f"other.{number}": _topic(f"other.{number}", f"id{number}", [1]) for number in range(10)}
+    planner = Planner(PlanSettings.of_mirror(_config(tmp_path)), cluster, clock=lambda: now[0])  # type: ignore[arg-type]
+    added = SourcePartition("orders", "idA", 2)
+    cluster.offsets[added.topic_partition, -1] = 7
+    assert planner.log_ends(_deadline()).ends == {A: 100, B: 50}
+    cluster.topics["orders"] = _topic("orders", "idA", [1, 1, 1])
+    assert planner.log_ends(_deadline()).ends == {A: 100, B: 50, added: 7}
+    later = SourcePartition("orders.new", "idN", 0)
+    cluster.topics["orders.new"], cluster.offsets[later.topic_partition, -1] = _topic("orders.new", "idN", [1]), 3
+    now[0] = 29.0
+    assert later not in planner.log_ends(_deadline()).ends
+    now[0] = 30.0
+    assert planner.log_ends(_deadline()).ends == {A: 100, B: 50, added: 7, later: 3}
+    assert cluster.listed == [None, ("orders",), ("orders",), None]
+
+
+def test_a_topic_that_was_mirrored_once_is_asked_for_to_the_end(tmp_path: Path) -> None:
+    cluster, now = _cluster(), [0.0]
+    cluster.topics |= {f"other.{number}": _topic(f"other.{number}", f"id{number}", [1]) for number in range(10)}
+    planner = Planner(PlanSettings.of_mirror(_config(tmp_path)), cluster, clock=lambda: now[0])  # type: ignore[arg-type]
+    planner.log_ends(_deadline())
+    orders, now[0] = cluster.topics.pop("orders"), 30.0
+    assert planner.log_ends(_deadline()).ends == {}
+    cluster.topics["orders"] = orders
+    assert planner.log_ends(_deadline()).ends == {A: 100, B: 50}
 
 
 def test_later_partitions_begin_at_their_log_start(tmp_path: Path) -> None:
@@ -277,3 +319,62 @@ def test_the_first_batch_of_each_partition_is_taken_from_header_arrays(tmp_path:
     assert planner.sample({A: 40, B: 5}, listing, _deadline()) == {A: 50.0, B: 50.0}
     assert asked == [(A.topic_partition, 40, 41), (B.topic_partition, 5, 6)]
     assert planner.sample({A: 100}, listing, _deadline()) == {}
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("latest", {A: 100, B: 50}),
+        ("1970-01-01T00:00:01Z", {A: 38, B: 50}),
+        ({0: 40, 1: 7}, {A: 38, B: 7}),
+        ("earliest", {A: 10, B: 0}),
+    ],
+)
+def test_a_topic_begins_where_the_first_rule_that_matches_says(tmp_path: Path, rule: Any, expected: dict[Any, int]) -> None:
+    topics = {"start": {"other": "latest", "ord.*": rule, "orders": "earliest"}}
+    planner = _planner(tmp_path, _cluster(), topics=topics)
+    planner.batches = {A: FirstBatch(base_offset=38, next_offset=48, size_bytes=500)}
+    assert planner.start_offsets({}, _deadline()) == expected
+    later = {SourcePartition("orders.known", "idK", 0): SimpleNamespace(offset=3)}
+    assert planner.start_offsets(later, _deadline()) == expected
+    assert planner.start_offsets(later, _deadline(), is_start=False) == {A: 10, B: 0}
+
+
+def test_what_the_map_knows_wins_over_the_rules_and_its_new_partitions_begin_at_their_log_start(tmp_path: Path) -> None:
+    planner = _planner(tmp_path, _cluster(), topics={"start": {"orders": "latest"}})
+    assert planner.start_offsets({B: SimpleNamespace(offset=3)}, _deadline()) == {A: 10}
+
+
+def test_explicit_starts_that_the_source_does_not_have_are_refused_together(tmp_path: Path) -> None:
+    planner = _planner(tmp_path, _cluster(), topics={"start": {"orders": {0: 9, 7: 1}}})
+    with pytest.raises(ConfigError) as caught:
+        planner.start_offsets({}, _deadline())
+    assert caught.value.problems == (
+        "topics.start: orders: offset 9 of orders-0: the source has 10 to 100",
+        "topics.start: orders: partition orders-1 has no offset there: add it",
+        "topics.start: orders: orders has no partition 7, or it has no leader",
+    )
+
+
+def test_nothing_is_planned_of_a_paused_topic(tmp_path: Path) -> None:
+    settings = PlanSettings.of_mirror(_config(tmp_path), paused_path=tmp_path / "paused.json")
+    planner = MicroBatchPlanner(settings, _planner(tmp_path, _cluster()), parallelism=2, clock=lambda: 0.0)
+    notes.write_paused(settings.paused_path, {"orders"})
+    assert planner.latest({A: 20, B: 0}) == {A: 20, B: 0}
+    notes.write_paused(settings.paused_path, {"orders.other"})
+    assert planner.latest({A: 20, B: 0}) == {A: 100, B: 50}
+
+
+def test_with_available_now_a_limited_mirror_waits_instead_of_ending(tmp_path: Path) -> None:
+    settings, now = PlanSettings.of_mirror(_config(tmp_path, write={"bytes_per_second": 10_240})), [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    planner = MicroBatchPlanner(settings, _planner(tmp_path, _cluster()), parallelism=2, clock=lambda: now[0], sleep=sleep)
+    start: Mapping[SourcePartition, int] = {A: 10, B: 50}
+    assert planner.latest(start) == {A: 20, B: 50}
+    assert planner.latest({A: 20, B: 50}) == {A: 20, B: 50}
+    planner.prepare_available_now()
+    assert planner.latest({A: 20, B: 50}) == {A: 30, B: 50}
+    assert now[0] >= 1.0

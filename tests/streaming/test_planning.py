@@ -161,10 +161,10 @@ def test_what_was_read_is_measured_by_offset_and_second() -> None:
         Segment(source=A, source_start=10, source_end=20, kind=SegmentKind.GAP, target=target),
         Segment(source=B, source_start=0, source_end=0, kind=SegmentKind.GAP, target=target),
     ]
-    measured = planning.measure(segments, 2.0)
+    measured = planning.measure(segments, 2.0, {"": 7})
     assert measured.bytes_per_offset == {A: 4 * MIB / 20}
     assert measured.bytes_per_s == 2 * MIB
-    assert planning.measure(segments[1:], 2.0).bytes_per_s is None
+    assert planning.measure(segments[1:], 2.0, {}).bytes_per_s is None
 
 
 @given(_OFFSETS, _OFFSETS)

@@ -13,7 +13,7 @@ from rich.console import Console
 from shallow_mirror.checkpoints.group_positions import GroupSyncPass
 from shallow_mirror.streaming import status_view
 from shallow_mirror.streaming.open_transactions import OpenTransaction
-from shallow_mirror.streaming.status import MicroBatchStatus, PartitionStatus, RunStatus, StatusReport
+from shallow_mirror.streaming.status import MicroBatchStatus, PartitionStatus, PausedTopic, RunStatus, StatusReport
 from shallow_mirror.types import SourcePartition
 
 LONG_TOPIC = "orders." + "x" * 200
@@ -148,6 +148,19 @@ def test_watching_on_a_terminal_draws_in_place_until_ctrl_c() -> None:
     assert pauses == [7.0, 7.0, 7.0]
     assert "\x1b[1A" in text
     assert text.endswith("\x1b[?25h")
+
+
+def test_paused_and_gone_topics_and_settings_that_are_not_followed_have_a_line_each() -> None:
+    text = shown(
+        report(
+            paused_topics=(PausedTopic(topic="orders", since_ms=1_000),),
+            gone_topics=("bills",),
+            topic_problems=("target topic logs: retention.ms=5 could not be set",),
+        )
+    )
+    assert "paused since 1970-01-01T00:00:01+00:00: orders" in text
+    assert "gone from the source, what was copied of it stays on the target: bills" in text
+    assert "target topic logs: retention.ms=5 could not be set" in text
 
 
 def test_the_last_look_at_the_groups_is_a_line() -> None:

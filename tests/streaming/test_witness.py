@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import urllib.request
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
 from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch, DataLoss, Fenced, MirrorError, RecoverNeeded, Retriable
+from shallow_mirror.local_kafka.node import free_ports
 from shallow_mirror.log_format import JsonFormatter
 from shallow_mirror.sinks.lingering import LingeringStep
 from shallow_mirror.sinks.micro_batch import MicroBatchReport
@@ -49,7 +51,7 @@ def witness_of(settings: MirrorConfig) -> tuple[Witness, DeltalakeStore, Any]:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({}, "micro-batch 4: 50 records, 10 batches (8 raw, 2 rebuilt), 0.0 MB in 0.02 s, dropped 3 aborted; lag ? offsets"),
+        ({}, "micro-batch 4: 50 records, 10 batches (8 raw, 2 rebuilt), 0.9 kB in 0.02 s, dropped 3 aborted; lag ? offsets"),
         (
             {"dropped_batch_counts": {}, "lag_offsets": 1_234, "record_count": 4_567, "size_bytes": 3_400_000},
             "micro-batch 4: 4,567 records, 10 batches (8 raw, 2 rebuilt), 3.4 MB in 0.02 s; lag 1,234 offsets",
@@ -82,7 +84,7 @@ def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
     ]
     assert (
         line["message"]
-        == "micro-batch 1: 5 records, 1 batches (1 raw, 0 rebuilt), 0.0 MB in 0.45 s, dropped 1 expired, 1 quarantined; lag ? offsets"
+        == "micro-batch 1: 5 records, 1 batches (1 raw, 0 rebuilt), 0.0 kB in 0.45 s, dropped 1 expired, 1 quarantined; lag ? offsets"
     )
     assert (line["micro_batch"]["record_count"], line["micro_batch"]["duration_ms"]) == (5, STEPS)
     (row,) = store.read("micro_batches", ())
@@ -141,6 +143,26 @@ def test_a_wait_is_told_once_whoever_waits(
     ]
     assert [one.occurrences for one in read_problems(store, 1)] == [1, 1]
     assert caplog.text.count("nothing new is planned") == 1
+
+
+def test_the_metrics_say_that_it_waits_until_the_planner_plans_again(tmp_path: Path) -> None:
+    port = free_ports(1)[0]
+    settings = config(tmp_path, metrics={"port": port})
+
+    def told(name: str) -> float:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        (line,) = [one for one in lines if one.startswith(f"shallow_mirror_{name}")]
+        return float(line.rpartition(" ")[2])
+
+    witness = Witness(settings, RunIdentity.of_this_process())
+    with witness.telling():
+        witness.failed("query", Retriable("WORKER_LOST", "gone"), 1, 1.0)
+        assert (told("waiting"), told('restarts_total{error_name="WORKER_LOST"')) == (1, 1)
+        note = notes.PlannerNote(at_ms=2 * 10**12, waiting_for=None, since_ms=None)
+        notes.write_note(notes.note_path(settings.checkpoint), note)
+        witness.looks_at(None)
+        assert told("waiting") == 0
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,8 @@ def client_config(client: ClientConfig | Mapping[str, object]) -> ClientConfig:
         return client
     problems = [f"client.{name}: {_ARGUMENTS[name]}" for name in client if name in _ARGUMENTS]
     try:
-        config = ClientConfig.from_properties({name: value for name, value in client.items() if name not in _ARGUMENTS})
+        own = {name: value for name, value in client.items() if name not in _ARGUMENTS}
+        config = ClientConfig.from_properties(own, allows_literal_secrets=True)
     except ConfigError as error:
         raise ConfigError([*problems, *error.problems]) from error
     raise_problems(problems)

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import difflib
-import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
-from shallow_mirror.errors import ConfigError
-
-_BOOTSTRAP = "bootstrap.servers"
-_DEFAULTS: Mapping[str, str] = {
-    _BOOTSTRAP: "",
-    "client.id": "shallow-mirror",
-    "security.protocol": "plaintext",
-    "request.timeout.ms": "30000",  # how long one request may take before the connection is given up
-    "socket.connection.setup.timeout.ms": "10000",
-    "metadata.max.age.ms": "300000",  # as Java's metadata.max.age.ms
-    "receive.message.max.bytes": "100000000",  # the largest answer accepted; socket.request.max.bytes of brokers is 104857600
-}
-_ALIASES = {"socket.timeout.ms": "request.timeout.ms", "metadata.broker.list": _BOOTSTRAP}
-_NUMBERS = {name: (1, 2_000_000_000) for name in _DEFAULTS if name.endswith(("ms", "bytes"))}
-_RECORD_LEVEL = re.compile(
-    r"(key|value)\.(de)?serializer|compression\.|linger\.ms|batch\.(size|num\.messages)|queue\.buffering\.|partitioner|acks$|enable\.idempotence|transactional\.id|group\.id|isolation\.level|auto\.offset\.reset"
+from shallow_mirror.broker import references
+from shallow_mirror.broker.client_properties import (
+    BOOTSTRAP,
+    DEFAULTS,
+    KNOWN,
+    NUMBERS,
+    OAUTH,
+    PROTOCOL,
+    SASL,
+    SECRET,
+    TLS,
+    canonical_name,
+    name_problem,
+    security_problems,
 )
-_SECURITY = re.compile(r"(sasl|ssl|enable\.ssl|enable\.sasl)\.")
-_REFERENCE = re.compile(r"\$\{(env|file):([^}]*)\}")
-_PROTOCOLS = {"plaintext", "ssl", "sasl_plaintext", "sasl_ssl"}
+from shallow_mirror.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,101 +31,128 @@ class ClientConfig:
     _properties: tuple[tuple[str, str], ...] = field(repr=False)
 
     @classmethod
-    def from_properties(cls, properties: Mapping[str, object], where: str = "client") -> ClientConfig:
-        """Raises ConfigError with every problem."""
-        problems: list[str] = []
-        given = {_ALIASES.get(name, name): _text(value) for name, value in properties.items()}
-        for name in given:
-            problems += _name_problems(name, where)
-        if _BOOTSTRAP not in given:
-            problems.append(f"{where}.{_BOOTSTRAP}: is missing")
-        protocol = given.get("security.protocol", "plaintext").lower()
-        if protocol in _PROTOCOLS - {"plaintext"}:
-            problems.append(f"{where}.security.protocol: {protocol} is not built yet; only plaintext listeners can be used")
-        elif protocol not in _PROTOCOLS:
-            problems.append(f"{where}.security.protocol: {protocol!r} is not one of {', '.join(sorted(_PROTOCOLS))}")
-        config = cls(tuple(sorted({**_DEFAULTS, **{name: value for name, value in given.items() if name in _DEFAULTS}}.items())))
-        problems += config._value_problems(where, given)
+    def from_properties(
+        cls, properties: Mapping[str, object], where: str = "client", *, allows_literal_secrets: bool = False
+    ) -> ClientConfig:
+        """Raises ConfigError with every problem. Where a config would travel through Spark, secrets must be references."""
+        given = {canonical_name(name): _text(value) for name, value in properties.items()}
+        problems: list[str] = [f"{name}: {problem}" for name in given if (problem := name_problem(name)) is not None]
+        if BOOTSTRAP not in given:
+            problems.append(f"{BOOTSTRAP}: is missing")
+        known = {name: value for name, value in given.items() if name in KNOWN}
+        if not allows_literal_secrets:
+            problems += [
+                f"{name}: must not be written out here: give a reference, ${{env:NAME}}, ${{file:PATH}} or ${{secret:scope/key}}"
+                for name in known
+                if name in SECRET and not references.is_only_references(known[name])
+            ]
+        problems += security_problems(known)
+        config = cls(tuple(sorted({**DEFAULTS, **known}.items())))
+        problems += config._value_problems(known)
         if problems:
-            raise ConfigError(problems)
+            raise ConfigError([f"{where}.{problem}" for problem in problems])
         return config
 
-    def _value_problems(self, where: str, given: Mapping[str, str]) -> list[str]:
-        problems = []
-        for name in given:
-            if name not in _DEFAULTS:
-                continue
+    def _value_problems(self, given: Mapping[str, str]) -> list[str]:
+        problems: list[str] = []
+        for name, written in given.items():
             try:
-                value = self._resolved(name)
+                value = self.value(name)
             except ConfigError as error:
-                problems += [f"{where}.{problem}" for problem in error.problems]
+                problems += error.problems
                 continue
-            if name in _NUMBERS and not (value.isdigit() and _NUMBERS[name][0] <= int(value) <= _NUMBERS[name][1]):
-                problems.append(f"{where}.{name}: {value!r} is not a whole number of at least {_NUMBERS[name][0]}")
-            if name == _BOOTSTRAP:
-                problems += [f"{where}.{problem}" for problem in _bootstrap_problems(value)]
+            if name in NUMBERS and not (value.isdigit() and NUMBERS[name][0] <= int(value) <= NUMBERS[name][1]):
+                problems.append(f"{name}: {written!r} is not a whole number of at least {NUMBERS[name][0]}")
+            if name == BOOTSTRAP:
+                problems += _bootstrap_problems(value)
+            if name in SECRET and not value:
+                problems.append(f"{name}: {written} is empty" if references.is_only_references(written) else f"{name}: is empty")
         return problems
 
-    def _resolved(self, name: str) -> str:
-        return _REFERENCE.sub(lambda match: _resolve(name, match[1], match[2]), dict(self._properties)[name])
+    def value(self, name: str) -> str:
+        """Resolved now; empty where it is not given. Raises ConfigError."""
+        try:
+            return references.resolve(dict(self._properties).get(name, ""))
+        except ConfigError as error:
+            raise ConfigError([f"{name}: {problem}" for problem in error.problems]) from None
+
+    def written(self, name: str) -> str | None:
+        """References unresolved; None where it is not given."""
+        return dict(self._properties).get(name)
+
+    @property
+    def references(self) -> frozenset[str]:
+        """Every `${...}` of every property, as written."""
+        return frozenset(one for _, value in self._properties for one in references.references_in(value))
 
     def __repr__(self) -> str:
-        return f"ClientConfig({_BOOTSTRAP}={dict(self._properties)[_BOOTSTRAP]!r})"
+        return f"ClientConfig({BOOTSTRAP}={dict(self._properties)[BOOTSTRAP]!r})"
 
     @property
     def bootstrap(self) -> tuple[tuple[str, int], ...]:
         """(host, port) of every bootstrap broker."""
-        return tuple(_host_and_port(one) for one in self._resolved(_BOOTSTRAP).split(","))
+        return tuple(_host_and_port(one) for one in self.value(BOOTSTRAP).split(","))
 
     @property
     def client_id(self) -> str:
-        return self._resolved("client.id")
+        return self.value("client.id")
 
     @property
     def request_timeout_ms(self) -> int:
-        return int(self._resolved("request.timeout.ms"))
+        return int(self.value("request.timeout.ms"))
 
     @property
     def connection_setup_timeout_ms(self) -> int:
-        return int(self._resolved("socket.connection.setup.timeout.ms"))
+        return int(self.value("socket.connection.setup.timeout.ms"))
 
     @property
     def metadata_max_age_ms(self) -> int:
-        return int(self._resolved("metadata.max.age.ms"))
+        return int(self.value("metadata.max.age.ms"))
 
     @property
     def max_frame_bytes(self) -> int:
-        return int(self._resolved("receive.message.max.bytes"))
+        return int(self.value("receive.message.max.bytes"))
 
-    def as_confluent(self) -> dict[str, str]:
-        """For confluent_kafka's AdminClient."""
-        return {_BOOTSTRAP: self._resolved(_BOOTSTRAP), "client.id": self.client_id}
+    @property
+    def protocol(self) -> str:
+        """plaintext, ssl, sasl_plaintext or sasl_ssl."""
+        return self.value(PROTOCOL).lower()
+
+    @property
+    def uses_tls(self) -> bool:
+        return self.protocol.endswith("ssl")
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self.protocol.startswith("sasl")
+
+    @property
+    def sasl_mechanism(self) -> str:
+        """Empty without SASL."""
+        return self.value("sasl.mechanism").upper()
+
+    def as_confluent(self) -> dict[str, Any]:
+        """For confluent_kafka's clients: resolved now, so it holds secrets. Tokens come from the same source as ours."""
+        names = {BOOTSTRAP, "client.id", PROTOCOL, *TLS, *SASL} - set(OAUTH)
+        settings: dict[str, Any] = {
+            name: pem_text(self.value(name)) if name.endswith(".pem") else self.value(name)
+            for name, _ in self._properties
+            if name in names
+        }
+        if self.sasl_mechanism == "OAUTHBEARER":
+            from shallow_mirror.broker.oauth import confluent_callback
+
+            settings["oauth_cb"] = confluent_callback(self)
+        return settings
+
+
+def pem_text(value: str) -> str:
+    """Line breaks may be written as `\\n`, where a variable or a secret cannot hold them."""
+    return value.replace("\\n", "\n")
 
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _name_problems(name: str, where: str) -> list[str]:
-    if name in _DEFAULTS:
-        return []
-    if _RECORD_LEVEL.match(name):
-        return [f"{where}.{name}: is a setting of clients that make records; batches are copied as they are. Remove it"]
-    if _SECURITY.match(name):
-        return [f"{where}.{name}: TLS and SASL are not built yet; only plaintext listeners can be used"]
-    near = difflib.get_close_matches(name, [*_DEFAULTS, *_ALIASES], n=1)
-    return [f"{where}.{name}: unknown property; " + (f"did you mean {near[0]}?" if near else f"known are {', '.join(_DEFAULTS)}")]
-
-
-def _resolve(name: str, kind: str, key: str) -> str:
-    if kind == "env":
-        if key not in os.environ:
-            raise ConfigError(f"{name}: environment variable {key} is not set")
-        return os.environ[key]
-    try:
-        return Path(key).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise ConfigError(f"{name}: cannot read {key}: {error.strerror}") from error
 
 
 def _bootstrap_problems(servers: str) -> list[str]:
@@ -141,7 +161,7 @@ def _bootstrap_problems(servers: str) -> list[str]:
         try:
             _host_and_port(one)
         except ValueError:
-            problems.append(f"{_BOOTSTRAP}: {one.strip()!r} is not host:port")
+            problems.append(f"{BOOTSTRAP}: {one.strip()!r} is not host:port")
     return problems
 
 

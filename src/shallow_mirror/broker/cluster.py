@@ -7,7 +7,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from shallow_mirror.broker.client_config import ClientConfig
@@ -23,8 +23,8 @@ from shallow_mirror.broker.cluster_metadata import (
 from shallow_mirror.broker.connection import Connection
 from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name, refusal
 from shallow_mirror.broker.latest_offsets import LatestQuestion
-from shallow_mirror.broker.messages import LastAnswer, call, check_versions, request_class
-from shallow_mirror.broker.transport import Transport
+from shallow_mirror.broker.messages import LastAnswer, call, request_class
+from shallow_mirror.broker.opening import ConnectionOpener
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, Retriable
 from shallow_mirror.types import EpochEnd, IsolationLevel, TopicPartition
@@ -41,6 +41,15 @@ _EARLIEST_LOCAL = -4
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class _Listing:
+    """Metadata of all topics, or of those of one tuple, as it was answered last."""
+
+    topics: tuple[str, ...] | None
+    metadata: ClusterMetadata = field(default_factory=lambda: ClusterMetadata("", {}, {}))
+    last: LastAnswer = field(default_factory=LastAnswer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +85,14 @@ class Cluster:
         self._forget_everything()
 
     def _forget_everything(self) -> None:
+        self._opener = ConnectionOpener(self.config, clock=self._clock)
         self._connections: dict[tuple[object, str], Connection] = {}
         self._brokers: dict[int, tuple[str, int]] = {}
         self._unreachable_at: dict[tuple[str, int], float] = {}
         self._coordinators: dict[tuple[CoordinatorKind, str], int] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._topics_at = 0.0
-        self._listing, self._last_listing = ClusterMetadata("", {}, {}), LastAnswer()
+        self._all, self._named = _Listing(None), _Listing(())
         self._latest: _Latest | None = None
 
     def _own_process(self) -> None:
@@ -109,13 +119,7 @@ class Cluster:
         known = self._connections.get((key, purpose))
         if known is not None and not known.is_closed:
             return known
-        setup = deadline.sooner(self.config.connection_setup_timeout_ms)
-        connection = Connection(Transport(*address, setup), self.config.client_id, self.config.max_frame_bytes)
-        try:
-            check_versions(connection, setup)
-        except BaseException:
-            connection.close()
-            raise
+        connection = self._opener.open(address, deadline.sooner(self.config.connection_setup_timeout_ms))
         self._connections[key, purpose] = connection
         return connection
 
@@ -173,7 +177,8 @@ class Cluster:
     def metadata(self, topics: Sequence[str] | None, deadline: Deadline) -> ClusterMetadata:
         """None: all topics. Never creates a topic. A topic that does not exist comes with its error code.
 
-        All topics are the same object again as long as nothing of them has changed.
+        All topics, and those of the same object `topics` if it is a tuple, are the same object again as long as nothing of
+        them has changed.
         """
         self._own_process()
         return self.retrying("asking for metadata", lambda one: self._refresh(topics, one), deadline)
@@ -199,7 +204,7 @@ class Cluster:
             refreshed = self._refresh(sorted(wanted | self._topics.keys()), deadline)
             for name in sorted(wanted & refreshed.topics.keys()):
                 if error_class(refreshed.topics[name].error_code) is ErrorClass.DEFINITE:
-                    self._raise_for(refreshed.topics[name].error_code, f"describing topic {name}")
+                    self._raise_for(refreshed.topics[name].error_code, f"describing topic {name}", "Metadata", topic=name)
         found = {}
         for place in places:
             topic = self._topics.get(place.topic)
@@ -212,37 +217,46 @@ class Cluster:
 
     def _refresh(self, topics: Sequence[str] | None, deadline: Deadline) -> ClusterMetadata:
         deadline = deadline.sooner(self.config.request_timeout_ms)
-        entry, last = request_class("Metadata").MetadataRequestTopic, self._last_listing if topics is None else None
-        known = None if last is None else last.answer
+        entry, listing = request_class("Metadata").MetadataRequestTopic, self._listing_of(topics)
+        known = None if listing is None else listing.last.answer
         answer = call(
             self.any_broker(deadline),
             "Metadata",
             deadline,
-            last=last,
+            last=None if listing is None else listing.last,
             topics=None if topics is None else [entry(topic_id=uuid.UUID(int=0), name=name) for name in topics],
             allow_auto_topic_creation=False,
             include_cluster_authorized_operations=False,
             include_topic_authorized_operations=False,
         )
         self._brokers = {one.node_id: (one.host, one.port) for one in answer.brokers}
-        if known is None or answer is not known:
+        if listing is None or known is None or answer is not known:
             found = {one.name: parse_topic_metadata(one) for one in answer.topics}
             listed = ClusterMetadata(answer.cluster_id or "", dict(self._brokers), found)
             self._latest = None
         else:
-            listed = self._listing
-        if topics is None:
-            self._listing = listed
+            listed = listing.metadata
+        if listing is not None:
+            listing.metadata = listed
         self._topics.update({name: topic for name, topic in listed.topics.items() if topic.error_code == 0})
         self._topics_at = self._clock()
         return listed
+
+    def _listing_of(self, topics: Sequence[str] | None) -> _Listing | None:
+        if topics is None:
+            return self._all
+        if not isinstance(topics, tuple):
+            return None
+        if self._named.topics is not topics:
+            self._named = _Listing(topics)
+        return self._named
 
     def coordinator(self, kind: CoordinatorKind, key: str, deadline: Deadline) -> Connection:
         """Connection to the coordinator of a group or transactional id; asking also creates its internal topic."""
         self._own_process()
         if (kind, key) not in self._coordinators:
             answer = call(self.any_broker(deadline), "FindCoordinator", deadline, key=key, key_type=kind.value)
-            self._raise_for(answer.error_code, f"finding the coordinator of {key}")
+            self._raise_for(answer.error_code, f"finding the coordinator of {key}", "FindCoordinator", key=key)
             self._brokers[answer.node_id] = (answer.host, answer.port)
             self._coordinators[kind, key] = answer.node_id
         try:
@@ -334,7 +348,7 @@ class Cluster:
             for answered in answer.topics:
                 for one in answered.partitions:
                     place = TopicPartition(answered.name, one.partition_index)
-                    self._raise_for(one.error_code, f"listing the offset of {place}")
+                    self._raise_for(one.error_code, f"listing the offset of {place}", "ListOffsets", topic=place.topic)
                     found[place] = ListedOffset(one.offset, one.timestamp, one.leader_epoch)
         return _all_of(timestamps, found, api)
 
@@ -364,7 +378,8 @@ class Cluster:
             for answered in answer.topics:
                 for one in answered.partitions:
                     place = TopicPartition(answered.topic, one.partition)
-                    self._raise_for(one.error_code, f"asking for the leader epochs of {place}")
+                    what = f"asking for the leader epochs of {place}"
+                    self._raise_for(one.error_code, what, "OffsetForLeaderEpoch", topic=place.topic)
                     found[place] = EpochEnd(one.leader_epoch, one.end_offset)
         return _all_of(leader_epochs, found, "OffsetForLeaderEpoch")
 
@@ -390,7 +405,8 @@ class Cluster:
             for answered in answer.topics:
                 for one in answered.partitions:
                     place = TopicPartition(answered.name, one.partition_index)
-                    self._raise_for(one.error_code, f"describing the producers of {place}")
+                    what = f"describing the producers of {place}"
+                    self._raise_for(one.error_code, what, "DescribeProducers", topic=place.topic)
                     found[place] = tuple(
                         ProducerState(
                             state.producer_id, state.producer_epoch, state.current_txn_start_offset, state.last_timestamp
@@ -399,12 +415,14 @@ class Cluster:
                     )
         return _all_of(places, found, "DescribeProducers")
 
-    def topic_configs(self, names: Sequence[str], deadline: Deadline) -> dict[str, dict[str, str]]:
-        """Settings by topic; a setting without a value is left out."""
+    def topic_configs(
+        self, names: Sequence[str], deadline: Deadline, *, keys: Sequence[str] | None = None
+    ) -> dict[str, dict[str, str]]:
+        """Settings by topic, all or those of `keys`; a setting without a value is left out."""
         self._own_process()
         return self.retrying(
             "reading topic settings",
-            lambda one: self._configs(self.any_broker(one), _TOPIC_RESOURCE, names, "topic", one),
+            lambda one: self._configs(self.any_broker(one), _TOPIC_RESOURCE, names, "topic", one, keys),
             deadline,
         )
 
@@ -420,19 +438,29 @@ class Cluster:
         return found[name]
 
     def _configs(
-        self, connection: Connection, resource_type: int, names: Sequence[str], kind: str, deadline: Deadline
+        self,
+        connection: Connection,
+        resource_type: int,
+        names: Sequence[str],
+        kind: str,
+        deadline: Deadline,
+        keys: Sequence[str] | None = None,
     ) -> dict[str, dict[str, str]]:
         resource = request_class("DescribeConfigs").DescribeConfigsResource
         answer = call(
             connection,
             "DescribeConfigs",
             deadline,
-            resources=[resource(resource_type=resource_type, resource_name=name, configuration_keys=None) for name in names],
+            resources=[
+                resource(resource_type=resource_type, resource_name=name, configuration_keys=None if keys is None else list(keys))
+                for name in names
+            ],
             include_synonyms=False,
             include_documentation=False,
         )
         for one in answer.results:
-            self._raise_for(one.error_code, f"reading the settings of {kind} {one.resource_name}")
+            what = f"reading the settings of {kind} {one.resource_name}"
+            self._raise_for(one.error_code, what, "DescribeConfigs", topic=one.resource_name)
         found = {
             one.resource_name: {setting.name: setting.value for setting in one.configs if setting.value is not None}
             for one in answer.results
@@ -445,12 +473,12 @@ class Cluster:
             grouped.setdefault(partition.leader, {}).setdefault(place.topic, []).append(place.partition)
         return grouped
 
-    def _raise_for(self, code: int, what: str) -> None:
+    def _raise_for(self, code: int, what: str, api: str, *, topic: str = "", key: str = "") -> None:
         """Retriable for what may pass, ConfigError for what a person must change; nothing for 0."""
         if code == 0:
             return
         if error_class(code) is ErrorClass.DEFINITE:
-            raise ConfigError(f"{what}: the broker answered {refusal(code)}")
+            raise ConfigError(f"{what}: the broker answered {refusal(code, api, topic=topic, key=key)}")
         raise Retriable(error_name(code), what)
 
 

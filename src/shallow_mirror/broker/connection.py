@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from shallow_mirror.broker.transport import Part, Transport
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import Retriable
+from shallow_mirror.errors import MirrorError, Retriable
 
 _LENGTH_BYTES = 4
 _MIN_FRAME_BYTES = 4
@@ -52,6 +52,8 @@ class Connection:
         self.is_closed = False
         self.missing_apis: frozenset[str] = frozenset()
         self.fetches_by_topic_id = False
+        self._explained_until = 0
+        self._explain: Callable[[Retriable], MirrorError | None] = lambda _: None
 
     @property
     def outstanding(self) -> int:
@@ -88,9 +90,20 @@ class Connection:
                     "PROTOCOL", f"{self.transport.peer} answered request {correlation_id}, which was not the next one"
                 )
             return frame
+        except Retriable as error:
+            is_explained = bool(self._outstanding) and self._outstanding[0] <= self._explained_until
+            self.close()
+            explained = self._explain(error) if is_explained else None
+            if explained is not None:
+                raise explained from error
+            raise
         except BaseException:
             self.close()
             raise
+
+    def explain_next(self, explain: Callable[[Retriable], MirrorError | None]) -> None:
+        """Where the next request gets no answer, `explain` may say what that means."""
+        self._explained_until, self._explain = self._next_correlation_id + 1, explain
 
     def _received_ahead(self, size: int, deadline: Deadline) -> memoryview:
         """The next `size` bytes, a few; what came along with them is kept for the next call."""

@@ -12,6 +12,8 @@ class ErrorClass(enum.Enum):
     UNKNOWN = "the effect may have happened"
 
 
+UNKNOWN_TOPIC_OR_PARTITION = 3
+
 _R, _F, _D, _U = ErrorClass.RETRIABLE, ErrorClass.FENCED, ErrorClass.DEFINITE, ErrorClass.UNKNOWN
 
 _TABLE: dict[int, tuple[str, ErrorClass]] = {
@@ -40,6 +42,8 @@ _TABLE: dict[int, tuple[str, ErrorClass]] = {
     30: ("GROUP_AUTHORIZATION_FAILED", _D),
     31: ("CLUSTER_AUTHORIZATION_FAILED", _D),
     32: ("INVALID_TIMESTAMP", _D),
+    33: ("UNSUPPORTED_SASL_MECHANISM", _D),
+    34: ("ILLEGAL_SASL_STATE", _D),
     35: ("UNSUPPORTED_VERSION", _D),
     42: ("INVALID_REQUEST", _D),
     43: ("UNSUPPORTED_FOR_MESSAGE_FORMAT", _D),
@@ -52,6 +56,7 @@ _TABLE: dict[int, tuple[str, ErrorClass]] = {
     53: ("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", _D),
     55: ("OPERATION_NOT_ATTEMPTED", _R),
     56: ("KAFKA_STORAGE_ERROR", _R),
+    58: ("SASL_AUTHENTICATION_FAILED", _D),
     59: ("UNKNOWN_PRODUCER_ID", _F),
     72: ("LISTENER_NOT_FOUND", _R),
     74: ("FENCED_LEADER_EPOCH", _R),
@@ -73,24 +78,44 @@ def error_name(code: int) -> str:
     return _TABLE[code][0] if code in _TABLE else f"error {code}"
 
 
-_ACLS = {
-    29: "grant Read and Describe on the source's topics; Describe, DescribeConfigs and Write (Create and Alter, where the mirror "
-    "makes them) on the target's",
-    30: "grant Describe and Read on the target's groups whose names begin with the mirror's id and a dash",
-    31: "grant Describe on the cluster; Create and IdempotentWrite as well on the target",
-    53: "grant Describe and Write on the target's transactional ids that begin with the mirror's id and a dash",
+_RESOURCES = {29: "topic", 30: "group", 31: "the cluster", 53: "transactional id"}
+"""What the authorization of each code is about."""
+
+_RIGHTS: dict[str, dict[int, str]] = {
+    "Metadata": {29: "Describe"},
+    "ListOffsets": {29: "Describe"},
+    "OffsetForLeaderEpoch": {29: "Describe"},
+    "Fetch": {29: "Read"},
+    "DescribeProducers": {29: "Read"},
+    "DescribeConfigs": {29: "DescribeConfigs", 31: "DescribeConfigs"},
+    "FindCoordinator": {30: "Describe", 53: "Describe"},
+    "InitProducerId": {31: "IdempotentWrite", 53: "Write"},
+    "AddPartitionsToTxn": {29: "Write", 53: "Write"},
+    "AddOffsetsToTxn": {30: "Read", 53: "Write"},
+    "TxnOffsetCommit": {29: "Read", 30: "Read", 53: "Write"},
+    "Produce": {29: "Write", 31: "IdempotentWrite", 53: "Write"},
+    "EndTxn": {53: "Write"},
+    "OffsetFetch": {29: "Describe", 30: "Describe"},
+    "DescribeTransactions": {29: "Describe", 53: "Describe"},
+    "CreateTopics": {29: "Create", 31: "Create"},
+    "CreatePartitions": {29: "Alter"},
+    "IncrementalAlterConfigs": {29: "AlterConfigs"},
 }
-"""What the operator has to allow. The resources are prefixed: a mirror's transactional ids and groups are `<mirror>-<slot>`."""
+"""The operation that an authorizer wants for each API and code: all that docs/security.md lists."""
 
 
 def is_forbidden(code: int) -> bool:
     """True where an ACL is missing."""
-    return code in _ACLS
+    return code in _RESOURCES
 
 
-def refusal(code: int) -> str:
-    """A definite answer in words: its name, and what to do where that can be said."""
-    return f"{error_name(code)}: {_ACLS[code]}" if is_forbidden(code) else error_name(code)
+def refusal(code: int, api: str, *, topic: str = "", key: str = "") -> str:
+    """A definite answer in words: its name and, where an ACL is missing, which. `key`: the transactional id or group."""
+    if not is_forbidden(code):
+        return error_name(code)
+    name = topic if code == 29 else key
+    right = _RIGHTS.get(api, {}).get(code, f"what {api} needs")
+    return f"{error_name(code)}: grant {right} on {' '.join(filter(None, (_RESOURCES[code], name)))}"
 
 
 def error_class(code: int) -> ErrorClass:

@@ -106,7 +106,7 @@ def partition_error(
     if code in _UNREADABLE_AT_THE_BROKER:
         return CorruptBatch(place, position, 0, f"the source broker answered {error_name(code)} to Fetch")
     if code and error_class(code) is ErrorClass.DEFINITE:
-        return ConfigError(f"Fetch of {place}: the source broker answered {refusal(code)}")
+        return ConfigError(f"Fetch of {place}: the source broker answered {refusal(code, 'Fetch', topic=place.topic)}")
     if code:
         return Retriable(error_name(code), f"Fetch of {place}")
     if fetched.diverging is not None:

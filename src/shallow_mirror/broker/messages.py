@@ -51,6 +51,12 @@ from kafka.protocol.producer import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
+from kafka.protocol.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 
 from shallow_mirror.broker.connection import Connection
 from shallow_mirror.deadline import Deadline
@@ -73,6 +79,8 @@ _USED: dict[str, tuple[Any, Any, int]] = {
     "DescribeConfigs": (DescribeConfigsRequest, DescribeConfigsResponse, 4),
     "DescribeProducers": (DescribeProducersRequest, DescribeProducersResponse, 0),
     "DescribeTransactions": (DescribeTransactionsRequest, DescribeTransactionsResponse, 0),
+    "SaslHandshake": (SaslHandshakeRequest, SaslHandshakeResponse, 1),
+    "SaslAuthenticate": (SaslAuthenticateRequest, SaslAuthenticateResponse, 2),
     "ListGroups": (ListGroupsRequest, ListGroupsResponse, 4),
     "DescribeGroups": (DescribeGroupsRequest, DescribeGroupsResponse, 5),
     "OffsetCommit": (OffsetCommitRequest, OffsetCommitResponse, 8),
@@ -87,6 +95,8 @@ _SINCE = {
 }
 """May be missing: no decision of the mirror depends on the answer."""
 _ALWAYS_HEADER_0 = "ApiVersions"
+_OFFERED_BY_ALL = {"SaslHandshake", "SaslAuthenticate"}
+"""Their versions are those of Kafka 2.5; listeners without SASL may leave them out."""
 
 
 @dataclass(slots=True)
@@ -154,7 +164,7 @@ def check_versions(connection: Connection, deadline: Deadline) -> None:
             f"broker {connection.transport.peer} is too old: it does not answer ApiVersions v3 (Kafka 2.8 or later is needed)"
         )
     offered = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
-    wanted = [(request.API_KEY, api, version) for api, (request, _, version) in _USED.items()]
+    wanted = [(request.API_KEY, api, version) for api, (request, _, version) in _USED.items() if api not in _OFFERED_BY_ALL]
     problems, missing = [], set()
     for key, api, version in [*wanted, *_HOT_PATH]:
         problem = _version_problem(api, version, offered.get(key))

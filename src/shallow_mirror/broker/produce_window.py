@@ -184,7 +184,7 @@ def _produce_error(place: TopicPartition, position: int, code: int, message: str
     if kind is ErrorClass.FENCED:
         return ProducerEpochFenced(error_name(code), f"Produce to {place}: {message}")
     if is_forbidden(code):
-        return ConfigError(f"Produce to {place}: the target answered {refusal(code)}")
+        return ConfigError(f"Produce to {place}: the target answered {refusal(code, 'Produce', topic=place.topic)}")
     if kind is ErrorClass.DEFINITE:
         return ProduceRefused(place, position, code, message)
     return Retriable(error_name(code), f"Produce to {place}: {message}")

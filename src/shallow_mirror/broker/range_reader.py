@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.connection import Connection, ReceiveBuffer
-from shallow_mirror.broker.error_codes import error_name
+from shallow_mirror.broker.error_codes import UNKNOWN_TOPIC_OR_PARTITION, error_name
 from shallow_mirror.broker.fetch_exchange import (
     MAX_BATCH_BYTES,
     is_in_remote_storage,
@@ -39,6 +39,8 @@ LEAST_SHARE_BYTES = 1 << 20
 answer, what is produced next has one batch per request."""
 
 EMPTY_ANSWERS_AT_END = 2
+TRIES_BEFORE_GONE = 8
+"""Between one and two seconds without a batch: then it is asked whether the topics are still there."""
 """Empty answers in a row, with the log known to reach beyond the range, that mean: no batch is left in it."""
 
 _FRAME_SLACK_BYTES = 65_536
@@ -184,6 +186,17 @@ class RangeReader:
         self._tries += 1
         if self._deadline.is_over():
             raise error
+        if self._tries >= TRIES_BEFORE_GONE:
+            self._require_topics(error)
+
+    def _require_topics(self, error: Retriable) -> None:
+        """Raises Retriable where a topic is not there: it was deleted, and nothing of it will ever come."""
+        names = sorted({place.topic for place in self._undone()})
+        listed = self._cluster.metadata(names, self._deadline).topics
+        gone = [name for name in names if name in listed and listed[name].error_code == UNKNOWN_TOPIC_OR_PARTITION]
+        if gone:
+            name = error_name(UNKNOWN_TOPIC_OR_PARTITION)
+            raise Retriable(name, f"the source has no topic {', '.join(gone)} any more") from error
 
     def _send(self, node_id: int, places: Sequence[TopicPartition]) -> Connection:
         connection = self._cluster.connection(node_id, "fetch", self._deadline)

@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 
 from shallow_mirror.broker.client_config import ClientConfig
+from shallow_mirror.broker.error_codes import is_forbidden, refusal
 from shallow_mirror.errors import ConfigError, Retriable
 
 _TOPIC_ALREADY_EXISTS = 36
 _INVALID_PARTITIONS = 37
+_NOT_LET_IN = {KafkaError._AUTHENTICATION, KafkaError._SSL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ def ensure_topics(client: ClientConfig, specs: Sequence[TopicSpec], *, timeout_s
         operation_timeout=timeout_s,
         request_timeout=timeout_s,
     )
-    _require_done(futures, "created", {_TOPIC_ALREADY_EXISTS}, timeout_s)
+    _require_done(futures, "CreateTopics", "created", {_TOPIC_ALREADY_EXISTS}, timeout_s)
 
 
 def add_partitions(client: ClientConfig, partitions: Mapping[str, int], *, timeout_s: float) -> None:
@@ -50,10 +52,41 @@ def add_partitions(client: ClientConfig, partitions: Mapping[str, int], *, timeo
         operation_timeout=timeout_s,
         request_timeout=timeout_s,
     )
-    _require_done(futures, "given more partitions", {_INVALID_PARTITIONS}, timeout_s)
+    _require_done(futures, "CreatePartitions", "given more partitions", {_INVALID_PARTITIONS}, timeout_s)
 
 
-def _require_done(futures: Mapping[str, Future[None]], what: str, passing: Set[int], timeout_s: float) -> None:
+def set_topic_configs(client: ClientConfig, changes: Mapping[str, Mapping[str, str]], *, timeout_s: float) -> dict[str, str]:
+    """Set these settings and leave the others alone. Returns by topic why it was not done; empty: all were."""
+    admin = AdminClient({**client.as_confluent(), "log_level": "0"})
+    resources = {
+        name: ConfigResource(
+            ConfigResource.Type.TOPIC,
+            name,
+            incremental_configs=[
+                ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in sorted(settings.items())
+            ],
+        )
+        for name, settings in changes.items()
+    }
+    futures = admin.incremental_alter_configs(list(resources.values()), request_timeout=timeout_s)
+    problems = {}
+    for name, resource in resources.items():
+        try:
+            futures[resource].result(timeout_s + 1)
+        except KafkaException as error:
+            failure = error.args[0]
+            is_right = is_forbidden(failure.code())
+            problems[name] = (
+                refusal(failure.code(), "IncrementalAlterConfigs", topic=name)
+                if is_right
+                else f"{failure.name()}: {failure.str()}"
+            )
+        except TimeoutError:  # the client itself is late
+            problems[name] = f"no answer within {timeout_s:.0f} s"
+    return problems
+
+
+def _require_done(futures: Mapping[str, Future[None]], api: str, what: str, passing: Set[int], timeout_s: float) -> None:
     problems = []
     for name, future in futures.items():
         try:
@@ -62,9 +95,12 @@ def _require_done(futures: Mapping[str, Future[None]], what: str, passing: Set[i
             failure = error.args[0]
             if failure.code() in passing:
                 continue
+            if failure.code() in _NOT_LET_IN:
+                raise ConfigError(f"target topic {name} was not {what}: {failure.str()}") from error
             if failure.retriable() or failure.code() < 0:
                 raise Retriable(failure.name(), f"target topic {name} was not {what}: {failure.str()}") from error
-            problems.append(f"target topic {name} cannot be {what}: {failure.str()}")
+            reason = refusal(failure.code(), api, topic=name) if is_forbidden(failure.code()) else failure.str()
+            problems.append(f"target topic {name} cannot be {what}: {reason}")
         except TimeoutError as error:  # the client itself is late
             raise Retriable("REQUEST_TIMED_OUT", f"target topic {name} was not {what} within {timeout_s:.0f} s") from error
     if problems:

@@ -1,4 +1,4 @@
-"""Everywhere: a blocking byte stream to one broker. The only place with sockets, and the seam for TLS."""
+"""Everywhere: a blocking byte stream to one broker. The only place with sockets; within TLS: tls_transport.py."""
 
 from __future__ import annotations
 
@@ -68,6 +68,10 @@ class Transport:
                 raise Retriable("NETWORK_EXCEPTION", f"{self.peer} closed the connection")
             return received
 
+    def has_pending(self) -> bool:
+        """Whether bytes were taken off the socket that nobody has received yet."""
+        return False
+
     def _wait_until(self, possible: select.poll, deadline: Deadline) -> None:
         """Or until it is known that it never will be: the next call then says why."""
         if not possible.poll(_timeout_s(deadline, self.peer) * 1000):
@@ -87,6 +91,9 @@ def _without(parts: Sequence[Part], first: int, sent: int) -> tuple[int, Sequenc
 
 def first_readable(transports: Sequence[Transport], deadline: Deadline) -> Transport | None:
     """The first in the order given that has bytes to receive or was closed by its peer; None once the deadline is over."""
+    for transport in transports:
+        if transport.has_pending():
+            return transport
     with selectors.DefaultSelector() as selector:
         for transport in transports:
             selector.register(transport._socket, selectors.EVENT_READ, transport)

@@ -90,7 +90,7 @@ def init_producer_id(cluster: Cluster, transactional_id: str, transaction_timeou
         raise ConfigError(
             f"write.transaction_timeout_ms: {transaction_timeout_ms} is above transaction.max.timeout.ms of the target's brokers"
         )
-    _raise_for(answer.error_code, f"InitProducerId of {transactional_id}")
+    _raise_for(answer.error_code, "InitProducerId", f"InitProducerId of {transactional_id}", key=transactional_id)
     return SlotTxn(transactional_id, answer.producer_id, answer.producer_epoch)
 
 
@@ -110,7 +110,7 @@ def new_producer_id(cluster: Cluster, deadline: Deadline) -> ProducerIdentity:
             producer_id=-1,
             producer_epoch=-1,
         )
-        _raise_for(answer.error_code, "InitProducerId without a transactional id")
+        _raise_for(answer.error_code, "InitProducerId", "InitProducerId without a transactional id")
         return ProducerIdentity(answer.producer_id, answer.producer_epoch)
 
     return cluster.retrying("asking for a producer id", attempt, deadline)
@@ -134,7 +134,13 @@ def add_partitions(cluster: Cluster, txn: SlotTxn, places: Sequence[TopicPartiti
         v3_and_below_producer_epoch=txn.producer_epoch,
         v3_and_below_topics=[topic(name=name, partitions=partitions) for name, partitions in by_topic.items()],
     )
-    _raise_for(_worst_of_partitions(answer), f"AddPartitionsToTxn of {txn}")
+    worst = _worst_of_partitions(answer)
+    topics = sorted(
+        topic.name
+        for topic in answer.results_by_topic_v3_and_below
+        if any(one.partition_error_code == worst for one in topic.results_by_partition)
+    )
+    _raise_for(worst, "AddPartitionsToTxn", f"AddPartitionsToTxn of {txn}", topic=", ".join(topics), key=txn.transactional_id)
 
 
 def add_offsets(cluster: Cluster, txn: SlotTxn, deadline: Deadline) -> None:
@@ -151,7 +157,7 @@ def add_offsets(cluster: Cluster, txn: SlotTxn, deadline: Deadline) -> None:
         producer_epoch=txn.producer_epoch,
         group_id=txn.transactional_id,
     )
-    _raise_for(answer.error_code, f"AddOffsetsToTxn of {txn}")
+    _raise_for(answer.error_code, "AddOffsetsToTxn", f"AddOffsetsToTxn of {txn}", key=txn.transactional_id)
 
 
 def write_receipt(
@@ -190,7 +196,8 @@ def write_receipt(
         group_instance_id=None,
         topics=[topic(name=place.topic, partitions=[partition])],
     )
-    _raise_for(answer.topics[0].partitions[0].error_code, f"receipt of {txn} on {place}")
+    code = answer.topics[0].partitions[0].error_code
+    _raise_for(code, "TxnOffsetCommit", f"receipt of {txn} on {place}", topic=place.topic, key=txn.transactional_id)
 
 
 def read_receipt(
@@ -202,7 +209,8 @@ def read_receipt(
     found = _fetch_offsets(cluster, transactional_id, asked, deadline, require_stable=True)[0].partitions[0]
     if found.error_code == _UNSTABLE_OFFSET_COMMIT:
         return PendingReceipt.PENDING
-    _raise_for(found.error_code, f"reading the receipt of {transactional_id} on {place}")
+    what = f"reading the receipt of {transactional_id} on {place}"
+    _raise_for(found.error_code, "OffsetFetch", what, topic=place.topic, key=transactional_id)
     if found.committed_offset < 0:
         return None
     return _parse_receipt(found.metadata or "", transactional_id)
@@ -229,7 +237,7 @@ def _fetch_offsets(
         topics=topics,
         require_stable=require_stable,
     )
-    _raise_for(answer.error_code, f"reading the receipt of {group}")
+    _raise_for(answer.error_code, "OffsetFetch", f"reading the receipt of {group}", key=group)
     found: list[Any] = answer.topics
     return found
 
@@ -281,7 +289,7 @@ def end_txn(cluster: Cluster, txn: SlotTxn, commit: bool, deadline: Deadline) ->
         raise OutcomeUnknown(f"EndTxn of {txn}: {error}") from error
     if answer.error_code in _AMBIGUOUS:
         return EndTxnAnswer.AMBIGUOUS
-    _raise_for(answer.error_code, f"EndTxn of {txn}")
+    _raise_for(answer.error_code, "EndTxn", f"EndTxn of {txn}", key=txn.transactional_id)
     return EndTxnAnswer.ENDED
 
 
@@ -302,7 +310,7 @@ def describe_txn(cluster: Cluster, transactional_id: str, deadline: Deadline) ->
     )
     if code_of(answer) == _TRANSACTIONAL_ID_NOT_FOUND:
         return None
-    _raise_for(code_of(answer), f"DescribeTransactions of {transactional_id}")
+    _raise_for(code_of(answer), "DescribeTransactions", f"DescribeTransactions of {transactional_id}", key=transactional_id)
     found = answer.transaction_states[0]
     return CoordinatorState(found.transaction_state, found.producer_id, found.producer_epoch)
 
@@ -343,11 +351,11 @@ def _worst_of_partitions(answer: Any) -> int:
     return max(codes - {0, _NOT_ATTEMPTED}, key=abs, default=max(codes, default=0))
 
 
-def _raise_for(code: int, what: str) -> None:
+def _raise_for(code: int, api: str, what: str, *, topic: str = "", key: str = "") -> None:
     if code == 0:
         return
     if error_class(code) is ErrorClass.FENCED:
         raise ProducerEpochFenced(error_name(code), what)
     if error_class(code) is ErrorClass.DEFINITE:
-        raise ConfigError(f"{what}: the target answered {refusal(code)}")
+        raise ConfigError(f"{what}: the target answered {refusal(code, api, topic=topic, key=key)}")
     raise Retriable(error_name(code), what)

@@ -19,9 +19,10 @@ class ClusterView:
     """Connects when it is first asked. Not for several threads. Raises Retriable, ConfigError."""
 
     def __init__(self, client: ClientConfig, where: str, timeout_s: float | None = None) -> None:
-        """`where` names the cluster in errors; `timeout_s` of each question, that of a request by default."""
+        """`where` names the cluster in errors; `timeout_s` of each question, at most that of a request."""
         self._cluster, self._where = Cluster(client), where
-        self._timeout_s = timeout_s or client.request_timeout_ms / 1000
+        request_s = client.request_timeout_ms / 1000
+        self._timeout_s = request_s if timeout_s is None else min(timeout_s, request_s)
         self._groups = ConsumerGroups(self._cluster, where)
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from shallow_mirror.groups.cluster_view import EARLIEST, LATEST, ClusterView
 from shallow_mirror.groups.judgement import Clusters, Held, There, commits_of, judge, may_commit, next_step
 from shallow_mirror.groups.report import Group, GroupPartition, Step
 from shallow_mirror.sinks import routing
+from shallow_mirror.sinks.origins import Origin
 from shallow_mirror.types import SourcePartition, TopicPartition
 
 
@@ -43,17 +44,21 @@ class GroupLook:
         self.target = ClusterView(config.target.client, f"target cluster {config.target.alias}", timeout_s)
         self.origin, self.other = (self.source, self.target) if side == "source" else (self.target, self.source)
 
+        self._active: set[str] = set()
+
     def close(self) -> None:
         self.source.close()
         self.target.close()
 
     def committed(self, is_wanted: Callable[[str], bool]) -> list[Committed]:
-        """Of all groups that the mirror file includes and `is_wanted` lets pass, but for the receipts of mirrors."""
-        names = [one for one in sorted(self.origin.listed()) if self._config.groups.is_included(one) and is_wanted(one)]
+        """Of all groups that the mirror file includes and `is_wanted` lets pass, but for what mirrors commit for themselves."""
+        listed = self.origin.listed()
+        names = [one for one in sorted(listed) if self._config.groups.is_included(one) and is_wanted(one)]
+        self._active = {one for one in names if not listed[one].is_free}
         return [
             Committed(group, one.topic_partition, one.offset, one.metadata)
             for group, offsets in self.origin.committed(names).items()
-            if not any(is_receipt(one.metadata) for one in offsets)
+            if not any(is_receipt(one.metadata) or Origin.parse(one.metadata) is not None for one in offsets)
             for one in offsets
         ]
 
@@ -131,7 +136,8 @@ class GroupLook:
             if is_applied:
                 steps = self._commit(name, steps)
             state = "not there yet" if found is None else found.state.lower()
-            yield Group(name=name, partitions=tuple(steps), state=state, clients=clients)
+            is_active = name in self._active
+            yield Group(name=name, partitions=tuple(steps), state=state, clients=clients, is_active_at_origin=is_active)
 
     def _commit(self, group: str, steps: Sequence[GroupPartition]) -> list[GroupPartition]:
         offsets = {

@@ -84,12 +84,16 @@ class GroupPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """`state` and `clients` are those of the group on the other cluster, Kafka's word and its members."""
+    """`state` and `clients` are those of the group on the other cluster, Kafka's word and its members.
+
+    `is_active_at_origin`: it has members there that read on, so that these offsets are soon those of the past.
+    """
 
     name: str
     partitions: tuple[GroupPartition, ...]
     state: str
     clients: tuple[str, ...] = ()
+    is_active_at_origin: bool = False
 
     def outcomes(self) -> Counter[str]:
         return Counter(one.outcome.value for one in self.partitions)
@@ -134,6 +138,7 @@ class GroupsReport:
                 "group": one.name,
                 "state": one.state,
                 "clients": list(one.clients),
+                "is_active_at_origin": one.is_active_at_origin,
                 "partitions": [partition.document() for partition in one.partitions],
             }
             for one in self.groups

@@ -12,9 +12,12 @@ from shallow_mirror.checkpoints.group_positions import positions_as_of
 from shallow_mirror.checkpoints.observation_stores import open_store_to_read
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, Retriable
 from shallow_mirror.groups.look import Committed, GroupLook, translate, with_repeats
 from shallow_mirror.groups.report import AsOf, GroupsReport
+
+QUESTION_S = 15.0
+"""Each question to a cluster; less where `request.timeout.ms` is."""
 
 
 def look_at_groups(
@@ -39,9 +42,9 @@ def look_at_groups(
         if is_reverse:
             raise ConfigError("--as-of and --reverse exclude each other: only positions of the source's groups are noted")
         noted = positions_as_of(open_store_to_read(config.tables, spark), as_of)
-    with closing(GroupLook(config, "target" if is_reverse else "source")) as groups:
+    with closing(GroupLook(config, "target" if is_reverse else "source", timeout_s=QUESTION_S)) as groups:
         if noted is None:
-            committed = groups.committed(is_wanted)
+            committed = _committed(groups, is_wanted)
         else:
             chosen = (one for one in noted.positions if config.groups.is_included(one.group) and is_wanted(one.group))
             committed = [
@@ -63,6 +66,16 @@ def look_at_groups(
         groups=found,
         as_of=None if noted is None or as_of is None else AsOf(asked=as_of, observed_at=noted.observed_at, next_at=noted.next_at),
     )
+
+
+def _committed(groups: GroupLook, is_wanted: Callable[[str], bool]) -> list[Committed]:
+    try:
+        return groups.committed(is_wanted)
+    except Retriable as error:
+        if groups.side == "target":
+            raise
+        hint = "If it is gone, --as-of now goes by what groups.sync has noted"
+        raise Retriable(error.error_name, f"{error.detail}. {hint}") from error
 
 
 def _matches(pattern: str | None) -> Callable[[str], bool]:

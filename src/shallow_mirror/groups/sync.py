@@ -1,7 +1,7 @@
 """Driver: keeps the target's groups in step while the mirror runs (`groups.sync`), and notes where the source's are.
 
-A thread beside the query, with clients and a view of the map of its own. It writes to nothing that the mirror reads, uses a tenth
-of one core at most, and whatever befalls it is told and tried again.
+A thread beside the query, with clients and a view of the map of its own. It writes to nothing that the mirror reads, is at work a
+tenth of the time at most, and whatever befalls it is told and tried again.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from shallow_mirror.checkpoints.commit_translation import CommitTranslator
 from shallow_mirror.checkpoints.group_positions import GroupPosition, GroupSyncPass, note_pass, tidy
 from shallow_mirror.checkpoints.observation_stores import ObservationStore
 from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.problem_log import log_problem
+from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.groups.judgement import commits_of
 from shallow_mirror.groups.look import GroupLook, add_rows
@@ -42,7 +44,7 @@ class GroupLooks:
 
     def __init__(self, config: MirrorConfig, store: ObservationStore, spark: Any = None) -> None:
         self._config, self._store, self._spark = config, store, spark
-        self._groups = GroupLook(config, timeout_s=min(QUESTION_S, config.source.client.request_timeout_ms / 1000))
+        self._groups = GroupLook(config, timeout_s=QUESTION_S)
         self._map: OffsetMap | None = None
         self._translator: CommitTranslator | None = None
         self._noted: dict[tuple[str, SourcePartition], GroupPosition] = {}
@@ -82,8 +84,11 @@ class GroupLooks:
         return self._map
 
     def _changed(self, found: Sequence[Group], is_whole: bool) -> list[GroupPosition]:
-        """Positions that are not as they were noted, and those that are gone."""
-        now = {one.key: one for group in found for partition in group.partitions for one in _position(partition)}
+        """Positions that are not as they were noted, and those that are gone. Of a pending one the last that was known stands."""
+        partitions = [one for group in found for one in group.partitions]
+        now = {one.key: one for partition in partitions for one in _position(partition)}
+        pending = {(one.group, one.source) for one in partitions if one.outcome is Outcome.PENDING}
+        now |= {key: one for key, one in self._noted.items() if key in pending}
         gone = [
             GroupPosition(group=group, source=source, offset=None) for group, source in self._noted if (group, source) not in now
         ]
@@ -102,9 +107,12 @@ class GroupSync:
         store: ObservationStore,
         spark: Any = None,
         *,
+        tell: Callable[[Problem, int], None] = log_problem,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        """`tell` hears of every look that failed, with the level at which it is worth logging."""
         self._config, self._interval_s, self._store, self._spark, self._now = config, interval_s, store, spark, now
+        self._tell = tell
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="group-sync", daemon=True)
         self._problem: str | None = None
@@ -137,9 +145,16 @@ class GroupSync:
         try:
             done = looks.once(now)
         except Exception as error:  # noqa: BLE001 - nothing that befalls the groups may end or hold up the mirror
+            if self._stop.is_set() and not self.is_last_wanted:
+                return  # what it needs may be gone already
             problem = f"{type(error).__name__}: {error}"
-            if problem != self._problem:
-                _log.warning("groups: could not be brought in step, it is tried again: %s", problem)
+            met = Problem(
+                kind=ProblemKind.GROUP,
+                text=f"groups: could not be brought in step: {problem}",
+                remedy="do what the message says, if it asks for something; it is tried again by itself",
+                error_name=type(error).__name__,
+            )
+            self._tell(met, logging.DEBUG if problem == self._problem else logging.WARNING)
             self._problem = problem
             note_pass(self._store, GroupSyncPass(observed_at=now, problem=problem), ())
             return
@@ -173,7 +188,7 @@ def _pass_of(found: Sequence[Group], now: datetime, is_whole: bool, seconds: flo
 
 
 def _position(one: GroupPartition) -> Sequence[GroupPosition]:
-    """None of what no source partition is known of, nor of an offset that is not known yet: its last one stands."""
+    """None of what no source partition is known of, nor of an offset that is not known yet."""
     if one.source is None or one.offset is None:
         return ()
     return (

@@ -31,11 +31,11 @@ def render(report: GroupsReport) -> RenderableType:
         lines.append("no group has committed offsets there")
     parts: list[RenderableType] = [Text(line) for line in lines]
     for group in report.groups:
-        parts += [Text(""), Text(sentence(group, report.other)), _table(group.partitions)]
+        parts += [Text(""), Text(sentence(group, report.origin, report.other)), _table(group.partitions)]
     return Together(*parts)
 
 
-def sentence(group: Group, other: str) -> str:
+def sentence(group: Group, origin: str, other: str) -> str:
     """One line of what there is to know of a group."""
     outcomes = ", ".join(f"{count:,} {what}" for what, count in sorted(group.outcomes().items()))
     steps = ", ".join(f"{count:,} {what}" for what, count in sorted(group.steps().items())) or "nothing to do"
@@ -43,7 +43,8 @@ def sentence(group: Group, other: str) -> str:
     waits = sum(one.waits_for or 0 for one in group.partitions if one.outcome is Outcome.WAITS)
     there = f"at {other}: {group.state}" + (f" ({len(group.clients)} members)" if group.clients else "")
     waiting = f", waits for {_counted(waits, 'offset')}" if waits else ""
-    return f"{group.name}: {outcomes}; repeats {_counted(repeats, 'record')}{waiting}; {there}, {steps}"
+    here = f"; still active at {origin}: stop its consumers before it goes over" if group.is_active_at_origin else ""
+    return f"{group.name}: {outcomes}; repeats {_counted(repeats, 'record')}{waiting}; {there}, {steps}{here}"
 
 
 def _table(partitions: Sequence[GroupPartition]) -> Table:

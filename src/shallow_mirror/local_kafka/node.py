@@ -19,6 +19,7 @@ from shallow_mirror.local_kafka.ports import BrokerNotStarted, PortTaken, free_p
 from shallow_mirror.local_kafka.properties import (
     JVM_OPTIONS,
     SINGLE_NODE_ID,
+    Listener,
     has_kraft,
     logging_option,
     logging_text,
@@ -43,7 +44,8 @@ class LocalKafka:
     The broker is the child of a supervisor which kills it when this process ends in whatever way. Before Kafka 3.3 it comes
     with a ZooKeeper, which is stopped and killed, but not paused, together with it.
     `cluster_id`: what a new folder is formatted with; None: an id of its own. `features`: levels that it is formatted with,
-    such as `transaction.version` 0 to 2 on Kafka 4; otherwise the newest. Both need KRaft (3.3 and later).
+    such as `transaction.version` 0 to 2 on Kafka 4; otherwise the newest. Both need KRaft (3.3 and later). `listeners`: more of
+    them, on ports of their own (`address_of`).
     Raises ConfigError (no Java), JarFetchFailed, BrokerNotStarted.
     """
 
@@ -56,6 +58,7 @@ class LocalKafka:
         java_options: Sequence[str] = (),
         cluster_id: str | None = None,
         features: Mapping[str, int] | None = None,
+        listeners: Sequence[Listener] = (),
         choose_ports: Callable[[int], Sequence[int]] = free_ports,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -64,11 +67,11 @@ class LocalKafka:
         self.folder, self.version = folder.absolute(), version
         self._properties, self._java_options = dict(properties or {}), tuple(java_options)
         self._choose_ports, self._clock, self._sleep = choose_ports, clock, sleep
-        self._ports: tuple[int, int] | None = None
+        self._ports: tuple[int, ...] | None = None
         self._broker = ServerProcess(f"the broker in {self.folder}", self.log_file)
         self._zookeeper = None if has_kraft(version) else ServerProcess(f"the ZooKeeper in {self.folder}", self.log_file)
         self._cluster_id, self._format_as = cluster_id, cluster_id
-        self._features = dict(features or {})
+        self._features, self._listeners = dict(features or {}), tuple(listeners)
         self._was_ready = False
 
     def __enter__(self) -> Self:
@@ -85,6 +88,12 @@ class LocalKafka:
         if self._ports is None:
             raise BrokerNotStarted(f"the broker in {self.folder} was never started")
         return f"127.0.0.1:{self._ports[0]}"
+
+    def address_of(self, listener: str) -> str:
+        """`host:port` of one of `listeners`, by name."""
+        if self._ports is None:
+            raise BrokerNotStarted(f"the broker in {self.folder} was never started")
+        return f"127.0.0.1:{self._ports[2 + [one.name for one in self._listeners].index(listener)]}"
 
     @property
     def cluster_id(self) -> str:
@@ -122,9 +131,9 @@ class LocalKafka:
 
     def _start_once(self) -> None:
         fixed = self._ports if self._was_ready else None
-        port, metadata_port = fixed or self._choose_ports(2)
-        self._ports = (port, metadata_port)
-        java = self._prepare(port, metadata_port)
+        self._ports = tuple(fixed or self._choose_ports(2 + len(self._listeners)))
+        port, metadata_port, *more = self._ports
+        java = self._prepare(port, metadata_port, more)
         try:
             if self._zookeeper is not None:
                 self._zookeeper.launch([*java, *zookeeper_command(self.folder / "zookeeper", metadata_port)])
@@ -145,12 +154,13 @@ class LocalKafka:
     def _config(self) -> Path:
         return self.folder / "server.properties"
 
-    def _prepare(self, port: int, metadata_port: int) -> list[str]:
+    def _prepare(self, port: int, metadata_port: int, more: Sequence[int]) -> list[str]:
         """Write the configuration, format a new folder; the command of everything that runs here, up to the main class."""
         jars = kafka_jars(self.version)
         logging_config = self.folder / "logging.properties"
         self.folder.mkdir(parents=True, exist_ok=True)
-        properties = node_properties(self.version, port, metadata_port, self._log_dir, self._properties)
+        listeners = dict(zip(self._listeners, more, strict=True))
+        properties = node_properties(self.version, port, metadata_port, self._log_dir, self._properties, listeners)
         self._config.write_text(properties_text(properties), encoding="utf-8")
         logging_config.write_text(logging_text(self.version), encoding="utf-8")
         java = [java_executable(), *JVM_OPTIONS, logging_option(self.version, logging_config)]

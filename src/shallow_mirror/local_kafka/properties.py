@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 JVM_OPTIONS = (
@@ -54,6 +55,16 @@ _SINCE_4 = {
 }
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Listener:
+    """One more listener of a node, beside PLAINTEXT. `protocol`: SSL, SASL_PLAINTEXT or SASL_SSL. `properties` are its own,
+    without `listener.name.<name>.` in front."""
+
+    name: str
+    protocol: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
 def has_kraft(version: str) -> bool:
     """Otherwise the broker needs a ZooKeeper."""
     return _release(version) >= (3, 3)
@@ -68,15 +79,33 @@ def _release(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def node_properties(version: str, port: int, metadata_port: int, log_dir: Path, changes: Mapping[str, str]) -> dict[str, str]:
-    """Server properties; `changes` win over every default. `metadata_port`: of the controller, or of ZooKeeper."""
+def node_properties(
+    version: str,
+    port: int,
+    metadata_port: int,
+    log_dir: Path,
+    changes: Mapping[str, str],
+    listeners: Mapping[Listener, int] | None = None,
+) -> dict[str, str]:
+    """Server properties; `changes` win over every default. `metadata_port`: of the controller, or of ZooKeeper. `listeners`:
+    more of them, and their ports."""
+    own = _kraft_properties(version, port, metadata_port) if has_kraft(version) else _zk_properties(port, metadata_port)
+    own |= {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}", "log.dirs": str(log_dir)}
+    return {**_SMALL_NODE, **own, **_with_listeners(own, listeners or {}), **changes}
+
+
+def _with_listeners(own: Mapping[str, str], listeners: Mapping[Listener, int]) -> dict[str, str]:
+    if not listeners:
+        return {}
+    places = [f"{one.name}://127.0.0.1:{port}" for one, port in listeners.items()]
+    protocols = [f"{one.name}:{one.protocol}" for one in listeners]
     return {
-        **_SMALL_NODE,
-        **(_kraft_properties(version, port, metadata_port) if has_kraft(version) else _zk_properties(port, metadata_port)),
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
-        "log.dirs": str(log_dir),
-        **changes,
-    }
+        "listeners": ",".join([own["listeners"], *places]),
+        "advertised.listeners": ",".join([own["advertised.listeners"], *places]),
+        "listener.security.protocol.map": ",".join(
+            [own.get("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT"), *protocols]
+        ),
+    } | {f"listener.name.{one.name.lower()}.{name}": value for one in listeners for name, value in one.properties.items()}
 
 
 def _kraft_properties(version: str, port: int, controller_port: int) -> dict[str, str]:

@@ -35,7 +35,8 @@ from shallow_mirror.preflight.report import ClusterReport, Report, TopicReport
 from shallow_mirror.preflight.sampling import OnProgress, TopicSampler, ignore_progress, plan_backlogs
 from shallow_mirror.preflight.targets import TargetCluster, TargetPlan, TargetPlans
 from shallow_mirror.sinks.slot_names import transactional_ids
-from shallow_mirror.streaming import loops
+from shallow_mirror.streaming.hidden_topics import hidden_topics
+from shallow_mirror.streaming.loops import Loops, without_own_targets
 from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import LogEnds, Planner
 from shallow_mirror.types import SourcePartition, TargetPartition
@@ -101,7 +102,8 @@ class _Preflight:
     ) -> tuple[TopicReport, ...]:
         planner = Planner(PlanSettings.of_mirror(self._config), self._source)
         listing = planner.log_ends(self._deadline())
-        loops.refuse_loops(self._config, listing.topic_ids, is_same_cluster=self._is_same_cluster)
+        guard = Loops(self._config, source_cluster_id=self._of_source.cluster_id, target_cluster_id=self._of_target.cluster_id)
+        guard.refuse(listing.topic_ids)
         partitions = self._partition_counts(listing)
         plans = self._plan_targets(partitions, {one.topic: position.target for one, position in positions.items()})
         known = {one: position.offset for one, position in positions.items()}
@@ -122,7 +124,7 @@ class _Preflight:
     def _ask_clusters(self) -> None:
         self._of_source = self._source.metadata([], self._deadline())
         self._of_target = self._target.metadata([], self._deadline())
-        self._config = loops.without_own_targets(self._config, is_same_cluster=self._is_same_cluster)
+        self._config = without_own_targets(self._config, is_same_cluster=self._is_same_cluster)
         source_alias, alias = self._config.source.alias, self._config.target.alias
         source_nodes, target_nodes = sorted(self._of_source.brokers), sorted(self._of_target.brokers)
         self._findings += broker_problems(self._source, source_alias, source_nodes, self._deadline, is_target=False)
@@ -153,6 +155,8 @@ class _Preflight:
     def _partition_counts(self, listing: LogEnds) -> dict[str, int]:
         """By source topic."""
         names = sorted(listing.topic_ids)
+        hidden = hidden_topics(self._source, self._config.topics.include, names, self._deadline())
+        self._findings += [Finding(Level.STOPS, f"source topic {name}", what) for name, what in hidden.items()]
         if not names:
             what = "no topic matches topics.include: the mirror would wait for one"
             self._findings.append(Finding(Level.DOUBT, f"cluster {self._config.source.alias}", what))

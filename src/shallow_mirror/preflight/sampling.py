@@ -57,7 +57,7 @@ def plan_backlogs(
 
     What stops it there is told by topic, and that topic left out. Raises Retriable.
     """
-    ends, positions = _by_topic(listing.ends), _by_topic(known)
+    ends, positions, known_topics = _by_topic(listing.ends), _by_topic(known), {one.topic for one in known}
     backlogs: dict[SourcePartition, OffsetRange] = {}
     findings = []
     for topic in sorted(listing.topic_ids):
@@ -66,7 +66,7 @@ def plan_backlogs(
             planning.require_same_topics(before, listing.topic_ids)
             planning.require_not_truncated(before, ends[topic])
             new = [one for one in ends[topic] if one not in before]
-            found = planner.starts_of(new, listing, deadline(), is_first_run=not known)
+            found = planner.starts_at_a_start(new, known_topics, listing, deadline())
         except (DataLoss, CorruptBatch, BatchRefused, ConfigError) as error:
             findings.append(Finding(Level.STOPS, f"source topic {topic}", str(error)))
             continue

@@ -79,7 +79,7 @@ class TargetPlans:
         for source, target in sorted(names.items()):
             code = listed[target].error_code
             if is_forbidden(code):
-                self._tell(Level.STOPS, target, refusal(code))
+                self._tell(Level.STOPS, target, refusal(code, "Metadata", topic=target))
                 plans[source] = _unknown_plan(target)
             elif target in found:
                 plans[source] = self._plan_existing(source, topics[source], found[target])
@@ -132,16 +132,19 @@ class TargetPlans:
         if isinstance(of_source, ConfigError):
             self._tell(Level.STOPS, target, f"cannot be created like {source}: {of_source}")
             return _unknown_plan(target, exists=False)
-        created_with = target_rules.copied_configs(of_source)
+        created_with = target_rules.configs_of_new({} if self._config.topics.configs == "off" else of_source)
         default = self._target.defaults.get("default.replication.factor")
         return TargetPlan(
             topic=target,
             exists=False,
             partition_count=partitions,
-            replication_factor=self._config.topics.replication_factor or (None if default is None else int(default)),
+            replication_factor=self._bounded_replicas() or (None if default is None else int(default)),
             created_with=created_with,
             settings={**_inherited(self._target.defaults), **created_with},
         )
+
+    def _bounded_replicas(self) -> int | None:
+        return target_rules.bounded_replicas(self._config.topics.replication_factor, self._target.broker_count)
 
     def _replica_problems(self, plan: TargetPlan) -> Iterator[Finding]:
         replicas, least = plan.replication_factor, int(plan.settings.get("min.insync.replicas", 1))

@@ -17,17 +17,17 @@ _LEAST_S = 0.001
 POINTS = 240
 BARS = 80
 
-STEPS = ("between", "take decision", "Spark's job", "copying", "decide", "end and make visible", "other")
-"""Into which `duration_ms` is grouped: Spark's job is RunSlots without the slowest slot's own time, which is copying."""
+STEPS = ("take decision", "Spark's job", "copying", "decide", "end and make visible", "other")
+"""Into which `duration_ms` is grouped: Spark's job is RunSlots without the slowest slot's own time, which is copying. Left out is
+the time between micro-batches: mostly nothing came."""
 
 _GROUPS = {
-    "Between": "between",
     "TakeDecision": "take decision",
     "Decide": "decide",
     "EndTxn": "end and make visible",
     "AwaitVisible": "end and make visible",
 }
-_NO_STEPS = ("Total", "SlowestSlot", "RunSlots")
+_NO_STEPS = ("Between", "Total", "SlowestSlot", "RunSlots")
 
 BATCHES = ("raw", "rebuilt", "dropped", "quarantined")
 

@@ -20,7 +20,7 @@ from shallow_mirror.streaming.status import PartitionStatus, RunStatus, StatusRe
 
 PARTITIONS_SHOWN, PROBLEMS_SHOWN, RUNS_SHOWN = 30, 50, 20
 
-_STEPS_CSS = tuple(zip(("s7", "s8", "s2", "s1", "s5", "s3", "s6"), STEPS, strict=True))
+_STEPS_CSS = tuple(zip(("s8", "s2", "s1", "s5", "s3", "s6"), STEPS, strict=True))
 _BATCHES_CSS = tuple(zip(("s1", "s2", "s7", "s4"), BATCHES, strict=True))
 
 _NO_MICRO_BATCH = "No micro-batch has been observed yet."
@@ -28,8 +28,8 @@ _NO_MICRO_BATCH = "No micro-batch has been observed yet."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportContent:
-    """`problems` and `runs`: of the last runs, newest last. `micro_batch_count`: of the mirror's life, of which `history` has the
-    last ones.
+    """`problems` and `runs`: of the last runs, newest last. `micro_batch_count`: of the mirror's life; `is_cut`: `history` has
+    the last ones only.
 
     `picture` None: no partition has an offset.
     """
@@ -39,6 +39,7 @@ class ReportContent:
     target: str
     version: str
     micro_batch_count: int
+    is_cut: bool
     history: History
     problems: Sequence[KnownProblem]
     runs: Sequence[Mapping[str, Any]]
@@ -57,7 +58,7 @@ def page(content: ReportContent) -> str:
             *_plots(content),
             _section("Partitions", "those that are furthest behind", _partitions(status.partitions)),
             _section("Problems", "what the last runs met, the newest first", _problems(content.problems)),
-            _section("Runs", "the newest first", _runs(content.runs)),
+            _section("Runs", "the newest first", _runs(content.runs, content.status.run)),
         ]
     )
     head = (
@@ -121,8 +122,7 @@ def _tiles(content: ReportContent) -> str:
 
 
 def _covered(content: ReportContent) -> str:
-    shown = len(content.history)
-    return "" if shown == content.micro_batch_count else f"the last {shown:,} are shown"
+    return f"the last {len(content.history):,} are shown" if content.is_cut else ""
 
 
 def _plots(content: ReportContent) -> list[str]:
@@ -139,7 +139,7 @@ def _plots(content: ReportContent) -> list[str]:
         charts.line_chart(
             "lag in offsets",
             x,
-            charts.value_axis(max(1.0, lags.max())),
+            charts.value_axis(max(4.0, lags.max())),
             list(zip(at_s, lags, strict=True)),
             "offsets",
         )
@@ -164,7 +164,7 @@ def _plots(content: ReportContent) -> list[str]:
         _section("Lag, offsets", f"after each micro-batch, over all partitions; {when}", lag_plot),
         _section(
             "Where the time of a micro-batch goes",
-            "ms, mean of the micro-batches of a bar; between: since the one before, with waiting for data",
+            "ms, mean of the micro-batches of a bar; without the time between them",
             _bars("latency of a micro-batch by step, ms", grouped(history, history.step_ms, is_mean=True), _STEPS_CSS, "ms"),
         ),
         _section(
@@ -199,7 +199,8 @@ def _map(picture: MapPicture | None) -> str:
     if not picture.shifts:
         return kinds + '<p class="axis-name">source offset</p>'
     values = [shift for _, shift in picture.shifts]
-    y = charts.value_axis(max(values) + 2, lowest=min(values) - 2, height=charts.SHIFT_HEIGHT)
+    room = 2 if max(values) - min(values) < 4 else 0
+    y = charts.value_axis(max(values) + room, lowest=min(values) - room, height=charts.SHIFT_HEIGHT)
     shift = charts.shift_chart("source offset minus target offset", x, y, picture.shifts)
     return (
         f"{kinds}"
@@ -234,14 +235,15 @@ def _problems(problems: Sequence[KnownProblem]) -> str:
     return _table(("last", "run", "kind", "times", "problem", "remedy"), rows, wide=(4, 5))
 
 
-def _runs(runs: Sequence[Mapping[str, Any]]) -> str:
+def _runs(runs: Sequence[Mapping[str, Any]], current: RunStatus | None) -> str:
+    running = current.run_epoch if current is not None and current.is_alive else None
     rows = [
         (
             one["run_epoch"],
             f"{one['host']} (pid {one['pid']})",
             _moment_of(one["started_at"]),
             _moment_of(one["ended_at"]),
-            one["outcome"] or "has not said that it ended",
+            one["outcome"] or ("running" if one["run_epoch"] == running else "has not said that it ended"),
             one["version"],
         )
         for one in list(reversed(runs))[:RUNS_SHOWN]
@@ -284,5 +286,5 @@ def _moment(at_ms: float | None) -> str:
     return "?" if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _moment_of(at: datetime | None) -> str | None:
-    return None if at is None else _moment(at.timestamp() * 1000)
+def _moment_of(at: datetime | None) -> str:
+    return "" if at is None else _moment(at.timestamp() * 1000)

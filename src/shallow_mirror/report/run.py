@@ -53,6 +53,7 @@ def gather_content(
         target=config.target.alias,
         version=__version__,
         micro_batch_count=newest,
+        is_cut=newest > MICRO_BATCHES_READ,
         history=history_of(store.read(observations.MICRO_BATCHES_TABLE, recent)),
         problems=read_problems(store, run_epoch),
         runs=_read_runs(store, run_epoch),

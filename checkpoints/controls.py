@@ -1,0 +1,70 @@
+"""Driver and commands: the table `controls` beside the offset map: what operators tell a mirror while it runs.
+
+A row says that a source topic is paused, or goes on; of each topic the newest row counts. Rows are only added.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+
+from shallow_mirror.checkpoints.kept_rows import KeptRows, open_rows, open_rows_to_read
+from shallow_mirror.checkpoints.schema import TIMESTAMP
+from shallow_mirror.checkpoints.tables import WriterName
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CONTROLS_TABLE = "controls"
+
+CONTROLS = pa.schema(
+    [
+        ("sequence", pa.int64()),
+        ("topic", pa.string()),
+        ("action", pa.string()),
+        ("at", TIMESTAMP),
+        ("host", pa.string()),
+        ("pid", pa.int64()),
+    ]
+)
+
+ControlAction = Literal["pause", "resume"]
+
+
+class Controls:
+    """Raises OutcomeUnknown where the table cannot be written or read, OffsetMapConflict where it is damaged."""
+
+    def __init__(self, rows: KeptRows, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
+        self._rows, self._now_ms = rows, now_ms
+
+    def add(self, action: ControlAction, topics: Sequence[str]) -> None:
+        """On the disk when it returns."""
+        newest = max((row["sequence"] for row in self._rows.read((), ["sequence"])), default=0)
+        columns = [
+            [newest + number for number in range(1, len(topics) + 1)],
+            list(topics),
+            [action] * len(topics),
+            [self._now_ms() * 1000] * len(topics),
+            [socket.gethostname()] * len(topics),
+            [os.getpid()] * len(topics),
+        ]
+        arrays = [pa.array(values, field.type) for values, field in zip(columns, CONTROLS, strict=True)]
+        self._rows.append(pa.Table.from_arrays(arrays, schema=CONTROLS))
+
+    def paused(self) -> Mapping[str, int]:
+        """Since when, in ms, by source topic."""
+        newest = {row["topic"]: row for row in sorted(self._rows.read((), None), key=lambda row: row["sequence"])}
+        return {topic: round(row["at"].timestamp() * 1000) for topic, row in sorted(newest.items()) if row["action"] == "pause"}
+
+
+def open_controls(tables: str, writer: WriterName, spark: SparkSession | None) -> Controls:
+    return Controls(open_rows(tables, CONTROLS_TABLE, writer, spark))
+
+
+def open_controls_to_read(tables: str, spark: SparkSession | None) -> Controls:
+    return Controls(open_rows_to_read(tables, CONTROLS_TABLE, spark))

@@ -1,0 +1,182 @@
+"""Everywhere: the accepted subset of librdkafka's property names, and why others are refused. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+
+BOOTSTRAP = "bootstrap.servers"
+PROTOCOL = "security.protocol"
+
+DEFAULTS: Mapping[str, str] = {
+    BOOTSTRAP: "",
+    "client.id": "shallow-mirror",
+    PROTOCOL: "plaintext",
+    "request.timeout.ms": "30000",  # how long one request may take before the connection is given up
+    "socket.connection.setup.timeout.ms": "10000",
+    "metadata.max.age.ms": "300000",  # as Java's metadata.max.age.ms
+    "receive.message.max.bytes": "100000000",  # the largest answer accepted; socket.request.max.bytes of brokers is 104857600
+}
+TLS = (
+    "ssl.ca.location",
+    "ssl.ca.pem",
+    "ssl.certificate.location",
+    "ssl.certificate.pem",
+    "ssl.key.location",
+    "ssl.key.pem",
+    "ssl.key.password",
+    "ssl.endpoint.identification.algorithm",
+    "enable.ssl.certificate.verification",
+)
+OAUTH = (
+    "sasl.oauthbearer.method",
+    "sasl.oauthbearer.token.endpoint.url",
+    "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.scope",
+    "sasl.oauthbearer.extensions",
+    "sasl.oauthbearer.config",
+    "oauth_cb",
+    "https.ca.location",
+    "https.ca.pem",
+)
+SASL = ("sasl.mechanism", "sasl.username", "sasl.password", *OAUTH)
+KNOWN = (*DEFAULTS, *TLS, *SASL)
+SECRET = frozenset(
+    {"sasl.password", "ssl.key.pem", "ssl.key.password", "sasl.oauthbearer.client.secret", "sasl.oauthbearer.config"}
+)
+"""Values that are never shown and, where they would travel through Spark, never written out."""
+
+ALIASES = {
+    "socket.timeout.ms": "request.timeout.ms",
+    "metadata.broker.list": BOOTSTRAP,
+    "sasl.mechanisms": "sasl.mechanism",
+}
+NUMBERS = {name: (1, 2_000_000_000) for name in DEFAULTS if name.endswith(("ms", "bytes"))}
+
+_RECORD_LEVEL = re.compile(
+    r"(key|value)\.(de)?serializer|compression\.|linger\.ms|batch\.(size|num\.messages)|queue\.buffering\.|partitioner|acks$|enable\.idempotence|transactional\.id|group\.id|isolation\.level|auto\.offset\.reset"
+)
+_USE_PEM = (
+    "is not read here: give PEM files, ssl.ca.location, ssl.certificate.location and ssl.key.location "
+    "(`openssl pkcs12 -in STORE.p12 -out client.pem` makes one of a PKCS#12 store)"
+)
+_FOREIGN_SECURITY = (
+    (re.compile(r"ssl\.(keystore|truststore)\."), _USE_PEM),
+    (re.compile(r"ssl\.key$"), "is Java's name: use ssl.key.pem or ssl.key.location"),
+    (re.compile(r"ssl\.keystore"), _USE_PEM),
+    (
+        re.compile(r"sasl\.jaas\.config"),
+        "is Java's: use sasl.username and sasl.password, or sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret",
+    ),
+    (re.compile(r"sasl\.kerberos\.|enable\.sasl\.oauthbearer\."), "is not supported; sasl.mechanism is one of {mechanisms}"),
+)
+_SECURITY = re.compile(r"(sasl|ssl|https)\.")
+
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
+
+
+def canonical_name(name: str) -> str:
+    """Of an alias, and of a name that Spark made lower-case."""
+    return ALIASES.get(name, name)
+
+
+def name_problem(name: str) -> str | None:
+    """None for a known one."""
+    if name in KNOWN:
+        return None
+    if _RECORD_LEVEL.match(name):
+        return "is a setting of clients that make records; batches are copied as they are. Remove it"
+    for pattern, reason in _FOREIGN_SECURITY:
+        if pattern.match(name):
+            return reason.format(mechanisms=", ".join(MECHANISMS))
+    is_security = _SECURITY.match(name) is not None
+    near = difflib.get_close_matches(name, [*KNOWN, *ALIASES], n=1, cutoff=0.8 if is_security else 0.6)
+    if is_security and not near:
+        return f"is not supported; known are {', '.join((*TLS, *SASL))}"
+    return "unknown property; " + (f"did you mean {near[0]}?" if near else f"known are {', '.join(KNOWN)}")
+
+
+def security_problems(given: Mapping[str, str]) -> list[str]:
+    """What contradicts itself or is missing among `given`, by canonical name as written. Each begins with a property."""
+    protocol, mechanism = given.get(PROTOCOL, "plaintext").lower(), given.get("sasl.mechanism", "").upper()
+    if protocol not in PROTOCOLS:
+        return [f"{PROTOCOL}: {protocol!r} is not one of {', '.join(PROTOCOLS)}"]
+    problems = [*_tls_problems(protocol, given)]
+    if not protocol.startswith("sasl"):
+        problems += [
+            f"{name}: has no effect with {PROTOCOL}: {protocol}; set {PROTOCOL}: sasl_ssl (or sasl_plaintext), or remove it"
+            for name in SASL
+            if name in given
+        ]
+    elif mechanism not in MECHANISMS:
+        said = f"{mechanism!r} is not one of" if mechanism else "is missing; it is one of"
+        problems.append(f"sasl.mechanism: {said} {', '.join(MECHANISMS)}")
+    elif mechanism == "OAUTHBEARER":
+        problems += _oauth_problems(given)
+    else:
+        problems += [f"{name}: is missing for {mechanism}" for name in ("sasl.username", "sasl.password") if name not in given]
+        problems += [f"{name}: has no effect with sasl.mechanism: {mechanism}; remove it" for name in OAUTH if name in given]
+    return problems
+
+
+def _tls_problems(protocol: str, given: Mapping[str, str]) -> list[str]:
+    if not protocol.endswith("ssl"):
+        return [
+            f"{name}: has no effect with {PROTOCOL}: {protocol}; set {PROTOCOL}: {protocol.replace('plaintext', 'ssl')}, "
+            "or remove it"
+            for name in TLS
+            if name in given
+        ]
+    problems = []
+    for what in ("ca", "certificate", "key"):
+        if f"ssl.{what}.location" in given and f"ssl.{what}.pem" in given:
+            problems.append(f"ssl.{what}.pem: is given beside ssl.{what}.location: keep one of them")
+    has_certificate, has_key = (
+        any(f"ssl.{what}.{how}" in given for how in ("location", "pem")) for what in ("certificate", "key")
+    )
+    if has_certificate and not has_key:
+        problems.append("ssl.key.location: is missing (or ssl.key.pem): a client certificate needs its private key")
+    if has_key and not has_certificate:
+        problems.append("ssl.certificate.location: is missing (or ssl.certificate.pem): a private key needs its certificate")
+    if "ssl.key.password" in given and not has_key:
+        problems.append("ssl.key.password: is given without a private key (ssl.key.location or ssl.key.pem)")
+    algorithm = given.get("ssl.endpoint.identification.algorithm", "https")
+    if algorithm not in ("https", "none"):
+        problems.append(f"ssl.endpoint.identification.algorithm: {algorithm!r} is neither https nor none")
+    verification = given.get("enable.ssl.certificate.verification", "true")
+    if verification not in ("true", "false"):
+        problems.append(f"enable.ssl.certificate.verification: {verification!r} is neither true nor false")
+    return problems
+
+
+def _oauth_problems(given: Mapping[str, str]) -> list[str]:
+    method = given.get("sasl.oauthbearer.method", "default").lower()
+    problems = [
+        f"{name}: has no effect with sasl.mechanism: OAUTHBEARER; remove it"
+        for name in ("sasl.username", "sasl.password")
+        if name in given
+    ]
+    if method not in ("default", "oidc"):
+        return [*problems, f"sasl.oauthbearer.method: {method!r} is neither oidc nor default"]
+    if method == "oidc":
+        needed = ("token.endpoint.url", "client.id", "client.secret")
+        problems += [
+            f"sasl.oauthbearer.{name}: is missing for sasl.oauthbearer.method: oidc"
+            for name in needed
+            if f"sasl.oauthbearer.{name}" not in given
+        ]
+        if "oauth_cb" in given:
+            problems.append("oauth_cb: is given beside sasl.oauthbearer.method: oidc: keep one of them")
+        if "https.ca.location" in given and "https.ca.pem" in given:
+            problems.append("https.ca.pem: is given beside https.ca.location: keep one of them")
+    elif "oauth_cb" not in given:
+        problems.append(
+            "oauth_cb: is missing: name a callable as module:function, or set sasl.oauthbearer.method: oidc with token endpoint, "
+            "client id and client secret"
+        )
+    elif not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", given["oauth_cb"]):
+        problems.append("oauth_cb: is not module:function")
+    return problems

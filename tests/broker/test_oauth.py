@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.security.token_endpoint import TokenEndpoint
+
+from shallow_mirror.broker.client_config import ClientConfig
+from shallow_mirror.broker.oauth import KeptToken, Token, token_source
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError, MirrorError, Retriable
+
+USUAL = {"bootstrap.servers": "x:1", "security.protocol": "sasl_ssl", "sasl.mechanism": "OAUTHBEARER"}
+
+
+def deadline() -> Deadline:
+    return Deadline.after_ms(5_000, time.monotonic)
+
+
+def token(**properties: Any) -> Token:
+    given = USUAL | {f"sasl.oauthbearer.{name}".replace("__", "."): value for name, value in properties.items()}
+    return token_source(ClientConfig.from_properties(given, allows_literal_secrets=True)).token(deadline())
+
+
+def from_endpoint(endpoint: TokenEndpoint, **others: str) -> Token:
+    given = {"method": "oidc", "token__endpoint__url": endpoint.url, "client__id": "me", "client__secret": "s:e/c+r=t", **others}
+    return token(**given)
+
+
+def test_the_endpoint_is_asked_with_id_secret_and_scope(tmp_path: Path) -> None:
+    with TokenEndpoint(tmp_path, {"me": "s:e/c+r=t"}) as endpoint:
+        found = from_endpoint(endpoint, scope="a b", extensions="one=1, two=2")
+        assert [found.value] == endpoint.issued
+        assert endpoint.scopes == ["a b"]
+        assert found.extensions == {"one": "1", "two": "2"}
+        assert 590 < found.expires_at_s - time.time() <= 600
+        assert found.value not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("status", "secret", "kind", "said"),
+    [
+        (200, "wrong", ConfigError, r"gave no token \(401 invalid_client\): correct sasl\.oauthbearer\.client\.id"),
+        (503, "s:e/c+r=t", Retriable, "answered 503"),
+        (429, "s:e/c+r=t", Retriable, "answered 429"),
+        (404, "s:e/c+r=t", ConfigError, r"correct sasl\.oauthbearer\.token\.endpoint\.url"),
+        (302, "s:e/c+r=t", ConfigError, r"gave no token \(302\)"),
+    ],
+)
+def test_an_endpoint_that_gives_none_is_explained_without_the_secret(
+    status: int, secret: str, kind: type[MirrorError], said: str, tmp_path: Path
+) -> None:
+    with TokenEndpoint(tmp_path, {"me": "s:e/c+r=t"}) as endpoint:
+        endpoint.status = status
+        with pytest.raises(kind, match=said) as caught:
+            from_endpoint(endpoint, client__secret=secret)
+        assert secret not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["file:///etc/hostname", "nowhere", "http://host:port/"])
+def test_what_is_no_url_is_said(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"sasl\.oauthbearer\.token\.endpoint\.url: .*(is not a URL|begins neither)"):
+        token(method="oidc", token__endpoint__url=url, client__id="me", client__secret="s")
+
+
+def test_a_token_may_name_its_end_itself_and_an_answer_without_any_is_no_token(tmp_path: Path) -> None:
+    with TokenEndpoint(tmp_path, {"me": "s:e/c+r=t"}) as endpoint:
+        endpoint.says_lifetime = False
+        assert 590 < from_endpoint(endpoint).expires_at_s - time.time() <= 600
+        endpoint.says_token = False
+        with pytest.raises(ConfigError, match="answered, but not with a token"):
+            from_endpoint(endpoint)
+
+
+def test_an_endpoint_that_is_away_may_come_back(tmp_path: Path) -> None:
+    with TokenEndpoint(tmp_path, {}) as endpoint:
+        url = endpoint.url
+    with pytest.raises(Retriable, match="cannot reach the token endpoint"):
+        token(method="oidc", token__endpoint__url=url, client__id="me", client__secret="s")
+
+
+def test_a_token_is_kept_for_most_of_its_life() -> None:
+    now, asked = [0.0], []
+
+    def fetch(_: Deadline) -> Token:
+        asked.append(now[0])
+        return Token("t", now[0] + 100)
+
+    kept = KeptToken(fetch, lambda: now[0])
+    for now[0] in (0.0, 79.0, 81.0, 160.0, 162.0):
+        kept.token(deadline())
+    assert asked == [0.0, 81.0, 162.0]
+
+
+def given_token(config: str) -> tuple[str, float, str, dict[str, str]]:
+    return f"token for {config}", 5e9, "me", {"more": "1"}
+
+
+def raising(config: str) -> tuple[str, float]:
+    raise {"away": ConnectionError, "broken": RuntimeError}[config](f"token=abc {config}")
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "said"),
+    [
+        ("nowhere.at.all:f", "x", r"nowhere\.at\.all:f cannot be imported"),
+        ("tests.broker.test_oauth:missing", "x", "cannot be imported"),
+        ("tests.broker.test_oauth:raising", "away", "raised ConnectionError"),
+        ("tests.broker.test_oauth:raising", "broken", "raised RuntimeError instead of returning"),
+        ("tests.broker.test_oauth:deadline", "x", "raised TypeError"),
+    ],
+)
+def test_a_callable_that_gives_none_is_explained_without_its_words(name: str, config: str, said: str) -> None:
+    given = USUAL | {"oauth_cb": name, "sasl.oauthbearer.config": config}
+    source = token_source(ClientConfig.from_properties(given, allows_literal_secrets=True))
+    with pytest.raises((ConfigError, Retriable), match=said) as caught:
+        source.token(deadline())
+    assert "abc" not in str(caught.value)
+
+
+def test_a_callable_gives_token_end_and_extensions() -> None:
+    given = USUAL | {"oauth_cb": "tests.broker.test_oauth:given_token", "sasl.oauthbearer.config": "x"}
+    found = token_source(ClientConfig.from_properties(given, allows_literal_secrets=True)).token(deadline())
+    assert (found.value, found.expires_at_s, found.extensions) == ("token for x", 5e9, {"more": "1"})

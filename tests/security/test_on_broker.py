@@ -1,0 +1,227 @@
+"""Every security protocol on a real broker: what lets a client in, and the sentence when it stays outside."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import mirror_runs as runs
+from tests.security import secured_cluster as users
+from tests.security.secured_cluster import SESSION_MS, Right, SecuredCluster
+from tests.security.token_endpoint import TokenEndpoint
+
+from shallow_mirror.broker.client_config import ClientConfig
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.connection import ReceiveBuffer
+from shallow_mirror.broker.messages import request_class
+from shallow_mirror.broker.topics import TopicSpec, ensure_topics
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError
+
+pytestmark = pytest.mark.brokers
+
+
+def deadline(ms: float = 10_000) -> Deadline:
+    return Deadline.after_ms(ms, time.monotonic)
+
+
+def client(properties: dict[str, Any]) -> ClientConfig:
+    return ClientConfig.from_properties(properties, allows_literal_secrets=True)
+
+
+def cluster_id(properties: dict[str, Any]) -> str:
+    cluster = Cluster(client(properties))
+    try:
+        return cluster.cluster_id(deadline())
+    finally:
+        cluster.close()
+
+
+def refusal(properties: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        cluster_id(properties)
+    (problem,) = caught.value.problems
+    return problem
+
+
+@pytest.mark.parametrize("listener", ["TLS", "MUTUAL", "SCRAM", "SHORT", "PLAIN", "OAUTH"])
+def test_a_client_with_the_right_properties_is_let_in(secured: SecuredCluster, listener: str, topic_name: str) -> None:
+    properties = secured.properties(listener)
+    assert cluster_id(properties) == secured.node.cluster_id
+    ensure_topics(client(properties), [TopicSpec(topic_name, 1, None, {})], timeout_s=30)
+
+
+@pytest.mark.parametrize(
+    ("listener", "changes", "said"),
+    [
+        ("SCRAM", {"sasl.password": "wrong"}, "refused user mirror,=user (SCRAM-SHA-512)"),
+        ("SCRAM", {"sasl.username": "nobody"}, "refused user nobody (SCRAM-SHA-512)"),
+        ("PLAIN", {"sasl.password": "wrong"}, "correct sasl.username and sasl.password"),
+        ("PLAIN", {"sasl.mechanism": "SCRAM-SHA-256"}, "does not offer SCRAM-SHA-256 at this listener; it offers PLAIN"),
+        ("SCRAM", {"sasl.mechanism": "PLAIN"}, "it offers SCRAM-SHA-256, SCRAM-SHA-512"),
+        ("TLS", {"ssl.ca.location": "{stranger.identity.certificate_file}"}, "set ssl.ca.location"),
+        ("TLS", {"ssl.ca.location": None}, "a CA that is not trusted here"),
+        ("EXPIRED", {}, "has expired: renew it on the broker"),
+        ("ELSEWHERE", {}, "is for other hosts"),
+        ("MUTUAL", {"ssl.certificate.location": None, "ssl.key.location": None}, "asks for"),
+        (
+            "MUTUAL",
+            {"ssl.certificate.location": "{strange_client.certificate_file}", "ssl.key.location": "{strange_client.key_file}"},
+            "refused our client certificate",
+        ),
+        (
+            "MUTUAL",
+            {"ssl.certificate.location": "{expired_client.certificate_file}", "ssl.key.location": "{expired_client.key_file}"},
+            "refused our client certificate",
+        ),
+        ("OAUTH", {"sasl.oauthbearer.client.secret": "wrong"}, "gave no token (401 invalid_client)"),
+        ("OAUTH", {"sasl.oauthbearer.token.endpoint.url": "{tokens.url}/nowhere"}, "gave no token (404"),
+    ],
+)
+def test_who_does_not_fit_is_told_what_to_change(
+    secured: SecuredCluster, listener: str, changes: dict[str, Any], said: str
+) -> None:
+    filled = {name: value if value is None else value.format(**vars(secured)) for name, value in changes.items()}
+    problem = refusal(secured.properties(listener, **filled))
+    assert said in problem
+    assert "wrong" not in problem
+
+
+@pytest.mark.parametrize(
+    ("listener", "protocol", "said"),
+    [
+        ("PLAINTEXT", "ssl", "speaks neither TLS nor SASL at this port"),
+        ("PLAINTEXT", "sasl_plaintext", "asks for no SASL at this listener: set security.protocol: plaintext"),
+        ("PLAINTEXT", "sasl_ssl", "set security.protocol: plaintext"),
+        ("TLS", "plaintext", "speaks TLS without SASL at this port, not plaintext: set security.protocol: ssl"),
+        ("TLS", "sasl_plaintext", "set security.protocol: ssl"),
+        ("TLS", "sasl_ssl", "asks for no SASL at this listener: set security.protocol: ssl"),
+        ("MUTUAL", "plaintext", "speaks TLS at this port, not plaintext: set security.protocol: ssl"),
+        ("SCRAM", "plaintext", "speaks TLS and SASL at this port"),
+        ("SCRAM", "ssl", "speaks TLS and SASL at this port, not ssl: set security.protocol: sasl_ssl"),
+        ("SCRAM", "sasl_plaintext", "set security.protocol: sasl_ssl"),
+        ("PLAIN", "plaintext", "speaks SASL without TLS at this port, not plaintext"),
+        ("PLAIN", "ssl", "set security.protocol: sasl_plaintext"),
+        ("PLAIN", "sasl_ssl", "set security.protocol: sasl_plaintext"),
+    ],
+)
+def test_a_listener_of_another_protocol_is_named(secured: SecuredCluster, listener: str, protocol: str, said: str) -> None:
+    properties = {
+        "bootstrap.servers": secured.bootstrap if listener == "PLAINTEXT" else secured.address_of(listener),
+        "security.protocol": protocol,
+    }
+    if protocol.endswith("ssl"):
+        properties["ssl.ca.location"] = str(secured.authority.identity.certificate_file)
+    if protocol.startswith("sasl"):
+        properties |= {"sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"}
+    assert said in refusal(properties)
+
+
+def test_a_connection_outlives_its_sessions_with_requests_on_the_wire(secured: SecuredCluster) -> None:
+    cluster = Cluster(client(secured.properties("SHORT")))
+    connection = cluster.connection(secured.node.node_id, "test", deadline())
+    request_type, began, sent = request_class("Metadata"), time.monotonic(), []
+
+    def send() -> None:
+        request = request_type(topics=[], allow_auto_topic_creation=False)
+        sent.append(connection.next_correlation_id())
+        request.with_header(sent[-1], "test")
+        connection.send(sent[-1], [bytes(request.encode(framed=True, header=True))], deadline())
+
+    for _ in range(3):
+        send()
+    buffer = ReceiveBuffer(16, 1 << 20)
+    while time.monotonic() - began < SESSION_MS * 1.7 / 1000:
+        send()
+        assert connection.outstanding == 4
+        frame = connection.receive(deadline(), buffer)
+        assert int.from_bytes(frame[:4], "big") == sent.pop(0)
+        time.sleep(0.01)
+    assert cluster.connection(secured.node.node_id, "test", deadline()) is connection
+    cluster.close()
+
+
+def test_a_password_that_was_changed_ends_a_connection_at_its_next_session(
+    secured: SecuredCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROTATED", users.PASSWORD)
+    cluster = Cluster(client(secured.properties("SHORT", **{"sasl.password": "${env:ROTATED}"})))
+    assert cluster.cluster_id(deadline()) == secured.node.cluster_id
+    monkeypatch.setenv("ROTATED", "wrong")
+    time.sleep(SESSION_MS / 1000)
+    with pytest.raises(ConfigError, match="refused user"):
+        cluster.cluster_id(deadline())
+    cluster.close()
+
+
+def test_a_token_of_a_callable_is_taken_and_one_of_another_audience_refused(secured: SecuredCluster, topic_name: str) -> None:
+    kept = {name: value for name, value in secured.properties("OAUTH").items() if not name.startswith("sasl.oauthbearer")}
+    properties = kept | {"oauth_cb": f"{__name__}:token_of_test", "sasl.oauthbearer.config": users.CLIENT_ID}
+    _endpoints[:] = [secured.tokens]
+    assert cluster_id(properties) == secured.node.cluster_id
+    ensure_topics(client(properties), [TopicSpec(topic_name, 1, None, {})], timeout_s=30)
+    assert "refused our token (OAUTHBEARER)" in refusal(properties | {"oauth_cb": f"{__name__}:token_for_others"})
+
+
+_endpoints: list[TokenEndpoint] = []
+
+
+def token_of_test(config: str) -> tuple[str, float]:
+    return _endpoints[0].token(config), time.time() + 600
+
+
+def token_for_others(config: str) -> tuple[str, float]:
+    return _endpoints[0].token(config, aud="others"), time.time() + 600
+
+
+_ADVICE = re.compile(r"grant (?P<operation>\w+) on (?P<resource>topic|group|transactional id) (?P<name>\S+)$")
+
+
+def advised(error: ConfigError) -> Right:
+    (problem,) = error.problems
+    found = _ADVICE.search(problem)
+    assert found is not None, problem
+    operation = re.sub(r"(?<!^)(?=[A-Z])", "_", found["operation"]).upper()
+    return Right(operation, found["resource"].replace(" ", "_").upper(), found["name"])
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_who_grants_what_each_error_names_ends_with_a_mirror_and_the_rights_of_the_docs(
+    secured: SecuredCluster, topic_name: str, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POOR_PASSWORD", users.POOR_PASSWORD)
+    poor = secured.properties("SCRAM", **{"sasl.username": users.POOR_USER, "sasl.password": "${env:POOR_PASSWORD}"})
+    runs.create_topic(secured.bootstrap, topic_name)
+    runs.write(secured.bootstrap, topic_name, ["a", "b"])
+    clients = {side: {"alias": alias, "client": poor} for side, alias in (("source", "east"), ("target", "west"))}
+    settings = runs.config(
+        tmp_path, "", "", [topic_name], **clients, topics={"target_name": "{source}.{topic}"}, write={"slots": 1}
+    )
+    source, target, slot = topic_name, f"east.{topic_name}", f"{settings.mirror}-0"
+    granted: list[Right] = []
+    for _ in range(20):
+        try:
+            runs.catch_up(settings, spark)
+            break
+        except ConfigError as error:
+            granted.append(advised(error))
+            secured.grant(granted[-1])
+            time.sleep(0.2)  # the broker's authorizer hears of it a moment later
+    assert runs.read_values(secured.bootstrap, target) == ["a", "b"]
+    assert {(one.operation, one.resource, one.name) for one in granted} == {
+        ("DESCRIBE", "TRANSACTIONAL_ID", slot),
+        ("WRITE", "TRANSACTIONAL_ID", slot),
+        ("DESCRIBE", "GROUP", slot),
+        ("READ", "GROUP", slot),
+        ("READ", "TOPIC", source),
+        ("DESCRIBE_CONFIGS", "TOPIC", source),
+        ("DESCRIBE", "TOPIC", target),
+        ("CREATE", "TOPIC", target),
+        ("DESCRIBE_CONFIGS", "TOPIC", target),
+        ("WRITE", "TOPIC", target),
+        ("READ", "TOPIC", target),
+    }

@@ -1,0 +1,148 @@
+"""A whole mirror over TLS, SCRAM and OAUTHBEARER, and a look into everything that it wrote."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from tests import mirror_runs as runs
+from tests.mirror_runs import PATIENCE_S, command, conf_file, create_topic, read_values, said, write
+from tests.security import secured_cluster as users
+from tests.security.secured_cluster import SecuredCluster
+
+from shallow_mirror import cli
+from shallow_mirror.commands.exit_codes import EXIT_CONFIG
+from shallow_mirror.config import MirrorConfig
+
+pytestmark = [pytest.mark.brokers, pytest.mark.spark]
+
+_SPARK = """spark.eventLog.enabled true
+spark.eventLog.compress false
+spark.eventLog.dir {folder}
+"""
+
+
+_RUNTIME = """import sys
+from pathlib import Path
+
+
+class dbutils:
+    class secrets:
+        @staticmethod
+        def get(scope, key):
+            assert "pyspark.worker_util" not in sys.modules, "executors and planners have no dbutils"
+            assert (scope, key) == ("kafka", "client")
+            return Path("{file}").read_text().strip()
+"""
+"""What a driver of Databricks has and its workers do not."""
+
+
+@pytest.fixture
+def references(
+    secured: SecuredCluster, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Mapping[str, Any]:
+    """Properties of the source (TLS, client certificate, SCRAM) and of the target (OAUTHBEARER) without a secret in them."""
+    folder = tmp_path_factory.mktemp("secrets")
+    (folder / "key-password").write_text(users.KEY_PASSWORD + "\n")
+    (folder / "client-secret").write_text(users.CLIENT_SECRET + "\n")
+    monkeypatch.setenv("SOURCE_PASSWORD", users.PASSWORD)
+    monkeypatch.setenv("SOURCE_KEY", secured.client.encrypted_key_pem(users.KEY_PASSWORD))
+    source = {
+        "sasl.password": "${env:SOURCE_PASSWORD}",
+        "ssl.certificate.pem": secured.client.certificate_pem,
+        "ssl.key.pem": "${env:SOURCE_KEY}",
+        "ssl.key.password": f"${{file:{folder}/key-password}}",
+    }
+    (folder / "databricks/sdk").mkdir(parents=True)
+    (folder / "databricks/sdk/runtime.py").write_text(_RUNTIME.format(file=folder / "client-secret"))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.syspath_prepend(folder)
+    target = {"sasl.oauthbearer.client.secret": "${secret:kafka/client}"}
+    return {"source": secured.properties("SCRAM", **source), "target": secured.properties("OAUTH", **target)}
+
+
+def secrets_of(secured: SecuredCluster) -> dict[str, str]:
+    encoded = base64.b64encode(f"{users.CLIENT_ID}:{users.CLIENT_SECRET}".encode()).decode()
+    found = {
+        "password": users.PASSWORD,
+        "key password": users.KEY_PASSWORD,
+        "client secret": users.CLIENT_SECRET,
+        "credentials": encoded,
+        "private key": secured.client.key_pem.splitlines()[1],
+    }
+    return found | {f"token {number}": token for number, token in enumerate(secured.tokens.issued)}
+
+
+def written(folder: Path) -> Iterator[tuple[str, str]]:
+    """Every file, and the rows of every Delta table, whose files are compressed."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            yield str(path.relative_to(folder)), path.read_bytes().decode("latin-1")
+        if path.name == "_delta_log":
+            yield f"rows of {path.parent.name}", json.dumps(DeltaTable(path.parent).to_pyarrow_table().to_pylist(), default=str)
+
+
+def found_secrets(folder: Path, secrets: Mapping[str, str]) -> list[str]:
+    return [f"{name} in {where}" for where, text in written(folder) for name, secret in secrets.items() if secret in text]
+
+
+def start_again(folder: Path, conf: Path, *options: str) -> int:
+    with command(folder, conf, *options) as process:
+        return process.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("transfer", ["direct", pytest.param("through-spark", marks=pytest.mark.long)])
+def test_a_mirror_over_tls_and_sasl_copies_and_writes_no_secret_anywhere(
+    transfer: str,
+    secured: SecuredCluster,
+    references: Mapping[str, Any],
+    topic_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for folder in ("spark-conf", "events"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "spark-conf/spark-defaults.conf").write_text(_SPARK.format(folder=(tmp_path / "events").as_uri()))
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "spark-conf"))
+    create_topic(secured.bootstrap, topic_name)
+    write(secured.bootstrap, topic_name, ["a", "b"])
+    clients = {side: {"alias": alias, "client": references[side]} for side, alias in (("source", "east"), ("target", "west"))}
+    conf = conf_file(
+        tmp_path, "", "", [topic_name], **clients, topics={"target_name": "{source}.{topic}"}, read={"transfer": transfer}
+    )
+    copied = f"east.{topic_name}"
+
+    assert start_again(tmp_path, conf, "--available-now") == 0, said(tmp_path)
+    assert read_values(secured.bootstrap, copied) == ["a", "b"]
+
+    caplog.set_level(logging.DEBUG)
+    for name in ("status", "verify", "preflight"):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["--verbose", name, str(conf)])
+        assert ended.value.code in (None, 0), capsys.readouterr()
+    printed = capsys.readouterr()
+    monkeypatch.setenv("SOURCE_PASSWORD", "not-the-pa55word")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["preflight", str(conf)])
+    assert ended.value.code == EXIT_CONFIG
+    (line,) = [one for one in capsys.readouterr().err.splitlines() if "ConfigError" in one]
+    assert "refused user mirror,=user (SCRAM-SHA-512)" in line
+    assert start_again(tmp_path, conf) == EXIT_CONFIG
+    last = said(tmp_path).splitlines()[-1]
+    assert last.startswith("ConfigError: broker ")
+    assert "refused user mirror,=user (SCRAM-SHA-512)" in last
+
+    (tmp_path / "printed").write_text("\n".join((printed.out, printed.err, line, caplog.text, repr(MirrorConfig.load(conf)))))
+    assert list((tmp_path / "events").rglob("events*"))
+    assert secured.tokens.issued
+    assert found_secrets(tmp_path, {"reference": "${env:SOURCE_PASSWORD}"})
+    assert not found_secrets(tmp_path, secrets_of(secured) | {"wrong password": "not-the-pa55word"})
+    assert runs.topics_of(secured.bootstrap)[copied] == 1

@@ -1,0 +1,97 @@
+"""A token endpoint of OAuth 2.0 (client credentials) on this machine, whose tokens a broker verifies by its public key."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+import urllib.parse
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+
+AUDIENCE = "kafka"
+
+
+def _url64(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _number64(number: int) -> str:
+    return _url64(number.to_bytes((number.bit_length() + 7) // 8, "big"))
+
+
+class TokenEndpoint:
+    """Context manager. `clients`: secrets by client id, which is the principal. `lives_for_s`: of the next tokens."""
+
+    def __init__(self, folder: Path, clients: Mapping[str, str]) -> None:
+        self.clients, self.lives_for_s = dict(clients), 600
+        self.issued: list[str] = []
+        self.scopes: list[str] = []
+        self.status, self.says_token, self.says_lifetime = 200, True, True
+        self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        public = self._key.public_key().public_numbers()
+        jwk = {"kty": "RSA", "kid": "k", "use": "sig", "alg": "RS256", "n": _number64(public.n), "e": _number64(public.e)}
+        self.jwks_file = folder / "jwks.json"
+        self.jwks_file.write_text(json.dumps({"keys": [jwk]}))
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}/token"
+
+    def token(self, client_id: str, **claims: Any) -> str:
+        now = int(time.time())
+        payload = {"sub": client_id, "iat": now, "exp": now + self.lives_for_s, "aud": AUDIENCE, "scope": "mirror"} | claims
+        parts = [_url64(json.dumps(one).encode()) for one in ({"alg": "RS256", "kid": "k", "typ": "JWT"}, payload)]
+        signature = self._key.sign(".".join(parts).encode(), padding.PKCS1v15(), hashes.SHA256())
+        self.issued.append(".".join([*parts, _url64(signature)]))
+        return self.issued[-1]
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        endpoint = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                form = dict(urllib.parse.parse_qsl(body))
+                named = base64.b64decode(self.headers["Authorization"].removeprefix("Basic ")).decode()
+                client_id, secret = map(urllib.parse.unquote_plus, named.split(":"))
+                if self.path != "/token":
+                    return self._answer(404, {"error": "not_found"})
+                if endpoint.status != 200:
+                    return self._answer(endpoint.status, {})
+                if form.get("grant_type") != "client_credentials" or endpoint.clients.get(client_id) != secret:
+                    return self._answer(401, {"error": "invalid_client", "error_description": f"not {named}"})
+                endpoint.scopes.append(form.get("scope", ""))
+                token = endpoint.token(client_id)
+                document = {"access_token": token} if endpoint.says_token else {}
+                return self._answer(200, document | ({"expires_in": endpoint.lives_for_s} if endpoint.says_lifetime else {}))
+
+            def _answer(self, status: int, document: Any) -> None:
+                body = json.dumps(document).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        return Handler
+
+    def __enter__(self) -> Self:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+
+import pytest
+from tests.fakes.changes import error
+from tests.fakes.strict_broker import StrictCluster
+
+from shallow_mirror.broker.client_config import ClientConfig
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.streaming.hidden_topics import refuse_hidden_topics
+
+
+@pytest.fixture
+def fake() -> Iterator[StrictCluster]:
+    with StrictCluster() as cluster:
+        yield cluster
+
+
+def ask(fake: StrictCluster, include: list[str], listed: list[str]) -> None:
+    source = Cluster(ClientConfig.from_properties({"bootstrap.servers": fake.bootstrap}))
+    try:
+        refuse_hidden_topics(source, include, listed, Deadline.after_ms(5_000, time.monotonic))
+    finally:
+        source.close()
+
+
+def test_a_topic_that_is_named_and_hidden_is_refused_with_the_right(fake: StrictCluster) -> None:
+    fake.change_always("Metadata", error(29))
+    with pytest.raises(ConfigError, match=r"source topic secret: TOPIC_AUTHORIZATION_FAILED: grant Read on topic secret$"):
+        ask(fake, ["secret", "open", "other.*"], ["open"])
+
+
+def test_what_does_not_exist_yet_is_only_told(fake: StrictCluster, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    ask(fake, ["later", "any.*"], [])
+    assert "no topic of the source matches later, any.* yet" in caplog.text
+    assert fake.asked("Metadata") == 1
+    ask(fake, ["any.*"], ["any-1"])
+    assert fake.asked("Metadata") == 1

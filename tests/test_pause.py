@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests import mirror_runs as runs
+
+from shallow_mirror import cli
+
+BROKER = "127.0.0.1:1"
+
+
+def _say(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    return int(ended.value.code or 0)
+
+
+def test_topics_are_paused_and_go_on_also_before_the_first_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    conf = str(runs.conf_file(tmp_path, BROKER, BROKER, ["orders.*"]))
+    assert _say("pause", conf, "orders", "orders.eu") == 0
+    assert _say("pause", conf, "orders") == 0
+    assert _say("resume", conf, "orders", "orders.us") == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        "orders: paused",
+        "orders.eu: paused",
+        "orders: was paused already",
+        "orders: goes on",
+        "orders.us: was not paused",
+    ]
+
+
+def test_a_topic_of_no_mirror_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    conf = str(runs.conf_file(tmp_path, BROKER, BROKER, ["orders.*"]))
+    assert _say("pause", conf, "orders", "bills", "__consumer_offsets") == 2
+    said = capsys.readouterr().err
+    assert "bills: this mirror has no such topic (topics.include and topics.exclude of" in said
+    assert not (tmp_path / "tables").exists()
