@@ -178,7 +178,7 @@ def consumer_settings(bootstrap: str, group: str) -> dict[str, Any]:
 
 
 def read_on(bootstrap: str, group: str, topic: str, count: int) -> list[bytes | None]:
-    """From the group's own offsets: so many records, and that no other comes."""
+    """From the group's own offsets: so many records, and that no other comes. The group commits that it read them."""
     consumer, read = Consumer(consumer_settings(bootstrap, group)), []
     try:
         consumer.subscribe([topic])
@@ -188,6 +188,7 @@ def read_on(bootstrap: str, group: str, topic: str, count: int) -> list[bytes | 
             assert message.error() is None, message.error()
             read.append(message.value())
         assert consumer.poll(2) is None
+        consumer.commit(asynchronous=False)
         return read
     finally:
         consumer.close()
