@@ -114,7 +114,8 @@ def _call(cluster: ModelCluster, api: str, _deadline: Deadline, **fields: Any) -
             return SimpleNamespace(error_code=answer[0], producer_id=answer[1], producer_epoch=answer[2])
         case "AddPartitionsToTxn":
             partitions = [SimpleNamespace(partition_error_code=answer)]
-            return SimpleNamespace(results_by_topic_v3_and_below=[SimpleNamespace(name="t", results_by_partition=partitions)])
+            topics = [SimpleNamespace(name=one.name, results_by_partition=partitions) for one in fields["v3_and_below_topics"]]
+            return SimpleNamespace(results_by_topic_v3_and_below=topics)
         case "TxnOffsetCommit":
             return SimpleNamespace(topics=[SimpleNamespace(partitions=[SimpleNamespace(error_code=answer)])])
         case "OffsetFetch":
