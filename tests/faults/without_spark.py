@@ -41,6 +41,8 @@ class Session:
         self.workers.submit(os.getpid).result()  # all are forked by it, before there is a thread or a Delta table
         self.sparkContext = self.dataSource = self
         self.sources: dict[str, Any] = {}
+        self.environment: dict[str, str] = {}
+        """Of workers that are yet to start: here they all have this process's."""
 
     def getConf(self) -> Mapping[str, str]:  # noqa: N802 - Spark's name
         return {}
