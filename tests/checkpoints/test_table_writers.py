@@ -150,6 +150,7 @@ def test_a_delete_takes_the_rows_that_match_and_commits_nothing_where_none_does(
     assert opened(writer).read((Comparison("transactional_id", "!=", "x"),)).num_rows == 1, "null is not unequal"
 
 
+@LongOnSpark
 def test_compaction_and_cleaning_keep_the_version_its_metadata_and_all_rows(place: Place) -> None:
     writer = place.created()
     for version in (1, 2, 3):
@@ -208,6 +209,7 @@ def test_a_take_over_knows_the_decision_that_came_in_before_it(place: Place) -> 
     assert OffsetMap.open(place.tables).settled_rows().num_rows == 0
 
 
+@LongOnSpark
 def test_a_commit_whose_reply_was_lost_is_read_back_as_written(place: Place) -> None:
     writer = Faulty(place.writer())
     owner = place.take("one", writer)

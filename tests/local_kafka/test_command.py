@@ -37,6 +37,7 @@ def test_a_signal_stops_the_brokers_and_deletes_the_temporary_folder(tmp_path: P
 
 
 @pytest.mark.brokers
+@pytest.mark.long
 def test_a_cluster_may_have_several_brokers(tmp_path: Path) -> None:
     script = f"from pathlib import Path; from shallow_mirror.local_kafka.command import run_local_kafka as run; run(1, '4.3.0', Path({str(tmp_path)!r}), 3)"
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as command:

@@ -100,6 +100,7 @@ def test_the_old_version_starts_and_says_so_in_its_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.brokers
+@pytest.mark.long
 def test_a_broker_with_zookeeper_survives_being_killed_and_takes_its_zookeeper_along(tmp_path: Path) -> None:
     before = set(psutil.Process().children(recursive=True))
     with LocalKafka(tmp_path, OLDEST_KAFKA_VERSION) as node:

@@ -93,6 +93,7 @@ def test_a_mirror_outlives_the_absence_of_either_cluster_and_status_says_what_is
     assert recorded.run_epoch == 1
 
 
+@pytest.mark.long
 def test_transactions_that_timed_out_while_the_target_was_away_are_copied_again_and_once(
     pair: Pair, topic_name: str, tmp_path: Path, spark: Any, crash_points: None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -135,6 +136,7 @@ def test_a_log_that_the_source_lost_is_named(pair: Pair, topic_name: str, tmp_pa
         catch_up(settings, spark)
 
 
+@pytest.mark.long
 def test_a_second_signal_ends_a_run_at_once_and_nothing_is_lost(pair: Pair, topic_name: str, tmp_path: Path, spark: Any) -> None:
     source, target = pair
     create_topic(source.bootstrap, topic_name)
@@ -174,7 +176,7 @@ def test_what_an_open_source_transaction_holds_back_is_copied_once_it_has_ended(
     assert read_values(target, topic_name) == ["before", "within", "behind"]
 
 
-@pytest.mark.parametrize("transfer", ["direct", "through-spark"])
+@pytest.mark.parametrize("transfer", ["direct", pytest.param("through-spark", marks=pytest.mark.long)])
 def test_a_python_worker_that_is_killed_does_not_end_the_mirror(
     transfer: str,
     two_clusters: Any,
