@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -87,8 +88,11 @@ def _be_a_mirror(arguments: Sequence[str], log_file: str, own: Mapping[str, str]
         from tests.faults.clock import sitecustomize  # noqa: F401 - moves the clock
     from tests.faults import mirror_main
 
+    from shallow_mirror.streaming.scratch import scratch_folder
+
     code = mirror_main.main(arguments)
     sys.stderr.flush()
+    shutil.rmtree(scratch_folder(), ignore_errors=True)  # as at the end of an interpreter
     os._exit(code)  # what multiprocessing does at an end waits for workers that wait for it
 
 
