@@ -61,6 +61,7 @@ def test_a_mirror_that_stood_still_beyond_the_transaction_timeout_copies_again_a
         assert_nothing_differs(scene, [(suspend, step) for step in (steps.ANSWERED, steps.ENDED[0])])
 
 
+@pytest.mark.long
 def test_a_clock_that_jumps_changes_nothing(two_clusters: Any, tmp_path: Path) -> None:
     jumps = [process_faults.MoveClock(seconds) for seconds in (100_000.0, -200_000.0)]
     environment = process_faults.movable_clock(tmp_path / "mirror")

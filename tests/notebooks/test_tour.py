@@ -163,6 +163,7 @@ def test_without_the_folder_of_a_demo_the_first_cell_says_how_to_make_one(
 
 @pytest.mark.brokers
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.timeout(600)
 class TestOnRealTables:
     def test_the_kinds_account_for_every_record_and_every_offset_of_the_source(
