@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 
 from shallow_mirror.checkpoints.kept_rows import KeptRows, open_rows, open_rows_to_read
-from shallow_mirror.checkpoints.schema import TIMESTAMP
+from shallow_mirror.checkpoints.schema import TIMESTAMP, ms_of
 from shallow_mirror.checkpoints.tables import WriterName
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Controls:
     def paused(self) -> Mapping[str, int]:
         """Since when, in ms, by source topic."""
         newest = {row["topic"]: row for row in sorted(self._rows.read((), None), key=lambda row: row["sequence"])}
-        return {topic: round(row["at"].timestamp() * 1000) for topic, row in sorted(newest.items()) if row["action"] == "pause"}
+        return {topic: ms_of(row["at"]) for topic, row in sorted(newest.items()) if row["action"] == "pause"}
 
 
 def open_controls(tables: str, writer: WriterName, spark: SparkSession | None) -> Controls:

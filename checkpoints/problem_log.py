@@ -10,14 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 
 from shallow_mirror.checkpoints.observation_stores import ObservationStore
 from shallow_mirror.checkpoints.problems import KnownProblem, Problem, ProblemKind
-from shallow_mirror.checkpoints.schema import TIMESTAMP
+from shallow_mirror.checkpoints.schema import TIMESTAMP, ms_of
 from shallow_mirror.checkpoints.table_writer import Comparison
 from shallow_mirror.log_format import fields
 from shallow_mirror.types import TopicPartition
@@ -178,10 +177,6 @@ def _known(row: Mapping[str, Any]) -> KnownProblem:
         number=row["number"],
         problem=problem,
         occurrences=row["occurrences"],
-        first_at_ms=_ms(row["first_at"]),
-        last_at_ms=_ms(row["last_at"]),
+        first_at_ms=ms_of(row["first_at"]),
+        last_at_ms=ms_of(row["last_at"]),
     )
-
-
-def _ms(at: datetime) -> int:
-    return round(at.timestamp() * 1000)

@@ -28,6 +28,12 @@ PROPERTY_MAP_ID = "shallow_mirror.map_id"
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
+
+def ms_of(at: datetime) -> int:
+    """What a TIMESTAMP column holds, as milliseconds since the epoch."""
+    return round(at.timestamp() * 1000)
+
+
 OFFSET_MAP = pa.schema(
     [
         ("source_topic", pa.string()),

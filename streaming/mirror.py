@@ -40,7 +40,7 @@ from shallow_mirror.streaming.hidden_topics import refuse_hidden_topics
 from shallow_mirror.streaming.loops import Loops, without_own_targets
 from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import Planner
-from shallow_mirror.streaming.slot_jobs import job_template
+from shallow_mirror.streaming.slot_jobs import job_template, target_topics
 from shallow_mirror.streaming.told_errors import told_error
 from shallow_mirror.streaming.topic_watch import TopicWatch
 from shallow_mirror.streaming.witness import Witness
@@ -255,19 +255,8 @@ class _Run:
         )
         owner.check_ownership()
         recover(owner, performer, mirror=config.mirror, deadline=self._deadline())
-        targets = TargetTopics(
-            self.source,
-            self.target,
-            config.target.client,
-            mirrored={one.topic: position.target for one, position in owner.positions().items()},
-            route=self.loops.target_of,
-            create=config.topics.create,
-            copies_configs=config.topics.configs != "off",
-            replication_factor=config.topics.replication_factor,
-            isolation=config.read.isolation_level,
-            log_append_time=config.read.log_append_time,
-            coalesce_bytes=config.write.coalesce_bytes,
-            tell=self.witness.met,
+        targets = target_topics(
+            config, self.source, self.target, owner.positions(), route=self.loops.target_of, tell=self.witness.met
         )
         topic_ids = self._register_partitions(owner, targets)
         sink = MicroBatchSink(

@@ -34,7 +34,7 @@ from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.streaming import planning
 from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import LogEnds, Planner
-from shallow_mirror.streaming.slot_jobs import job_template
+from shallow_mirror.streaming.slot_jobs import job_template, target_topics
 from shallow_mirror.streaming.taken_over import TakenOver, taken_over
 from shallow_mirror.types import PlannedRange, SegmentKind, SourcePartition, TopicPartition
 
@@ -183,21 +183,9 @@ class _Copy:
         return source
 
     def _targets(self, owner: OffsetMapOwner, deadline: Deadline) -> TargetTopics:
-        config, topic = self._config, self._request.place.topic
-        targets = TargetTopics(
-            self._taken.source,
-            self._taken.target,
-            config.target.client,
-            mirrored={one.topic: position.target for one, position in owner.positions().items()},
-            route=lambda _: self._request.target_topic,
-            create=config.topics.create,
-            copies_configs=config.topics.configs != "off",
-            replication_factor=config.topics.replication_factor,
-            isolation=config.read.isolation_level,
-            log_append_time=config.read.log_append_time,
-            coalesce_bytes=config.write.coalesce_bytes,
-        )
-        listed = self._taken.source.metadata([topic], deadline).topics[topic]
+        source, target, topic = self._taken.source, self._taken.target, self._request.place.topic
+        targets = target_topics(self._config, source, target, owner.positions(), route=lambda _: self._request.target_topic)
+        listed = source.metadata([topic], deadline).topics[topic]
         targets.prepare({topic: len(listed.partitions)}, deadline)
         return targets
 

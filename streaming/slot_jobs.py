@@ -1,9 +1,17 @@
-"""Driver: what the mirror file says to the tasks of its slots, whichever command runs them."""
+"""Driver: what the mirror file says to the tasks of its slots and about their target topics, whichever command runs them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.checkpoints.problem_log import log_problem
+from shallow_mirror.checkpoints.problems import Problem
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.sinks.slot_task import Observer, SlotJob
+from shallow_mirror.sinks.target_topics import TargetTopics
+from shallow_mirror.types import SourcePartition
 
 
 def job_template(config: MirrorConfig, *, map_id: str, run_id: str, observer: Observer) -> SlotJob:
@@ -28,4 +36,30 @@ def job_template(config: MirrorConfig, *, map_id: str, run_id: str, observer: Ob
         time_left_ms=0.0,
         quarantine=config.write.quarantine_limits,
         observer=observer,
+    )
+
+
+def target_topics(
+    config: MirrorConfig,
+    source: Cluster,
+    target: Cluster,
+    known: Mapping[SourcePartition, Position],
+    *,
+    route: Callable[[str], str],
+    tell: Callable[[Problem], None] = log_problem,
+) -> TargetTopics:
+    """`known`: the positions of the map, whose target topics stand. `route` names those of other source topics."""
+    return TargetTopics(
+        source,
+        target,
+        config.target.client,
+        mirrored={one.topic: position.target for one, position in known.items()},
+        route=route,
+        create=config.topics.create,
+        copies_configs=config.topics.configs != "off",
+        replication_factor=config.topics.replication_factor,
+        isolation=config.read.isolation_level,
+        log_append_time=config.read.log_append_time,
+        coalesce_bytes=config.write.coalesce_bytes,
+        tell=tell,
     )

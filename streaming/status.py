@@ -28,6 +28,7 @@ from shallow_mirror.checkpoints.problem_log import read_problems
 from shallow_mirror.checkpoints.problems import KnownProblem
 from shallow_mirror.checkpoints.quarantine import undescribed_entries
 from shallow_mirror.checkpoints.recorded import Recorded
+from shallow_mirror.checkpoints.schema import ms_of
 from shallow_mirror.checkpoints.table_writer import Comparison
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
@@ -296,7 +297,7 @@ def _read_run(store: ObservationStore, recorded: Recorded) -> RunStatus:
         pid=run.pid,
         version=known.get("version"),
         started_at_ms=run.started_at_ms,
-        ended_at_ms=_ms(known.get("ended_at")),
+        ended_at_ms=ms_of(known["ended_at"]) if "ended_at" in known else None,
         outcome=outcome,
         is_alive=False if outcome is not None else _is_alive(run.host, run.pid),
     )
@@ -322,12 +323,10 @@ def _read_micro_batches(store: ObservationStore, newest: int) -> tuple[MicroBatc
 
 
 def _micro_batch(row: Mapping[str, Any]) -> MicroBatchStatus:
-    settled_at_ms = _ms(row["settled_at"])
-    assert settled_at_ms is not None
     return MicroBatchStatus(
         micro_batch=row["micro_batch"],
         run_epoch=row["run_epoch"],
-        settled_at_ms=settled_at_ms,
+        settled_at_ms=ms_of(row["settled_at"]),
         record_count=row["record_count"],
         size_bytes=row["size_bytes"],
         seconds=json.loads(row["duration_ms"]).get("Total", 0.0) / 1000,
@@ -336,10 +335,6 @@ def _micro_batch(row: Mapping[str, Any]) -> MicroBatchStatus:
         dropped_batch_counts=json.loads(row["dropped_batch_counts"]),
         lag_offsets=row["lag_offsets"],
     )
-
-
-def _ms(at: datetime | None) -> int | None:
-    return None if at is None else round(at.timestamp() * 1000)
 
 
 def total(values: Sequence[int | None]) -> int | None:

@@ -100,7 +100,10 @@ def target_cluster(two_clusters: TwoClusters) -> LocalKafka:
 
 @pytest.fixture
 def spark(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The Spark session of this test process: begun when first asked for, and begun anew if a test has stopped it."""
+    """The Spark session of this test process: begun when first asked for, and begun anew if a test has stopped it.
+
+    In a JVM of its own: one that another test began, perhaps without Delta's jars, keeps the class path it began with.
+    """
     from pyspark.sql import SparkSession
 
     from shallow_mirror.streaming import session
@@ -108,6 +111,7 @@ def spark(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFacto
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
+    _stop_spark()
     log_file = tmp_path_factory.mktemp("spark") / "spark.log"
     return session.local_session("tests", cores=2, delta_jars=delta_jars(), log_file=log_file)
 

@@ -12,14 +12,14 @@ from typing import Any
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.cluster_metadata import CoordinatorKind
-from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name
+from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name, is_forbidden
 from shallow_mirror.broker.messages import call, request_class
 from shallow_mirror.broker.txn import ask_coordinator
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, OutcomeUnknown, Retriable
 from shallow_mirror.types import TopicPartition
 
-_UNKNOWN_MEMBER, _UNSTABLE, _FORBIDDEN = 25, 88, (29, 30, 31)
+_UNKNOWN_MEMBER, _UNSTABLE = 25, 88
 _COORDINATOR_COMES = frozenset({14, 15, 16})
 """A cluster that had no groups yet answers so for a moment; so does one whose broker went away."""
 _OF_CONSUMERS = ("consumer", "")
@@ -148,7 +148,7 @@ class ConsumerGroups:
     def _raise_for(self, code: int, what: str) -> None:
         if code == 0:
             return
-        if code in _FORBIDDEN:
+        if is_forbidden(code):
             raise ConfigError(f"{self._where}: {what}: {error_name(code)}: {_ACLS}")
         if error_class(code) is ErrorClass.DEFINITE:
             raise ConfigError(f"{self._where}: {what}: the broker answered {error_name(code)}")
@@ -170,4 +170,4 @@ def _worst_of_coordinator(answer: Any) -> int:
 def _refusal(code: int) -> str:
     if code == _UNKNOWN_MEMBER:
         return "the group is active there: stop its consumers first"
-    return f"{error_name(code)}: {_ACLS}" if code in _FORBIDDEN else f"the broker answered {error_name(code)}"
+    return f"{error_name(code)}: {_ACLS}" if is_forbidden(code) else f"the broker answered {error_name(code)}"

@@ -30,7 +30,7 @@ class TopicSpec:
 
 def ensure_topics(client: ClientConfig, specs: Sequence[TopicSpec], *, timeout_s: float) -> None:
     """Create what does not exist. Raises ConfigError with every refusal, Retriable when the cluster does not answer."""
-    admin = AdminClient({**client.as_confluent(), "log_level": "0"})
+    admin = _admin(client)
     futures = admin.create_topics(
         [
             NewTopic(
@@ -46,7 +46,7 @@ def ensure_topics(client: ClientConfig, specs: Sequence[TopicSpec], *, timeout_s
 
 def add_partitions(client: ClientConfig, partitions: Mapping[str, int], *, timeout_s: float) -> None:
     """Give each topic so many partitions. Fewer than it has are left alone. Raises as `ensure_topics`."""
-    admin = AdminClient({**client.as_confluent(), "log_level": "0"})
+    admin = _admin(client)
     futures = admin.create_partitions(
         [NewPartitions(name, count) for name, count in partitions.items()],
         operation_timeout=timeout_s,
@@ -57,7 +57,7 @@ def add_partitions(client: ClientConfig, partitions: Mapping[str, int], *, timeo
 
 def set_topic_configs(client: ClientConfig, changes: Mapping[str, Mapping[str, str]], *, timeout_s: float) -> dict[str, str]:
     """Set these settings and leave the others alone. Returns by topic why it was not done; empty: all were."""
-    admin = AdminClient({**client.as_confluent(), "log_level": "0"})
+    admin = _admin(client)
     resources = {
         name: ConfigResource(
             ConfigResource.Type.TOPIC,
@@ -84,6 +84,11 @@ def set_topic_configs(client: ClientConfig, changes: Mapping[str, Mapping[str, s
         except TimeoutError:  # the client itself is late
             problems[name] = f"no answer within {timeout_s:.0f} s"
     return problems
+
+
+def _admin(client: ClientConfig) -> AdminClient:
+    """To be kept in a variable until its futures are done: they end with it."""
+    return AdminClient({**client.as_confluent(), "log_level": "0"})
 
 
 def _require_done(futures: Mapping[str, Future[None]], api: str, what: str, passing: Set[int], timeout_s: float) -> None:

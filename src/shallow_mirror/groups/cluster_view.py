@@ -12,8 +12,6 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import Retriable
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
-EARLIEST, LATEST = -2, -1
-
 
 class ClusterView:
     """Connects when it is first asked. Not for several threads. Raises Retriable, ConfigError."""

@@ -14,9 +14,9 @@ from shallow_mirror.broker.txn import is_receipt
 from shallow_mirror.checkpoints.commit_translation import COMMIT_COLUMNS, Commit, CommitTranslator, RepeatCounter, Side
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.table_writer import Comparison, Condition
-from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MirrorConfig
 from shallow_mirror.errors import OutcomeUnknown
-from shallow_mirror.groups.cluster_view import EARLIEST, LATEST, ClusterView
+from shallow_mirror.groups.cluster_view import ClusterView
 from shallow_mirror.groups.judgement import Clusters, Held, There, commits_of, judge, may_commit, next_step
 from shallow_mirror.groups.report import Group, GroupPartition, Step
 from shallow_mirror.sinks import routing
@@ -102,7 +102,7 @@ class GroupLook:
             start, place = row.segment.target_start, row.segment.target.topic_partition
             if start is not None:
                 unsettled[place] = min(start, unsettled.get(place, start))
-        return Clusters(origin_starts=self.origin.offsets(places, EARLIEST) if asks_origin else {}, unsettled=unsettled)
+        return Clusters(origin_starts=self.origin.offsets(places, EARLIEST_TIMESTAMP) if asks_origin else {}, unsettled=unsettled)
 
     def judged(self, held: Iterable[Held], translator: CommitTranslator, clusters: Clusters) -> list[GroupPartition]:
         """Asks the other cluster about the logs that offsets lead to."""
@@ -115,8 +115,8 @@ class GroupLook:
         clusters = replace(
             clusters,
             other_ids=ids,
-            other_starts=self.other.offsets(places, EARLIEST),
-            other_ends=self.other.offsets(places, LATEST),
+            other_starts=self.other.offsets(places, EARLIEST_TIMESTAMP),
+            other_ends=self.other.offsets(places, LATEST_TIMESTAMP),
         )
         return [judge(one, translator, lines, clusters, self.side) for one in held]
 
