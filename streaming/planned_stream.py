@@ -2,8 +2,9 @@
 
 A mirror's stream offsets name its offset map, as `"map"`: Spark keeps them in its checkpoint, and one of another map is refused.
 
-The planner's connections are made at the first question, never in `__init__`: Spark pickles another instance of the
-reader for the executors, and only input partitions carry anything to them.
+The planner and its connections are made at the first question, never in `__init__`: Spark pickles another instance of the
+reader for the executors, and only input partitions carry anything to them. What plans is imported there as well: Spark
+starts three more processes that make a reader and never ask it anything, and they live as long as the session.
 """
 
 from __future__ import annotations
@@ -13,23 +14,24 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
-from shallow_mirror.broker.client_config import ClientConfig
-from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.streaming import planning
-from shallow_mirror.streaming.micro_batch_planner import MicroBatchPlanner
 from shallow_mirror.streaming.offset_documents import OffsetDocuments
-from shallow_mirror.streaming.plan_settings import PlanSettings
-from shallow_mirror.streaming.planner import Planner
 from shallow_mirror.streaming.planning import Offsets
 from shallow_mirror.streaming.told_errors import told_to_the_driver
 from shallow_mirror.types import PlannedRange
+
+if TYPE_CHECKING:
+    from shallow_mirror.broker.client_config import ClientConfig
+    from shallow_mirror.config import MirrorConfig
+    from shallow_mirror.streaming.micro_batch_planner import MicroBatchPlanner
+    from shallow_mirror.streaming.plan_settings import PlanSettings
 
 _CONFIG = "mirrorsecret"
 """Spark hides options whose name holds "secret" in plans and logs; a client property may be one."""
@@ -74,7 +76,11 @@ def options_of_mirror(
 
 def mirror_of(options: Mapping[str, str]) -> MirrorConfig | None:
     """The mirror these options were made for; None for options that a user wrote."""
-    return MirrorConfig.from_json(options[_CONFIG]) if _CONFIG in options else None
+    if _CONFIG not in options:
+        return None
+    from shallow_mirror.config import MirrorConfig
+
+    return MirrorConfig.from_json(options[_CONFIG])
 
 
 def _session_parallelism() -> int:
@@ -83,7 +89,9 @@ def _session_parallelism() -> int:
 
 
 def make_micro_batch_planner(settings: PlanSettings, client: ClientConfig, parallelism: int) -> MicroBatchPlanner:
-    from shallow_mirror.broker.cluster import Cluster  # planner process only
+    from shallow_mirror.broker.cluster import Cluster
+    from shallow_mirror.streaming.micro_batch_planner import MicroBatchPlanner
+    from shallow_mirror.streaming.planner import Planner
 
     return MicroBatchPlanner(settings, Planner(settings, Cluster(client)), parallelism=parallelism)
 
@@ -109,6 +117,8 @@ class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         return make_micro_batch_planner(self.plan_settings(config), config.source.client, self.parallelism)
 
     def plan_settings(self, config: MirrorConfig) -> PlanSettings:
+        from shallow_mirror.streaming.plan_settings import PlanSettings
+
         return PlanSettings.of_mirror(config, paused_path=Path(self.options[_PAUSED]) if _PAUSED in self.options else None)
 
     @property

@@ -45,9 +45,10 @@ _DELTA = {
     "spark.databricks.delta.snapshotPartitions": "1",
 }
 
-_JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+_JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xms96m -Xmn48m"
 """The JVM of a local session plans and commits small things: a collector and a compiler of many threads cost more than they
-give (about ten CPU seconds of a start)."""
+give (about ten CPU seconds of a start), and a heap that begins with a share of the machine's memory is filled before it is
+collected."""
 
 _QUICK_FORK = "-Djdk.lang.Process.launchMechanism=VFORK" if sys.platform == "linux" else ""
 """Hadoop's local file system starts `chmod` for every file it makes, two of them a micro-batch."""
