@@ -52,10 +52,10 @@ class AuthenticatedConnection(Connection):
     def outstanding(self) -> int:
         return super().outstanding + len(self._early)
 
-    def send(self, correlation_id: int, parts: Sequence[Part], deadline: Deadline) -> None:
+    def send_several(self, correlation_ids: Sequence[int], parts: Sequence[Part], deadline: Deadline) -> None:
         if self._clock() >= self._due_at:
             self.authenticate(deadline)
-        super().send(correlation_id, parts, deadline)
+        super().send_several(correlation_ids, parts, deadline)
 
     def receive(self, deadline: Deadline, buffer: ReceiveBuffer | None = None) -> memoryview:
         if self._is_busy or not self._early:

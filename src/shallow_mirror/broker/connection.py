@@ -65,7 +65,11 @@ class Connection:
         return self._next_correlation_id
 
     def send(self, correlation_id: int, parts: Sequence[Part], deadline: Deadline) -> None:
-        self._outstanding.append(correlation_id)
+        self.send_several((correlation_id,), parts, deadline)
+
+    def send_several(self, correlation_ids: Sequence[int], parts: Sequence[Part], deadline: Deadline) -> None:
+        """Requests behind each other in one write: `parts` are those of all of them."""
+        self._outstanding += correlation_ids
         try:
             self.transport.send_parts(parts, deadline)
         except BaseException:

@@ -8,12 +8,13 @@ ever sent twice: after any error the transaction has to be aborted.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.connection import Connection
 from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name, is_forbidden, refusal
+from shallow_mirror.broker.transport import Part
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch, MirrorError, ProducerEpochFenced, Retriable
 from shallow_mirror.types import TopicPartition
@@ -23,6 +24,9 @@ from shallow_mirror.wire.produce import ProduceFrames, RawBatch, parse_produce_r
 
 REQUEST_BYTES = 1 << 20
 """A request is closed when it holds this much, or one batch per partition."""
+
+SMALL_BYTES = 64 << 10
+"""Requests up to this size share a write."""
 
 _ACKS_ALL = -1
 
@@ -96,26 +100,69 @@ class ProduceWindow:
         timeout_ms = self._cluster.config.request_timeout_ms
         broker_ms = max(1, int(min(self._deadline.remaining_ms(), timeout_ms)))
         frames: dict[tuple[TopicPartition, ...], ProduceFrames] = {}
-        in_flight: deque[tuple[_Request, ProduceFrames]] = deque()
-        in_flight_bytes = 0
+        pipeline = _Pipeline(connection, self._in_flight_requests, self._in_flight_bytes, placed)
         for request in _pack(queues):
             # Twice what the broker may wait for its followers: a leader that takes no bytes any more is noticed as well.
             patience = self._deadline.sooner(timeout_ms * 2)
-            while in_flight and (
-                len(in_flight) >= self._in_flight_requests or in_flight_bytes + request.size_bytes > self._in_flight_bytes
-            ):
-                in_flight_bytes -= in_flight[0][0].size_bytes
-                _acknowledge(connection, *in_flight.popleft(), placed, patience)
             alike = frames.get(request.places)
             if alike is None:
                 alike = ProduceFrames(connection.client_id, self._transactional_id, _ACKS_ALL, broker_ms, request.places)
                 frames[request.places] = alike
-            correlation_id = connection.next_correlation_id()
-            connection.send(correlation_id, alike.build(correlation_id, request.batches), patience)
-            in_flight.append((request, alike))
-            in_flight_bytes += request.size_bytes
-        while in_flight:
-            _acknowledge(connection, *in_flight.popleft(), placed, self._deadline.sooner(timeout_ms * 2))
+            pipeline.send(request, alike, patience)
+        pipeline.drain(lambda: self._deadline.sooner(timeout_ms * 2))
+
+
+class _Pipeline:
+    """The requests of one connection on their way, in order. Small ones share a write, which costs more than what it carries:
+    where there is room for one, that for several is waited for. The broker has the others to work on meanwhile."""
+
+    def __init__(
+        self, connection: Connection, in_flight_requests: int, in_flight_bytes: int, placed: dict[TopicPartition, list[int]]
+    ) -> None:
+        self._connection, self._placed = connection, placed
+        self._most_requests, self._most_bytes = in_flight_requests, in_flight_bytes
+        self._several = max(1, in_flight_requests // 2)
+        self._in_flight: deque[tuple[_Request, ProduceFrames]] = deque()
+        self._bytes = 0
+        self._unsent_ids: list[int] = []
+        self._unsent: list[Part] = []
+        self._unsent_bytes = 0
+
+    def send(self, request: _Request, frames: ProduceFrames, patience: Deadline) -> None:
+        """At the latest when the window is full, or with `drain`."""
+        size = request.size_bytes
+        if self._is_full(1, size):
+            self._write(patience)
+            wanted = self._several if size <= SMALL_BYTES else 1
+            while self._in_flight and self._is_full(wanted, size):
+                self._acknowledge(patience)
+        correlation_id = self._connection.next_correlation_id()
+        self._unsent_ids.append(correlation_id)
+        self._unsent += frames.build(correlation_id, request.batches)
+        self._unsent_bytes += size
+        self._in_flight.append((request, frames))
+        self._bytes += size
+        if self._unsent_bytes > SMALL_BYTES:
+            self._write(patience)
+
+    def drain(self, patience: Callable[[], Deadline]) -> None:
+        self._write(patience())
+        while self._in_flight:
+            self._acknowledge(patience())
+
+    def _is_full(self, requests: int, size_bytes: int) -> bool:
+        return len(self._in_flight) + requests > self._most_requests or self._bytes + size_bytes > self._most_bytes
+
+    def _write(self, patience: Deadline) -> None:
+        if self._unsent_ids:
+            ids, parts = self._unsent_ids, self._unsent
+            self._unsent_ids, self._unsent, self._unsent_bytes = [], [], 0
+            self._connection.send_several(ids, parts, patience)
+
+    def _acknowledge(self, patience: Deadline) -> None:
+        request, frames = self._in_flight.popleft()
+        self._bytes -= request.size_bytes
+        _acknowledge(self._connection, request, frames, self._placed, patience)
 
 
 def _acknowledge(

@@ -17,6 +17,8 @@ _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 _INDEX = struct.Struct(">i")
 _PARTITION_ANSWER = struct.Struct(">ihqqq")
 _PLAIN_ANSWER = struct.Struct(">ihqqq3s")
+_BASE_OFFSET_AT, _OFFSET_BYTES = 6, 8
+"""Behind partition and error code."""
 _NOTHING_ELSE = b"\x01\x00\x00"
 """No record errors, no message, no tags."""
 _CORRELATION_BYTES = 4
@@ -121,14 +123,28 @@ class _PlainAnswer:
         self._partitions = sum(map(len, topics.values()))
         heads = sum(len(head) + len(NO_TAGS) for head in topics)
         self._size = _CORRELATION_BYTES + len(start) + heads + self._partitions * _PLAIN_ANSWER.size + len(_END)
+        self._last: _OffsetsIn | None = None
 
     def base_offsets(self, frame: memoryview) -> list[int] | None:
-        if len(frame) != self._size or frame[-len(_END) :] != _END:
+        if len(frame) != self._size:
+            return None
+        offsets = None if self._last is None else self._last.base_offsets(frame)
+        if offsets is None:
+            positions = self._positions(frame)
+            if positions is None:
+                return None
+            self._last = _OffsetsIn(frame, positions)
+            offsets = self._last.base_offsets(frame)
+        return None if offsets is None or -1 in offsets else offsets
+
+    def _positions(self, frame: memoryview) -> list[int] | None:
+        """Where the base offset of each batch is."""
+        if frame[-len(_END) :] != _END:
             return None
         pos = _CORRELATION_BYTES + len(self._start)
         if frame[_CORRELATION_BYTES:pos] != self._start:
             return None
-        offsets, owed = [-1] * self._partitions, dict(self._topics)
+        positions, owed = [0] * self._partitions, dict(self._topics)
         while owed:  # each of them once: then what is left of the frame is exactly theirs
             head = bytes(frame[pos : pos + self._name_bytes.get(frame[pos], 0)])
             members = owed.pop(head, None)
@@ -136,14 +152,36 @@ class _PlainAnswer:
                 return None
             pos += len(head)
             end = pos + len(members) * _PLAIN_ANSWER.size
-            for partition, error_code, base_offset, _time, _log_start, rest in _PLAIN_ANSWER.iter_unpack(frame[pos:end]):
+            for partition, error_code, _offset, _time, _log_start, rest in _PLAIN_ANSWER.iter_unpack(frame[pos:end]):
                 if error_code or rest != _NOTHING_ELSE or partition not in members:
                     return None
-                offsets[members[partition]] = base_offset
+                positions[members[partition]] = pos + _BASE_OFFSET_AT
+                pos += _PLAIN_ANSWER.size
             pos = end + len(NO_TAGS)
             if frame[end:pos] != NO_TAGS:
                 return None
-        return None if -1 in offsets else offsets
+        return None if 0 in positions else positions
+
+
+class _OffsetsIn:
+    """An answer that was read, for those that differ from it in nothing but base offsets and correlation id."""
+
+    def __init__(self, frame: memoryview, positions: Sequence[int]) -> None:
+        in_order = sorted(positions)
+        fields, pos = [f">{_CORRELATION_BYTES}x"], _CORRELATION_BYTES
+        for position in in_order:
+            fields.append(f"{position - pos}sq")
+            pos = position + _OFFSET_BYTES
+        self._layout = struct.Struct("".join((*fields, f"{len(frame) - pos}s")))
+        self._around = self._layout.unpack(frame)[::2]
+        self._lanes = [in_order.index(position) for position in positions]
+
+    def base_offsets(self, frame: memoryview) -> list[int] | None:
+        values = self._layout.unpack(frame)
+        if values[::2] != self._around:
+            return None
+        offsets = values[1::2]
+        return [offsets[lane] for lane in self._lanes]
 
 
 def parse_produce_response(frame: memoryview) -> ProduceResponse:
