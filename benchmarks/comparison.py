@@ -12,7 +12,7 @@ import psutil
 from confluent_kafka import KafkaException
 
 from benchmarks.copying import Clusters, Source, run_peer
-from benchmarks.corpora import PARTITIONS, Corpus
+from benchmarks.corpora import Corpus
 from benchmarks.corpus_writer import batch_sizes, sizes_sentence, write_corpus
 from benchmarks.equality import topic_digest
 from benchmarks.peers.peer import Peer
@@ -82,7 +82,7 @@ def _write(corpus: Corpus, gb: float, clusters: Clusters, say: Say) -> Source:
         topic=topic,
         ends={place.partition: end for place, end in ends.items()},
         log_bytes=log_bytes(clusters.source.folder / "data", topic),
-        digest=topic_digest(bootstrap, topic, PARTITIONS),
+        digest=topic_digest(bootstrap, topic, corpus.partitions),
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.corpora import PARTITIONS, Corpus
+from benchmarks.corpora import Corpus
 from benchmarks.equality import PartitionDigest, difference, topic_digest
 from benchmarks.meter import Meter
 from benchmarks.peers.peer import Job, Peer, PeerFailed, log_tail
@@ -70,10 +70,10 @@ def run_peer(peer: Peer, source: Source, run: int, clusters: Clusters, scratch: 
         ends=source.ends,
         folder=folder,
     )
-    create_topic(job.target, job.target_topic, PARTITIONS, {})
+    create_topic(job.target, job.target_topic, source.corpus.partitions, {})
     try:
         samples = _copy(peer, job, source, clusters)
-        unequal = difference(source.digest, topic_digest(job.target, job.target_topic, PARTITIONS))
+        unequal = difference(source.digest, topic_digest(job.target, job.target_topic, source.corpus.partitions))
         ratio = clusters.target_bytes(job.target_topic) / source.log_bytes
         return _measured(peer, source, run, samples, peer.micro_batches(job), unequal, ratio)
     finally:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from benchmarks.corpora import PARTITIONS, Corpus, make_batches
+from benchmarks.corpora import Corpus, make_batches
 from benchmarks.messy_log import COMPACTED, write_messy
 from benchmarks.topics import create_topic, stored_batches
 from shallow_mirror.broker.batch_producer import BatchProducer
@@ -21,8 +21,8 @@ _QUEUE_BYTES = 8 << 20
 
 def write_corpus(bootstrap: str, topic: str, corpus: Corpus, size_bytes: float) -> None:
     """About `size_bytes` of batches, in turn over the partitions, each beginning with another batch."""
-    create_topic(bootstrap, topic, PARTITIONS, COMPACTED if corpus.is_messy else {})
-    endless = _endless(_as_fetched(topic, [made.records for made in make_batches(corpus)]), topic, size_bytes)
+    create_topic(bootstrap, topic, corpus.partitions, COMPACTED if corpus.is_messy else {})
+    endless = _endless(_as_fetched(topic, [made.records for made in make_batches(corpus)]), topic, corpus.partitions, size_bytes)
     if corpus.is_messy:
         write_messy(bootstrap, topic, corpus, endless)
         return
@@ -38,12 +38,14 @@ def _as_fetched(topic: str, made: Sequence[bytes]) -> FetchedBatches:
     return FetchedBatches([FetchedPart(TopicPartition(topic, 0), index, records, np.arange(len(made)))])
 
 
-def _endless(batches: Sequence[FetchedBatch], topic: str, size_bytes: float) -> Iterator[tuple[TopicPartition, FetchedBatch]]:
-    places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+def _endless(
+    batches: Sequence[FetchedBatch], topic: str, partitions: int, size_bytes: float
+) -> Iterator[tuple[TopicPartition, FetchedBatch]]:
+    places = [TopicPartition(topic, partition) for partition in range(partitions)]
     written = 0
     for number in itertools.count():
-        partition = number % PARTITIONS
-        batch = batches[(number // PARTITIONS + partition * len(batches) // PARTITIONS) % len(batches)]
+        partition = number % partitions
+        batch = batches[(number // partitions + partition * len(batches) // partitions) % len(batches)]
         yield places[partition], batch
         written += batch.size_bytes
         if written >= size_bytes:

@@ -20,6 +20,7 @@ PEERS: dict[str, Peer] = {
         ShallowMirror(OURS),
         ShallowMirror("shallow-mirror-through-spark", {"read": {"transfer": "through-spark"}}),
         ShallowMirror("shallow-mirror-delta-spark", {"tables_writer": "spark"}),
+        ShallowMirror("shallow-mirror-one-slot", {"write": {"slots": 1}}),
         ShallowMirror("shallow-mirror-coalescing", {"write": {"coalesce_bytes": 1 << 20}}),
         MirrorMaker2(exactly_once=False),
         MirrorMaker2(exactly_once=True),

@@ -12,7 +12,6 @@ import time
 import urllib.error
 import urllib.request
 
-from benchmarks.corpora import PARTITIONS
 from benchmarks.peers.peer import Job, Peer, PeerFailed, log_tail, started
 from shallow_mirror.local_kafka.jars import CONNECT_JAR_SET, KAFKA_VERSION, jars_of, java_executable
 from shallow_mirror.local_kafka.ports import free_ports
@@ -109,7 +108,7 @@ class MirrorMaker2(Peer):
     def _connector(self, job: Job) -> dict[str, str]:
         return {
             "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
-            "tasks.max": str(min(TASKS, PARTITIONS)),
+            "tasks.max": str(min(TASKS, job.corpus.partitions)),
             "source.cluster.alias": job.alias,
             "target.cluster.alias": "target",
             "source.cluster.bootstrap.servers": job.source,
