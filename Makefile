@@ -16,7 +16,7 @@ demo: setup java ## two real clusters, messy traffic, mirror, kill, resume, prov
 	$(BIN)/shallow-mirror demo
 
 test: setup java unit ## every test, with real brokers and Spark, in two processes
-	$(BIN)/pytest -n 2 --dist loadfile --durations=25 -m "(brokers or spark) and not alone and not long" $(PYTEST_ARGS) $(NONE_CHOSEN)
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=25 -m "(brokers or spark) and not alone and not long" $(PYTEST_ARGS) $(NONE_CHOSEN)
 	$(BIN)/pytest -m "(brokers or spark) and alone and not long" $(PYTEST_ARGS) $(NONE_CHOSEN)
 
 long: setup java ## tests of many variants on brokers and Spark that `make test` leaves out

@@ -23,6 +23,8 @@ from shallow_mirror.checkpoints.commit_translation import (
 from shallow_mirror.checkpoints.schema import OFFSET_MAP
 from shallow_mirror.types import SegmentKind, SourcePartition, TargetPartition
 
+pytestmark = pytest.mark.thorough
+
 SOURCE = SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", 2)
 OLDER = SOURCE._replace(topic_id="oldoldoldoldoldoldoldA")
 OTHER = SOURCE._replace(partition=3)

@@ -26,6 +26,8 @@ from tests.model.source import Scenario
 from tests.model.target_cluster import Markers
 from tests.model.world import World, run_on
 
+pytestmark = pytest.mark.thorough
+
 SCHEDULES_OF_THE_SMALLEST = 12_000
 SCHEDULES_OF_A_SCENARIO = 500
 

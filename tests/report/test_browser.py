@@ -17,6 +17,8 @@ from tests.report.contents import EVIL, content, many_rows
 
 from shallow_mirror.report.page import page
 
+pytestmark = pytest.mark.thorough
+
 _NAMES = ("chromium", "chromium-browser", "chromium-headless-shell", "google-chrome", "google-chrome-stable")
 _MEASURE = """<script>
 const seen = {wide: document.documentElement.scrollWidth > innerWidth, background: getComputedStyle(document.body).backgroundColor,

@@ -111,6 +111,7 @@ def test_a_plan_that_keeps_all_back_says_for_how_long() -> None:
     assert mirror.plan({A: 10**12}, every_s=kept.wait_s).wait_s == 0.0
 
 
+@pytest.mark.thorough
 @given(st.dictionaries(st.sampled_from([A, B, LOG]), st.integers(0, 10**7)), st.integers(1_024, 10**6))
 def test_all_of_a_backlog_goes_in_the_end_and_nothing_beyond(ends: dict[SourcePartition, int], rate: int) -> None:
     mirror, done = Mirror(rate, [("logs", rate)], batch_bytes=1.0), dict[SourcePartition, int]()
