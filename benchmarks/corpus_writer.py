@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from benchmarks.corpora import Corpus, make_batches
-from benchmarks.messy_log import COMPACTED, write_messy
+from benchmarks.messy_log import COMPACTED, Placed, write_messy
 from benchmarks.topics import create_topic, stored_batches
 from shallow_mirror.broker.batch_producer import BatchProducer
-from shallow_mirror.broker.fetched_batches import FetchedBatch, FetchedBatches, FetchedPart
+from shallow_mirror.broker.fetched_batches import FetchedBatches, FetchedPart
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire.batch_index import index_batches
 
@@ -20,15 +20,24 @@ _QUEUE_BYTES = 8 << 20
 
 
 def write_corpus(bootstrap: str, topic: str, corpus: Corpus, size_bytes: float) -> None:
-    """About `size_bytes` of batches, in turn over the partitions, each beginning with another batch."""
+    """About `size_bytes` of batches."""
     create_topic(bootstrap, topic, corpus.partitions, COMPACTED if corpus.is_messy else {})
-    endless = _endless(_as_fetched(topic, [made.records for made in make_batches(corpus)]), topic, corpus.partitions, size_bytes)
+    batches = _up_to(size_bytes, endless_batches(topic, corpus))
     if corpus.is_messy:
-        write_messy(bootstrap, topic, corpus, endless)
+        write_messy(bootstrap, topic, corpus, batches)
         return
     with BatchProducer({"bootstrap.servers": bootstrap}, queue_bytes=_QUEUE_BYTES) as producer:
-        for place, batch in endless:
+        for place, batch in batches:
             producer.send_batch(place, batch)
+
+
+def endless_batches(topic: str, corpus: Corpus) -> Placed:
+    """In turn over the partitions, each beginning with another batch."""
+    batches = _as_fetched(topic, [made.records for made in make_batches(corpus)])
+    places = [TopicPartition(topic, partition) for partition in range(corpus.partitions)]
+    for number in itertools.count():
+        partition = number % len(places)
+        yield places[partition], batches[(number // len(places) + partition * len(batches) // len(places)) % len(batches)]
 
 
 def _as_fetched(topic: str, made: Sequence[bytes]) -> FetchedBatches:
@@ -38,15 +47,10 @@ def _as_fetched(topic: str, made: Sequence[bytes]) -> FetchedBatches:
     return FetchedBatches([FetchedPart(TopicPartition(topic, 0), index, records, np.arange(len(made)))])
 
 
-def _endless(
-    batches: Sequence[FetchedBatch], topic: str, partitions: int, size_bytes: float
-) -> Iterator[tuple[TopicPartition, FetchedBatch]]:
-    places = [TopicPartition(topic, partition) for partition in range(partitions)]
+def _up_to(size_bytes: float, batches: Placed) -> Placed:
     written = 0
-    for number in itertools.count():
-        partition = number % partitions
-        batch = batches[(number // partitions + partition * len(batches) // partitions) % len(batches)]
-        yield places[partition], batch
+    for place, batch in batches:
+        yield place, batch
         written += batch.size_bytes
         if written >= size_bytes:
             return

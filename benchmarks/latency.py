@@ -9,27 +9,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import statistics
 import struct
-import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
 from confluent_kafka import Consumer, Producer
 from deltalake import DeltaTable
 
 from benchmarks.comparison import running_clusters
-from benchmarks.copying import Clusters
 from benchmarks.corpora import PARTITIONS
+from benchmarks.running_mirror import running_mirror
 from benchmarks.topics import create_topic
 from shallow_mirror.checkpoints.observations import MICRO_BATCHES_TABLE
-from shallow_mirror.demo.mirror_process import command
 
 TOPIC = "latency"
 WARM_UP_S = 10.0
@@ -54,27 +49,6 @@ class Sender(threading.Thread):
             self._producer.poll(0)
             number += 1
         self._producer.flush()
-
-
-@contextmanager
-def running_mirror(folder: Path, clusters: Clusters, settings: Mapping[str, object]) -> Iterator[None]:
-    document = {
-        "mirror": "latency",
-        "source": {"alias": "source", "client": {"bootstrap.servers": clusters.source.bootstrap}},
-        "target": {"alias": "target", "client": {"bootstrap.servers": clusters.target.bootstrap}},
-        "topics": {"include": [TOPIC]},
-        "tables": "tables",
-        "trigger": "0 seconds",
-        **settings,
-    }
-    (folder / "mirror.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
-    with (folder / "mirror.log").open("w") as log:
-        mirror = subprocess.Popen([*command(), "run", str(folder / "mirror.yaml")], stdout=log, stderr=log)
-        try:
-            yield
-        finally:
-            mirror.send_signal(signal.SIGTERM)
-            mirror.wait()
 
 
 def latencies(bootstrap: str, seconds: float) -> list[float]:
@@ -134,7 +108,8 @@ def main() -> None:
             create_topic(clusters.source.bootstrap, TOPIC, PARTITIONS, {})
             sender = Sender(clusters.source.bootstrap, options.every_ms)
             sender.start()
-            with running_mirror(folder, clusters, {"tables_writer": options.tables_writer}):
+            settings = {"tables_writer": options.tables_writer, "trigger": "0 seconds"}
+            with running_mirror(folder, clusters, TOPIC, settings):
                 found = latencies(clusters.target.bootstrap, options.seconds)
             sender.over.set()
             sender.join()

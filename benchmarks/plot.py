@@ -47,6 +47,9 @@ def _draw(panel: Any, title: str, name: str, results: Sequence[Result]) -> None:
         panel.bar_label(bars, fmt="%.3g", fontsize=7, padding=1)
     if panel.patches:
         panel.set_yscale("log")
+        panel.set_ylim(bottom=min(1.0, *(bar.get_height() for bar in panel.patches)))
+        panel.yaxis.set_major_formatter("{x:g}")
+        panel.yaxis.set_minor_formatter("")
     panel.set_title(title, loc="left", fontsize=11)
     panel.set_xticks(range(len(corpora)), corpora)
     panel.spines[["top", "right"]].set_visible(False)
