@@ -21,6 +21,7 @@ import psutil
 from benchmarks.comparison import running_clusters
 from benchmarks.corpora import CORPORA, Corpus
 from benchmarks.corpus_writer import endless_batches
+from benchmarks.meter import pss_bytes
 from benchmarks.running_mirror import running_mirror
 from benchmarks.topics import create_topic
 from shallow_mirror.broker.batch_producer import BatchProducer
@@ -87,10 +88,9 @@ def look(pid: int) -> Look:
     root = psutil.Process(pid)
     for process in (root, *root.children(recursive=True)):
         try:
-            info, name = process.memory_full_info(), role(" ".join(process.cmdline()))
-        except psutil.NoSuchProcess:
+            size, name = pss_bytes(process) / 1e6, role(" ".join(process.cmdline()))
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
-        size = getattr(info, "pss", info.uss) / 1e6
         found[name] += size
         found["all"] += size
         if name == "tasks":

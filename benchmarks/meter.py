@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import psutil
 
@@ -13,6 +14,15 @@ from benchmarks.window import Sample
 _EVERY_S = 0.25
 _MEMORY_EVERY = 4
 """Memory is looked at in one sample of so many: the kernel walks all pages for it."""
+
+
+def pss_bytes(process: psutil.Process) -> int:
+    """Shared pages in proportion; where the system does not know them (macOS), those of each process alone.
+
+    Raises NoSuchProcess, AccessDenied.
+    """
+    info = process.memory_full_info()
+    return int(getattr(info, "pss", info.uss))
 
 
 class ProcessTree:
@@ -32,14 +42,10 @@ class ProcessTree:
         return sum(self._cpu_s.values())
 
     def pss_bytes(self) -> int:
-        """Shared pages in proportion; where the system does not know them (macOS), those of each process alone."""
         total = 0
         for process in self._alive():
-            try:
-                info = process.memory_full_info()
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-            total += getattr(info, "pss", info.uss)
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                total += pss_bytes(process)
         return total
 
     def _alive(self) -> list[psutil.Process]:

@@ -4,7 +4,7 @@ A mirror's stream offsets name its offset map, as `"map"`: Spark keeps them in i
 
 The planner and its connections are made at the first question, never in `__init__`: Spark pickles another instance of the
 reader for the executors, and only input partitions carry anything to them. What plans is imported there as well: Spark
-starts three more processes that make a reader and never ask it anything, and they live as long as the session.
+starts more processes, which make a reader and never ask it anything.
 """
 
 from __future__ import annotations

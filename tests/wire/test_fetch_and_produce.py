@@ -63,7 +63,13 @@ def fetch_answer(version: int = API_VERSION) -> bytes:
 
 
 def plain_answer(
-    *, error_code: int = 0, message: str | None = None, throttle_ms: int = 0, places: Sequence[TopicPartition]
+    *,
+    error_code: int = 0,
+    message: str | None = None,
+    throttle_ms: int = 0,
+    appended_at_ms: int = -1,
+    log_start: int = 0,
+    places: Sequence[TopicPartition],
 ) -> memoryview:
     """Every batch appended at 10 times its partition, the last one answered with `error_code`."""
     topic = ProduceResponse.TopicProduceResponse
@@ -78,8 +84,8 @@ def plain_answer(
                         index=place.partition,
                         error_code=error_code if place is places[-1] else 0,
                         base_offset=10 * place.partition,
-                        log_append_time_ms=-1,
-                        log_start_offset=0,
+                        log_append_time_ms=appended_at_ms,
+                        log_start_offset=log_start,
                         record_errors=[],
                         error_message=message if place is places[-1] else None,
                     )
@@ -201,6 +207,13 @@ def test_an_answer_that_says_nothing_but_offsets_is_read_at_once_whatever_its_or
     frames = ProduceFrames("me", "id", -1, 1, places)
     for order in (places, places[::-1]):
         assert frames.base_offsets(plain_answer(places=order)) == [10 * place.partition for place in places]
+
+
+def test_append_times_and_log_starts_that_move_on_change_nothing_that_is_read() -> None:
+    frames = ProduceFrames("me", "id", -1, 1, [A1, B0, A0])
+    for at_ms, log_start in ((-1, 0), (1_700_000_000_000, 0), (1_700_000_000_001, 7)):
+        answer = plain_answer(places=[A0, A1, B0], appended_at_ms=at_ms, log_start=log_start)
+        assert frames.base_offsets(answer) == [10, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -162,22 +162,12 @@ class _Pipeline:
     def _acknowledge(self, patience: Deadline) -> None:
         request, frames = self._in_flight.popleft()
         self._bytes -= request.size_bytes
-        _acknowledge(self._connection, request, frames, self._placed, patience)
-
-
-def _acknowledge(
-    connection: Connection,
-    request: _Request,
-    frames: ProduceFrames,
-    placed: dict[TopicPartition, list[int]],
-    patience: Deadline,
-) -> None:
-    frame = connection.receive(patience)
-    base_offsets = frames.base_offsets(frame)
-    if base_offsets is None:
-        return _acknowledge_one_by_one(connection, request, frame, placed)
-    for place, base_offset in zip(request.places, base_offsets, strict=True):
-        placed[place].append(base_offset)
+        frame = self._connection.receive(patience)
+        base_offsets = frames.base_offsets(frame)
+        if base_offsets is None:
+            return _acknowledge_one_by_one(self._connection, request, frame, self._placed)
+        for place, base_offset in zip(request.places, base_offsets, strict=True):
+            self._placed[place].append(base_offset)
 
 
 def _acknowledge_one_by_one(

@@ -17,8 +17,8 @@ _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 _INDEX = struct.Struct(">i")
 _PARTITION_ANSWER = struct.Struct(">ihqqq")
 _PLAIN_ANSWER = struct.Struct(">ihqqq3s")
-_BASE_OFFSET_AT, _OFFSET_BYTES = 6, 8
-"""Behind partition and error code."""
+_BASE_OFFSET_AT, _BASE_OFFSET_BYTES, _TIME_AND_LOG_START_BYTES = 6, 8, 16
+"""Behind partition and error code, and what follows it."""
 _NOTHING_ELSE = b"\x01\x00\x00"
 """No record errors, no message, no tags."""
 _CORRELATION_BYTES = 4
@@ -164,14 +164,14 @@ class _PlainAnswer:
 
 
 class _OffsetsIn:
-    """An answer that was read, for those that differ from it in nothing but base offsets and correlation id."""
+    """An answer that was read, for those that differ in correlation id, base offsets, append times and log starts only."""
 
     def __init__(self, frame: memoryview, positions: Sequence[int]) -> None:
         in_order = sorted(positions)
         fields, pos = [f">{_CORRELATION_BYTES}x"], _CORRELATION_BYTES
         for position in in_order:
-            fields.append(f"{position - pos}sq")
-            pos = position + _OFFSET_BYTES
+            fields.append(f"{position - pos}sq{_TIME_AND_LOG_START_BYTES}x")
+            pos = position + _BASE_OFFSET_BYTES + _TIME_AND_LOG_START_BYTES
         self._layout = struct.Struct("".join((*fields, f"{len(frame) - pos}s")))
         self._around = self._layout.unpack(frame)[::2]
         self._lanes = [in_order.index(position) for position in positions]
