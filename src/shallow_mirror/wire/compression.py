@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib
 import struct
+import threading
 import zlib
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from shallow_mirror.errors import ConfigError
@@ -30,7 +32,7 @@ _MAX_FRAMES = 64
 
 _GZIP_FRAMING = 31
 _ZSTD_LEVEL = 1
-"""Twice as fast as Java's default of 3, for one or two percent more bytes."""
+"""Twice as fast as Java's default of 3, up to 7 % larger. Levels below it leave literals as they are: half as large again."""
 
 _LEAST_READ_BYTES = 1 << 16
 _USUAL_RATIO = 4
@@ -143,19 +145,17 @@ def _together(parts: list[bytes]) -> bytes:
 
 def _zstd(block: memoryview, max_bytes: int) -> bytes:
     """Frames mostly do not say how much they hold: read until the end or the bound."""
-    library = _library("zstandard")
-    decoder = library.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
     out: list[bytes] = []
     left_bytes, at_once = max_bytes, max(_USUAL_RATIO * len(block), _LEAST_READ_BYTES)
     try:
-        with decoder.stream_reader(block, read_across_frames=True) as reader:
+        with _ZSTD.decompressor.stream_reader(block, read_across_frames=True) as reader:
             while chunk := reader.read(min(at_once, left_bytes + 1)):
                 out.append(chunk)
                 left_bytes -= len(chunk)
                 at_once = 2 * at_once if len(chunk) == at_once else _LEAST_READ_BYTES
                 if left_bytes < 0:
                     raise BlockTooLarge
-    except library.ZstdError as error:
+    except _library("zstandard").ZstdError as error:
         raise BadBlock(str(error)) from error
     return _together(out)
 
@@ -252,7 +252,22 @@ def _packed_lz4(block: memoryview) -> bytes:
 
 
 def _packed_zstd(block: memoryview) -> bytes:
-    return bytes(_library("zstandard").ZstdCompressor(level=_ZSTD_LEVEL).compress(block))
+    return bytes(_ZSTD.compressor.compress(block))
+
+
+class _ZstdContexts(threading.local):
+    """One of each a thread: to make one takes as long as to open a batch of 16 KB."""
+
+    @cached_property
+    def compressor(self) -> Any:
+        return _library("zstandard").ZstdCompressor(level=_ZSTD_LEVEL)
+
+    @cached_property
+    def decompressor(self) -> Any:
+        return _library("zstandard").ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
+
+
+_ZSTD = _ZstdContexts()
 
 
 def _library(name: str) -> Any:
