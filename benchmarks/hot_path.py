@@ -61,10 +61,7 @@ class OneSlot:
 
     def copy(self) -> tuple[int, int]:
         positions = dict.fromkeys(self._ends, 0)
-        ranges = [
-            PlannedRange(slot=0, source=one, leader_epoch=-1, start=0, end=end, bytes_per_offset=500.0)
-            for one, end in self._ends.items()
-        ]
+        ranges = [PlannedRange(slot=0, source=one, start=0, end=end, bytes_per_offset=500.0) for one, end in self._ends.items()]
         limits = ReadingLimits(isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=FETCH_BYTES, deadline=self._deadline)
         readings = DirectReadings(self._source, ranges, positions, limits)
         done = fill_slot(self._job(positions), 0, readings, positions, self._target, self._deadline)

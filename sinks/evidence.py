@@ -85,8 +85,7 @@ def look_at_log(
 
 def _first_batch(target: Cluster, txn: SlotTxn, written: WrittenRange, deadline: Deadline) -> LogEvidence:
     place, start = written.topic_partition, written.start
-    leader_epoch = target.leaders([place], deadline)[place].leader_epoch
-    ranges = [ReadRange(place, leader_epoch, start, start + 1, 1.0, written.target.topic_id)]
+    ranges = [ReadRange(place, start, start + 1, 1.0, written.target.topic_id)]
     reader = RangeReader(target, ranges, isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=_FETCH_BYTES, deadline=deadline)
     try:
         for response in reader:

@@ -99,7 +99,6 @@ class DirectReading:
             [
                 ReadRange(
                     one.source.topic_partition,
-                    one.leader_epoch,
                     positions[one.source],
                     one.end,
                     one.bytes_per_offset,
@@ -243,9 +242,7 @@ class RowReadings:
 
 def _range(slot: int, source: SourcePartition, start: int, end: int) -> PlannedRange:
     """Of which nothing else is known."""
-    return PlannedRange(
-        slot=slot, source=source, leader_epoch=-1, start=start, end=end, bytes_per_offset=_UNKNOWN_BYTES_PER_OFFSET
-    )
+    return PlannedRange(slot=slot, source=source, start=start, end=end, bytes_per_offset=_UNKNOWN_BYTES_PER_OFFSET)
 
 
 def _part_of(run: batch_rows.RowRun) -> ReadPart:

@@ -150,7 +150,6 @@ def ranges_of(batch: pa.RecordBatch) -> list[PlannedRange]:
         PlannedRange(
             slot=row["slot"],
             source=SourcePartition(row["topic"], row["topic_id"], row["partition"]),
-            leader_epoch=row["leader_epoch"],
             start=row["range_start"],
             end=row["range_end"],
             bytes_per_offset=row["bytes_per_offset"],

@@ -169,7 +169,7 @@ class _Reading:
     def _range(self, place: TopicPartition) -> ReadRange:
         planned = self._planned[place]
         position, source = self._rows[place].position, planned.source
-        return ReadRange(place, planned.leader_epoch, position, planned.end, planned.bytes_per_offset, source.topic_id)
+        return ReadRange(place, position, planned.end, planned.bytes_per_offset, source.topic_id)
 
     def _expired(self, loss: DataLoss) -> Iterator[pa.RecordBatch]:
         """With failOnDataLoss=false what retention deleted has a row of kind expired; a log that ends too early does not."""
@@ -230,7 +230,6 @@ def _plan_once(options: BatchOptions, planner: Planner) -> tuple[PlannedRange, .
         starts,
         _ends(options, listing),
         bytes_per_offset=planner.sample(starts, listing, deadline),
-        leader_epochs=listing.leader_epochs,
         slots=options.plan.slots,
         slot_bytes=options.plan.slot_bytes,
         parallelism=options.plan.slots,

@@ -41,7 +41,7 @@ class MicroBatchPlanner:
         self._bytes_per_offset: dict[SourcePartition, float] = {}
         self._bytes_per_batch: float | None = None
         self._slots: dict[SourcePartition, int] = {}
-        self._leader_epochs: Mapping[SourcePartition, int] = {}
+        self._has_listed = False
         self._target: LogEnds | None = None
         self._is_available_now = False
         self._since_ms: int | None = None
@@ -79,7 +79,7 @@ class MicroBatchPlanner:
         except Retriable as error:
             self._note({}, waiting_for=str(error))
             return start, 0.0
-        self._leader_epochs = listing.leader_epochs
+        self._has_listed = True
         paused = notes.read_paused(self._settings.paused_path)
         ends = planning.moved(start, listing.ends)
         open_ends = {one: end for one, end in ends.items() if one.topic not in paused} if paused else ends
@@ -112,19 +112,18 @@ class MicroBatchPlanner:
         topics = {one.topic for one in moving}
         included = {name for name in topics if routing.is_included(name, rules.include, rules.exclude)}
         start = {one: start[one] for one in moving if one.topic in included}
-        if not self._leader_epochs:
+        if not self._has_listed:
             try:
                 listing = self._planner.log_ends(self._deadline())
-                self._leader_epochs = listing.leader_epochs
+                self._has_listed = True
                 start = self._still_there(self._going_on(start, listing.topic_ids), listing.topic_ids)
                 self._learn(start, planning.moved(start, listing.ends), listing)
             except Retriable as error:
-                _log.warning("planning without leader epochs: %s", error)
+                _log.warning("planning without a look at the source: %s", error)
         ranges = planning.plan_ranges(
             start,
             end,
             bytes_per_offset=self._bytes_per_offset,
-            leader_epochs=self._leader_epochs,
             slots=self._settings.slots,
             slot_bytes=self._settings.slot_bytes,
             parallelism=self._parallelism,

@@ -39,7 +39,6 @@ class LogEnds:
     """Included partitions that have a leader. `ends` are LSOs under read_committed, else high watermarks."""
 
     ends: Mapping[SourcePartition, int]
-    leader_epochs: Mapping[SourcePartition, int]
     topic_ids: Mapping[str, str]
 
 
@@ -56,22 +55,22 @@ class FirstBatch:
 
 @dataclass(frozen=True, slots=True)
 class _Partitions:
-    """Those that have a leader. `places` are in the order of `leader_epochs`."""
+    """Those that have a leader. `places` are the names of `sources`."""
 
+    sources: Sequence[SourcePartition]
     places: Sequence[TopicPartition]
-    leader_epochs: Mapping[SourcePartition, int]
     topic_ids: Mapping[str, str]
 
     @classmethod
     def of(cls, topics: Mapping[str, TopicMetadata]) -> _Partitions:
-        epochs = {
-            SourcePartition(topic.name, topic.topic_id, one.partition): one.leader_epoch
+        sources = [
+            SourcePartition(topic.name, topic.topic_id, one.partition)
             for topic in topics.values()
             for one in topic.partitions.values()
             if one.leader >= 0
-        }
-        places = [one.topic_partition for one in epochs]
-        return cls(places, epochs, {name: topic.topic_id for name, topic in topics.items()})
+        ]
+        places = [one.topic_partition for one in sources]
+        return cls(sources, places, {name: topic.topic_id for name, topic in topics.items()})
 
 
 class Planner:
@@ -98,8 +97,8 @@ class Planner:
                 self._ask_for(self._listed[1].topic_ids, len(listed.topics))
         known = self._listed[1]
         found = self._cluster.latest_offsets(known.places, self._settings.isolation, deadline) if known.places else {}
-        ends = dict(zip(known.leader_epochs, map(found.__getitem__, known.places), strict=True))
-        return LogEnds(ends=ends, leader_epochs=known.leader_epochs, topic_ids=known.topic_ids)
+        ends = dict(zip(known.sources, map(found.__getitem__, known.places), strict=True))
+        return LogEnds(ends=ends, topic_ids=known.topic_ids)
 
     def _names(self) -> tuple[str, ...] | None:
         is_due = self._discovered_at is None or self._clock() - self._discovered_at >= self._settings.discovery_s
@@ -229,7 +228,6 @@ class Planner:
         ranges = [
             ReadRange(
                 topic_partition=name,
-                leader_epoch=listing.leader_epochs[one],
                 position=starts[one],
                 end=starts[one] + 1,
                 bytes_per_offset=planning.UNKNOWN_BYTES_PER_OFFSET,

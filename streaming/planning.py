@@ -23,7 +23,6 @@ FIRST_MICRO_BATCH_BYTES = 64 << 20
 LEAST_MICRO_BATCH_BYTES = 1 << 20
 TIMEOUT_SHARE = 0.25
 UNKNOWN_BYTES_PER_OFFSET = 1024.0
-UNKNOWN_LEADER_EPOCH = -1
 _IMBALANCE = 1.25
 
 _incarnation = operator.itemgetter(0, 1)
@@ -215,7 +214,6 @@ def plan_ranges(
     end: Offsets,
     *,
     bytes_per_offset: Mapping[SourcePartition, float],
-    leader_epochs: Mapping[SourcePartition, int],
     slots: int,
     slot_bytes: int,
     parallelism: int,
@@ -233,7 +231,6 @@ def plan_ranges(
         PlannedRange(
             slot=slot,
             source=one,
-            leader_epoch=leader_epochs.get(one, UNKNOWN_LEADER_EPOCH),
             start=start[one],
             end=end[one],
             bytes_per_offset=bytes_per_offset.get(one, UNKNOWN_BYTES_PER_OFFSET),

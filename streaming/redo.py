@@ -153,7 +153,6 @@ class _Copy:
             planned = PlannedRange(
                 slot=SINGLE_SLOT,
                 source=source,
-                leader_epoch=listing.leader_epochs[source],
                 start=position.offset,
                 end=end,
                 bytes_per_offset=per_offset,

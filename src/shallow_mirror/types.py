@@ -136,7 +136,6 @@ class PlannedRange:
 
     slot: int
     source: SourcePartition
-    leader_epoch: int
     start: int
     end: int
     bytes_per_offset: float

@@ -94,7 +94,7 @@ def fill(fake: StrictCluster, place: TopicPartition, counts: Sequence[int], payl
 
 
 def whole(place: TopicPartition, end: int, position: int = 0, bytes_per_offset: float = 100.0) -> ReadRange:
-    return ReadRange(place, -1, position, end, bytes_per_offset)
+    return ReadRange(place, position, end, bytes_per_offset)
 
 
 def test_ranges_of_several_leaders_are_read_completely_and_in_order(

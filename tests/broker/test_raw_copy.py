@@ -61,7 +61,7 @@ def read_all(cluster: Cluster, topic: str) -> dict[TopicPartition, list[bytes]]:
     """Whole batches as bytes, by partition."""
     places = [TopicPartition(topic, partition) for partition in range(2)]
     ends = cluster.list_offsets(dict.fromkeys(places, -1), IsolationLevel.READ_COMMITTED, deadline())
-    ranges = [ReadRange(place, -1, 0, ends[place].offset, 100.0) for place in places]
+    ranges = [ReadRange(place, 0, ends[place].offset, 100.0) for place in places]
     reader = RangeReader(cluster, ranges, isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=1 << 16, deadline=deadline())
     batches: dict[TopicPartition, list[bytes]] = {place: [] for place in places}
     for response in reader:
@@ -99,7 +99,7 @@ def copy(source: Cluster, target: Cluster, topic: str, txn: SlotTxn) -> dict[Top
     ends = source.list_offsets(dict.fromkeys(places, -1), IsolationLevel.READ_COMMITTED, deadline())
     window = ProduceWindow(target, txn.transactional_id, in_flight_requests=5, in_flight_bytes=1 << 20, deadline=deadline())
     add_partitions(target, txn, places, deadline())
-    ranges = [ReadRange(place, -1, 0, ends[place].offset, 100.0) for place in places]
+    ranges = [ReadRange(place, 0, ends[place].offset, 100.0) for place in places]
     sequences, placed = dict.fromkeys(places, 0), {place: list[int]() for place in places}
     reader = RangeReader(source, ranges, isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=1 << 16, deadline=deadline())
     for response in reader:
@@ -179,7 +179,7 @@ def test_a_batch_above_the_targets_limit_is_refused_by_name(two_clusters: Any, t
 def test_a_position_beyond_the_log_end_is_data_loss_with_both_offsets(two_clusters: Any, topic_name: str) -> None:
     create(two_clusters.source, topic_name)
     source = cluster_of(two_clusters.source)
-    ranges = [ReadRange(TopicPartition(topic_name, 0), -1, 7, 9, 1.0)]
+    ranges = [ReadRange(TopicPartition(topic_name, 0), 7, 9, 1.0)]
     reader = RangeReader(source, ranges, isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=1 << 16, deadline=deadline())
     with pytest.raises(DataLoss, match=r"expected offset 7.*ends at 0"):
         list(reader)
@@ -194,7 +194,7 @@ def test_a_topic_that_was_created_again_is_refused_by_its_id_and_never_read(two_
     topic_id = source.metadata([topic_name], deadline()).topics[topic_name].topic_id
 
     def read() -> int:
-        ranges = [ReadRange(place, -1, 0, 10, 1.0, topic_id)]
+        ranges = [ReadRange(place, 0, 10, 1.0, topic_id)]
         reader = RangeReader(source, ranges, isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=1 << 16, deadline=deadline())
         return sum(int(part.index.headers["records_count"].sum()) for response in reader for part in response)
 
@@ -216,7 +216,7 @@ def test_a_range_ends_at_its_end_also_when_later_batches_were_fetched_along(two_
         producer.flush()
     source = cluster_of(two_clusters.source)
     place = TopicPartition(topic_name, 0)
-    ranges = [ReadRange(place, -1, 0, 2, 1.0)]
+    ranges = [ReadRange(place, 0, 2, 1.0)]
     reader = RangeReader(source, ranges, isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=1 << 16, deadline=deadline())
     fetched = [len(part.index) for response in reader for part in response]
     assert sum(fetched) == 4

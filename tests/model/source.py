@@ -123,7 +123,7 @@ def _micro_batch(checkpoint: SparkCheckpoint, scenario: Scenario, run: int) -> M
     return MicroBatch(
         checkpoint.planned_id,
         tuple(
-            PlannedRange(slot=slot, source=source_partition(at), leader_epoch=0, start=start, end=end, bytes_per_offset=1.0)
+            PlannedRange(slot=slot, source=source_partition(at), start=start, end=end, bytes_per_offset=1.0)
             for at, (slot, start, end) in enumerate(spans)
             if start < end
         ),

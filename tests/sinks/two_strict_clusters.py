@@ -92,7 +92,7 @@ def client_of(cluster: StrictCluster) -> ClientConfig:
 
 
 def planned(source: SourcePartition, end: int, start: int = 0) -> PlannedRange:
-    return PlannedRange(slot=3, source=source, leader_epoch=-1, start=start, end=end, bytes_per_offset=100.0)
+    return PlannedRange(slot=3, source=source, start=start, end=end, bytes_per_offset=100.0)
 
 
 def payloads(batches: Sequence[bytes]) -> list[bytes]:

@@ -27,7 +27,7 @@ class TablePlanner:
     """A source of two topics; every batch holds one record of 16 MiB. `users` is new to a query that began without it."""
 
     def log_ends(self, deadline: Any) -> LogEnds:
-        return LogEnds(ends={A: 10, B: 3}, leader_epochs={A: 4, B: 5}, topic_ids={"orders": "idA", "users": "idB"})
+        return LogEnds(ends={A: 10, B: 3}, topic_ids={"orders": "idA", "users": "idB"})
 
     def start_offsets(self, known: Any, deadline: Any) -> dict[SourcePartition, int]:
         return {A: 0}
@@ -65,7 +65,7 @@ def _config(folder: Path) -> MirrorConfig:
 
 
 def test_an_arrow_batch_has_the_declared_schema() -> None:
-    planned = PlannedRange(slot=1, source=A, leader_epoch=-1, start=2, end=2**62, bytes_per_offset=0.5)
+    planned = PlannedRange(slot=1, source=A, start=2, end=2**62, bytes_per_offset=0.5)
     arrow_batch = mirror_ranges.arrow_batch_of([planned])
     assert arrow_batch.schema.names == mirror_ranges.SCHEMA.names
     assert arrow_batch.to_pylist() == [
@@ -74,7 +74,6 @@ def test_an_arrow_batch_has_the_declared_schema() -> None:
             "topic": "orders",
             "topic_id": "idA",
             "partition": 0,
-            "leader_epoch": -1,
             "range_start": 2,
             "range_end": 2**62,
             "bytes_per_offset": 0.5,

@@ -216,7 +216,7 @@ def test_new_partitions_enter_first_and_move_next(tmp_path: Path) -> None:
     moved = planner.latest(entered)
     assert moved == {A: 100, B: 50}
     (only,) = planner.ranges(entered, moved)
-    assert (only.source, only.start, only.end, only.leader_epoch) == (B, 0, 50, 7)
+    assert (only.source, only.start, only.end) == (B, 0, 50)
 
 
 def test_sampled_and_measured_sizes_bound_the_micro_batch(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_ranges_of_a_plan_of_an_earlier_process_need_no_source(tmp_path: Path) -
     cluster = _cluster()
     cluster.away = True
     (only,) = _micro_batches(tmp_path, cluster).ranges({A: 5}, {A: 9})
-    assert (only.start, only.end, only.leader_epoch) == (5, 9, -1)
+    assert (only.start, only.end) == (5, 9)
 
 
 @pytest.mark.parametrize(

@@ -143,15 +143,12 @@ def test_ranges_hold_what_moves_and_entering_partitions_have_none() -> None:
         {A: 5, B: 5},
         {A: 9, B: 5, C: 3},
         bytes_per_offset={A: 2.0},
-        leader_epochs={A: 7},
         slots=8,
         slot_bytes=32 << 20,
         parallelism=2,
         last={},
     )
-    assert [(one.slot, one.source, one.leader_epoch, one.start, one.end, one.bytes_per_offset) for one in ranges] == [
-        (0, A, 7, 5, 9, 2.0)
-    ]
+    assert [(one.slot, one.source, one.start, one.end, one.bytes_per_offset) for one in ranges] == [(0, A, 5, 9, 2.0)]
 
 
 def test_what_was_read_is_measured_by_offset_and_second() -> None:

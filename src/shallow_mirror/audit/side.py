@@ -127,7 +127,7 @@ class Side:
             silence = Silence(self._clock)
             reader = RangeReader(
                 self._cluster,
-                [ReadRange(self.place, -1, position, end, bytes_per_offset)],
+                [ReadRange(self.place, position, end, bytes_per_offset)],
                 isolation=self._isolation,
                 fetch_bytes=self.fetch_bytes,
                 deadline=Deadline.after_ms(PATIENCE_MS, silence),

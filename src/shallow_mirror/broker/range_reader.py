@@ -54,7 +54,6 @@ class ReadRange:
     """
 
     topic_partition: TopicPartition
-    leader_epoch: int
     position: int
     end: int
     bytes_per_offset: float

@@ -44,7 +44,7 @@ class SampleReader:
         silence, began, before = Silence(self._clock), self._clock(), self.read_bytes
         reader = RangeReader(
             self._cluster,
-            [ReadRange(place, -1, wanted.start, wanted.end, float(self._fetch_bytes))],
+            [ReadRange(place, wanted.start, wanted.end, float(self._fetch_bytes))],
             isolation=self._isolation,
             fetch_bytes=self._fetch_bytes,
             deadline=Deadline.after_ms(PATIENCE_MS, silence),
