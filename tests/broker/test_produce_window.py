@@ -13,6 +13,7 @@ import pytest
 from tests.fakes.changes import (
     AS_IT_SHOULD,
     Change,
+    after,
     cut,
     dropped_after,
     dropped_before,
@@ -31,8 +32,11 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.record_batches import batch, record
 
 from shallow_mirror.broker.cluster import Cluster
-from shallow_mirror.broker.produce_window import REQUEST_BYTES, ProduceRefused, ProduceWindow
+from shallow_mirror.broker.connection import Connection
+from shallow_mirror.broker.produce_window import REQUEST_BYTES, SMALL_BYTES, ProduceRefused, ProduceWindow
+from shallow_mirror.broker.transport import Part
 from shallow_mirror.broker.txn import EndTxnAnswer, add_partitions, end_txn, init_producer_id
+from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, ProducerEpochFenced, Retriable
 from shallow_mirror.types import SlotTxn, TopicPartition
 
@@ -148,6 +152,48 @@ def test_no_more_requests_are_in_flight_than_allowed_and_all_that_are(clock: Sle
         slot.produce({A: slot.batches([1] * 7)}, requests=requests)
         client.close()
         assert fake.most_in_flight["Produce"] == requests
+
+
+def test_leaders_work_at_the_same_time(fake: StrictCluster, slot: Slot) -> None:
+    """One answers only when the other was asked."""
+    fake.move_leader(("t", 1), 2)
+    is_asked = threading.Event()
+    fake.change("Produce", held(is_asked), node_id=1)
+    fake.change("Produce", after(is_asked.set), node_id=2)
+    assert slot.produce({A: slot.batches([1] * 5), B: slot.batches([1] * 5)}) == {A: [0, 1, 2, 3, 4], B: [0, 1, 2, 3, 4]}
+    assert {one.node_id for one in fake.received if one.api == "Produce"} == {1, 2}
+
+
+def test_an_error_of_one_leader_leaves_no_connection_with_answers_that_nobody_awaits(fake: StrictCluster, slot: Slot) -> None:
+    fake.move_leader(("t", 1), 2)
+    fake.change("Produce", error(10), node_id=1)
+    with pytest.raises(ProduceRefused):
+        slot.produce({A: slot.batches([1] * 3), B: slot.batches([1] * 3)})
+    again = Slot(slot.client, slot.clock)
+    found = again.produce({A: again.batches([1, 1]), B: again.batches([1, 1])})
+    again.commit()
+    for place, offsets in found.items():
+        epochs = {header.base_offset: header.producer_epoch for header, _, _ in fake.log(place.topic, place.partition).batches}
+        assert [epochs[one] for one in offsets] == [again.txn.producer_epoch] * 2
+
+
+def test_small_requests_share_a_write_and_large_ones_do_not(
+    fake: StrictCluster, slot: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot.produce({C: slot.batches([1])})
+    together: list[int] = []
+    send = Connection.send_several
+
+    def counted(self: Connection, ids: list[int], parts: list[Part], patience: Deadline) -> None:
+        together.append(len(ids))
+        send(self, ids, parts, patience)
+
+    monkeypatch.setattr(Connection, "send_several", counted)
+    slot.produce({A: slot.batches([1] * 9)}, requests=5)
+    assert together == [5, 2, 2]
+    together.clear()
+    slot.produce({B: slot.batches([1] * 3, SMALL_BYTES)}, requests=5)
+    assert together[-3:] == [1, 1, 1]
 
 
 def test_no_more_bytes_are_in_flight_than_allowed_and_a_larger_batch_travels_alone(clock: SleepingClock) -> None:

@@ -1,14 +1,16 @@
 """Executor, and wherever raw batches are written: several Produce requests in flight, many partitions in each.
 
 A broker serves a connection strictly in turn, so full requests and a few in flight are what makes it fast; bytes in
-flight are bounded because beyond what socket buffers hold, sending turns into thousands of short writes. Nothing is
-ever sent twice: after any error the transaction has to be aborted.
+flight are bounded because beyond what socket buffers hold, sending turns into thousands of short writes. Leaders work at
+the same time: each has its own requests in flight. Nothing is ever sent twice: after any error the transaction has to be
+aborted.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import NamedTuple
 
 from shallow_mirror.broker.cluster import Cluster
@@ -58,7 +60,7 @@ Queues = Mapping[TopicPartition, Sequence[RawBatch]]
 
 
 class ProduceWindow:
-    """Bounded by `in_flight_requests` and `in_flight_bytes` (one batch larger than that travels alone)."""
+    """To each leader `in_flight_requests` and `in_flight_bytes` at the most (one batch larger than that travels alone)."""
 
     def __init__(
         self,
@@ -86,40 +88,51 @@ class ProduceWindow:
         by_leader: dict[int, dict[TopicPartition, Sequence[RawBatch]]] = {}
         for place, partition in self._cluster.leaders(queues, self._deadline).items():
             by_leader.setdefault(partition.leader, {})[place] = queues[place]
-        for node_id, members in by_leader.items():
-            connection = self._cluster.connection(node_id, "produce", self._deadline)
-            try:
-                self._produce_to(connection, members, placed)
-            except BaseException:
-                connection.close()
-                self._cluster.forget_metadata()
-                raise
+        pipelines = [self._pipeline(node_id, members, placed) for node_id, members in by_leader.items()]
+        try:
+            under_way = deque(pipelines)
+            while under_way:
+                if under_way[0].send_next():
+                    under_way.rotate(-1)
+                else:
+                    under_way.popleft()
+            for pipeline in pipelines:
+                pipeline.drain()
+        except BaseException:
+            for pipeline in pipelines:
+                pipeline.close()
+            self._cluster.forget_metadata()
+            raise
         return placed
 
-    def _produce_to(self, connection: Connection, queues: Queues, placed: dict[TopicPartition, list[int]]) -> None:
+    def _pipeline(
+        self, node_id: int, queues: Mapping[TopicPartition, Sequence[RawBatch]], placed: dict[TopicPartition, list[int]]
+    ) -> _Pipeline:
+        connection = self._cluster.connection(node_id, "produce", self._deadline)
         timeout_ms = self._cluster.config.request_timeout_ms
         broker_ms = max(1, int(min(self._deadline.remaining_ms(), timeout_ms)))
-        frames: dict[tuple[TopicPartition, ...], ProduceFrames] = {}
-        pipeline = _Pipeline(connection, self._in_flight_requests, self._in_flight_bytes, placed)
-        for request in _pack(queues):
-            # Twice what the broker may wait for its followers: a leader that takes no bytes any more is noticed as well.
-            patience = self._deadline.sooner(timeout_ms * 2)
-            alike = frames.get(request.places)
-            if alike is None:
-                alike = ProduceFrames(connection.client_id, self._transactional_id, _ACKS_ALL, broker_ms, request.places)
-                frames[request.places] = alike
-            pipeline.send(request, alike, patience)
-        pipeline.drain(lambda: self._deadline.sooner(timeout_ms * 2))
+        frames_of = partial(ProduceFrames, connection.client_id, self._transactional_id, _ACKS_ALL, broker_ms)
+        # Twice what the broker may wait for its followers: a leader that takes no bytes any more is noticed as well.
+        patience = partial(self._deadline.sooner, timeout_ms * 2)
+        return _Pipeline(connection, _pack(queues), frames_of, patience, placed, self._in_flight_requests, self._in_flight_bytes)
 
 
 class _Pipeline:
-    """The requests of one connection on their way, in order. Small ones share a write, which costs more than what it carries:
-    where there is room for one, that for several is waited for. The broker has the others to work on meanwhile."""
+    """The requests to one leader, in order. Small ones share a write, which costs more than what it carries: where there is
+    room for one, that for several is waited for. The broker has the others to work on meanwhile."""
 
     def __init__(
-        self, connection: Connection, in_flight_requests: int, in_flight_bytes: int, placed: dict[TopicPartition, list[int]]
+        self,
+        connection: Connection,
+        requests: Iterator[_Request],
+        frames_of: Callable[[tuple[TopicPartition, ...]], ProduceFrames],
+        patience: Callable[[], Deadline],
+        placed: dict[TopicPartition, list[int]],
+        in_flight_requests: int,
+        in_flight_bytes: int,
     ) -> None:
-        self._connection, self._placed = connection, placed
+        self._connection, self._requests, self._patience, self._placed = connection, requests, patience, placed
+        self._frames_of = cache(frames_of)
         self._most_requests, self._most_bytes = in_flight_requests, in_flight_bytes
         self._several = max(1, in_flight_requests // 2)
         self._in_flight: deque[tuple[_Request, ProduceFrames]] = deque()
@@ -128,15 +141,19 @@ class _Pipeline:
         self._unsent: list[Part] = []
         self._unsent_bytes = 0
 
-    def send(self, request: _Request, frames: ProduceFrames, patience: Deadline) -> None:
-        """At the latest when the window is full, or with `drain`."""
+    def send_next(self) -> bool:
+        """At the latest when the window is full, or when there is none left, which is False."""
+        request, patience = next(self._requests, None), self._patience()
+        if request is None:
+            self._write(patience)
+            return False
         size = request.size_bytes
         if self._is_full(1, size):
             self._write(patience)
             wanted = self._several if size <= SMALL_BYTES else 1
             while self._in_flight and self._is_full(wanted, size):
                 self._acknowledge(patience)
-        correlation_id = self._connection.next_correlation_id()
+        frames, correlation_id = self._frames_of(request.places), self._connection.next_correlation_id()
         self._unsent_ids.append(correlation_id)
         self._unsent += frames.build(correlation_id, request.batches)
         self._unsent_bytes += size
@@ -144,11 +161,14 @@ class _Pipeline:
         self._bytes += size
         if self._unsent_bytes > SMALL_BYTES:
             self._write(patience)
+        return True
 
-    def drain(self, patience: Callable[[], Deadline]) -> None:
-        self._write(patience())
+    def drain(self) -> None:
         while self._in_flight:
-            self._acknowledge(patience())
+            self._acknowledge(self._patience())
+
+    def close(self) -> None:
+        self._connection.close()
 
     def _is_full(self, requests: int, size_bytes: int) -> bool:
         return len(self._in_flight) + requests > self._most_requests or self._bytes + size_bytes > self._most_bytes
