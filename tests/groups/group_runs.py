@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+import socket
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from shallow_mirror.wire.primitives import NO_TAGS, compact_string, string, uvarint
 
 PATIENCE_S = 60.0
 
@@ -37,6 +41,31 @@ def write_transactions(bootstrap: str, topic: str, partitions: int, records: int
         seen.append(value)
         number += size
     return seen
+
+
+@contextmanager
+def streams_member(bootstrap: str, group: str, topic: str) -> Iterator[None]:
+    """A member of a group of Kafka Streams (KIP-1071), by the bytes of StreamsGroupHeartbeat version 0: no client in Python has it."""
+    none, nothing = b"\x00", b"\x01"
+    subtopology = compact_string("0") + uvarint(2) + compact_string(topic) + 5 * nothing + NO_TAGS
+    topology = b"\x01" + (0).to_bytes(4, "big") + uvarint(2) + subtopology + NO_TAGS
+
+    def beat(peer: socket.socket, epoch: int) -> None:
+        joins = epoch == 0
+        body = compact_string(group) + compact_string("member") + struct.pack(">ii", epoch, 0) + none + none
+        body += struct.pack(">i", 60_000 if joins else -1) + (topology if joins else b"\xff")
+        body += 3 * (nothing if joins else none) + (compact_string("process") if joins else none)
+        body += b"\xff" + (nothing if joins else none) + none + none + b"\x00" + NO_TAGS
+        head = struct.pack(">hhi", 88, 0, 1) + string("tests") + NO_TAGS
+        peer.sendall(struct.pack(">i", len(head + body)) + head + body)
+        answer = peer.recv(1 << 16)
+        assert answer[13:15] == b"\x00\x00", answer
+
+    host, port = bootstrap.split(":")
+    with socket.create_connection((host, int(port)), PATIENCE_S) as peer:
+        beat(peer, 0)
+        yield
+        beat(peer, -1)
 
 
 @contextmanager

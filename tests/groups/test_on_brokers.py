@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from tests.console_entry import console
-from tests.groups.group_runs import PATIENCE_S, member
+from tests.groups.group_runs import PATIENCE_S, member, streams_member
 from tests.mirror_runs import conf_file, create_topic, delete_records, wait_for
 
 from shallow_mirror import cli
@@ -180,6 +180,22 @@ def test_a_group_with_members_is_left_alone_until_they_are_gone(
     assert exit_code("groups", str(m.path), "--group", m.group(name), "--apply") == 0
     assert "committed" in capsys.readouterr().out
     assert m.offsets(m.target, name)[0][0] == 3
+
+
+def test_a_group_of_kafka_streams_is_a_group_as_any_other(mirrored: Mirrored) -> None:
+    """By the protocol of KIP-1071. On the target it takes over what was committed before it first joined there."""
+    m, name, place = mirrored, "streams", TopicPartition(mirrored.topic, 0)
+    source, target = (one.client.as_confluent()["bootstrap.servers"] for one in (m.config.source, m.config.target))
+    with streams_member(source, m.group(name), m.topic):
+        assert m.source.listed()[m.group(name)].is_free is False
+    m.commit(m.source, name, {0: 4})
+    assert m.look(name, is_applied=True)[place].step is Step.COMMITTED
+    with streams_member(target, m.group(name), m.topic):
+        m.commit(m.source, name, {0: 5})
+        assert m.look(name, is_applied=True)[place].step is Step.ACTIVE
+        assert m.offsets(m.target, name)[0][0] == 3
+    assert m.look(name, is_applied=True)[place].step is Step.COMMITTED
+    assert m.offsets(m.target, name)[0][0] == 4
 
 
 def test_failing_back_leads_to_the_source_and_offsets_that_it_deleted_are_named(mirrored: Mirrored) -> None:

@@ -22,8 +22,8 @@ from shallow_mirror.types import TopicPartition
 _UNKNOWN_MEMBER, _UNSTABLE = 25, 88
 _COORDINATOR_COMES = frozenset({14, 15, 16})
 """A cluster that had no groups yet answers so for a moment; so does one whose broker went away."""
-_OF_CONSUMERS = ("consumer", "")
-"""Protocol types; the second is that of groups which only ever committed offsets."""
+_OF_CONSUMERS = ("consumer", "streams", "")
+"""Protocol types: the second is that of KIP-1071, the last that of groups which only ever committed offsets."""
 _FREE_STATES = ("Empty", "Dead")
 
 
