@@ -7,6 +7,7 @@ moment (librdkafka issue 5040): beside a mirror that must not be.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +58,8 @@ class ConsumerGroups:
 
     def listed(self, deadline: Deadline) -> dict[str, ListedGroup]:
         """Every group that may have committed offsets, as its coordinator says."""
-        return self._cluster.retrying("listing consumer groups", self._listed, deadline)
+        with self._named():
+            return self._cluster.retrying("listing consumer groups", self._listed, deadline)
 
     def _listed(self, deadline: Deadline) -> dict[str, ListedGroup]:
         found = {}
@@ -73,11 +75,12 @@ class ConsumerGroups:
 
     def committed(self, group: str, deadline: Deadline) -> tuple[CommittedOffset, ...]:
         """In order of place."""
-        answer = self._ask(
-            group, "OffsetFetch", lambda one: int(one.error_code), deadline, group_id=group, topics=None, require_stable=True
-        )
-        self._raise_for(answer.error_code, f"reading the offsets of group {group}")
-        return tuple(sorted(self._offsets(group, answer), key=lambda one: one.topic_partition))
+        with self._named():
+            answer = self._ask(
+                group, "OffsetFetch", lambda one: int(one.error_code), deadline, group_id=group, topics=None, require_stable=True
+            )
+            self._raise_for(answer.error_code, f"reading the offsets of group {group}")
+            return tuple(sorted(self._offsets(group, answer), key=lambda one: one.topic_partition))
 
     def _offsets(self, group: str, answer: Any) -> Iterator[CommittedOffset]:
         for topic in answer.topics:
@@ -92,16 +95,17 @@ class ConsumerGroups:
 
     def clients(self, group: str, deadline: Deadline) -> tuple[str, ...]:
         """Client id and host of each member, as far as the coordinator tells: not of groups of the newer protocol (KIP-848)."""
-        answer = self._ask(
-            group,
-            "DescribeGroups",
-            lambda one: int(one.groups[0].error_code),
-            deadline,
-            groups=[group],
-            include_authorized_operations=False,
-        )
-        self._raise_for(answer.groups[0].error_code, f"describing group {group}")
-        return tuple(f"{one.client_id} at {one.client_host.lstrip('/')}" for one in answer.groups[0].members)
+        with self._named():
+            answer = self._ask(
+                group,
+                "DescribeGroups",
+                lambda one: int(one.groups[0].error_code),
+                deadline,
+                groups=[group],
+                include_authorized_operations=False,
+            )
+            self._raise_for(answer.groups[0].error_code, f"describing group {group}")
+            return tuple(f"{one.client_id} at {one.client_host.lstrip('/')}" for one in answer.groups[0].members)
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]], deadline: Deadline
@@ -140,8 +144,13 @@ class ConsumerGroups:
         return {place: _refusal(code) for place, code in codes.items() if code}
 
     def _ask(self, group: str, api: str, code_of: Any, deadline: Deadline, **fields: Any) -> Any:
+        return ask_coordinator(self._cluster, CoordinatorKind.GROUP, group, api, code_of, deadline, **fields)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Which cluster it was, in errors."""
         try:
-            return ask_coordinator(self._cluster, CoordinatorKind.GROUP, group, api, code_of, deadline, **fields)
+            yield
         except Retriable as error:
             raise Retriable(error.error_name, f"{self._where}: {error.detail}") from error
 
@@ -152,7 +161,7 @@ class ConsumerGroups:
             raise ConfigError(f"{self._where}: {what}: {error_name(code)}: {_ACLS}")
         if error_class(code) is ErrorClass.DEFINITE:
             raise ConfigError(f"{self._where}: {what}: the broker answered {error_name(code)}")
-        raise Retriable(error_name(code), f"{self._where}: {what}")
+        raise Retriable(error_name(code), what)
 
 
 _ACLS = (

@@ -9,7 +9,6 @@ from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.groups import CommittedOffset, ConsumerGroups, ListedGroup
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import Retriable
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
 
@@ -18,7 +17,7 @@ class ClusterView:
 
     def __init__(self, client: ClientConfig, where: str, timeout_s: float | None = None) -> None:
         """`where` names the cluster in errors; `timeout_s` of each question, at most that of a request."""
-        self._cluster, self._where = Cluster(client), where
+        self._cluster = Cluster(client)
         request_s = client.request_timeout_ms / 1000
         self._timeout_s = request_s if timeout_s is None else min(timeout_s, request_s)
         self._groups = ConsumerGroups(self._cluster, where)
@@ -27,10 +26,7 @@ class ClusterView:
         self._cluster.close()
 
     def listed(self) -> dict[str, ListedGroup]:
-        try:
-            return self._groups.listed(self._deadline())
-        except Retriable as error:
-            raise Retriable(error.error_name, f"{self._where}: {error.detail}") from error
+        return self._groups.listed(self._deadline())
 
     def committed(self, groups: Iterable[str]) -> dict[str, tuple[CommittedOffset, ...]]:
         return {group: self._groups.committed(group, self._deadline()) for group in groups}
