@@ -111,8 +111,14 @@ def note_pass(store: ObservationStore, done: GroupSyncPass, changed: Iterable[Gr
     store.append(GROUP_SYNCS_TABLE, pa.Table.from_pylist([asdict(done)], schema=GROUP_SYNCS))
 
 
-def tidy(store: ObservationStore) -> None:
+def tidy(store: ObservationStore, since: datetime) -> None:
+    """What no answer about a time from `since` on needs is deleted: what lies in front of the last whole look until then."""
+    whole = max((one.observed_at for one in _passes(store, since) if one.is_whole), default=since)
+    old = (Comparison("observed_at", "<=", whole - _INSTANT),) if whole < since else ()
+    is_any_old = bool(old and store.read(GROUP_SYNCS_TABLE, old))
     for table in (GROUP_OFFSETS_TABLE, GROUP_SYNCS_TABLE):
+        if is_any_old:
+            store.delete(table, old)
         store.tidy(table)
 
 

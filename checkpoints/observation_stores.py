@@ -12,10 +12,10 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from shallow_mirror.checkpoints.deltalake_writer import QUIET, DeltalakeSnapshot, checkpoint_and_clean
+from shallow_mirror.checkpoints.deltalake_writer import QUIET, DeltalakeSnapshot, checkpoint_and_clean, sql_of
 from shallow_mirror.checkpoints.local_log import local_log
 from shallow_mirror.checkpoints.schema import table_uri
-from shallow_mirror.checkpoints.spark_writer import append_rows, read_rows, spark_errors, tidy_rows, writer_session
+from shallow_mirror.checkpoints.spark_writer import append_rows, delete_rows, read_rows, spark_errors, tidy_rows, writer_session
 from shallow_mirror.checkpoints.table_writer import COMPACTED_FILE_BYTES, TABLE_SETTINGS, Condition
 from shallow_mirror.checkpoints.tables import WriterName, is_read_by_spark, name_in_sql
 from shallow_mirror.errors import OutcomeUnknown
@@ -40,6 +40,7 @@ class ObservationStore(Protocol):
 
     def append(self, table: str, rows: pa.Table) -> None: ...
     def tidy(self, table: str) -> None: ...
+    def delete(self, table: str, condition: Condition) -> None: ...
     def read(self, table: str, condition: Condition) -> list[dict[str, Any]]: ...
     def flush(self) -> None: ...
 
@@ -77,6 +78,14 @@ class DeltalakeStore:
         except (*_DELTALAKE_ERRORS, OutcomeUnknown) as error:
             _not_tidied(table, error)
 
+    def delete(self, table: str, condition: Condition) -> None:
+        try:
+            DeltaTable(table_uri(self._tables, table)).delete(sql_of(condition), post_commithook_properties=QUIET)
+        except TableNotFoundError:
+            return
+        except _DELTALAKE_ERRORS as error:
+            _not_tidied(table, error)
+
     def read(self, table: str, condition: Condition) -> list[dict[str, Any]]:
         try:
             return list(DeltalakeSnapshot(DeltaTable(table_uri(self._tables, table))).read(condition).to_pylist())
@@ -102,6 +111,12 @@ class SparkStore:
     def tidy(self, table: str) -> None:
         try:
             tidy_rows(self._session, name_in_sql(self._tables, table), MANY_FILES)
+        except spark_errors() as error:
+            _not_tidied(table, error)
+
+    def delete(self, table: str, condition: Condition) -> None:
+        try:
+            delete_rows(self._session, name_in_sql(self._tables, table), condition)
         except spark_errors() as error:
             _not_tidied(table, error)
 
@@ -131,6 +146,9 @@ class BackgroundStore:
 
     def tidy(self, table: str) -> None:
         self._last = self._thread.submit(self._store.tidy, table)
+
+    def delete(self, table: str, condition: Condition) -> None:
+        self._last = self._thread.submit(self._store.delete, table, condition)
 
     def read(self, table: str, condition: Condition) -> list[dict[str, Any]]:
         return self._store.read(table, condition)

@@ -13,6 +13,7 @@ import functools
 import json
 import operator
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -213,8 +214,7 @@ class SparkWriter:
             USER_METADATA: _text(metadata, version, snapshot),
         }
         with self._commit_above(snapshot), self._settings(settings):
-            where = " AND ".join(f"{one.column} {one.operator} {_literal(one.value)}" for one in condition)
-            self._session.sql(f"DELETE FROM {self._table} WHERE {where}")
+            self._session.sql(f"DELETE FROM {self._table} WHERE {_sql_of(condition)}")
 
     def compact(self, snapshot: Any, metadata: Mapping[str, str]) -> None:
         """Rewrites small files; leaves the application version alone and repeats its metadata."""
@@ -301,6 +301,15 @@ def read_rows(
         raise
 
 
+def delete_rows(session: SparkSession, name_in_sql: str, condition: Condition) -> None:
+    """Of a table beside the offset map, where it is. Raises what Spark raises."""
+    try:
+        session.sql(f"DELETE FROM {name_in_sql} WHERE {_sql_of(condition)}")
+    except spark_errors() as error:
+        if _condition_of(error) not in _NO_TABLE:
+            raise
+
+
 def _log_of(session: SparkSession, name_in_sql: str) -> LocalLog | None:
     return local_log(session.sql(f"DESCRIBE DETAIL {name_in_sql}").collect()[0].location)
 
@@ -327,8 +336,14 @@ def _properties(settings: Mapping[str, str]) -> str:
     return ", ".join(f"'{name}' = '{_escaped(value)}'" for name, value in settings.items())
 
 
-def _literal(value: object) -> str:
+def _sql_of(condition: Condition) -> str:
     """Delta's DELETE takes no parameters."""
+    return " AND ".join(f"{one.column} {one.operator} {_literal(one.value)}" for one in condition)
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, datetime):
+        return f"TIMESTAMP '{value.astimezone(UTC).isoformat(sep=' ')}'"
     return f"'{_escaped(value)}'" if isinstance(value, str) else str(value)
 
 

@@ -30,8 +30,8 @@ DEFAULT_REQUEST_BYTES = 64 << 10
 EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = -2, -1
 """ListOffsets timestamps."""
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|ms|s)s?")
-_DURATION_UNITS_S = {"millisecond": 0.001, "ms": 0.001, "second": 1.0, "s": 1.0, "minute": 60.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|hour|day|ms|s)s?")
+_DURATION_UNITS_S = {"millisecond": 0.001, "ms": 0.001, "second": 1.0, "s": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _SCHEMA = re.compile(r"[^\s.`]+\.[^\s.`]+")
 
@@ -107,7 +107,7 @@ def parse_start(start: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of "2 seconds", "500 ms", "1 minute"."""
+    """Seconds of "2 seconds", "500 ms", "1 minute", "30 days"."""
     match = _DURATION.fullmatch(text.strip().lower())
     if match is None:
         raise ValueError(f"{text!r} is not a duration such as '2 seconds', '500 ms' or '1 minute'")
@@ -232,15 +232,21 @@ def parse_sync(sync: str) -> float | None:
 
 
 class GroupSettings(_Group):
-    """Consumer groups. `sync`: how often a running mirror brings the target's in step."""
+    """Consumer groups. `sync`: how often a running mirror brings the target's in step. `keep`: how far back their positions are
+    known."""
 
     sync: Annotated[str, BeforeValidator(_sync), _checked(parse_sync)] = "off"
+    keep: Annotated[str, _checked(parse_interval)] = "30 days"
     include: list[_Pattern] = Field(default=[".*"], min_length=1)
     exclude: list[_Pattern] = []
 
     @property
     def sync_s(self) -> float | None:
         return parse_sync(self.sync)
+
+    @property
+    def keep_s(self) -> float:
+        return parse_interval(self.keep)
 
     def is_included(self, group: str) -> bool:
         if any(re.fullmatch(one, group) for one in self.exclude):

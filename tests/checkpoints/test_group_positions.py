@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shallow_mirror.checkpoints.group_positions import GroupPosition, GroupSyncPass, last_pass, note_pass, positions_as_of
-from shallow_mirror.checkpoints.observation_stores import DeltalakeStore
+from shallow_mirror.checkpoints.group_positions import GroupPosition, GroupSyncPass, last_pass, note_pass, positions_as_of, tidy
+from shallow_mirror.checkpoints.observation_stores import DeltalakeStore, SparkStore
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.types import SourcePartition
 
@@ -51,3 +51,37 @@ def test_the_positions_of_a_time_are_those_of_the_last_look_until_then(tmp_path:
     noted = last_pass(store, at(2.5))
     assert noted is not None
     assert noted.problem == "the source is away"
+
+
+@pytest.mark.parametrize("writer", ["deltalake", pytest.param("spark", marks=pytest.mark.spark)])
+def test_what_no_answer_needs_any_more_is_deleted_and_answers_stay(
+    tmp_path: Path, writer: str, request: pytest.FixtureRequest
+) -> None:
+    tables = str(tmp_path)
+    store = DeltalakeStore(tables) if writer == "deltalake" else SparkStore(tables, request.getfixturevalue("spark"))
+    tidy(store, at(0))  # tables that are not there
+
+    def look(minutes: float, offset: int | None, *, is_whole: bool = False) -> None:
+        done = GroupSyncPass(observed_at=at(minutes), is_whole=is_whole)
+        note_pass(store, done, [GroupPosition(group="g", source=A, offset=offset)])
+
+    look(0, 1, is_whole=True)
+    look(1, 2)
+    look(60, 3, is_whole=True)
+    look(61, 4)
+    look(120, 5, is_whole=True)
+
+    def kept() -> tuple[list[datetime], list[datetime]]:
+        offsets, looks = (sorted(row["observed_at"] for row in store.read(name, ())) for name in ("group_offsets", "group_syncs"))
+        return offsets, looks
+
+    tidy(store, at(59))
+    everything = [at(minutes) for minutes in (0, 1, 60, 61, 120)]
+    assert kept() == (everything, everything)
+    for since in (61.5, 119):
+        tidy(store, at(since))
+        assert kept() == (everything[2:], everything[2:])
+    assert [one.offset for one in positions_as_of(store, at(61.5)).positions] == [4]
+    tidy(store, at(60 * 24 * 400))
+    assert kept() == (everything[4:], everything[4:])
+    assert [one.offset for one in positions_as_of(store, at(60 * 24 * 400)).positions] == [5]

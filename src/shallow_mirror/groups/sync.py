@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -73,7 +73,7 @@ class GroupLooks:
         self._whole_at = now if is_whole else self._whole_at
         self._count += 1
         if self._count % TIDY_EVERY_LOOKS == 1:
-            tidy(self._store)
+            tidy(self._store, now - timedelta(seconds=self._config.groups.keep_s))
         return done
 
     def _refreshed_map(self) -> OffsetMap:
