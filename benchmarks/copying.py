@@ -75,7 +75,7 @@ def run_peer(peer: Peer, source: Source, run: int, clusters: Clusters, scratch: 
         samples = _copy(peer, job, source, clusters)
         unequal = difference(source.digest, topic_digest(job.target, job.target_topic, source.corpus.partitions))
         ratio = clusters.target_bytes(job.target_topic) / source.log_bytes
-        return _measured(peer, source, run, samples, peer.micro_batches(job), unequal, ratio)
+        return _measured(peer, source, run, samples, job, unequal, ratio)
     finally:
         delete_topic(job.target, job.target_topic)
         shutil.rmtree(folder)
@@ -135,10 +135,11 @@ def _measured(
     source: Source,
     run: int,
     samples: list[Sample],
-    micro_batches: list[MicroBatchEnd] | None,
+    job: Job,
     unequal: str,
     log_size_ratio: float,
 ) -> Measured:
+    micro_batches = peer.micro_batches(job)
     window = steady_window(samples, micro_batches)
     copied_bytes = window.share * source.log_bytes
     first = next(sample for sample in samples if sample.target_bytes)
@@ -161,7 +162,7 @@ def _measured(
         source_broker_cpu_s_per_gb=spent_in(window, samples, lambda sample: sample.source_broker_cpu_s) / (copied_bytes / 1e9),
         target_broker_cpu_s_per_gb=spent_in(window, samples, lambda sample: sample.target_broker_cpu_s) / (copied_bytes / 1e9),
         log_size_ratio=log_size_ratio,
-        notes=[window.note] if window.note else [],
+        notes=[*([window.note] if window.note else []), *peer.remarks(job)],
     )
 
 

@@ -70,6 +70,10 @@ class Peer(ABC):
         """After its end, in order; None for one that does not work in such."""
         return None
 
+    def remarks(self, job: Job) -> list[str]:
+        """After its end: what is to be said beside its figures."""
+        return []
+
 
 def started(job: Job, command: Sequence[str], environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
     """In a process group of its own; what it says goes to the log of the job."""

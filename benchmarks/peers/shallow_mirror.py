@@ -40,11 +40,20 @@ class ShallowMirror(Peer):
         }
 
     def micro_batches(self, job: Job) -> list[MicroBatchEnd]:
-        table = DeltaTable(str(job.folder / "tables" / MICRO_BATCHES_TABLE)).to_pyarrow_table()
         ends: list[MicroBatchEnd] = []
         copied = 0
-        for row in sorted(table.to_pylist(), key=lambda row: row["micro_batch"]):
+        for row in self._rows(job):
             if row["size_bytes"]:
                 copied += row["size_bytes"]
                 ends.append(MicroBatchEnd(row["settled_at"].timestamp(), copied))
         return ends
+
+    def remarks(self, job: Job) -> list[str]:
+        """What was read in vain, beyond the ends of ranges, where nothing is dropped."""
+        rows = self._rows(job)
+        fetched, copied = (sum(row[name] for row in rows) for name in ("fetched_bytes", "size_bytes"))
+        return [] if job.corpus.is_messy else [f"read {fetched / copied - 1:.2%} more than it copied"]
+
+    def _rows(self, job: Job) -> list[dict[str, Any]]:
+        table = DeltaTable(str(job.folder / "tables" / MICRO_BATCHES_TABLE)).to_pyarrow_table()
+        return sorted(table.to_pylist(), key=lambda row: int(row["micro_batch"]))
