@@ -56,6 +56,7 @@ CORPORA: dict[str, Corpus] = {
         Corpus("uncompressed", Codec.NONE, (480_000, 488_000), 64, (470_000, 500_000)),
         Corpus("zstd-16k", Codec.ZSTD, (41_000, 44_000), 400, (13_500, 16_500)),
         Corpus("lz4-small", Codec.LZ4, (7_500, 9_000), 800, (3_500, 4_600)),
+        Corpus("lz4-small-wide", Codec.LZ4, (7_500, 9_000), 800, (3_500, 4_600), partitions=16),
         Corpus("one-partition", Codec.ZSTD, (990_000, 1_000_000), 64, (310_000, 370_000), partitions=1),
         Corpus("messy", Codec.LZ4, (4_500, 200_000), 200, (100, 110_000), is_messy=True),
     )
