@@ -22,6 +22,7 @@ from deltalake import DeltaTable
 
 from benchmarks.comparison import running_clusters
 from benchmarks.corpora import PARTITIONS
+from benchmarks.interrupts import end_on_sigterm
 from benchmarks.running_mirror import running_mirror
 from benchmarks.topics import create_topic
 from shallow_mirror.checkpoints.observations import MICRO_BATCHES_TABLE
@@ -102,6 +103,7 @@ def main() -> None:
     parser.add_argument("--every-ms", type=float, default=100.0)
     parser.add_argument("--tables-writer", choices=["deltalake", "spark"], default="deltalake")
     options = parser.parse_args()
+    end_on_sigterm()
     with tempfile.TemporaryDirectory(prefix="shallow-mirror-bench-") as name:
         folder = Path(name)
         with running_clusters(folder / "kafka") as clusters:

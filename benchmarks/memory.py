@@ -21,6 +21,7 @@ import psutil
 from benchmarks.comparison import running_clusters
 from benchmarks.corpora import CORPORA, Corpus
 from benchmarks.corpus_writer import endless_batches
+from benchmarks.interrupts import end_on_sigterm
 from benchmarks.meter import pss_bytes
 from benchmarks.running_mirror import running_mirror
 from benchmarks.topics import create_topic
@@ -115,6 +116,7 @@ def main() -> None:
     parser.add_argument("--mb-per-s", type=float, default=5.0)
     parser.add_argument("--corpus", choices=sorted(CORPORA), default="zstd-16k")
     options = parser.parse_args()
+    end_on_sigterm()
     corpus = CORPORA[options.corpus]
     with tempfile.TemporaryDirectory(prefix="shallow-mirror-bench-") as name:
         folder = Path(name)

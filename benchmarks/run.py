@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 
 from benchmarks.comparison import Comparison
 from benchmarks.corpora import CORPORA, chosen_corpora
+from benchmarks.interrupts import end_on_sigterm
 from benchmarks.peers.known import PEERS, chosen_peers
 from benchmarks.plot import write_plot
 from benchmarks.results import Failed, Result, write_json
@@ -61,14 +60,9 @@ def compare(options: argparse.Namespace, console: Console) -> list[Result]:
     return results
 
 
-def _end(number: int, frame: FrameType | None) -> None:
-    """As Ctrl-C: what was started is ended on the way out."""
-    sys.exit(128 + number)
-
-
 def main() -> int:
     options = parsed()
-    signal.signal(signal.SIGTERM, _end)
+    end_on_sigterm()
     try:
         results = compare(options, Console(stderr=True, soft_wrap=True))
     except MirrorError as error:

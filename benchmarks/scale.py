@@ -31,6 +31,7 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
+from benchmarks.interrupts import end_on_sigterm
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.topics import TopicSpec, ensure_topics
@@ -448,6 +449,7 @@ def main() -> None:
     parser.add_argument("--decisions", type=int, default=24 * 3600 // DECISION_EVERY_S, help="of `growth`")
     parser.add_argument("--rows", type=int, default=10_000_000, help="of the map of `start`")
     options = parser.parse_args()
+    end_on_sigterm()
     with scratch() as folder:
         for row in rows_of(options, folder):
             print(json.dumps(row), flush=True)
