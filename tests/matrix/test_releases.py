@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,8 +21,12 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.demo.checker import compare
 from shallow_mirror.demo.map_rows import RowTranslation, load_rows
 from shallow_mirror.demo.traffic import TOPICS
+from shallow_mirror.groups.cluster_view import ClusterView
+from shallow_mirror.groups.report import Step
+from shallow_mirror.groups.run import look_at_groups
 from shallow_mirror.sinks.resolve import ReceiptEvidence, TxnFate
 from shallow_mirror.streaming.recover import Untold, look
+from shallow_mirror.types import TopicPartition
 
 pytestmark = pytest.mark.brokers
 
@@ -71,6 +77,23 @@ def test_messy_traffic_is_equal_record_by_record_although_the_mirror_is_lost_bef
     report = verify(settings)
     assert report.is_equal, report.sentences()
     assert report.record_count == compared.translated_offsets == sum(compared.source_records.values())
+    assert_a_group_goes_on_with_the_next_record(settings, ends, *next(iter(copies.items())))
+
+
+def assert_a_group_goes_on_with_the_next_record(settings: MirrorConfig, ends: tuple[str, str], topic: str, copy: str) -> None:
+    originals, copied = (
+        read_places(bootstrap, [(name, 0)])[name, 0] for bootstrap, name in zip(ends, (topic, copy), strict=True)
+    )
+    middle, group = len(originals) // 2, f"readers.{copy}"
+    with closing(ClusterView(settings.source.client, "the source")) as view:
+        assert view.commit(group, {TopicPartition(topic, 0): (originals[middle].offset, "")}) == {}
+    report = look_at_groups(settings, pattern=re.escape(group), is_applied=True)
+    assert [one.step for one in report.partitions] == [Step.COMMITTED]
+    with closing(ClusterView(settings.target.client, "the target")) as view:
+        (committed,) = view.committed([group])[group]
+    assert committed.topic_partition == TopicPartition(copy, 0)
+    assert committed.offset is not None
+    assert contents([one for one in copied if one.offset >= committed.offset]) == contents(originals[middle:])
 
 
 def test_messages_of_old_formats_arrive_as_batches_record_by_record_with_their_times_and_offsets(

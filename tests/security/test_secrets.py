@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from tests.security.secured_cluster import SecuredCluster
 from shallow_mirror import cli
 from shallow_mirror.commands.exit_codes import EXIT_CONFIG
 from shallow_mirror.config import MirrorConfig
+from shallow_mirror.groups.cluster_view import ClusterView
+from shallow_mirror.types import TopicPartition
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark]
 
@@ -124,10 +128,17 @@ def test_a_mirror_over_tls_and_sasl_copies_and_writes_no_secret_anywhere(
     assert read_values(secured.bootstrap, copied) == ["a", "b"]
 
     caplog.set_level(logging.DEBUG)
-    for name in ("status", "verify", "preflight"):
+    group = f"readers.{topic_name}"
+    place, copy = TopicPartition(topic_name, 0), TopicPartition(copied, 0)
+    with closing(ClusterView(MirrorConfig.load(conf).source.client, "the source")) as view:
+        assert view.commit(group, {place: (1, "")}) == {}
+    for name, *options in (("status",), ("verify",), ("preflight",), ("groups", "--group", re.escape(group), "--apply")):
         with pytest.raises(SystemExit) as ended:
-            cli.main(["--verbose", name, str(conf)])
+            cli.main(["--verbose", name, str(conf), *options])
         assert ended.value.code in (None, 0), capsys.readouterr()
+    with closing(ClusterView(MirrorConfig.load(conf).target.client, "the target")) as view:
+        offsets = {one.topic_partition: one.offset for one in view.committed([group])[group]}
+    assert offsets == {place: 1, copy: 1}
     printed = capsys.readouterr()
     monkeypatch.setenv("SOURCE_PASSWORD", "not-the-pa55word")
     with pytest.raises(SystemExit) as ended:
