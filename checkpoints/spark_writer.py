@@ -62,7 +62,15 @@ _PLAIN_TABLE = {
 }
 """So that any reader can read it, wherever a runtime has other defaults; and nobody else commits."""
 
-_SQL_TYPES = {pa.string(): "string", pa.int32(): "int", pa.int64(): "bigint", pa.binary(): "binary", TIMESTAMP: "timestamp"}
+_SQL_TYPES = {
+    pa.string(): "string",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float64(): "double",
+    pa.bool_(): "boolean",
+    pa.binary(): "binary",
+    TIMESTAMP: "timestamp",
+}
 _ARROW_TYPES = {sql: str(arrow) for arrow, sql in _SQL_TYPES.items()}
 
 _HISTORY_STEPS = (2, 20, 1000, None)
@@ -70,7 +78,7 @@ _ROWS_A_PIECE = 50_000
 
 _NO_TABLE = frozenset(
     {"TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "DELTA_TABLE_ONLY_OPERATION", "DELTA_MISSING_DELTA_TABLE",
-     "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND"}
+     "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND", "PATH_NOT_FOUND"}
 )  # fmt: skip
 """Of a path without a table as well as of one with other files, which `create` tells apart."""
 
