@@ -179,10 +179,9 @@ class SparkWriter:
 
     def create(self, properties: Mapping[str, str]) -> None:
         """Raises ConfigError where the schema is missing or Spark may not create there."""
-        columns = ", ".join(f"{_quoted(field.name)} {_SQL_TYPES[field.type]}" for field in OFFSET_MAP)
         settings = _properties({**TABLE_SETTINGS, **_RETENTION, **_PLAIN_TABLE, **properties})
         try:
-            self._session.sql(f"CREATE TABLE {self._table} ({columns}) USING delta TBLPROPERTIES ({settings})")
+            self._session.sql(f"CREATE TABLE {self._table} ({columns_in_sql(OFFSET_MAP)}) USING delta TBLPROPERTIES ({settings})")
         except spark_errors() as error:
             if self.snapshot() is None:
                 raise ConfigError(_cannot_create(self._table, error)) from error
@@ -275,12 +274,17 @@ def append_rows(session: SparkSession, name_in_sql: str, rows: pa.Table, *, is_k
     """
     with _active_session_kept():
         frame = session.createDataFrame(rows).coalesce(1)
-    columns = ", ".join(f"{_quoted(field.name)} {_SQL_TYPES[field.type]}" for field in rows.schema)
-    session.sql(f"CREATE TABLE IF NOT EXISTS {name_in_sql} ({columns}) USING delta TBLPROPERTIES ({_properties(_PLAIN_TABLE)})")
+    columns, settings = columns_in_sql(rows.schema), _properties(_PLAIN_TABLE)
+    session.sql(f"CREATE TABLE IF NOT EXISTS {name_in_sql} ({columns}) USING delta TBLPROPERTIES ({settings})")
     frame.writeTo(name_in_sql).append()
     log = _log_of(session, name_in_sql) if is_kept else None
     if log is not None:
         log.sync(above=int(_history(session, name_in_sql, 1)[0].version) - 2)  # with the commit that created the table
+
+
+def columns_in_sql(schema: pa.Schema) -> str:
+    """Pure: as CREATE TABLE has them."""
+    return ", ".join(f"{_quoted(field.name)} {_SQL_TYPES[field.type]}" for field in schema)
 
 
 def tidy_rows(session: SparkSession, name_in_sql: str, many_files: int) -> None:

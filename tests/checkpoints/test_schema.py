@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shallow_mirror.checkpoints import (
+    audits,
+    controls,
+    group_positions,
+    observations,
+    problem_log,
+    quarantined_batches,
+    schema,
+)
 from shallow_mirror.checkpoints.schema import (
     OFFSET_MAP,
     DecidedSegment,
@@ -13,6 +24,7 @@ from shallow_mirror.checkpoints.schema import (
     rows_from_arrow,
     rows_to_arrow,
 )
+from shallow_mirror.checkpoints.spark_writer import columns_in_sql
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 _longs = st.integers(0, (1 << 63) - 1)
@@ -61,3 +73,15 @@ def test_a_missing_or_changed_column_is_named_and_a_further_one_is_welcome() -> 
     assert problems_of_columns([("kind", "int32") if name == "kind" else (name, kind) for name, kind in columns]) == [
         "column kind: int32, expected string"
     ]
+
+
+@pytest.mark.parametrize(
+    "module",
+    [audits, controls, group_positions, observations, problem_log, quarantined_batches, schema],
+    ids=lambda module: module.__name__.rpartition(".")[2],
+)
+def test_every_table_can_be_created_through_spark(module: object) -> None:
+    schemas = [one for one in vars(module).values() if isinstance(one, pa.Schema)]
+    assert schemas
+    for one in schemas:
+        assert columns_in_sql(one).count("`") == 2 * len(one)
