@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,12 @@ from shallow_mirror.checkpoints.audits import AUDIT_TABLE
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.schema import OFFSET_MAP_TABLE
 from shallow_mirror.config import MirrorConfig
+from shallow_mirror.groups.cluster_view import ClusterView
+from shallow_mirror.groups.report import Step
+from shallow_mirror.groups.run import look_at_groups
 from shallow_mirror.preflight import check
 from shallow_mirror.streaming.status import gather_status
+from shallow_mirror.types import TopicPartition
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.usefixtures("crash_points")]
 
@@ -63,3 +70,29 @@ def test_a_decision_in_a_catalog_whose_transactions_were_not_ended_is_rolled_for
     audited = verify(settings, spark=spark)
     assert (audited.is_equal, audited.record_count) == (True, 3)
     assert spark.table(f"{schema}.{AUDIT_TABLE}").where("verified_at IS NOT NULL").count() > 0
+
+
+@pytest.mark.long
+def test_groups_are_kept_in_step_and_remembered_with_tables_in_a_catalog(
+    two_clusters: Any, spark: Any, schema: str, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    group, place = f"{topic_name}.readers", TopicPartition(topic_name, 0)
+    groups = {"sync": "1 minute", "include": [re.escape(group)]}
+    document = mirror_runs.document(
+        source, target, [topic_name], mirror=topic_name, checkpoint=str(tmp_path / "checkpoint"), groups=groups
+    )
+    settings = MirrorConfig.from_document({**document, "tables": {"schema": schema}}, folder=tmp_path)
+    mirror_runs.create_topic(source, topic_name)
+    for values in (["a", "b"], ["c"]):
+        mirror_runs.write(source, topic_name, values)
+        mirror_runs.catch_up(settings, spark)
+    with closing(ClusterView(settings.source.client, "the source")) as view:
+        assert view.commit(group, {place: (2, "")}) == {}
+    mirror_runs.catch_up(settings, spark)
+    with closing(ClusterView(settings.target.client, "the target")) as view:
+        (committed,) = view.committed([group])[group]
+    assert (committed.topic_partition, committed.offset) == (place, 3), "behind the marker of the first transaction"
+    now = look_at_groups(settings, spark=spark)
+    then = look_at_groups(settings, spark=spark, as_of=datetime.now(UTC))
+    assert [one.step for one in now.partitions] == [one.step for one in then.partitions] == [Step.IN_PLACE]
