@@ -40,7 +40,7 @@ from shallow_mirror.streaming.hidden_topics import refuse_hidden_topics
 from shallow_mirror.streaming.loops import Loops, without_own_targets
 from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import Planner
-from shallow_mirror.streaming.slot_jobs import job_template, target_topics
+from shallow_mirror.streaming.sink_settings import job_template, target_topics
 from shallow_mirror.streaming.told_errors import told_error
 from shallow_mirror.streaming.topic_watch import TopicWatch
 from shallow_mirror.streaming.witness import Witness

@@ -24,7 +24,7 @@ from shallow_mirror.sinks.release import Released, Releaser
 from shallow_mirror.sinks.single_slot import SINGLE_SLOT
 from shallow_mirror.sinks.slot_task import Observer, RoutedTopic, SlotJob, fill_slot, observe_nothing
 from shallow_mirror.streaming.quarantine import Selection
-from shallow_mirror.streaming.slot_jobs import job_template
+from shallow_mirror.streaming.sink_settings import job_template
 from shallow_mirror.streaming.status import run_of
 from shallow_mirror.streaming.taken_over import TakenOver, taken_over
 from shallow_mirror.types import BatchLimits, SourcePartition, TargetPartition

@@ -34,7 +34,7 @@ from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.streaming import planning
 from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import LogEnds, Planner
-from shallow_mirror.streaming.slot_jobs import job_template, target_topics
+from shallow_mirror.streaming.sink_settings import job_template, target_topics
 from shallow_mirror.streaming.taken_over import TakenOver, taken_over
 from shallow_mirror.types import PlannedRange, SegmentKind, SourcePartition, TopicPartition
 

@@ -1,4 +1,4 @@
-"""Driver: what the mirror file says to the tasks of its slots and about their target topics, whichever command runs them."""
+"""Driver: what the mirror file says to the sinks, whichever command runs them: to the tasks of slots, and of target topics."""
 
 from __future__ import annotations
 
