@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import importlib
 import struct
-import threading
 import zlib
-from collections.abc import Callable
-from functools import cached_property
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from shallow_mirror.errors import ConfigError
@@ -29,6 +29,9 @@ _MAX_WINDOW_BYTES = 1 << 27
 
 _MAX_FRAMES = 64
 """Producers write one. Each further one costs a copy of what lies behind it."""
+
+_MOST_IDLE_CONTEXTS = 4
+"""As many as threads are likely to open batches at once."""
 
 _GZIP_FRAMING = 31
 _ZSTD_LEVEL = 1
@@ -148,7 +151,7 @@ def _zstd(block: memoryview, max_bytes: int) -> bytes:
     out: list[bytes] = []
     left_bytes, at_once = max_bytes, max(_USUAL_RATIO * len(block), _LEAST_READ_BYTES)
     try:
-        with _ZSTD.decompressor.stream_reader(block, read_across_frames=True) as reader:
+        with _ZSTD_DECOMPRESSORS.one() as decompressor, decompressor.stream_reader(block, read_across_frames=True) as reader:
             while chunk := reader.read(min(at_once, left_bytes + 1)):
                 out.append(chunk)
                 left_bytes -= len(chunk)
@@ -252,22 +255,29 @@ def _packed_lz4(block: memoryview) -> bytes:
 
 
 def _packed_zstd(block: memoryview) -> bytes:
-    return bytes(_ZSTD.compressor.compress(block))
+    with _ZSTD_COMPRESSORS.one() as compressor:
+        return bytes(compressor.compress(block))
 
 
-class _ZstdContexts(threading.local):
-    """One of each a thread: to make one takes as long as to open a batch of 16 KB."""
+class _Contexts:
+    """Each for one caller at a time. Kept, but for those that met bad bytes: to make one takes as long as to open 16 KB."""
 
-    @cached_property
-    def compressor(self) -> Any:
-        return _library("zstandard").ZstdCompressor(level=_ZSTD_LEVEL)
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._idle: deque[Any] = deque(maxlen=_MOST_IDLE_CONTEXTS)
 
-    @cached_property
-    def decompressor(self) -> Any:
-        return _library("zstandard").ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
+    @contextmanager
+    def one(self) -> Iterator[Any]:
+        try:
+            context = self._idle.pop()
+        except IndexError:
+            context = self._make()
+        yield context
+        self._idle.append(context)
 
 
-_ZSTD = _ZstdContexts()
+_ZSTD_COMPRESSORS = _Contexts(lambda: _library("zstandard").ZstdCompressor(level=_ZSTD_LEVEL))
+_ZSTD_DECOMPRESSORS = _Contexts(lambda: _library("zstandard").ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES))
 
 
 def _library(name: str) -> Any:
