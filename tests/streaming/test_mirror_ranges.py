@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark import cloudpickle
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from shallow_mirror.config import MirrorConfig
@@ -115,11 +115,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
-def _run_available_now(spark: Any, config: MirrorConfig) -> list[list[tuple[Any, ...]]]:
-    micro_batches: list[list[tuple[Any, ...]]] = []
+def _run_available_now(spark: Any, config: MirrorConfig) -> list[list[Row]]:
+    micro_batches: list[list[Row]] = []
 
     def collect(frame: DataFrame, _spark_batch_id: int) -> None:
-        micro_batches.append(sorted(tuple(row) for row in frame.collect()))
+        micro_batches.append(sorted(frame.collect()))
 
     stream = spark.readStream.format(mirror_ranges.NAME).options(**planned_stream.options_of_mirror(config, "m1")).load()
     query = (
@@ -139,14 +139,16 @@ def test_a_query_plans_bounded_micro_batches_takes_in_a_new_topic_and_ends(spark
     micro_batches = _run_available_now(spark, config)
     rows = [row for micro_batch in micro_batches for row in micro_batch]
     for source, first, last in ((A, 0, 10), (B, 1, 3)):
-        ranges = [(row[5], row[6]) for row in rows if row[1] == source.topic]
+        ranges = [(row.range_start, row.range_end) for row in rows if row.topic == source.topic]
         assert ranges[0][0] == first
         assert ranges[-1][1] == last
         assert all(before[1] == after[0] for before, after in pairwise(ranges))
-    assert {(row[2], row[4]) for row in rows} == {("idA", 4), ("idB", 5)}
-    assert all(sum((row[6] - row[5]) * row[7] for row in one) <= 64 * MIB for one in micro_batches)
+    assert {row.topic_id for row in rows} == {"idA", "idB"}
+    assert all(sum((row.range_end - row.range_start) * row.bytes_per_offset for row in one) <= 64 * MIB for one in micro_batches)
     assert all(
-        len({row[0] for row in one}) == min(2, len(one)) for one in micro_batches if sum(row[6] - row[5] for row in one) > 2
+        len({row.slot for row in one}) == min(2, len(one))
+        for one in micro_batches
+        if sum(row.range_end - row.range_start for row in one) > 2
     )
     assert [row for one in _run_available_now(spark, config) for row in one] == []
 
