@@ -36,6 +36,8 @@ from shallow_mirror.errors import (
 )
 from shallow_mirror.wire.header import BATCH_HEADER_BYTES
 
+pytestmark = pytest.mark.thorough
+
 SOURCE, T0, T1 = TopicPartition("source", 0), TopicPartition("target", 0), TopicPartition("target", 1)
 NOW_MS = int(time.time() * 1000)
 PATIENCE_MS = 20_000

@@ -33,6 +33,8 @@ from shallow_mirror.checkpoints.table_writer import CommitFailed, Condition
 from shallow_mirror.errors import ConfigError, Fenced, MirrorError, OffsetMapConflict, OutcomeUnknown
 from shallow_mirror.types import EpochEnd, Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
+pytestmark = pytest.mark.thorough
+
 SOURCE = SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", 0)
 OTHER = SOURCE._replace(partition=1)
 TARGET = TargetPartition("orders", "tgttgttgttgttgttgttgtA", 0)

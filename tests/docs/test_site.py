@@ -16,6 +16,8 @@ from shallow_mirror import errors
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import MirrorError
 
+pytestmark = pytest.mark.thorough
+
 SOURCES = ("docs", "mkdocs.yml", "conf", "checkpoints", "src", "streaming", "sinks")
 NO_NETWORK = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
 
