@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 from benchmarks.comparison import running_clusters
 from benchmarks.corpora import PARTITIONS
 from benchmarks.interrupts import end_on_sigterm
-from benchmarks.running_mirror import running_mirror
+from benchmarks.running_mirror import running_mirror, write_mirror_file
 from benchmarks.topics import create_topic
 from shallow_mirror.checkpoints.observations import MICRO_BATCHES_TABLE
 
@@ -111,7 +111,7 @@ def main() -> None:
             sender = Sender(clusters.source.bootstrap, options.every_ms)
             sender.start()
             settings = {"tables_writer": options.tables_writer, "trigger": "0 seconds"}
-            with running_mirror(folder, clusters, TOPIC, settings):
+            with running_mirror(write_mirror_file(folder, clusters, TOPIC, settings)):
                 found = latencies(clusters.target.bootstrap, options.seconds)
             sender.over.set()
             sender.join()

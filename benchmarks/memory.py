@@ -23,7 +23,7 @@ from benchmarks.corpora import CORPORA, Corpus
 from benchmarks.corpus_writer import endless_batches
 from benchmarks.interrupts import end_on_sigterm
 from benchmarks.meter import pss_bytes
-from benchmarks.running_mirror import running_mirror
+from benchmarks.running_mirror import running_mirror, write_mirror_file
 from benchmarks.topics import create_topic
 from shallow_mirror.broker.batch_producer import BatchProducer
 from shallow_mirror.checkpoints.offset_map import OffsetMap
@@ -124,7 +124,7 @@ def main() -> None:
             create_topic(clusters.source.bootstrap, TOPIC, corpus.partitions, _KEPT)
             traffic = Traffic(clusters.source.bootstrap, corpus, options.mb_per_s)
             traffic.start()
-            with running_mirror(folder, clusters, TOPIC, {}) as pid:
+            with running_mirror(write_mirror_file(folder, clusters, TOPIC, {})) as pid:
                 time.sleep(WARM_UP_S)
                 looks = []
                 end = time.monotonic() + options.minutes * 60

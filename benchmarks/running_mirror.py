@@ -1,4 +1,4 @@
-"""A mirror that runs until the block ends, in a process of its own."""
+"""A mirror that runs until the block ends, in a process of its own, and the mirror file of one topic between two clusters."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from benchmarks.copying import Clusters
 from shallow_mirror.demo.mirror_process import command
 
 
-@contextmanager
-def running_mirror(folder: Path, clusters: Clusters, topic: str, settings: Mapping[str, object]) -> Iterator[int]:
-    """Its process id. Tables in `folder / "tables"`, its log in `folder / "mirror.log"`."""
+def write_mirror_file(folder: Path, clusters: Clusters, topic: str, settings: Mapping[str, object]) -> Path:
+    """Tables in `folder / "tables"`."""
     document = {
         "mirror": topic,
         "source": {"alias": "source", "client": {"bootstrap.servers": clusters.source.bootstrap}},
@@ -25,9 +24,16 @@ def running_mirror(folder: Path, clusters: Clusters, topic: str, settings: Mappi
         "tables": "tables",
         **settings,
     }
-    (folder / "mirror.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
-    with (folder / "mirror.log").open("w") as log:
-        mirror = subprocess.Popen([*command(), "run", str(folder / "mirror.yaml")], stdout=log, stderr=log)
+    conf = folder / "mirror.yaml"
+    conf.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return conf
+
+
+@contextmanager
+def running_mirror(conf: Path) -> Iterator[int]:
+    """Its process id. Its log is `mirror.log` beside the mirror file."""
+    with conf.with_name("mirror.log").open("w") as log:
+        mirror = subprocess.Popen([*command(), "run", str(conf)], stdout=log, stderr=log)
         try:
             yield mirror.pid
         finally:

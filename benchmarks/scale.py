@@ -32,6 +32,7 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 
 from benchmarks.interrupts import end_on_sigterm
+from benchmarks.running_mirror import running_mirror
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.topics import TopicSpec, ensure_topics
@@ -190,7 +191,8 @@ def _mirror_of(count: int, seconds: float) -> dict[str, Any]:
             source, target = clusters
             topics = Topics(source.bootstrap, count)
             config = write_conf(folder, source.bootstrap, target.bootstrap)
-            with running_mirror(folder) as root:
+            with running_mirror(folder / "mirror.yaml") as pid:
+                root = psutil.Process(pid)
                 while micro_batches(config) < WARM_MICRO_BATCHES:
                     assert root.status() != psutil.STATUS_ZOMBIE, (folder / "mirror.log").read_text()
                     topics.write()
@@ -208,18 +210,6 @@ def _mirror_of(count: int, seconds: float) -> dict[str, Any]:
         **{f"{role}_cpu_ms": round(1000 * active[role] / active["micro_batches"], 1) for role in ROLES},
         **{f"idle_{role}_cpu_ms": round(1000 * idle[role] / (seconds / 2), 1) for role in ROLES},
     }
-
-
-@contextmanager
-def running_mirror(folder: Path) -> Iterator[psutil.Process]:
-    command = [sys.executable, "-m", "shallow_mirror.cli", "run", str(folder / "mirror.yaml")]
-    with (folder / "mirror.log").open("w") as log:
-        mirror = subprocess.Popen(command, stderr=log, stdout=log)
-        try:
-            yield psutil.Process(mirror.pid)
-        finally:
-            mirror.terminate()
-            mirror.wait(60)
 
 
 def micro_batches(config: MirrorConfig) -> int:

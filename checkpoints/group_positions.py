@@ -113,12 +113,12 @@ def note_pass(store: ObservationStore, done: GroupSyncPass, changed: Iterable[Gr
 
 def tidy(store: ObservationStore, since: datetime) -> None:
     """What no answer about a time from `since` on needs is deleted: what lies in front of the last whole look until then."""
-    whole = max((one.observed_at for one in _passes(store, since) if one.is_whole), default=since)
-    old = (Comparison("observed_at", "<=", whole - _INSTANT),) if whole < since else ()
-    is_any_old = bool(old and store.read(GROUP_SYNCS_TABLE, old))
+    looks = [_pass(row) for row in store.read(GROUP_SYNCS_TABLE, (Comparison("observed_at", "<=", since),))]
+    whole = max((one.observed_at for one in looks if one.is_whole), default=None)
+    has_old = whole is not None and any(one.observed_at < whole for one in looks)
     for table in (GROUP_OFFSETS_TABLE, GROUP_SYNCS_TABLE):
-        if is_any_old:
-            store.delete(table, old)
+        if whole is not None and has_old:
+            store.delete(table, (Comparison("observed_at", "<=", whole - _INSTANT),))
         store.tidy(table)
 
 

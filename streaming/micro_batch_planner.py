@@ -105,7 +105,7 @@ class MicroBatchPlanner:
         return planned, wait_s
 
     def ranges(self, start: Offsets, end: Offsets) -> tuple[PlannedRange, ...]:
-        """Ranges of a micro-batch, also of one that an earlier process planned: then leaders and sizes are looked up, and
+        """Ranges of a micro-batch, also of one that an earlier process planned: then sizes are looked up, and
         topics that were excluded or deleted since are left out: positions are in the map, so nothing is lost by that."""
         rules = self._settings
         moving = planning.moved(start, end)

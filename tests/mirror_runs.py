@@ -173,6 +173,12 @@ def delete_topic(bootstrap: str, topic: str) -> None:
     wait_for(f"the end of topic {topic}", lambda: topic not in topics_of(bootstrap))
 
 
+def delete_topics_ending(bootstrap: str, endings: Iterable[str]) -> None:
+    for topic in sorted(topics_of(bootstrap)):
+        if topic.endswith(tuple(endings)):
+            delete_topic(bootstrap, topic)
+
+
 def set_topic(bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:
     changes = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()]
     client, resource = admin(bootstrap), ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=changes)

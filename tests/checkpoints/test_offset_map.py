@@ -215,7 +215,6 @@ def _race(tables: str, name: str, barrier: Any, answers: Any) -> None:
         answers.put((name, type(error).__name__))
 
 
-@pytest.mark.thorough
 def test_of_processes_that_start_at_once_each_position_is_decided_by_one(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     barrier, answers = context.Barrier(3), context.Queue()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.conftest import TwoClusters
-from tests.mirror_runs import delete_topic, topics_of
+from tests.mirror_runs import delete_topics_ending
 
 from shallow_mirror.demo.traffic import TOPICS, TrafficReport, write_traffic
 from shallow_mirror.local_kafka.jars import KAFKA_VERSION, OLD_KAFKA_VERSION, OLDEST_KAFKA_VERSION
@@ -63,7 +63,4 @@ class Brokers:
         """What was written to the clusters of the session is taken away: others write topics of the same names."""
         stop_clusters(self._own)
         for side in ("source", "target"):
-            bootstrap = self._running[side, NEWEST].bootstrap
-            for topic in sorted(topics_of(bootstrap)):
-                if topic.endswith(tuple(TOPICS)):
-                    delete_topic(bootstrap, topic)
+            delete_topics_ending(self._running[side, NEWEST].bootstrap, TOPICS)

@@ -18,6 +18,7 @@ import yaml
 from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from nbclient import NotebookClient
+from tests.mirror_runs import delete_topics_ending
 
 from shallow_mirror.demo import checker
 from shallow_mirror.demo.mirror_process import MirrorProcess
@@ -89,7 +90,7 @@ def finished(two_clusters: Any, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield made
     finally:
         for bootstrap in (source, target):
-            _delete_topics(bootstrap)
+            delete_topics_ending(bootstrap, TOPICS)
 
 
 def _mirror(made: FinishedMirror) -> None:
@@ -101,13 +102,6 @@ def _mirror(made: FinishedMirror) -> None:
         assert mirror.exit_code == 0, mirror.log_tail()
     finally:
         mirror.kill()
-
-
-def _delete_topics(bootstrap: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    there = [name for name in TOPICS if name in admin.list_topics(timeout=20).topics]
-    for deleted in admin.delete_topics(there).values() if there else ():
-        deleted.result(20)
 
 
 @pytest.fixture(scope="module")

@@ -371,9 +371,9 @@ def test_a_codec_that_cannot_be_opened_here_stops_the_mirror_where_batches_are_r
     planned.topic("orders")
     planned.source.seed(("orders", 0), *(batch(n * 5, deltas=[0, 2], attributes=n) for n in range(5)), batch(25, 1, attributes=3))
     assert planned.check().is_fine
-    monkeypatch.setitem(sys.modules, "lz4.frame", None)
+    monkeypatch.setitem(sys.modules, "zstandard", None)
     (stop,) = said(planned.check(), Level.STOPS)
-    assert stop.startswith("this machine, for batches of lz4 to be rebuilt: opening records needs the package lz4")
+    assert stop.startswith("this machine, for batches of zstd to be rebuilt: opening records needs the package zstandard")
 
 
 def test_a_mirror_that_would_feed_itself_is_a_wrong_mirror_file(planned: Planned) -> None:

@@ -105,9 +105,7 @@ class ProduceWindow:
             raise
         return placed
 
-    def _pipeline(
-        self, node_id: int, queues: Mapping[TopicPartition, Sequence[RawBatch]], placed: dict[TopicPartition, list[int]]
-    ) -> _Pipeline:
+    def _pipeline(self, node_id: int, queues: Queues, placed: dict[TopicPartition, list[int]]) -> _Pipeline:
         connection = self._cluster.connection(node_id, "produce", self._deadline)
         timeout_ms = self._cluster.config.request_timeout_ms
         broker_ms = max(1, int(min(self._deadline.remaining_ms(), timeout_ms)))

@@ -148,6 +148,7 @@ def _together(parts: list[bytes]) -> bytes:
 
 def _zstd(block: memoryview, max_bytes: int) -> bytes:
     """Frames mostly do not say how much they hold: read until the end or the bound."""
+    library = _library("zstandard")
     out: list[bytes] = []
     left_bytes, at_once = max_bytes, max(_USUAL_RATIO * len(block), _LEAST_READ_BYTES)
     try:
@@ -158,7 +159,7 @@ def _zstd(block: memoryview, max_bytes: int) -> bytes:
                 at_once = 2 * at_once if len(chunk) == at_once else _LEAST_READ_BYTES
                 if left_bytes < 0:
                     raise BlockTooLarge
-    except _library("zstandard").ZstdError as error:
+    except library.ZstdError as error:
         raise BadBlock(str(error)) from error
     return _together(out)
 
