@@ -11,12 +11,11 @@ from pathlib import Path
 
 from tests.fakes.raw_client import RawClient
 from tests.faults.gate import Held
-from tests.faults.proxy import Fault, FaultPlan, Harm, Moment, Proxy
+from tests.faults.proxy import Fault, FaultPlan, Harm, HeldPort, Moment, Proxy
 from tests.faults.rounds import BETWEEN_MICRO_BATCHES, PATIENCE_S, RoundFailed, Scene
 from tests.faults.steps import DECIDED, SLOTS, Step
 
 from shallow_mirror.local_kafka.cluster import LocalKafkaCluster
-from shallow_mirror.local_kafka.ports import free_ports
 from shallow_mirror.local_kafka.together import start_together, stop_together
 
 SOURCE, TARGET = "source", "target"
@@ -66,10 +65,13 @@ class NetworkScene:
     @contextmanager
     def __call__(self, folder: Path, name: str, seed: int) -> Iterator[Scene]:
         counts = {SOURCE: 1, TARGET: self.target_brokers}
-        ports = {side: free_ports(count) for side, count in counts.items()}
-        clusters = {side: LocalKafkaCluster(folder / side, count, proxies=ports[side]) for side, count in counts.items()}
-        network = Network(clusters, random.Random(seed))
         with ExitStack() as opened:
+            ports = {side: [opened.enter_context(HeldPort()) for _ in range(count)] for side, count in counts.items()}
+            clusters = {
+                side: LocalKafkaCluster(folder / side, len(held), proxies=[one.number for one in held])
+                for side, held in ports.items()
+            }
+            network = Network(clusters, random.Random(seed))
             opened.callback(stop_together, list(clusters.values()))
             start_together(list(clusters.values()))
             for side, cluster in clusters.items():

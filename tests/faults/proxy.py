@@ -1,10 +1,10 @@
 """A TCP proxy in front of one broker that knows Kafka's framing and does to single requests what networks do to them.
 
-    with Proxy(port, broker_port, plan): ...
+    with HeldPort() as port, Proxy(port, broker_port, plan): ...
     armed = plan.arm(Fault(api="EndTxn", harm=Harm.CUT, moment=Moment.APPLIED))
 
-A broker whose clients should come by here advertises `port` (see `LocalKafkaCluster.proxies`). One thread with one
-event loop; everything is closed at the end of the block.
+A broker whose clients should come by here advertises the port (see `LocalKafkaCluster.proxies`), so that it is known
+before the broker is. One thread with one event loop; everything is closed at the end of the block.
 """
 
 from __future__ import annotations
@@ -116,12 +116,31 @@ class FaultPlan:
         return met[0].fault if met else None
 
 
+class HeldPort:
+    """Context manager. A free port that nobody else gets, whether or not anybody listens at it."""
+
+    def __init__(self) -> None:
+        self._holder = socket.socket()
+        self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self._holder.bind((HOST, 0))
+        self.number = int(self._holder.getsockname()[1])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._holder.close()
+
+    def listen(self) -> socket.socket:
+        return socket.create_server((HOST, self.number), reuse_port=True)
+
+
 class Proxy:
     """Context manager. Between `stall` and `flow` nothing passes and nothing ends; between `refuse` and `accept` all
     connections are cut and new ones refused."""
 
-    def __init__(self, port: int, broker_port: int, plan: FaultPlan) -> None:
-        self.port, self._broker_port, self._plan = port, broker_port, plan
+    def __init__(self, port: HeldPort, broker_port: int, plan: FaultPlan) -> None:
+        self._port, self._broker_port, self._plan = port, broker_port, plan
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"proxy of {broker_port}")
         self._flowing = asyncio.Event()
@@ -131,7 +150,7 @@ class Proxy:
 
     @property
     def address(self) -> str:
-        return f"{HOST}:{self.port}"
+        return f"{HOST}:{self._port.number}"
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -171,7 +190,7 @@ class Proxy:
 
     async def _accept(self) -> None:
         if self._listener is None:
-            self._listener = socket.create_server((HOST, self.port))
+            self._listener = self._port.listen()
             self._listener.setblocking(False)
             self._loop.add_reader(self._listener, self._take_in, self._listener)
 

@@ -12,10 +12,9 @@ import pytest
 from confluent_kafka import Producer
 from tests.fakes.raw_client import RawClient
 from tests.fakes.strict_broker import StrictCluster
-from tests.faults.proxy import Fault, FaultPlan, Harm, Moment, Proxy
+from tests.faults.proxy import Fault, FaultPlan, Harm, HeldPort, Moment, Proxy
 
 from shallow_mirror.local_kafka.cluster import LocalKafkaCluster
-from shallow_mirror.local_kafka.ports import free_ports
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ def way() -> Iterator[Way]:
     with StrictCluster() as broker:
         broker.create_topic("t", 1)
         broker_port = int(broker.bootstrap.rsplit(":", 1)[1])
-        with Proxy(free_ports(1)[0], broker_port, plan) as proxy:
+        with HeldPort() as port, Proxy(port, broker_port, plan) as proxy:
             yield Way(broker, proxy, plan)
 
 
@@ -158,18 +157,27 @@ def test_the_end_of_the_broker_is_the_end_of_the_clients_connection(way: Way) ->
 
 
 def test_nothing_listens_any_more_at_the_end() -> None:
-    port, nobody = free_ports(2)
-    with Proxy(port, nobody, FaultPlan()):
-        socket.create_connection(("127.0.0.1", port), timeout=20).close()
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port), timeout=20)
+    with HeldPort() as port, HeldPort() as nobody:
+        with Proxy(port, nobody.number, FaultPlan()):
+            socket.create_connection(("127.0.0.1", port.number), timeout=20).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port.number), timeout=20)
+
+
+def test_a_port_is_held_also_while_nobody_listens_at_it() -> None:
+    with HeldPort() as port:
+        for _ in range(2):
+            with pytest.raises(OSError, match="in use"):
+                socket.create_server(("127.0.0.1", port.number))
+            with port.listen():
+                socket.create_connection(("127.0.0.1", port.number), timeout=20).close()
 
 
 @pytest.mark.brokers
 def test_a_stock_client_of_a_real_broker_comes_by_the_proxy_for_everything(tmp_path: Path) -> None:
-    plan, ports = FaultPlan(), free_ports(1)
-    with LocalKafkaCluster(tmp_path, brokers=1, proxies=ports, properties={"auto.create.topics.enable": "true"}) as cluster:
-        with Proxy(ports[0], cluster.proxied_ports[0], plan) as proxy:
+    plan, creating = FaultPlan(), {"auto.create.topics.enable": "true"}
+    with HeldPort() as port, LocalKafkaCluster(tmp_path, 1, proxies=[port.number], properties=creating) as cluster:
+        with Proxy(port, cluster.proxied_ports[0], plan) as proxy:
             producer = Producer({"bootstrap.servers": proxy.address, "log_level": 0, "enable.idempotence": True})
             (armed,) = plan.arm(Fault(api="Produce", harm=Harm.CUT, moment=Moment.APPLIED))
             producer.produce("t", b"v")

@@ -14,11 +14,12 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.faults.proxy import HeldPort
 
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.cluster import LocalKafkaCluster
 from shallow_mirror.local_kafka.jars import OLDEST_KAFKA_VERSION
-from shallow_mirror.local_kafka.ports import BrokerNotStarted, free_ports
+from shallow_mirror.local_kafka.ports import BrokerNotStarted
 
 QUIET = {"log_level": 0}
 
@@ -27,8 +28,10 @@ pytestmark = pytest.mark.brokers
 
 @pytest.fixture(scope="module")
 def three_nodes(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafkaCluster]:
-    with LocalKafkaCluster(tmp_path_factory.mktemp("three"), proxies=free_ports(3)) as cluster:
-        yield cluster
+    with HeldPort() as one, HeldPort() as two, HeldPort() as three:
+        proxies = [one.number, two.number, three.number]
+        with LocalKafkaCluster(tmp_path_factory.mktemp("three"), proxies=proxies) as cluster:
+            yield cluster
 
 
 def write_to_all_in_sync(bootstrap: str, topic: str) -> None:
