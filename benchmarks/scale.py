@@ -2,7 +2,7 @@
 
 partitions  CPU of planning by micro-batch, 10 to 5,000 partitions of which 10 have something new. One real broker.
 mirror      the same with Spark, of the whole process tree: driver, planner, JVM, workers. Two real brokers.
-growth      24 hours of decisions of 8 partitions, one every 2 seconds, without the pauses: times, files, sizes.
+growth      24 hours of decisions of 8 partitions, one every 2 seconds, in a 24th of the time (--pace): times, files, sizes.
 start       start-up from a map of 10 million rows (--rows), its memory, and how long reading commands take with it.
 
 One JSON object a line. The machine has to be quiet.
@@ -67,6 +67,9 @@ SMALL_LOGS = {"log.index.size.max.bytes": "4096", "log.retention.check.interval.
 """Index files are made as large as they may get."""
 
 DECISION_EVERY_S = 2
+TOMBSTONES = "delta.deletedFileRetentionDuration"
+TOMBSTONES_KEPT_S = 2 * 3600
+"""`TOMBSTONE_RETENTION`."""
 MAP_PARTITIONS = 8
 RECORDS_A_DECISION = 100
 ROWS_A_FILE = 400_000
@@ -94,9 +97,10 @@ def write_conf(folder: Path, source: str, target: str, timeout_ms: int = 30_000)
 
 
 class Topics:
-    """So many partitions at the source; `write` gives ACTIVE of them a record each."""
+    """So many partitions at the source; `write` gives the active ones a record each."""
 
-    def __init__(self, bootstrap: str, partitions: int) -> None:
+    def __init__(self, bootstrap: str, partitions: int, active: int = ACTIVE) -> None:
+        self._active = active
         each = min(partitions, PARTITIONS_A_TOPIC)
         self._names = [f"part{number:03}" for number in range(partitions // each)]
         self._each, self._count = each, partitions
@@ -123,7 +127,7 @@ class Topics:
                 time.sleep(0.5)
 
     def write(self) -> None:
-        for number in range(ACTIVE):
+        for number in range(self._active):
             self._producer.produce(self._names[number % len(self._names)], os.urandom(500), partition=number % self._each)
         self._producer.flush()
 
@@ -183,13 +187,13 @@ def role_of(process: psutil.Process, root: psutil.Process) -> str:
     return "workers" if "pyspark.daemon" in process.cmdline() else "planner"
 
 
-def _mirror_of(count: int, seconds: float) -> dict[str, Any]:
+def _mirror_of(count: int, active_count: int, seconds: float) -> dict[str, Any]:
     """CPU of a running mirror by micro-batch, and by second (that is, by trigger) where nothing is new, in ms."""
     with scratch() as folder:
         clusters = start_clusters(folder / "kafka", 2, properties=SMALL_LOGS)
         try:
             source, target = clusters
-            topics = Topics(source.bootstrap, count)
+            topics = Topics(source.bootstrap, count, active_count)
             config = write_conf(folder, source.bootstrap, target.bootstrap)
             with running_mirror(folder / "mirror.yaml") as pid:
                 root = psutil.Process(pid)
@@ -205,7 +209,7 @@ def _mirror_of(count: int, seconds: float) -> dict[str, Any]:
             stop_clusters(clusters)
     return {
         "partitions": count,
-        "active": ACTIVE,
+        "active": active_count,
         "micro_batches": active["micro_batches"],
         **{f"{role}_cpu_ms": round(1000 * active[role] / active["micro_batches"], 1) for role in ROLES},
         **{f"idle_{role}_cpu_ms": round(1000 * idle[role] / (seconds / 2), 1) for role in ROLES},
@@ -284,11 +288,23 @@ def owner_of(folder: Path) -> OffsetMapOwner:
     return owner
 
 
-def measure_growth(folder: Path, decisions: int) -> Iterator[dict[str, Any]]:
-    """A row for every compaction: medians of a decision and of its observation, what maintenance took, what lies there."""
-    owner, observations = owner_of(folder), Observations(str(folder))
+def with_tombstones_of(folder: Path, seconds: float) -> OffsetMapOwner:
+    """Of a new map that forgets replaced files after that long."""
+    owner_of(folder)
+    DeltaTable(table_uri(str(folder))).alter.set_table_properties({TOMBSTONES: f"interval {round(seconds)} seconds"})
+    return owner_of(folder)
+
+
+def measure_growth(folder: Path, decisions: int, pace_s: float) -> Iterator[dict[str, Any]]:
+    """A row for every compaction: medians of a decision and of its observation, what maintenance took, what lies there.
+
+    `pace_s` stands for DECISION_EVERY_S: tombstones are forgotten in that proportion. What is late is made up for.
+    """
+    owner, observations = with_tombstones_of(folder, TOMBSTONES_KEPT_S * pace_s / DECISION_EVERY_S), Observations(str(folder))
     decide, observe = list[float](), list[float]()
+    first = time.monotonic()
     for number in range(decisions):
+        time.sleep(max(0.0, first + number * pace_s - time.monotonic()))
         rows = [decided(partition, number) for partition in range(MAP_PARTITIONS)]
         began = time.perf_counter()
         owner.next_decision()
@@ -302,6 +318,7 @@ def measure_growth(folder: Path, decisions: int) -> Iterator[dict[str, Any]]:
             maintenance = time.perf_counter() - began
             yield {
                 "decisions": number + 1,
+                "late_s": round(max(0.0, time.monotonic() - first - (number + 1) * pace_s)),
                 "decide_ms": round(1000 * statistics.median(decide[-1000:]), 1),
                 "decide_p99_ms": round(1000 * statistics.quantiles(decide[-1000:], n=100)[98], 1),
                 "observe_ms": round(1000 * statistics.median(observe[-1000:]), 1),
@@ -424,9 +441,9 @@ def rows_of(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any
         case "partitions":
             yield from map(_planning_of, options.counts)
         case "mirror":
-            yield from (_mirror_of(count, options.seconds) for count in options.counts)
+            yield from (_mirror_of(count, options.active, options.seconds) for count in options.counts)
         case "growth":
-            yield from measure_growth(folder, options.decisions)
+            yield from measure_growth(folder, options.decisions, options.pace)
         case "start":
             yield measure_start(folder, options.rows)
 
@@ -435,8 +452,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("partitions", "mirror", "growth", "start"))
     parser.add_argument("--counts", type=lambda text: [int(one) for one in text.split(",")], default=list(COUNTS))
+    parser.add_argument("--active", type=int, default=ACTIVE, help="of `mirror`: partitions that have something new")
     parser.add_argument("--seconds", type=float, default=30.0, help="of each window of `mirror`")
     parser.add_argument("--decisions", type=int, default=24 * 3600 // DECISION_EVERY_S, help="of `growth`")
+    parser.add_argument("--pace", type=float, default=DECISION_EVERY_S / 24, help="of `growth`: seconds between decisions")
     parser.add_argument("--rows", type=int, default=10_000_000, help="of the map of `start`")
     options = parser.parse_args()
     end_on_sigterm()

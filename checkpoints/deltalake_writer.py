@@ -7,7 +7,7 @@ once, at the table version right after the snapshot's. deltalake by itself write
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,9 +15,10 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, QueryBuilder, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from shallow_mirror.checkpoints.local_log import local_log
+from shallow_mirror.checkpoints.local_log import LocalLog, local_log
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, PROPERTY_MIRROR
 from shallow_mirror.checkpoints.table_writer import (
+    COMMITS_KEPT,
     COMPACTED_FILE_BYTES,
     REPLACED_FILES_KEPT_HOURS,
     TABLE_SETTINGS,
@@ -171,7 +172,7 @@ class DeltalakeWriter:
     def clean_up(self) -> None:
         """Checkpoints the log and deletes what no version within the retention needs."""
         with _commit_errors():
-            checkpoint_and_clean(self.uri, self._keep)
+            checkpoint_and_clean(self.uri, self._log)
 
     def mend(self) -> None:
         if self._log is not None:
@@ -192,12 +193,14 @@ class DeltalakeWriter:
             self._log.sync(above)
 
 
-def checkpoint_and_clean(uri: str, keep: Callable[[int], None]) -> None:
-    """`keep`: makes what is above a version outlive a power failure, before it is all that is left of what is cleaned then."""
+def checkpoint_and_clean(uri: str, log: LocalLog | None) -> None:
+    """The checkpoint outlives a power failure before it is all that is left of what is cleaned then."""
     DeltaTable(uri).vacuum(retention_hours=REPLACED_FILES_KEPT_HOURS, dry_run=False, full=True)
     table = DeltaTable(uri)
     table.create_checkpoint()
-    keep(table.version() - 1)
+    if log is not None:
+        log.sync(above=table.version() - 1)
+        log.shorten(COMMITS_KEPT)
     table.cleanup_metadata()
 
 

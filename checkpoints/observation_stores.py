@@ -172,15 +172,11 @@ def tidy_table(uri: str) -> bool:
     if any(table.metadata().configuration.get(name) != value for name, value in _SETTINGS.items()):
         table.alter.set_table_properties(dict(_SETTINGS))
     above, log = table.version(), local_log(uri)
-    keep = _keep_nothing if log is None else log.sync
     table.optimize.compact(target_size=COMPACTED_FILE_BYTES, post_commithook_properties=QUIET)
-    keep(above)
-    checkpoint_and_clean(uri, keep)
+    if log is not None:
+        log.sync(above)
+    checkpoint_and_clean(uri, log)
     return True
-
-
-def _keep_nothing(_above: int) -> None:
-    """Its store does that."""
 
 
 def _not_tidied(table: str, error: Exception) -> None:

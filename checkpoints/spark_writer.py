@@ -21,6 +21,7 @@ import pyarrow as pa
 from shallow_mirror.checkpoints.local_log import LocalLog, local_log
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, PROPERTY_MIRROR, TIMESTAMP
 from shallow_mirror.checkpoints.table_writer import (
+    COMMITS_KEPT,
     ON_TOP_OF,
     TABLE_SETTINGS,
     TXN_VERSION,
@@ -233,6 +234,8 @@ class SparkWriter:
         """Deletes what no version within the retention needs. Spark itself checkpoints the log and cleans it then."""
         with _commit_errors():
             self._session.sql(f"VACUUM {self._table}")
+            if self._log is not None:
+                self._log.shorten(COMMITS_KEPT)
 
     def mend(self) -> None:
         if self.snapshot() is not None:

@@ -26,6 +26,8 @@ ON_TOP_OF = "on_top_of_version"
 """In the metadata of commits that others may slip below: the version recorded in the snapshot they were made on, or nothing."""
 
 LOG_RETENTION = "interval 1 days"
+COMMITS_KEPT = 2000
+"""Of a log in a folder of this machine, whose length every decision pays for: the last hour, at a decision every two seconds."""
 TOMBSTONE_RETENTION = "interval 2 hours"
 """How long checkpoints name files that compaction has replaced. Every commit reads them: those of a week, at a decision every two
 seconds, are 300,000, and make each decision ten times as slow."""

@@ -200,6 +200,79 @@ def test_a_decision_that_the_disk_does_not_confirm_is_unknown_and_resolved_first
     assert owner.positions()[SOURCE].offset == 11
 
 
+# --- a short log
+
+
+def many_commits(tables: Path, checkpoints: tuple[int, ...]) -> list[int]:
+    """Versions of a map with ten decisions; checkpoints at some of them, with what other writers leave beside commits."""
+    made = take(tables, "one")
+    made.settle()
+    for at in range(10):
+        made.next_decision()
+        made.decide([data(at, at + 1, SlotTxn("m-0", 1, at))], 0)
+        if DeltaTable(str(tables / "offset_map")).version() in checkpoints:
+            DeltaTable(str(tables / "offset_map")).create_checkpoint()
+    for version in versions(tables):
+        for name in (f".{version:020}.json.crc", f"{version:020}.crc"):
+            (log_of(tables) / name).touch()
+    return versions(tables)
+
+
+def versions(tables: Path) -> list[int]:
+    return sorted(int(file.stem) for file in log_of(tables).glob("*.json"))
+
+
+def checkpoint_of(tables: Path, version: int) -> Path:
+    return log_of(tables) / f"{version:020}.checkpoint.parquet"
+
+
+def test_a_log_is_cut_below_the_newest_checkpoint_that_kept_versions_need(tmp_path: Path) -> None:
+    last = many_commits(tmp_path, (3, 5, 8, 11))[-1]
+    LocalLog(tmp_path / "offset_map").shorten(kept_commits=last - 7)
+    assert versions(tmp_path) == list(range(5, last + 1))
+    names = {file.name for file in log_of(tmp_path).iterdir()}
+    assert not [name for name in names if name.lstrip(".")[:20] < f"{5:020}"]
+    assert {checkpoint_of(tmp_path, version).name for version in (5, 8, 11)} < names
+    assert DeltaTable(str(tmp_path / "offset_map"), version=7).to_pyarrow_table().num_rows == 5
+    assert [row.segment.source_end for row in take(tmp_path, "two").unsettled()] == [10]
+
+
+@pytest.mark.parametrize("harm", ["half-written", "in parts", "too young"])
+def test_without_a_whole_checkpoint_below_the_kept_versions_a_log_stays(tmp_path: Path, harm: str) -> None:
+    before = many_commits(tmp_path, (5,))
+    checkpoint = checkpoint_of(tmp_path, 5)
+    if harm == "half-written":
+        checkpoint.write_bytes(checkpoint.read_bytes()[:-2])
+    elif harm == "in parts":
+        checkpoint.rename(log_of(tmp_path) / f"{5:020}.checkpoint.0000000001.0000000002.parquet")
+    LocalLog(tmp_path / "offset_map").shorten(kept_commits=before[-1] - 4 if harm == "too young" else 3)
+    assert versions(tmp_path) == before
+
+
+@pytest.mark.parametrize("deleted", [1, 4, 9])
+def test_a_log_that_was_half_shortened_has_no_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deleted: int) -> None:
+    last = many_commits(tmp_path, (3, 9))[-1]
+    left = deleted
+    unlink = Path.unlink
+
+    def until_killed(file: Path, missing_ok: bool = False) -> None:
+        nonlocal left
+        if left == 0:
+            raise KeyboardInterrupt
+        left -= 1
+        unlink(file, missing_ok)
+
+    with monkeypatch.context() as killed:
+        killed.setattr(Path, "unlink", until_killed)
+        with pytest.raises(KeyboardInterrupt):
+            LocalLog(tmp_path / "offset_map").shorten(kept_commits=1)
+    left_over = versions(tmp_path)
+    assert left_over == list(range(left_over[0], last + 1))
+    assert [row.segment.source_end for row in take(tmp_path, "two").unsettled()] == [10]
+    LocalLog(tmp_path / "offset_map").shorten(kept_commits=1)
+    assert versions(tmp_path)[0] == 9
+
+
 @pytest.mark.parametrize("place", ["s3://bucket/map", "abfss://c@a.dfs.core.windows.net/map", "dbfs:/map", "/Volumes/a/b/map"])
 def test_a_place_that_is_not_on_this_machine_is_left_to_its_store(place: str) -> None:
     assert local_log(place) is None

@@ -6,7 +6,7 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import duckdb
 import polars
@@ -15,12 +15,12 @@ import pytest
 from deltalake import DeltaTable
 from tests.checkpoints.map_rows import NEWER, TARGET, TXN, Faulty, data, lose, once, run_of
 
-from shallow_mirror.checkpoints import offset_map_owner
+from shallow_mirror.checkpoints import deltalake_writer, offset_map_owner, spark_writer
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.recorded import version_of
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, DecidedSegment, properties_of_new_map, rows_to_arrow, table_properties
-from shallow_mirror.checkpoints.table_writer import CommitFailed, Comparison, TableSnapshot, TableWriter
+from shallow_mirror.checkpoints.table_writer import TABLE_SETTINGS, CommitFailed, Comparison, TableSnapshot, TableWriter
 from shallow_mirror.checkpoints.tables import WriterName, choose_writer, open_writer
 from shallow_mirror.errors import ConfigError, Fenced, MirrorError, OutcomeUnknown
 from shallow_mirror.types import SlotTxn
@@ -161,6 +161,29 @@ def test_compaction_and_cleaning_keep_the_version_its_metadata_and_all_rows(plac
     assert (found.txn_version(), next(iter(found.commits())).metadata["run_id"]) == (3, "of 3, compacted")
     assert sorted(found.read(columns=["source_start"])["source_start"].to_pylist()) == [1, 2, 3]
     assert len(DeltaTable(f"{place.tables}/offset_map").file_uris()) == 1
+
+
+@LongOnSpark
+def test_cleaning_keeps_a_log_in_a_folder_short_and_the_run_and_the_next_one_go_on(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deltalake_writer, "COMMITS_KEPT", 4)
+    monkeypatch.setattr(spark_writer, "COMMITS_KEPT", 4)
+    monkeypatch.setitem(cast(dict[str, str], TABLE_SETTINGS), "delta.checkpointInterval", "2")
+    owner, writer = place.settled("one"), place.writer()
+    reader = opened(place.writer())
+    for start in range(9):
+        decide(owner, data(start, start + 1))
+    writer.clean_up()
+    log = Path(place.tables) / "offset_map" / "_delta_log"
+    commits = sorted(int(file.stem) for file in log.glob("*.json"))
+    assert 4 <= len(commits) <= 6
+    assert commits == list(range(commits[0], commits[-1] + 1))
+    assert not [file for file in log.iterdir() if file.name.lstrip(".")[:20] < f"{commits[0]:020}"]
+    decide(owner, data(9, 10))
+    assert [one.offset for one in place.settled("two").positions().values()] == [10]
+    assert opened(place.writer()).read().num_rows == 10
+    assert reader.read().num_rows == 0, "who has opened an older version keeps it"
 
 
 # --- owners
