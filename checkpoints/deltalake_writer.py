@@ -27,6 +27,7 @@ from shallow_mirror.checkpoints.table_writer import (
     CommitFailed,
     Condition,
     commit_entry,
+    condition_in_sql,
     user_metadata_entry,
 )
 from shallow_mirror.errors import OffsetMapConflict
@@ -227,7 +228,7 @@ def _commit_errors() -> Iterator[None]:
 
 
 def sql_of(condition: Condition) -> str:
-    return " AND ".join(f"{one.column} {one.operator} {_literal(one.value)}" for one in condition) or "true"
+    return condition_in_sql(condition, _literal)
 
 
 def _literal(value: object) -> str:

@@ -16,7 +16,8 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from shallow_mirror.checkpoints.deltalake_writer import DeltalakeSnapshot
 from shallow_mirror.checkpoints.local_log import local_log
 from shallow_mirror.checkpoints.schema import table_uri
-from shallow_mirror.checkpoints.spark_writer import append_rows, read_rows, spark_errors, writer_session
+from shallow_mirror.checkpoints.spark_rows import append_rows, read_rows
+from shallow_mirror.checkpoints.spark_sql import spark_errors, writer_session
 from shallow_mirror.checkpoints.table_writer import Condition
 from shallow_mirror.checkpoints.tables import WriterName, is_read_by_spark, name_in_sql
 from shallow_mirror.errors import OffsetMapConflict, OutcomeUnknown

@@ -11,15 +11,28 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import operator
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.local_log import LocalLog, local_log
-from shallow_mirror.checkpoints.schema import OFFSET_MAP, PROPERTY_MIRROR, TIMESTAMP
+from shallow_mirror.checkpoints.local_log import LocalLog
+from shallow_mirror.checkpoints.schema import OFFSET_MAP, PROPERTY_MIRROR
+from shallow_mirror.checkpoints.spark_sql import (
+    ARROW_TYPES,
+    NO_TABLE,
+    PLAIN_TABLE,
+    active_session_kept,
+    columns_in_sql,
+    condition_of,
+    first_line,
+    history,
+    log_of,
+    properties_in_sql,
+    spark_errors,
+    sql_of,
+    where,
+)
 from shallow_mirror.checkpoints.table_writer import (
     COMMITS_KEPT,
     ON_TOP_OF,
@@ -35,76 +48,18 @@ from shallow_mirror.errors import ConfigError, OffsetMapConflict
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_OPERATORS = {"=": operator.eq, "!=": operator.ne, "<=": operator.le, ">": operator.gt}
-
 APP_ID, APP_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-
-_SESSION_SETTINGS = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",  # VACUUM starts so many tasks
-    "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.databricks.delta.vacuum.logging.enabled": "false",  # two commits a VACUUM
-}
 
 _RETENTION = {
     "delta.deletedFileRetentionDuration": "interval 7 days",  # VACUUM goes by it
     "delta.logRetentionDuration": "interval 7 days",  # Spark allows none shorter
 }
 
-_PLAIN_TABLE = {
-    "delta.enableDeletionVectors": "false",
-    "delta.columnMapping.mode": "none",
-    "delta.enableRowTracking": "false",
-    "delta.autoOptimize.autoCompact": "false",
-    "delta.autoOptimize.optimizeWrite": "false",
-}
-"""So that any reader can read it, wherever a runtime has other defaults; and nobody else commits."""
-
-_SQL_TYPES = {
-    pa.string(): "string",
-    pa.int32(): "int",
-    pa.int64(): "bigint",
-    pa.float64(): "double",
-    pa.bool_(): "boolean",
-    pa.binary(): "binary",
-    TIMESTAMP: "timestamp",
-}
-_ARROW_TYPES = {sql: str(arrow) for arrow, sql in _SQL_TYPES.items()}
-
 _HISTORY_STEPS = (2, 20, 1000, None)
 _ROWS_A_PIECE = 50_000
 
-_NO_TABLE = frozenset(
-    {"TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "DELTA_TABLE_ONLY_OPERATION", "DELTA_MISSING_DELTA_TABLE",
-     "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND", "PATH_NOT_FOUND"}
-)  # fmt: skip
-"""Of a path without a table as well as of one with other files, which `create` tells apart."""
-
 _DAMAGE = ("com.fasterxml.jackson", "is not a Parquet file", "DELTA_VERSIONS_NOT_CONTIGUOUS", "DELTA_STATE_RECOVER_ERROR")
-
-
-def writer_session(spark: SparkSession) -> SparkSession:
-    """A session of its own on the same Spark, with the settings of `spark` as they are now: those of a commit stay in it."""
-    own = spark.newSession()
-    for name, value in (spark.conf.getAll | _SESSION_SETTINGS).items():
-        if own.conf.get(name, None) != value and own.conf.isModifiable(name):
-            own.conf.set(name, value)
-    return own
-
-
-def table_of_schema(schema: str, table: str) -> str:
-    return ".".join(_quoted(part) for part in (*schema.split("."), table))
-
-
-def table_of_path(path: str) -> str:
-    return f"delta.{_quoted(path)}"
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 class SparkSnapshot:
@@ -122,7 +77,7 @@ class SparkSnapshot:
 
     @property
     def columns(self) -> list[tuple[str, str]]:
-        return [(name, _ARROW_TYPES.get(kind, kind)) for name, kind in self._session.table(self._name).dtypes]
+        return [(name, ARROW_TYPES.get(kind, kind)) for name, kind in self._session.table(self._name).dtypes]
 
     def txn_version(self) -> int | None:
         """Compactions aside, for that of a fenced run may lie above the take-over; of those the highest, were there no other."""
@@ -146,7 +101,7 @@ class SparkSnapshot:
                 return
 
     def _older(self, limit: int | None) -> list[Any]:
-        rows = _history(self._session, self._name, limit)
+        rows = history(self._session, self._name, limit)
         return [row for row in rows if row.version <= self.delta_version]
 
     def read(self, condition: Condition = (), columns: list[str] | None = None) -> pa.Table:
@@ -165,7 +120,7 @@ class SparkSnapshot:
         yield pa.RecordBatch.from_pylist(piece, schema=schema)
 
     def _rows(self, condition: Condition, columns: list[str] | None) -> DataFrame:
-        found = _where(self._session.read.option("versionAsOf", self.delta_version).table(self._name), condition)
+        found = where(self._session.read.option("versionAsOf", self.delta_version).table(self._name), condition)
         return found if columns is None else found.select(*columns)
 
 
@@ -180,7 +135,7 @@ class SparkWriter:
 
     def create(self, properties: Mapping[str, str]) -> None:
         """Raises ConfigError where the schema is missing or Spark may not create there."""
-        settings = _properties({**TABLE_SETTINGS, **_RETENTION, **_PLAIN_TABLE, **properties})
+        settings = properties_in_sql({**TABLE_SETTINGS, **_RETENTION, **PLAIN_TABLE, **properties})
         try:
             self._session.sql(f"CREATE TABLE {self._table} ({columns_in_sql(OFFSET_MAP)}) USING delta TBLPROPERTIES ({settings})")
         except spark_errors() as error:
@@ -191,9 +146,9 @@ class SparkWriter:
 
     def snapshot(self) -> SparkSnapshot | None:
         try:
-            return SparkSnapshot(self._session, self._table, _history(self._session, self._table, _HISTORY_STEPS[0]))
+            return SparkSnapshot(self._session, self._table, history(self._session, self._table, _HISTORY_STEPS[0]))
         except spark_errors() as error:
-            if _condition_of(error) in _NO_TABLE:
+            if condition_of(error) in NO_TABLE:
                 return None
             raise _read_error(self._table, error) from error
 
@@ -206,7 +161,7 @@ class SparkWriter:
 
     def append(self, snapshot: Any, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None:
         """Columns of a later schema version that the rows lack become null."""
-        with self._commit_above(snapshot), _active_session_kept():
+        with self._commit_above(snapshot), active_session_kept():
             frame = self._session.createDataFrame(rows).coalesce(1)
             options = {
                 "txnAppId": snapshot.properties[PROPERTY_MIRROR],
@@ -222,7 +177,7 @@ class SparkWriter:
             USER_METADATA: _text(metadata, version, snapshot),
         }
         with self._commit_above(snapshot), self._settings(settings):
-            self._session.sql(f"DELETE FROM {self._table} WHERE {_sql_of(condition)}")
+            self._session.sql(f"DELETE FROM {self._table} WHERE {sql_of(condition)}")
 
     def compact(self, snapshot: Any, metadata: Mapping[str, str]) -> None:
         """Rewrites small files; leaves the application version alone and repeats its metadata."""
@@ -244,7 +199,7 @@ class SparkWriter:
                 self._log.set_torn_aside()
 
     def _find_log(self) -> None:
-        self._log = _log_of(self._session, self._table)
+        self._log = log_of(self._session, self._table)
 
     @contextlib.contextmanager
     def _commit_above(self, snapshot: SparkSnapshot) -> Iterator[None]:
@@ -270,100 +225,9 @@ class SparkWriter:
                 self._session.conf.unset(name)
 
 
-def append_rows(session: SparkSession, name_in_sql: str, rows: pa.Table, *, is_kept: bool = False) -> None:
-    """To a table beside the offset map, which is created when it is not there. `is_kept`: on the disk when it returns.
-
-    Raises what Spark raises; with `is_kept` OutcomeUnknown.
-    """
-    with _active_session_kept():
-        frame = session.createDataFrame(rows).coalesce(1)
-    columns, settings = columns_in_sql(rows.schema), _properties(_PLAIN_TABLE)
-    session.sql(f"CREATE TABLE IF NOT EXISTS {name_in_sql} ({columns}) USING delta TBLPROPERTIES ({settings})")
-    frame.writeTo(name_in_sql).append()
-    log = _log_of(session, name_in_sql) if is_kept else None
-    if log is not None:
-        log.sync(above=int(_history(session, name_in_sql, 1)[0].version) - 2)  # with the commit that created the table
-
-
-def columns_in_sql(schema: pa.Schema) -> str:
-    """Pure: as CREATE TABLE has them."""
-    return ", ".join(f"{_quoted(field.name)} {_SQL_TYPES[field.type]}" for field in schema)
-
-
-def tidy_rows(session: SparkSession, name_in_sql: str, many_files: int) -> None:
-    """Of a table beside the offset map, where it is and consists of many files. Raises what Spark raises."""
-    try:
-        found = session.sql(f"DESCRIBE DETAIL {name_in_sql}").collect()[0]
-    except spark_errors() as error:
-        if _condition_of(error) in _NO_TABLE:
-            return
-        raise
-    if int(found.numFiles) >= many_files:
-        session.sql(f"OPTIMIZE {name_in_sql}")
-        session.sql(f"VACUUM {name_in_sql}")
-
-
-def read_rows(
-    session: SparkSession, name_in_sql: str, condition: Condition, columns: list[str] | None = None
-) -> list[dict[str, Any]]:
-    """None of a table that is not there. Raises what Spark raises."""
-    try:
-        found = _where(session.table(name_in_sql), condition)
-        return list((found if columns is None else found.select(*columns)).toArrow().to_pylist())
-    except spark_errors() as error:
-        if _condition_of(error) in _NO_TABLE:
-            return []
-        raise
-
-
-def delete_rows(session: SparkSession, name_in_sql: str, condition: Condition) -> None:
-    """Of a table beside the offset map, where it is. Raises what Spark raises."""
-    try:
-        session.sql(f"DELETE FROM {name_in_sql} WHERE {_sql_of(condition)}")
-    except spark_errors() as error:
-        if _condition_of(error) not in _NO_TABLE:
-            raise
-
-
-def _log_of(session: SparkSession, name_in_sql: str) -> LocalLog | None:
-    return local_log(session.sql(f"DESCRIBE DETAIL {name_in_sql}").collect()[0].location)
-
-
-def _where(frame: DataFrame, condition: Condition) -> DataFrame:
-    from pyspark.sql.functions import col, lit
-
-    for one in condition:
-        frame = frame.where(_OPERATORS[one.operator](col(one.column), lit(one.value)))
-    return frame
-
-
-def _history(session: SparkSession, name: str, limit: int | None) -> list[Any]:
-    rows = session.sql(f"DESCRIBE HISTORY {name}" + ("" if limit is None else f" LIMIT {limit}"))
-    return list(rows.select("version", "userMetadata").collect())
-
-
 def _text(metadata: Mapping[str, str], version: int, snapshot: SparkSnapshot) -> str:
     recorded = snapshot.txn_version()
     return json.dumps({**metadata, TXN_VERSION: str(version), ON_TOP_OF: str(-1 if recorded is None else recorded)})
-
-
-def _properties(settings: Mapping[str, str]) -> str:
-    return ", ".join(f"'{name}' = '{_escaped(value)}'" for name, value in settings.items())
-
-
-def _sql_of(condition: Condition) -> str:
-    """Delta's DELETE takes no parameters."""
-    return " AND ".join(f"{one.column} {one.operator} {_literal(one.value)}" for one in condition)
-
-
-def _literal(value: object) -> str:
-    if isinstance(value, datetime):
-        return f"TIMESTAMP '{value.astimezone(UTC).isoformat(sep=' ')}'"
-    return f"'{_escaped(value)}'" if isinstance(value, str) else str(value)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("'", "\\'")
 
 
 @contextlib.contextmanager
@@ -371,45 +235,14 @@ def _commit_errors() -> Iterator[None]:
     try:
         yield
     except spark_errors() as error:
-        raise CommitFailed(f"{type(error).__name__}: {_first_line(error)}") from error
-
-
-@contextlib.contextmanager
-def _active_session_kept() -> Iterator[None]:
-    """Building a DataFrame makes its session the active one of this thread; whoever had one finds it again."""
-    from pyspark.sql import SparkSession
-
-    active = SparkSession.getActiveSession()
-    try:
-        yield
-    finally:
-        if active is not None:
-            active.createDataFrame([], "nothing int")
-
-
-@functools.cache
-def spark_errors() -> tuple[type[Exception], ...]:
-    """What a call of Spark may raise. Imported late: commands that only read tables in a folder start without PySpark."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    return PySparkException, Py4JError, OSError, ValueError
-
-
-def _condition_of(error: Exception) -> str | None:
-    condition = getattr(error, "getCondition", lambda: None)()
-    return None if condition is None else str(condition).split(".")[0]
-
-
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise CommitFailed(f"{type(error).__name__}: {first_line(error)}") from error
 
 
 def _cannot_create(table: str, error: Exception) -> str:
-    if _condition_of(error) == "SCHEMA_NOT_FOUND":
+    if condition_of(error) == "SCHEMA_NOT_FOUND":
         schema = table.rpartition(".")[0]
         return f"tables: the schema {schema} does not exist: create it in the mirror's catalog with CREATE SCHEMA {schema}"
-    return f"tables: Spark cannot create {table}: {_first_line(error)}"
+    return f"tables: Spark cannot create {table}: {first_line(error)}"
 
 
 def _read_error(table: str, error: Exception) -> Exception:
@@ -417,11 +250,11 @@ def _read_error(table: str, error: Exception) -> Exception:
     from pyspark.errors import AnalysisException, ParseException
 
     if isinstance(error, ParseException):
-        return ConfigError(f"tables: this Spark session has no Delta: {_first_line(error)}")
-    if _condition_of(error) == "DELTA_ONLY_OPERATION":
+        return ConfigError(f"tables: this Spark session has no Delta: {first_line(error)}")
+    if condition_of(error) == "DELTA_ONLY_OPERATION":
         return OffsetMapConflict(f"{table} is not a Delta table: give the mirror a schema of its own")
     if any(mark in str(error) for mark in _DAMAGE):
-        return OffsetMapConflict(f"{table} is not a readable Delta table: {_first_line(error)}")
+        return OffsetMapConflict(f"{table} is not a readable Delta table: {first_line(error)}")
     if isinstance(error, AnalysisException):
-        return ConfigError(f"tables: Spark refuses {table}: {_first_line(error)}")
-    return OSError(f"{table}: {type(error).__name__}: {_first_line(error)}")
+        return ConfigError(f"tables: Spark refuses {table}: {first_line(error)}")
+    return OSError(f"{table}: {type(error).__name__}: {first_line(error)}")

@@ -12,7 +12,7 @@ delta-spark   the commit is dropped without a word unless its version is higher 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol
@@ -60,6 +60,13 @@ class Comparison(NamedTuple):
 
 
 Condition = tuple[Comparison, ...]
+
+
+def condition_in_sql(condition: Condition, literal: Callable[[object], str]) -> str:
+    """`literal`: how a value is written, which differs from engine to engine."""
+    return " AND ".join(f"{one.column} {one.operator} {literal(one.value)}" for one in condition) or "true"
+
+
 """All of them hold; an empty one holds of every row."""
 
 

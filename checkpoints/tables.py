@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 from shallow_mirror.checkpoints.deltalake_writer import DeltalakeWriter
 from shallow_mirror.checkpoints.schema import CATALOG, OFFSET_MAP_TABLE, PROPERTY_WRITER, schema_of, table_uri
-from shallow_mirror.checkpoints.spark_writer import SparkWriter, table_of_path, table_of_schema, writer_session
+from shallow_mirror.checkpoints.spark_sql import table_of_path, table_of_schema, writer_session
+from shallow_mirror.checkpoints.spark_writer import SparkWriter
 from shallow_mirror.checkpoints.table_writer import TableWriter
 from shallow_mirror.errors import ConfigError
 

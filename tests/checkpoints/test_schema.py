@@ -24,7 +24,7 @@ from shallow_mirror.checkpoints.schema import (
     rows_from_arrow,
     rows_to_arrow,
 )
-from shallow_mirror.checkpoints.spark_writer import columns_in_sql
+from shallow_mirror.checkpoints.spark_sql import columns_in_sql
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 _longs = st.integers(0, (1 << 63) - 1)
