@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from tests.conftest import _stop_spark
 
 from shallow_mirror.checkpoints import offset_map_owner
+from shallow_mirror.checkpoints.local_log import LocalLog
 from shallow_mirror.checkpoints.observations import MICRO_BATCHES, RUNS, MicroBatchObservation, Observations
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
@@ -155,6 +156,20 @@ def test_spark_sees_a_row_that_may_still_be_removed_and_loses_it_with_the_newest
     assert_same(spark, found, DeltaTable(f"{mirrored.tables}/offset_map").to_pyarrow_table())
     assert found.count() > settled.num_rows
     assert_same(spark, found.where(f"micro_batch < {mirrored.owner.micro_batch}"), settled)
+
+
+def test_a_session_that_looked_before_the_log_was_cut_sees_the_map_as_it_is_now(spark: Any, mirrored: Mirrored) -> None:
+    table = Path(mirrored.tables) / "offset_map"
+    assert read_by_spark(spark, mirrored.tables).count() > 0
+    looked_at = DeltaTable(table).version()
+    for epoch in range(7, 20):
+        mirrored.micro_batch(epoch)
+    DeltaTable(table).create_checkpoint()
+    for epoch in range(20, 23):
+        mirrored.micro_batch(epoch)
+    LocalLog(table).shorten(kept_commits=3)
+    assert min(int(file.stem) for file in (table / "_delta_log").glob("*.json")) > looked_at
+    assert_same(spark, read_by_spark(spark, mirrored.tables), DeltaTable(table).to_pyarrow_table())
 
 
 def test_spark_reads_the_properties_that_say_whose_map_it_is(spark: Any, mirrored: Mirrored) -> None:
