@@ -10,6 +10,7 @@ from typing import Any
 
 from shallow_mirror import __version__
 from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.reach import reach
 from shallow_mirror.checkpoints.observation_stores import open_store
 from shallow_mirror.checkpoints.observations import Observations
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
@@ -55,8 +56,8 @@ def taken_over(
         owner = OffsetMapOwner.take_over(
             config.tables,
             mirror=config.mirror,
-            source_cluster_id=source.cluster_id(deadline),
-            target_cluster_id=target.cluster_id(deadline),
+            source_cluster_id=reach(source, f"source cluster {config.source.alias}", deadline).cluster_id,
+            target_cluster_id=reach(target, f"target cluster {config.target.alias}", deadline).cluster_id,
             run=run,
             now_ms=lambda: int(time.time() * 1000),
             writer=open_writer(config.tables, writer, spark),

@@ -13,6 +13,7 @@ from shallow_mirror.audit.side import PATIENCE_MS, LogView, Side
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.range_reader import receive_buffer
+from shallow_mirror.broker.reach import reach
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
@@ -55,8 +56,9 @@ class AuditedCluster:
         self.cluster.close()
         self.again.close()
 
-    def cluster_id(self) -> str:
-        return self.cluster.cluster_id(self._deadline())
+    def cluster_id(self, where: str) -> str:
+        """`where` names it where it does not answer."""
+        return reach(self.cluster, where, self._deadline()).cluster_id
 
     def look_at(self, places: Iterable[TopicPartition]) -> None:
         """Ask for all of them at once; the ends are those of this moment. What does not exist is left out."""

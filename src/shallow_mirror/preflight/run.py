@@ -10,6 +10,7 @@ from typing import Any
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.cluster_metadata import ClusterMetadata
+from shallow_mirror.broker.reach import reach
 from shallow_mirror.broker.rights import ask_rights
 from shallow_mirror.checkpoints.observation_stores import open_store_to_read
 from shallow_mirror.checkpoints.observations import MICRO_BATCHES_TABLE
@@ -122,8 +123,8 @@ class _Preflight:
         return Deadline.after_ms(PATIENCE_MS, self._clock)
 
     def _ask_clusters(self) -> None:
-        self._of_source = self._source.metadata([], self._deadline())
-        self._of_target = self._target.metadata([], self._deadline())
+        self._of_source = reach(self._source, f"source cluster {self._config.source.alias}", self._deadline())
+        self._of_target = reach(self._target, f"target cluster {self._config.target.alias}", self._deadline())
         self._config = without_own_targets(self._config, is_same_cluster=self._is_same_cluster)
         source_alias, alias = self._config.source.alias, self._config.target.alias
         source_nodes, target_nodes = sorted(self._of_source.brokers), sorted(self._of_target.brokers)
