@@ -104,6 +104,11 @@ class OffsetMap:
         """Target offset to source offset; `topic_id` is the target's."""
         return self._find("target", target_topic, target_partition, offset, as_of, topic_id)
 
+    def knows(self, topic: str, partition: int, *, is_target: bool = False) -> bool:
+        """Whether a source partition, or one of the target, has ever been mirrored; it may hold no record yet."""
+        of_partition = _of_partition("target" if is_target else "source", topic, partition)
+        return bool(self.settled_rows(of_partition, columns=["micro_batch"]).num_rows)
+
     def _find(
         self, side: str, topic: str, partition: int, offset: int, as_of: datetime | None, topic_id: str | None
     ) -> Translation:

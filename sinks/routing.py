@@ -101,8 +101,8 @@ def problems(topics: Iterable[str], *, template: str, source_alias: str, is_same
 def name_problems(topic: str, target: str) -> list[str]:
     """Why no topic of a mirror may be called `target`."""
     found = []
-    if target in INTERNAL_TOPICS:
-        found.append(f"source topic {topic} would be written to the internal topic {target}")
+    if target.startswith(INTERNAL_PREFIX):
+        found.append(f"source topic {topic} would be written to {target}: names that begin with {INTERNAL_PREFIX} are internal")
     if not _LEGAL_TOPIC_NAME.fullmatch(target):
         found.append(f"target topic name {target!r} (for {topic}): topic names hold letters, digits, '.', '_' and '-' only")
     if len(target) > MAX_TOPIC_NAME_LENGTH:

@@ -43,10 +43,12 @@ class TargetTopics:
         isolation: IsolationLevel,
         log_append_time: LogAppendTimePolicy,
         coalesce_bytes: int | None,
+        announce: Callable[[Mapping[str, str]], None] = lambda _: None,
         tell: Callable[[Problem], None] = log_problem,
     ) -> None:
-        """`tell` hears of settings that do not stop the mirror, each time they are looked at."""
-        self._tell = tell
+        """`announce` hears of all names when there are new ones; `tell` of settings that do not stop the mirror, each time they
+        are looked at."""
+        self._announce, self._tell = announce, tell
         self._source, self._target, self._target_client = source, target, target_client
         self._mirrored = dict(mirrored)
         self._route, self._create, self._replication_factor = route, create, replication_factor
@@ -59,6 +61,10 @@ class TargetTopics:
     def known(self) -> Mapping[str, RoutedTopic]:
         """Every route found so far, by source topic."""
         return self._routes
+
+    def names(self) -> dict[str, str]:
+        """Of the target topics, by source topic. From any thread."""
+        return {source: route.target_topic for source, route in dict(self._routes).items()}
 
     def accept(self, source: str, max_message_bytes: int) -> None:
         """From the next micro-batch on. From any thread: a route is replaced, none is added."""
@@ -106,6 +112,7 @@ class TargetTopics:
             if target_rules.is_stamping(settings[target]):
                 doubt, remedy = target_rules.STAMPING_DOUBT.split(". ")
                 self._tell(Problem(kind=ProblemKind.CONFIG, text=f"target topic {target} {doubt}", remedy=remedy))
+        has_new = not names.keys() <= self._routes.keys()
         for source, target in names.items():
             self._routes[source] = RoutedTopic(
                 target_topic=target,
@@ -119,6 +126,8 @@ class TargetTopics:
             )
             self._partitions[source] = len(found[target].partitions)
             self._mirrored[source] = self._routes[source].target_of(SourcePartition(source, "", 0))
+        if has_new:
+            self._announce(self.names())
 
     def _has_grown(self, source: str, topics: Mapping[str, int], target: TopicMetadata | None) -> bool:
         """More partitions at the source than at a target topic that this mirror fills already."""

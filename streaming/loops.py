@@ -7,7 +7,9 @@ back to where they came from.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
 
 from shallow_mirror.broker.group_notes import MAX_NOTE_BYTES, read_group_notes, write_group_note
 from shallow_mirror.config import MirrorConfig
@@ -18,6 +20,8 @@ from shallow_mirror.sinks.origins import GROUP_SUFFIX, Origin, loop_problems
 _log = logging.getLogger(__name__)
 
 _NOTE_S = 10.0
+NOTE_EVERY_S, NOTE_RETRY_S = 6 * 3600.0, 60.0
+"""`offsets.retention.minutes` of the target is a week by default."""
 
 
 def without_own_targets(config: MirrorConfig, *, is_same_cluster: bool) -> MirrorConfig:
@@ -38,11 +42,12 @@ def without_own_targets(config: MirrorConfig, *, is_same_cluster: bool) -> Mirro
 
 
 class Loops:
-    """Of one run. What other mirrors say in the source cluster is read when it begins."""
+    """Of one run. What other mirrors say in the source cluster is read when it begins, and when topics come."""
 
     def __init__(self, config: MirrorConfig, *, source_cluster_id: str, target_cluster_id: str) -> None:
         self._config, self._source_id, self._target_id = config, source_cluster_id, target_cluster_id
         self._origins: Sequence[Origin] = ()
+        self._note_due_at = -math.inf
 
     def read(self) -> None:
         """A source that does not tell its groups, for want of a right, is a doubt in the log."""
@@ -54,8 +59,22 @@ class Loops:
         found = [Origin.parse(text) for text in notes.values()]
         self._origins = [one for one in found if one is not None]
 
-    def tell(self, target_topic: str) -> None:
-        """In the target, for mirrors that read from there. Written again before the broker forgets it."""
+    def announce(self, routes: Mapping[str, str]) -> None:
+        """Once the target has its topics, and before anything is copied to them: of two mirrors that begin at the same time one
+        sees the note of the other. `routes`: target topic by source topic. Raises ConfigError.
+        """
+        self.keep_note(routes)
+        self.read()
+        self.refuse(routes)
+
+    def keep_note(self, routes: Mapping[str, str]) -> None:
+        """In the target, for mirrors that read from there: when there is a topic that can hold it, and again before the broker
+        forgets it."""
+        if routes and time.monotonic() >= self._note_due_at:
+            is_written = self._tell(min(routes.values()))
+            self._note_due_at = time.monotonic() + (NOTE_EVERY_S if is_written else NOTE_RETRY_S)
+
+    def _tell(self, target_topic: str) -> bool:
         config = self._config
         origin = Origin(
             mirror=config.mirror,
@@ -70,6 +89,8 @@ class Loops:
             write_group_note(config.target.client, group, target_topic, note, timeout_s=_NOTE_S)
         except (Retriable, OutcomeUnknown, ConfigError) as error:
             _log.warning("mirrors in the other direction will not see this one: %s", error)
+            return False
+        return True
 
     def refuse(self, topics: Iterable[str]) -> None:
         """Raises ConfigError with every reason not to mirror `topics` as the mirror file says."""

@@ -256,7 +256,13 @@ class _Run:
         owner.check_ownership()
         recover(owner, performer, mirror=config.mirror, deadline=self._deadline())
         targets = target_topics(
-            config, self.source, self.target, owner.positions(), route=self.loops.target_of, tell=self.witness.met
+            config,
+            self.source,
+            self.target,
+            owner.positions(),
+            route=self.loops.target_of,
+            announce=self.loops.announce,
+            tell=self.witness.met,
         )
         topic_ids = self._register_partitions(owner, targets)
         sink = MicroBatchSink(
@@ -308,10 +314,6 @@ class _Run:
         refuse_hidden_topics(self.source, self.config.topics.include, listed, deadline)
         self.loops.refuse(listed)
         targets.prepare({name: len(topic.partitions) for name, topic in listed.items()}, deadline)
-        if targets.known:
-            self.loops.tell(min(one.target_topic for one in targets.known.values()))
-            self.loops.read()
-            self.loops.refuse(targets.known)
         rows = first_rows(targets, self.source, starts, deadline)
         if rows:
             owner.next_decision()

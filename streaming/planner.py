@@ -264,15 +264,15 @@ class Planner:
         return sampled
 
     def moved_down(self, starts: Offsets, listing: LogEnds, deadline: Deadline) -> dict[SourcePartition, int]:
-        """`starts`, where they lie inside a batch at its base offset: batches are never cut."""
-        moved = dict(starts)
-        for one, batch in self.first_batches(starts, listing, deadline):
-            if batch.base_offset < starts[one]:
-                moved[one] = batch.base_offset
-                _log.info(
-                    "%s: start %d lies inside a batch: moved down to %d", one.topic_partition, starts[one], batch.base_offset
-                )
-        return moved
+        """`starts`, where they lie inside a batch at its base offset, or at the log's start inside it: batches are never cut."""
+        found = self.first_batches(starts, listing, deadline)
+        inside = {one: batch.base_offset for one, batch in found if batch.base_offset < starts[one]}
+        log_starts = self.log_starts(inside, deadline)
+        moved = {one: max(base_offset, log_starts.get(one, 0)) for one, base_offset in inside.items()}
+        for one, offset in moved.items():
+            if offset < starts[one]:
+                _log.info("%s: start %d lies inside a batch: moved down to %d", one.topic_partition, starts[one], offset)
+        return {**starts, **moved}
 
     def _included(self, listed: Mapping[str, TopicMetadata]) -> dict[str, TopicMetadata]:
         rules = self._settings

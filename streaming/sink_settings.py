@@ -46,15 +46,18 @@ def target_topics(
     known: Mapping[SourcePartition, Position],
     *,
     route: Callable[[str], str],
+    announce: Callable[[Mapping[str, str]], None] = lambda _: None,
     tell: Callable[[Problem], None] = log_problem,
 ) -> TargetTopics:
-    """`known`: the positions of the map, whose target topics stand. `route` names those of other source topics."""
+    """`known`: the positions of the map, whose target topics stand. `route` names those of other source topics, and
+    `announce` hears of all of them before anything is copied to new ones."""
     return TargetTopics(
         source,
         target,
         config.target.client,
         mirrored={one.topic: position.target for one, position in known.items()},
         route=route,
+        announce=announce,
         create=config.topics.create,
         copies_configs=config.topics.configs != "off",
         replication_factor=config.topics.replication_factor,

@@ -14,7 +14,7 @@ from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.streaming.metrics import ClustersSeen
-from shallow_mirror.streaming.status import ask_source, ask_target, copied_until, partition_statuses
+from shallow_mirror.streaming.status import ask_source, ask_target, copied_until, of_included_topics, partition_statuses
 from shallow_mirror.types import SourcePartition
 
 _log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class SourceWatch:
 
     def look(self) -> ClustersSeen:
         """Raises MirrorError where a cluster answers what nobody can use."""
-        positions = self.positions
+        positions = of_included_topics(self._config, self.positions)
         until_ms = copied_until(positions)
         offsets = {source: position.offset for source, position in positions.items()}
         view = ask_source(self._config, offsets, until_ms, clock=self._clock)

@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,7 +28,7 @@ from shallow_mirror.checkpoints.problem_log import read_problems
 from shallow_mirror.checkpoints.problems import KnownProblem
 from shallow_mirror.checkpoints.quarantine import undescribed_entries
 from shallow_mirror.checkpoints.recorded import Recorded
-from shallow_mirror.checkpoints.schema import ms_of
+from shallow_mirror.checkpoints.schema import PROPERTY_MIRROR, ms_of
 from shallow_mirror.checkpoints.table_writer import Comparison
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
@@ -48,7 +48,8 @@ PROBLEMS_SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
-    """`position`: everything below it is accounted for. `end` is the source's LSO under read_committed, else its high watermark.
+    """`position`: everything below it is accounted for. `end` is the source's high watermark: what is behind an open transaction
+    has not been copied either.
 
     `lag_ms`: how old the first record that is not copied yet is, by its own timestamp; 0 when there is no lag. Where the
     source cannot name that record (timestamps that do not rise), the age of the last copied batch, which is no younger.
@@ -167,11 +168,12 @@ def gather_status(
 ) -> StatusReport:
     """`spark`: the session that reaches tables in a catalog; others are read without.
 
-    Raises ConfigError when the mirror never ran, OffsetMapConflict when its map is damaged.
+    Raises ConfigError when the mirror never ran, or the tables are another one's; OffsetMapConflict when its map is damaged.
     """
     offset_map = OffsetMap.open(config.tables, spark)
     store = open_store_to_read(config.tables, spark)
-    found = offset_map.positions()
+    offset_map.require({PROPERTY_MIRROR: config.mirror})
+    found = of_included_topics(config, offset_map.positions())
     positions = {source: position.offset for source, position in found.items()}
     copied_until_ms = copied_until(found)
     recorded = offset_map.recorded()
@@ -204,6 +206,11 @@ def gather_status(
         groups=None if config.groups.sync_s is None else last_pass(store, datetime.now(UTC)),
         problems=() if recorded is None else read_problems(store, recorded.run_epoch)[-PROBLEMS_SHOWN:],
     )
+
+
+def of_included_topics(config: MirrorConfig, found: Mapping[SourcePartition, Position]) -> dict[SourcePartition, Position]:
+    """Topics that are excluded now keep their positions in the map; nobody waits for them."""
+    return {source: position for source, position in found.items() if config.topics.is_included(source.topic)}
 
 
 def copied_until(found: Mapping[SourcePartition, Position]) -> dict[SourcePartition, int]:
@@ -249,16 +256,17 @@ def ask_source(
     copied_until_ms: Mapping[SourcePartition, int],
     clock: Callable[[], float] = time.monotonic,
 ) -> SourceView:
-    """One listing of log ends, and one of the first records that are newer than what was copied, where there is lag; under
-    read_committed also who holds the last stable offsets."""
+    """One listing of log ends (high watermarks), and one of the first records that are newer than what was copied, where there is
+    lag; under read_committed also who holds the last stable offsets."""
+    settings = replace(PlanSettings.of_mirror(config), isolation=IsolationLevel.READ_UNCOMMITTED)
     ends: Mapping[SourcePartition, int] = {}
     with closing(Cluster(config.source.client)) as cluster:
         deadline = Deadline.after_ms(min(PATIENCE_MS, config.source.client.request_timeout_ms), clock)
         try:
-            ends = Planner(PlanSettings.of_mirror(config), cluster).log_ends(deadline).ends
+            ends = Planner(settings, cluster).log_ends(deadline).ends
             behind = {one.topic_partition: one for one, position in positions.items() if ends.get(one, position) > position}
             asked = {name: copied_until_ms.get(one, -1) + 1 for name, one in behind.items()}
-            found = cluster.list_offsets(asked, config.read.isolation_level, deadline) if asked else {}
+            found = cluster.list_offsets(asked, settings.isolation, deadline) if asked else {}
             is_committed = config.read.isolation_level is IsolationLevel.READ_COMMITTED
             there = [one for one in positions if one in ends] if is_committed else []
             open_transactions = ask_open_transactions(cluster, there, deadline)

@@ -32,7 +32,6 @@ _log = logging.getLogger(__name__)
 CONTROLS_EVERY_S = 3.0
 CONTROLS_OF_A_CATALOG_EVERY_S = 15.0
 """There each look is a Spark job."""
-NOTE_EVERY_S = 6 * 3600.0
 _LEAST_S = 1.0
 _LOOK_MS = 20_000.0
 _JOIN_S = 5.0
@@ -59,7 +58,7 @@ class TopicWatch:
     ) -> None:
         self._config, self._targets, self._mirrored = config, targets, frozenset(mirrored)
         self._controls, self._paused_path, self._loops = controls, paused_path, loops
-        self._tell_problem, self._noted_at = tell, time.monotonic()
+        self._tell_problem = tell
         self._paused: frozenset[str] | None = None
         self._told: frozenset[str] = frozenset()
         self._stop = threading.Event()
@@ -82,7 +81,7 @@ class TopicWatch:
             follower = ConfigFollower(source, target, self._targets) if self._config.topics.configs == "sync" else None
             while not self._stop.wait(controls_s):
                 self._read_controls()
-                self._keep_note()
+                self._loops.keep_note(self._targets.names())
                 if time.monotonic() >= look_at:
                     self._look(source, follower)
                     look_at = time.monotonic() + every_s
@@ -102,13 +101,6 @@ class TopicWatch:
             _log.warning("topic %s is paused: nothing of it is planned from now on", topic)
         for topic in sorted(before - paused):
             _log.info("topic %s goes on", topic)
-
-    def _keep_note(self) -> None:
-        """`offsets.retention.minutes` of the target is a week by default."""
-        targets = [one.target_topic for one in dict(self._targets.known).values()]
-        if targets and time.monotonic() - self._noted_at > NOTE_EVERY_S:
-            self._loops.tell(min(targets))
-            self._noted_at = time.monotonic()
 
     def _look(self, source: Cluster, follower: ConfigFollower | None) -> None:
         deadline = Deadline.after_ms(_LOOK_MS, lambda: math.inf if self._stop.is_set() else time.monotonic())

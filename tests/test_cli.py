@@ -97,7 +97,7 @@ def _put_map(monkeypatch: pytest.MonkeyPatch, **methods: Any) -> None:
     _put(
         monkeypatch,
         "shallow_mirror.checkpoints.offset_map",
-        OffsetMap=SimpleNamespace(open=lambda tables, spark: SimpleNamespace(**methods)),
+        OffsetMap=SimpleNamespace(open=lambda tables, spark: SimpleNamespace(require=lambda properties: None, **methods)),
     )
 
 
@@ -170,16 +170,26 @@ def test_translate_answers_in_json_with_exactly_the_documented_keys(
     [
         (_translation(), "offset 42 (exact)"),
         (_translation(exact=False, kind="commit"), "next record; in a segment of kind commit"),
-        (_translation(exact=False, beyond=True, kind=None), "end of the map"),
+        (_translation(exact=False, beyond=True, kind=None), "(end of the map)"),
+        (_translation(exact=False, beyond=True, kind="quarantined"), "(end of the map; in a segment of kind quarantined)"),
         (_translation(target_offset=None, kind=None, exact=False), "knows no offset"),
     ],
 )
 def test_translate_says_in_words_what_the_answer_is(
     conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], found: Any, words: str
 ) -> None:
-    _put_map(monkeypatch, reverse=lambda *args, **kwargs: found)
+    _put_map(monkeypatch, reverse=lambda *args, **kwargs: found, knows=lambda *_, is_target: is_target)
     assert _exit_code("translate", str(conf), "orders", "0", "41", "--reverse") == 0
     assert words in capsys.readouterr().out
+
+
+def test_translate_of_a_partition_that_was_never_mirrored_is_wrong_usage(
+    conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nowhere = _translation(target_offset=None, kind=None, exact=False)
+    _put_map(monkeypatch, translate=lambda *args, **kwargs: nowhere, knows=lambda *_, is_target: is_target)
+    assert _exit_code("translate", str(conf), "ordres", "0", "41") == 2
+    assert "source partition ordres-0 was never mirrored" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("time", ["yesterday", "2026-01-01T00:00:00"])

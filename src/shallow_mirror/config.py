@@ -161,13 +161,18 @@ class ClusterSettings(_Group):
         return ClientConfig.from_properties(self.properties, where="client")
 
 
+def _off(setting: object) -> object:
+    """YAML reads `off` as false."""
+    return "off" if setting is False else setting
+
+
 class TopicSettings(_Group):
     include: list[Annotated[_Pattern, _checked(_not_internal)]] = Field(min_length=1)
     exclude: list[_Pattern] = []
     target_name: Annotated[str, _checked(_target_name)] = "{topic}"
     create: bool = True
     replication_factor: int | None = Field(default=None, ge=1, le=32767)
-    configs: Literal["create", "sync", "off"] = "create"
+    configs: Annotated[Literal["create", "sync", "off"], BeforeValidator(_off)] = "create"
     discovery: Annotated[str, _checked(parse_duration)] = "30 seconds"
     start: dict[_Pattern, _TopicStart] = {}
     bytes_per_second: dict[_Pattern, _BytesPerSecond] = {}
@@ -221,11 +226,6 @@ class WriteSettings(_Group):
         return QuarantineLimits(batches=self.max_quarantined_batches, size_bytes=self.max_quarantined_bytes)
 
 
-def _sync(sync: object) -> object:
-    """YAML reads `off` as false."""
-    return "off" if sync is False else sync
-
-
 def parse_sync(sync: str) -> float | None:
     """Seconds between two looks at the groups; None for "off"."""
     return None if sync == "off" else parse_duration(sync)
@@ -235,7 +235,7 @@ class GroupSettings(_Group):
     """Consumer groups. `sync`: how often a running mirror brings the target's in step. `keep`: how far back their positions are
     known."""
 
-    sync: Annotated[str, BeforeValidator(_sync), _checked(parse_sync)] = "off"
+    sync: Annotated[str, BeforeValidator(_off), _checked(parse_sync)] = "off"
     keep: Annotated[str, _checked(parse_interval)] = "30 days"
     include: list[_Pattern] = Field(default=[".*"], min_length=1)
     exclude: list[_Pattern] = []

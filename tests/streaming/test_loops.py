@@ -50,9 +50,9 @@ def test_topics_that_would_be_written_to_each_other_are_refused_together(tmp_pat
 
 
 def test_a_topic_that_appears_later_gets_no_name_that_a_target_topic_may_not_have(tmp_path: Path) -> None:
-    loops = Loops(_config(tmp_path, target_name="__consumer_{topic}"), source_cluster_id="one", target_cluster_id="two")
-    assert loops.target_of("orders") == "__consumer_orders"
-    with pytest.raises(ConfigError, match="would be written to the internal topic __consumer_offsets"):
-        loops.target_of("offsets")
+    loops = Loops(_config(tmp_path, target_name="_{topic}"), source_cluster_id="one", target_cluster_id="two")
+    assert loops.target_of("orders") == "_orders"
+    with pytest.raises(ConfigError, match="would be written to __offsets: names that begin with __ are internal"):
+        loops.target_of("_offsets")
     with pytest.raises(ConfigError, match="has 251 characters, brokers allow 249"):
-        loops.target_of("x" * 240)
+        loops.target_of("x" * 250)

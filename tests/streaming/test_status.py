@@ -171,6 +171,18 @@ def test_a_map_without_rows_is_a_report_without_partitions(tmp_path: Path, monke
     assert (report.run.run_epoch, report.run.host, report.run.pid, report.run.outcome) == (1, "elsewhere", 7, None)
 
 
+def test_topics_that_are_excluded_now_are_nobodys_lag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = config(tmp_path, topics={"include": ["orders"], "exclude": ["orders"]})
+    decide(take_over(settings.tables), segment(A, 0, 90, 100))
+    assert gather(settings, monkeypatch, SourceView()).partitions == ()
+
+
+def test_the_tables_of_another_mirror_are_refused(tmp_path: Path) -> None:
+    take_over(config(tmp_path).tables)
+    with pytest.raises(ConfigError, match="'m'"):
+        status.gather_status(config(tmp_path, mirror="other"))
+
+
 def test_clusters_that_are_away_leave_positions_and_the_report_says_why_the_rest_is_missing(tmp_path: Path) -> None:
     settings = config(tmp_path)
     decide(take_over(settings.tables), segment(A, 0, 90, 100))
@@ -303,8 +315,8 @@ def test_lag_is_that_of_the_first_record_beyond_the_position_on_a_real_source(
     assert found == {
         behind: (4, 10, 6, NOW_MS - 5_000),
         done: (10, 10, 0, 0),
-        empty: (0, 0, 0, 0),
-    }
+        empty: (0, 1, 1, 10_000),
+    }, "what lies behind an open transaction is not copied yet"
     assert report.source_problem is None
     (open_one,) = report.open_transactions
     assert (open_one.source, open_one.first_offset, open_one.wrote_at_ms) == (empty, 0, NOW_MS - 10_000)

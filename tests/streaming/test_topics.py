@@ -146,7 +146,7 @@ def test_paused_topics_wait_while_others_go_on_and_a_deleted_one_does_not_hold_u
 
 
 def test_two_mirrors_in_both_directions_are_safe_with_the_source_in_names_and_refused_without(
-    two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any
+    two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     east, west, topic = two_clusters.source.bootstrap, two_clusters.target.bootstrap, topic_name
 
@@ -178,10 +178,15 @@ def test_two_mirrors_in_both_directions_are_safe_with_the_source_in_names_and_re
         assert {name for name in runs.topics_of(cluster) if topic in name} == {safe, f"{other}.{safe}"}
         assert read_values(cluster, f"{other}.{safe}") == [other]
 
-    create_topic(east, unsafe)
-    write(east, unsafe, ["a"])
     there, back = mirrors("unsafe", "{topic}")
-    catch_up(there, spark)
-    with pytest.raises(ConfigError, match=f"source topic {unsafe} is the copy of {unsafe} that mirror {there.mirror} makes"):
+    is_copy = f"source topic {unsafe} is the copy of {unsafe} that mirror {there.mirror} makes"
+    with Running(there, spark) as first, Running(back, spark) as second:
+        runs.wait_for("both to find no topic", lambda: caplog.text.count("no topic of the source matches") == 2)
+        create_topic(east, unsafe)
+        write(east, unsafe, ["a"])
+        first.wait_for("the copy", lambda: runs.positions(there).get((unsafe, 0)) == 1)
+        with pytest.raises(ConfigError, match=is_copy):
+            second.wait_for_error()
+    with pytest.raises(ConfigError, match=is_copy):
         catch_up(back, spark)
     assert read_values(east, unsafe) == ["a"]

@@ -28,13 +28,18 @@ def translate(
 ) -> None:
     """Source offset to target offset, or back."""
     from shallow_mirror.checkpoints.offset_map import OffsetMap
+    from shallow_mirror.checkpoints.schema import PROPERTY_MIRROR
     from shallow_mirror.config import MirrorConfig
+    from shallow_mirror.errors import ConfigError
 
     at, config = time_of(as_of), MirrorConfig.load(conf)
     with session_for(config) as spark:
         offset_map = OffsetMap.open(config.tables, spark)
+        offset_map.require({PROPERTY_MIRROR: config.mirror})
         look_up = offset_map.reverse if reverse else offset_map.translate
         found = look_up(topic, partition, offset, as_of=at, topic_id=topic_id)
+        if found.target_offset is None and not offset_map.knows(topic, partition, is_target=reverse):
+            raise ConfigError(f"{'target' if reverse else 'source'} partition {topic}-{partition} was never mirrored")
     answer = {
         "topic": topic,
         "partition": partition,
@@ -55,11 +60,7 @@ def _translation_sentence(answer: dict[str, Any], *, is_reverse: bool) -> str:
     if answer["target_offset"] is None:
         return f"{asked}: the map knows no offset for it"
     found = f"{answer['target_topic']}-{answer['target_partition']} offset {answer['target_offset']}"
-    how = (
-        "exact"
-        if answer["exact"]
-        else "end of the map"
-        if answer["beyond"]
-        else f"next record; in a segment of kind {answer['kind']}"
-    )
+    next_one = "end of the map" if answer["beyond"] else "next record"
+    where = f"; in a segment of kind {answer['kind']}" if answer["kind"] else ""
+    how = "exact" if answer["exact"] else f"{next_one}{where}"
     return f"{'target' if is_reverse else 'source'} {asked} -> {'source' if is_reverse else 'target'} {found} ({how})"
