@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import os
@@ -100,8 +101,9 @@ class Mirror:
             _log.warning("stopped while waiting: %s", stopped)
         except DataLoss as loss:
             is_deleted = isinstance(loss, TopicCreatedAgain) or (loss.log_start_offset or 0) > loss.expected_offset
-            detail = f"{loss.detail}. {_GOING_ON if is_deleted else _AFTER_DATA_LOSS}"
-            raise DataLoss(loss.topic_partition, loss.expected_offset, loss.log_start_offset, detail) from loss
+            said = copy.copy(loss)
+            said.args = (f"{loss}. {_GOING_ON if is_deleted else _AFTER_DATA_LOSS}",)
+            raise said from loss
 
 
 def _planner_error(text: str) -> MirrorError:

@@ -202,7 +202,7 @@ def sentence(one: MicroBatchObservation) -> str:
     return (
         f"micro-batch {one.micro_batch}: {one.record_count:,} records, {one.batch_count:,} batches ({raw:,} raw, "
         f"{one.rebuilt_batch_count:,} rebuilt), {size} in {seconds:.2f} s"
-        f"{f', dropped {dropped}' if dropped else ''}; lag {'?' if one.lag_offsets is None else f'{one.lag_offsets:,}'} offsets"
+        f"{f', dropped {dropped}' if dropped else ''}; {'?' if one.lag_offsets is None else f'{one.lag_offsets:,}'} offsets left"
     )
 
 

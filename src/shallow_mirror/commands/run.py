@@ -25,7 +25,8 @@ def run(
         bool, typer.Option("--available-now", help="Catch up to the offsets of the start, then end.")
     ] = False,
     for_seconds: Annotated[
-        float | None, typer.Option("--for", metavar="SECONDS", min=0.0, help="End after so many seconds.")
+        float | None,
+        typer.Option("--for", metavar="SECONDS", min=0.0, help="End so many seconds after the start, Spark's own included."),
     ] = None,
     log_format: Annotated[
         LogFormat, typer.Option("--log-format", envvar=LOG_FORMAT_VARIABLE, help="json: a JSON document a line, errors too.")

@@ -137,14 +137,14 @@ def _plots(content: ReportContent) -> list[str]:
     at_s, lags = lag_points(history)
     lag_plot = (
         charts.line_chart(
-            "lag in offsets",
+            "offsets left",
             x,
             charts.value_axis(max(4.0, lags.max())),
             list(zip(at_s, lags, strict=True)),
             "offsets",
         )
         if len(lags)
-        else "<p>No lag was noted: the source did not say where its logs end.</p>"
+        else "<p>Nothing was noted: the source did not say where its logs end.</p>"
     )
     return [
         _section(
@@ -161,7 +161,7 @@ def _plots(content: ReportContent) -> list[str]:
                 "records a second", x, charts.value_axis(found.records_per_s.max()), edges, list(found.records_per_s), "records/s"
             ),
         ),
-        _section("Lag, offsets", f"after each micro-batch, over all partitions; {when}", lag_plot),
+        _section("Offsets left", f"by each micro-batch, of those its plan knew of, over all partitions; {when}", lag_plot),
         _section(
             "Where the time of a micro-batch goes",
             "ms, mean of the micro-batches of a bar; without the time between them",
