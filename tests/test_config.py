@@ -259,6 +259,22 @@ def test_a_file_that_is_no_yaml_and_values_in_the_wrong_place_are_told_without_w
         assert not any("hunter2" in problem for problem in _problems(source=source))
 
 
+@pytest.mark.parametrize(
+    "text", ["mirror: a\nmirror: b\n", "topics:\n  include: [a]\n  include: [b]\n", "read: {start: a, 'start': b}"]
+)
+def test_a_key_that_stands_there_twice_is_refused_with_its_place(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "mirror.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"is not YAML: the same key for the second time in line \d, column \d+"):
+        MirrorConfig.load(path)
+
+
+def test_settings_that_a_person_would_write_so_are_understood_or_told_in_words() -> None:
+    assert [_loaded(topics={"include": ["a"], "configs": off}).topics.configs for off in (False, "off")] == ["off", "off"]
+    assert _problems(trigger=5) == ("trigger: '5' is not a duration such as '2 seconds', '500 ms' or '1 minute'",)
+    assert _problems(topics={"include": []}) == ("topics.include: an empty list: at least one is needed",)
+
+
 def test_key_files_that_do_not_fit_are_told_with_the_side_whose_they_are(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("no certificate")
     tls = {"bootstrap.servers": "h:1", "security.protocol": "ssl", "ssl.ca.location": str(tmp_path / "ca.pem")}

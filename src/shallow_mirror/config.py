@@ -74,6 +74,11 @@ def _as_text(value: object) -> object:
     return value.isoformat() if isinstance(value, (date, datetime)) else value
 
 
+def _number_as_text(value: object) -> object:
+    """A duration without unit is refused as one, not as a number."""
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
+
 def _as_location(tables: object) -> object:
     """`{schema: catalog.schema}` as one text."""
     if not isinstance(tables, Mapping):
@@ -142,6 +147,7 @@ class _Group(BaseModel):
 
 
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=120)]
+_NumberAsText = BeforeValidator(_number_as_text)
 _Pattern = Annotated[str, _checked(_regular_expression)]
 _IsolationLevel = Annotated[IsolationLevel, Field(strict=False)]
 _LogAppendTime = Annotated[LogAppendTimePolicy, Field(strict=False)]
@@ -173,7 +179,7 @@ class TopicSettings(_Group):
     create: bool = True
     replication_factor: int | None = Field(default=None, ge=1, le=32767)
     configs: Annotated[Literal["create", "sync", "off"], BeforeValidator(_off)] = "create"
-    discovery: Annotated[str, _checked(parse_duration)] = "30 seconds"
+    discovery: Annotated[str, _NumberAsText, _checked(parse_duration)] = "30 seconds"
     start: dict[_Pattern, _TopicStart] = {}
     bytes_per_second: dict[_Pattern, _BytesPerSecond] = {}
 
@@ -235,8 +241,8 @@ class GroupSettings(_Group):
     """Consumer groups. `sync`: how often a running mirror brings the target's in step. `keep`: how far back their positions are
     known."""
 
-    sync: Annotated[str, BeforeValidator(_off), _checked(parse_sync)] = "off"
-    keep: Annotated[str, _checked(parse_interval)] = "30 days"
+    sync: Annotated[str, BeforeValidator(_off), _NumberAsText, _checked(parse_sync)] = "off"
+    keep: Annotated[str, _NumberAsText, _checked(parse_interval)] = "30 days"
     include: list[_Pattern] = Field(default=[".*"], min_length=1)
     exclude: list[_Pattern] = []
 
@@ -260,7 +266,7 @@ class MetricsSettings(_Group):
     port: int | None = Field(default=None, ge=1, le=65535)
     host: str = Field(default="127.0.0.1", min_length=1)
     max_topics: int = Field(default=100, ge=0, le=10_000)
-    lag_interval: Annotated[str, _checked(parse_interval)] = "15 seconds"
+    lag_interval: Annotated[str, _NumberAsText, _checked(parse_interval)] = "15 seconds"
 
     @property
     def lag_interval_s(self) -> float:
@@ -281,7 +287,7 @@ class MirrorConfig(_Group):
     tables: Annotated[str, Field(min_length=1), BeforeValidator(_as_location), WithJsonSchema(_TABLES_IN_JSON_SCHEMA)]
     tables_writer: Literal["auto", "deltalake", "spark"] = "auto"
     checkpoint: str = ""
-    trigger: Annotated[str, _checked(parse_duration)] = "2 seconds"
+    trigger: Annotated[str, _NumberAsText, _checked(parse_duration)] = "2 seconds"
 
     @property
     def trigger_s(self) -> float:
@@ -292,7 +298,7 @@ class MirrorConfig(_Group):
         """Raises ConfigError with every problem of the file."""
         path = Path(path)
         try:
-            document = yaml.safe_load(path.read_text(encoding="utf-8"))
+            document = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read the mirror file {path}: {error}") from error
         except yaml.YAMLError as error:
@@ -334,6 +340,18 @@ class MirrorConfig(_Group):
     @classmethod
     def from_json(cls, text: str) -> MirrorConfig:
         return cls.model_validate_json(text)
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML's own loader takes the last of several equal keys without a word."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        known: set[str] = set()
+        for key, _ in node.value:
+            if key.value in known and isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "the same key for the second time", key.start_mark)
+            known.add(str(key.value))
+        return super().construct_mapping(node, deep)
 
 
 def _yaml_problem(error: yaml.YAMLError) -> str:
@@ -408,6 +426,8 @@ def _sentence(error: Any) -> str:
         known = [] if group is None else [field.alias or name for name, field in group.model_fields.items()]
         near = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.5)
         return f"{where}: unknown key; " + (f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}")
+    if error["type"] == "too_short":
+        return f"{where}: an empty list: at least one is needed"
     if error["type"] == "missing":
         return f"{where}: is missing"
     message = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input ")
