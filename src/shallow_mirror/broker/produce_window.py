@@ -204,7 +204,7 @@ def _acknowledge_one_by_one(
     for place in request.places:
         one = answered[place]
         if one.error_code:
-            details = [one.error_message, *(message for _, message in one.record_errors)]
+            details = dict.fromkeys([one.error_message, *(message for _, message in one.record_errors)])  # each record's is alike
             raise _produce_error(place, request.position, one.error_code, "; ".join(text for text in details if text))
 
 

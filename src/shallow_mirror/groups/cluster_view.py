@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.groups import CommittedOffset, ConsumerGroups, ListedGroup
+from shallow_mirror.broker.reach import reach
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
@@ -17,13 +18,17 @@ class ClusterView:
 
     def __init__(self, client: ClientConfig, where: str, timeout_s: float | None = None) -> None:
         """`where` names the cluster in errors; `timeout_s` of each question, at most that of a request."""
-        self._cluster = Cluster(client)
+        self._cluster, self._where = Cluster(client), where
         request_s = client.request_timeout_ms / 1000
         self._timeout_s = request_s if timeout_s is None else min(timeout_s, request_s)
         self._groups = ConsumerGroups(self._cluster, where)
 
     def close(self) -> None:
         self._cluster.close()
+
+    def reach(self) -> None:
+        """Raises Retriable, with what to look at, where it does not answer at all."""
+        reach(self._cluster, self._where, self._deadline())
 
     def listed(self) -> dict[str, ListedGroup]:
         return self._groups.listed(self._deadline())

@@ -43,6 +43,7 @@ def look_at_groups(
             raise ConfigError("--as-of and --reverse exclude each other: only positions of the source's groups are noted")
         noted = positions_as_of(open_store_to_read(config.tables, spark), as_of)
     with closing(GroupLook(config, "target" if is_reverse else "source", timeout_s=QUESTION_S)) as groups:
+        groups.other.reach()
         if noted is None:
             committed = _committed(groups, is_wanted)
         else:
@@ -70,6 +71,7 @@ def look_at_groups(
 
 def _committed(groups: GroupLook, is_wanted: Callable[[str], bool]) -> list[Committed]:
     try:
+        groups.origin.reach()
         return groups.committed(is_wanted)
     except Retriable as error:
         if groups.side == "target":

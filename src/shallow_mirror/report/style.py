@@ -15,7 +15,8 @@ header p, .about, .axis-name { color: var(--soft); margin: 2px 0 0; font-size: 1
 .notice { margin: 10px 0 0; padding: 8px 12px; border-left: 3px solid var(--c1); background: var(--card);
   overflow-wrap: anywhere; }
 section { background: var(--card); border: 1px solid var(--grid); border-radius: 8px; padding: 14px 16px; margin-top: 16px;
-  overflow-x: auto; }
+  overflow-x: auto; direction: rtl; }
+section > * { direction: ltr; }
 section > svg, section > div { margin-top: 10px; }
 section > p { margin: 8px 0 0; }
 section > .axis-name { margin-top: 0; }
