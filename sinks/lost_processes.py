@@ -50,16 +50,17 @@ def unfit_python_told() -> Iterator[None]:
 
 
 @contextmanager
-def lost_jvm_told(spark_log: Path) -> Iterator[None]:
-    """Raises SparkLost where a call of Spark found nobody to answer. `spark_log` may hold the JVM's last words."""
+def lost_jvm_told(spark_log: Path | None) -> Iterator[None]:
+    """Raises SparkLost where a call of Spark found nobody to answer. `spark_log`, of a session of ours, may hold the JVM's last
+    words."""
     try:
         yield
     except (Py4JError, ConnectionError) as error:
         if not _says_that_nobody_answers(error):
             raise
+        where = "" if spark_log is None else f" (its log: {spark_log})"
         raise SparkLost(
-            f"Spark's JVM went away: it was killed, or ran out of memory (its log: {spark_log}). Nothing is lost: start the "
-            "mirror again"
+            f"Spark's JVM went away: it was killed, or ran out of memory{where}. Nothing is lost: start the mirror again"
         ) from error
 
 

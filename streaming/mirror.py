@@ -95,7 +95,7 @@ class Mirror:
         """
         own_session = spark is None
         try:
-            with lost_jvm_told(self.config.spark_log):
+            with lost_jvm_told(self.config.spark_log if own_session else None):
                 _Run(self.config, self._observer, self._stop, available_now, for_seconds).start_and_supervise(spark, own_session)
         except _Stopped as stopped:
             _log.warning("stopped while waiting: %s", stopped)
@@ -134,6 +134,7 @@ class _Run:
         self.source, self.target = Cluster(config.source.client), Cluster(config.target.client)
         self.owner: OffsetMapOwner | None = None
         self.has_begun = False
+        self.spark_log: Path | None = None
         self.copied = CopiedBytes(config.topics.bytes_per_second)
         self.witness = Witness(config, self.identity)
 
@@ -151,6 +152,7 @@ class _Run:
             tables, setting = self.config.tables, self.config.tables_writer
             self.tables_writer = self._patiently("tables", lambda: choose_writer(tables, setting))
             if spark is None:
+                self.spark_log = self.config.spark_log
                 spark = session.local_session(
                     f"shallow-mirror {self.config.mirror}",
                     log_file=self.config.spark_log,
@@ -175,7 +177,7 @@ class _Run:
             owner = self._patiently("take-over", self._take_over)
             store = open_store(self.config.tables, self.tables_writer, spark)
             self.witness.took_over(owner, store)
-            with lost_jvm_told(self.config.spark_log), self._groups_in_step(store, spark) as groups:
+            with lost_jvm_told(self.spark_log), self._groups_in_step(store, spark) as groups:
                 self._patiently("query", lambda: self._recover_and_query(owner, spark))
                 outcome = "stopped" if self._is_over() else "done"
                 if groups is not None:
