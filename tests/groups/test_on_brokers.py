@@ -300,5 +300,7 @@ def test_a_group_that_is_not_there_and_a_pattern_that_is_none_are_one_sentence(m
         look_at_groups(mirrored.config, pattern="(")
     with pytest.raises(ConfigError, match="exclude each other"):
         look_at_groups(mirrored.config, is_reverse=True, as_of=T0)
-    with pytest.raises(Retriable, match=r"source cluster east: .* --as-of now goes by what groups\.sync has noted"):
+    with pytest.raises(
+        Retriable, match=r"source cluster east does not answer: .* --as-of now goes by what groups\.sync has noted"
+    ):
         look_at_groups(without_source(mirrored))

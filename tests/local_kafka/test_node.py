@@ -77,9 +77,13 @@ def test_two_clusters_are_two_and_take_transactions(
 def test_a_killed_broker_restarts_with_its_address_identity_and_data(tmp_path: Path) -> None:
     with LocalKafka(tmp_path, properties={"num.partitions": "3"}) as node:
         produce_one(node.bootstrap, "t", b"kept")
+        compressing = Producer({"bootstrap.servers": node.bootstrap, "compression.type": "lz4", **QUIET})
+        compressing.produce("t", bytes(10_000))
+        assert compressing.flush(20) == 0
         before = (node.bootstrap, node.cluster_id)
         first_pid = node.pid
         node.kill()
+        assert list((tmp_path / "tmp").glob("liblz4*")), "what a killed broker cannot delete lies in its own folder"
         assert not psutil.pid_exists(first_pid)
         assert not node.is_running()
         node.restart()

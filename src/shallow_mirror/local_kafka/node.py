@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import socket
 import subprocess
 import time
@@ -151,6 +152,10 @@ class LocalKafka:
         return self.folder / "data"
 
     @property
+    def _temporary(self) -> Path:
+        return self.folder / "tmp"
+
+    @property
     def _config(self) -> Path:
         return self.folder / "server.properties"
 
@@ -163,7 +168,14 @@ class LocalKafka:
         properties = node_properties(self.version, port, metadata_port, self._log_dir, self._properties, listeners)
         self._config.write_text(properties_text(properties), encoding="utf-8")
         logging_config.write_text(logging_text(self.version), encoding="utf-8")
-        java = [java_executable(), *JVM_OPTIONS, logging_option(self.version, logging_config)]
+        shutil.rmtree(self._temporary, ignore_errors=True)  # a killed process leaves the libraries it unpacked
+        self._temporary.mkdir()
+        java = [
+            java_executable(),
+            *JVM_OPTIONS,
+            logging_option(self.version, logging_config),
+            f"-Djava.io.tmpdir={self._temporary}",
+        ]
         java += [*self._java_options, "-cp", f"{jars[0].parent}/*"]
         if has_kraft(self.version) and not (self._log_dir / "meta.properties").is_file():
             self._format(java)
