@@ -42,7 +42,8 @@ from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_owner import COMPACT_EVERY_DECISIONS, OffsetMapOwner
 from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, DecidedSegment, rows_to_arrow, table_uri
-from shallow_mirror.config import MirrorConfig
+from shallow_mirror.checkpoints.table_writer import TOMBSTONE_RETENTION
+from shallow_mirror.config import MirrorConfig, parse_duration
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
@@ -68,8 +69,7 @@ SMALL_LOGS = {"log.index.size.max.bytes": "4096", "log.retention.check.interval.
 
 DECISION_EVERY_S = 2
 TOMBSTONES = "delta.deletedFileRetentionDuration"
-TOMBSTONES_KEPT_S = 2 * 3600
-"""`TOMBSTONE_RETENTION`."""
+TOMBSTONES_KEPT_S = parse_duration(TOMBSTONE_RETENTION.removeprefix("interval "))
 MAP_PARTITIONS = 8
 RECORDS_A_DECISION = 100
 ROWS_A_FILE = 400_000

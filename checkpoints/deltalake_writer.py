@@ -228,7 +228,7 @@ def _commit_errors() -> Iterator[None]:
 
 
 def sql_of(condition: Condition) -> str:
-    return condition_in_sql(condition, _literal)
+    return condition_in_sql(condition, _literal) or "true"
 
 
 def _literal(value: object) -> str:

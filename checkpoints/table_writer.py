@@ -64,7 +64,7 @@ Condition = tuple[Comparison, ...]
 
 def condition_in_sql(condition: Condition, literal: Callable[[object], str]) -> str:
     """`literal`: how a value is written, which differs from engine to engine."""
-    return " AND ".join(f"{one.column} {one.operator} {literal(one.value)}" for one in condition) or "true"
+    return " AND ".join(f"{one.column} {one.operator} {literal(one.value)}" for one in condition)
 
 
 """All of them hold; an empty one holds of every row."""

@@ -7,8 +7,6 @@ import string
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
-
 INTERNAL_PREFIX = "__"
 
 MAX_TOPIC_NAME_LENGTH = 249

@@ -143,10 +143,9 @@ class _Run:
             self._start_and_supervise(spark, own_session)
 
     def _start_and_supervise(self, spark: Any, own_session: bool) -> None:
-        source, target = self.config.source.alias, self.config.target.alias
         try:
-            self.source_cluster_id: str = self._patiently(f"source cluster {source}", lambda: self._id_of(self.source))
-            self.target_cluster_id: str = self._patiently(f"target cluster {target}", lambda: self._id_of(self.target))
+            self.source_cluster_id: str = self._patiently(self.config.source_cluster_name, lambda: self._id_of(self.source))
+            self.target_cluster_id: str = self._patiently(self.config.target_cluster_name, lambda: self._id_of(self.target))
             self.config = without_own_targets(self.config, is_same_cluster=self.source_cluster_id == self.target_cluster_id)
             self.loops = Loops(self.config, source_cluster_id=self.source_cluster_id, target_cluster_id=self.target_cluster_id)
             tables, setting = self.config.tables, self.config.tables_writer

@@ -28,14 +28,13 @@ class OpenTransaction:
 
 
 def ask_open_transactions(
-    source: Cluster, partitions: Collection[SourcePartition], deadline: Deadline
+    source: Cluster, ends: Mapping[SourcePartition, int], deadline: Deadline
 ) -> tuple[OpenTransaction, ...]:
-    """All that hold the last stable offset of these partitions, the one that has been silent longest first. Raises Retriable."""
-    names = {one.topic_partition: one for one in partitions}
-    latest = dict.fromkeys(names, -1)
-    ends = source.list_offsets(latest, IsolationLevel.READ_UNCOMMITTED, deadline) if latest else {}
-    stable = source.list_offsets(latest, IsolationLevel.READ_COMMITTED, deadline) if latest else {}  # later: it only rises
-    held = {name: stable[name].offset for name in names if stable[name].offset < ends[name].offset}
+    """All that hold the last stable offset below the high watermark, the one that has been silent longest first. `ends`: the
+    high watermarks of a moment ago; the last stable offset only rises. Raises Retriable."""
+    names = {one.topic_partition: one for one in ends}
+    stable = source.list_offsets(dict.fromkeys(names, -1), IsolationLevel.READ_COMMITTED, deadline) if names else {}
+    held = {name: stable[name].offset for name, one in names.items() if stable[name].offset < ends[one]}
     found = [
         OpenTransaction(
             source=names[name],

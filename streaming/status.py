@@ -268,7 +268,7 @@ def ask_source(
             asked = {name: copied_until_ms.get(one, -1) + 1 for name, one in behind.items()}
             found = cluster.list_offsets(asked, settings.isolation, deadline) if asked else {}
             is_committed = config.read.isolation_level is IsolationLevel.READ_COMMITTED
-            there = [one for one in positions if one in ends] if is_committed else []
+            there = {one: ends[one] for one in positions if one in ends} if is_committed else {}
             open_transactions = ask_open_transactions(cluster, there, deadline)
         except Retriable as error:
             return SourceView(ends=ends, problem=str(error))

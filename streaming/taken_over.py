@@ -56,8 +56,8 @@ def taken_over(
         owner = OffsetMapOwner.take_over(
             config.tables,
             mirror=config.mirror,
-            source_cluster_id=reach(source, f"source cluster {config.source.alias}", deadline).cluster_id,
-            target_cluster_id=reach(target, f"target cluster {config.target.alias}", deadline).cluster_id,
+            source_cluster_id=reach(source, config.source_cluster_name, deadline).cluster_id,
+            target_cluster_id=reach(target, config.target_cluster_name, deadline).cluster_id,
             run=run,
             now_ms=lambda: int(time.time() * 1000),
             writer=open_writer(config.tables, writer, spark),

@@ -290,6 +290,15 @@ class MirrorConfig(_Group):
     trigger: Annotated[str, _NumberAsText, _checked(parse_duration)] = "2 seconds"
 
     @property
+    def source_cluster_name(self) -> str:
+        """For people, in messages."""
+        return f"source cluster {self.source.alias}"
+
+    @property
+    def target_cluster_name(self) -> str:
+        return f"target cluster {self.target.alias}"
+
+    @property
     def trigger_s(self) -> float:
         return parse_duration(self.trigger)
 

@@ -157,8 +157,8 @@ class _Audit:
         self._map.require(
             {
                 PROPERTY_MIRROR: self._config.mirror,
-                PROPERTY_SOURCE_CLUSTER_ID: self._source.cluster_id(f"source cluster {self._config.source.alias}"),
-                PROPERTY_TARGET_CLUSTER_ID: self._target.cluster_id(f"target cluster {self._config.target.alias}"),
+                PROPERTY_SOURCE_CLUSTER_ID: self._source.cluster_id(self._config.source_cluster_name),
+                PROPERTY_TARGET_CLUSTER_ID: self._target.cluster_id(self._config.target_cluster_name),
             }
         )
 

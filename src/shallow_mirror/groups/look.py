@@ -40,8 +40,8 @@ class GroupLook:
 
     def __init__(self, config: MirrorConfig, side: Side = "source", *, timeout_s: float | None = None) -> None:
         self._config, self.side = config, side
-        self.source = ClusterView(config.source.client, f"source cluster {config.source.alias}", timeout_s)
-        self.target = ClusterView(config.target.client, f"target cluster {config.target.alias}", timeout_s)
+        self.source = ClusterView(config.source.client, config.source_cluster_name, timeout_s)
+        self.target = ClusterView(config.target.client, config.target_cluster_name, timeout_s)
         self.origin, self.other = (self.source, self.target) if side == "source" else (self.target, self.source)
 
         self._active: set[str] = set()
@@ -199,6 +199,6 @@ def with_repeats(
 def _left_out(topic: str, *, is_included: bool) -> str:
     if is_included:
         return ""
-    if topic in routing.INTERNAL_TOPICS or topic.startswith("__"):
+    if topic.startswith(routing.INTERNAL_PREFIX):
         return "internal topics are never mirrored"
     return "topics.include and topics.exclude leave this topic out"

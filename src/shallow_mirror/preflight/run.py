@@ -123,8 +123,8 @@ class _Preflight:
         return Deadline.after_ms(PATIENCE_MS, self._clock)
 
     def _ask_clusters(self) -> None:
-        self._of_source = reach(self._source, f"source cluster {self._config.source.alias}", self._deadline())
-        self._of_target = reach(self._target, f"target cluster {self._config.target.alias}", self._deadline())
+        self._of_source = reach(self._source, self._config.source_cluster_name, self._deadline())
+        self._of_target = reach(self._target, self._config.target_cluster_name, self._deadline())
         self._config = without_own_targets(self._config, is_same_cluster=self._is_same_cluster)
         source_alias, alias = self._config.source.alias, self._config.target.alias
         source_nodes, target_nodes = sorted(self._of_source.brokers), sorted(self._of_target.brokers)
