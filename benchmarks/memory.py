@@ -23,6 +23,7 @@ from benchmarks.corpora import CORPORA, Corpus
 from benchmarks.corpus_writer import endless_batches
 from benchmarks.interrupts import end_on_sigterm
 from benchmarks.meter import pss_bytes
+from benchmarks.roles import WORKERS, processes_by_role
 from benchmarks.running_mirror import running_mirror, write_mirror_file
 from benchmarks.topics import create_topic
 from shallow_mirror.broker.batch_producer import BatchProducer
@@ -33,16 +34,10 @@ TOPIC = "memory"
 EVERY_S = 10.0
 WARM_UP_S = 60.0
 _SHARES = 6
-_ROLES = (
-    ("/bin/java", "JVM"),
-    ("python_streaming_source_runner", "planner"),
-    ("shallow_mirror.streaming.worker_daemon", "tasks"),
-    ("pyspark.daemon", "idle daemons"),
-)
 _KEPT = {"retention.bytes": str(256 << 20), "segment.bytes": str(64 << 20)}
 
 Look = Mapping[str, float]
-"""MB by role; `most of a task` is that of the largest worker."""
+"""MB by role; `largest worker` is one process of `workers`."""
 
 
 class Traffic(threading.Thread):
@@ -80,22 +75,17 @@ class Traffic(threading.Thread):
             raise self._error
 
 
-def role(command_line: str) -> str:
-    return next((name for part, name in _ROLES if part in command_line), "driver")
-
-
 def look(pid: int) -> Look:
     found: defaultdict[str, float] = defaultdict(float)
-    root = psutil.Process(pid)
-    for process in (root, *root.children(recursive=True)):
+    for name, process in processes_by_role(pid):
         try:
-            size, name = pss_bytes(process) / 1e6, role(" ".join(process.cmdline()))
+            size = pss_bytes(process) / 1e6
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
         found[name] += size
         found["all"] += size
-        if name == "tasks":
-            found["most of a task"] = max(found["most of a task"], size)
+        if name == WORKERS:
+            found["largest worker"] = max(found["largest worker"], size)
     return found
 
 

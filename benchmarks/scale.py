@@ -1,7 +1,7 @@
 """PYTHONPATH=. python benchmarks/scale.py PART: what grows with partitions and with time, and how much.
 
 partitions  CPU of planning by micro-batch, 10 to 5,000 partitions of which 10 have something new. One real broker.
-mirror      the same with Spark, of the whole process tree: driver, planner, JVM, workers. Two real brokers.
+mirror      the same with Spark, of the whole process tree by role. Two real brokers.
 growth      24 hours of decisions of 8 partitions, one every 2 seconds, in a 24th of the time (--pace): times, files, sizes.
 start       start-up from a map of 10 million rows (--rows), its memory, and how long reading commands take with it.
 
@@ -32,6 +32,7 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 
 from benchmarks.interrupts import end_on_sigterm
+from benchmarks.roles import ROLES, processes_by_role
 from benchmarks.running_mirror import running_mirror
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
@@ -166,25 +167,14 @@ def as_spark_returns(offset: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads(json.dumps(offset)))
 
 
-ROLES = ("driver", "planner", "jvm", "workers")
-
-
-def cpu_by_role(root: psutil.Process) -> dict[str, float]:
-    """Seconds so far."""
-    seconds = dict.fromkeys(ROLES, 0.0)
-    for one in (root, *root.children(recursive=True)):
+def cpu_of_processes(pid: int) -> dict[tuple[str, int], float]:
+    """Seconds so far, by role and process id."""
+    seconds = dict[tuple[str, int], float]()
+    for role, process in processes_by_role(pid):
         with suppress(psutil.NoSuchProcess):
-            times = one.cpu_times()
-            seconds[role_of(one, root)] += times.user + times.system
+            times = process.cpu_times()
+            seconds[role, process.pid] = times.user + times.system
     return seconds
-
-
-def role_of(process: psutil.Process, root: psutil.Process) -> str:
-    if process.pid == root.pid:
-        return "driver"
-    if process.name() == "java":
-        return "jvm"
-    return "workers" if "pyspark.daemon" in process.cmdline() else "planner"
 
 
 def _mirror_of(count: int, active_count: int, seconds: float) -> dict[str, Any]:
@@ -196,14 +186,13 @@ def _mirror_of(count: int, active_count: int, seconds: float) -> dict[str, Any]:
             topics = Topics(source.bootstrap, count, active_count)
             config = write_conf(folder, source.bootstrap, target.bootstrap)
             with running_mirror(folder / "mirror.yaml") as pid:
-                root = psutil.Process(pid)
                 while micro_batches(config) < WARM_MICRO_BATCHES:
-                    assert root.status() != psutil.STATUS_ZOMBIE, (folder / "mirror.log").read_text()
+                    assert psutil.Process(pid).status() != psutil.STATUS_ZOMBIE, (folder / "mirror.log").read_text()
                     topics.write()
                     time.sleep(1)
-                active = window(topics, config, root, seconds, is_writing=True)
+                active = window(topics, config, pid, seconds, is_writing=True)
                 time.sleep(3)
-                idle = window(topics, config, root, seconds / 2, is_writing=False)
+                idle = window(topics, config, pid, seconds / 2, is_writing=False)
             assert idle["micro_batches"] == 0, "a micro-batch began that had nothing to do"
         finally:
             stop_clusters(clusters)
@@ -211,8 +200,8 @@ def _mirror_of(count: int, active_count: int, seconds: float) -> dict[str, Any]:
         "partitions": count,
         "active": active_count,
         "micro_batches": active["micro_batches"],
-        **{f"{role}_cpu_ms": round(1000 * active[role] / active["micro_batches"], 1) for role in ROLES},
-        **{f"idle_{role}_cpu_ms": round(1000 * idle[role] / (seconds / 2), 1) for role in ROLES},
+        "cpu_ms_a_micro_batch": {role: round(1000 * active[role] / active["micro_batches"], 1) for role in ROLES},
+        "cpu_ms_a_second_without_anything_new": {role: round(1000 * idle[role] / (seconds / 2), 1) for role in ROLES},
     }
 
 
@@ -224,14 +213,16 @@ def micro_batches(config: MirrorConfig) -> int:
     return 0
 
 
-def window(topics: Topics, config: MirrorConfig, root: psutil.Process, seconds: float, *, is_writing: bool) -> dict[str, float]:
-    before, first = cpu_by_role(root), micro_batches(config)
+def window(topics: Topics, config: MirrorConfig, pid: int, seconds: float, *, is_writing: bool) -> dict[str, float]:
+    before, first = cpu_of_processes(pid), micro_batches(config)
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if is_writing:
             topics.write()
         time.sleep(0.2)
-    used = {role: after - before[role] for role, after in cpu_by_role(root).items()}
+    used = dict.fromkeys(ROLES, 0.0)
+    for (role, process), after in cpu_of_processes(pid).items():
+        used[role] += after - before.get((role, process), 0.0)
     return {**used, "micro_batches": micro_batches(config) - first}
 
 
