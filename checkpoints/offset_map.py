@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,14 @@ import pyarrow.compute as pc
 
 from shallow_mirror.checkpoints.positions import POSITION_COLUMNS, Position, positions_of
 from shallow_mirror.checkpoints.recorded import Recorded, check_table, read_recorded
-from shallow_mirror.checkpoints.schema import PROPERTY_MAP_ID, DecidedSegment, rows_from_arrow
+from shallow_mirror.checkpoints.schema import (
+    PROPERTY_MAP_ID,
+    PROPERTY_MIRROR,
+    PROPERTY_SOURCE_CLUSTER_ID,
+    PROPERTY_TARGET_CLUSTER_ID,
+    DecidedSegment,
+    rows_from_arrow,
+)
 from shallow_mirror.checkpoints.table_writer import Comparison, Condition, TableWriter
 from shallow_mirror.checkpoints.tables import open_reader
 from shallow_mirror.checkpoints.translation import TRANSLATION_COLUMNS, Translation, Translator
@@ -28,30 +35,32 @@ _PIECE_ROWS = 200_000
 class OffsetMap:
     """The map as a reader sees it, at one moment; `refresh` moves on. Rows that may still be removed are left out."""
 
-    def __init__(self, writer: TableWriter) -> None:
-        self._writer = writer
+    def __init__(self, writer: TableWriter, *, mirror: str | None = None) -> None:
+        """`mirror`: the one whose map it must be; None: anybody's. Raises as `open`."""
+        self._writer, self._mirror = writer, mirror
         self.refresh()
 
     @classmethod
-    def open(cls, tables: str, spark: SparkSession | None = None) -> OffsetMap:
+    def open(cls, tables: str, spark: SparkSession | None = None, *, mirror: str | None = None) -> OffsetMap:
         """`tables` is a folder, a URI, or `catalog:<catalog>.<schema>`, which needs a session that has the catalog.
 
-        Raises ConfigError when there is no map yet, OffsetMapConflict when it is damaged.
+        Raises ConfigError when there is no map yet or it is not that of `mirror`, OffsetMapConflict when it is damaged.
         """
-        return cls(open_reader(tables, spark))
+        return cls(open_reader(tables, spark), mirror=mirror)
 
     def refresh(self) -> None:
         snapshot = self._writer.snapshot()
         if snapshot is None:
             raise ConfigError("there is no offset map where `tables` says: run the mirror once, or check `tables`")
-        check_table(snapshot, {})
+        check_table(snapshot, {} if self._mirror is None else {PROPERTY_MIRROR: self._mirror})
         self._snapshot, self._recorded = snapshot, read_recorded(snapshot)
         self._translators: dict[Any, Translator] = {}
         self._asked: set[Any] = set()
 
-    def require(self, properties: Mapping[str, str]) -> None:
-        """Raises ConfigError with every property that the map was created with another value of."""
-        check_table(self._snapshot, properties)
+    def require_clusters(self, *, source: str | None = None, target: str | None = None) -> None:
+        """By their ids; None: not looked at. Raises ConfigError with each that the map is not of."""
+        asked = {PROPERTY_SOURCE_CLUSTER_ID: source, PROPERTY_TARGET_CLUSTER_ID: target}
+        check_table(self._snapshot, {name: found for name, found in asked.items() if found is not None})
 
     @property
     def map_id(self) -> str:

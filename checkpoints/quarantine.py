@@ -55,9 +55,9 @@ class Quarantine:
         self._map, self._table = offset_map, table
 
     @classmethod
-    def open(cls, tables: str, spark: SparkSession | None = None) -> Self:
+    def open(cls, tables: str, spark: SparkSession | None = None, *, mirror: str | None = None) -> Self:
         """Raises as `OffsetMap.open`."""
-        return cls(OffsetMap.open(tables, spark), open_quarantine_to_read(tables, spark))
+        return cls(OffsetMap.open(tables, spark, mirror=mirror), open_quarantine_to_read(tables, spark))
 
     def entries(self, of_place: Condition = ()) -> tuple[QuarantineEntry, ...]:
         """In order of place, also those that were released. `of_place`: of columns that both tables have.

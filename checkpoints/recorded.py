@@ -20,6 +20,8 @@ from shallow_mirror.checkpoints.schema import (
     PROPERTY_MAP_ID,
     PROPERTY_MIRROR,
     PROPERTY_SCHEMA_VERSION,
+    PROPERTY_SOURCE_CLUSTER_ID,
+    PROPERTY_TARGET_CLUSTER_ID,
     PROPERTY_WRITER,
     SCHEMA_VERSION,
     problems_of_columns,
@@ -200,4 +202,7 @@ def check_table(snapshot: TableSnapshot, expected: Mapping[str, str]) -> None:
 def _remedy(name: str, found: Mapping[str, str]) -> str:
     if name == PROPERTY_WRITER:
         return f"two writers cannot take turns on one table, set tables_writer: {found.get(name)}"
+    clusters = {PROPERTY_SOURCE_CLUSTER_ID: "source", PROPERTY_TARGET_CLUSTER_ID: "target"}
+    if name in clusters:
+        return f"check bootstrap.servers of the {clusters[name]}, or use another place for `tables`"
     return "use another place for `tables`"

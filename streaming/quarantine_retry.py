@@ -50,7 +50,7 @@ def retry(
     Raises ConfigError (such a run, nothing at that offset, a target that is another topic now), RecoverNeeded, Fenced,
     OutcomeUnknown, OffsetMapConflict (the table has lost a batch), Retriable.
     """
-    quarantine = Quarantine.open(config.tables, spark)
+    quarantine = Quarantine.open(config.tables, spark, mirror=config.mirror)
     if not _in_quarantine(selection.entries(quarantine)):
         return Released()
     if not takes_over:
@@ -59,7 +59,7 @@ def retry(
     with taken_over(config, "quarantine retry", deadline, spark=spark, observer=observer) as taken:
         recover(taken.owner, taken.performer, mirror=config.mirror, deadline=deadline)
         releaser = Releaser(taken.single_slot(config, observer), _KeptSlot(config, taken, observer).fill)
-        _release_all(releaser, Quarantine.open(config.tables, spark), selection)
+        _release_all(releaser, Quarantine.open(config.tables, spark, mirror=config.mirror), selection)
         taken.owner.settle()
         released = releaser.released
         counts = f"{released.batch_count} batches released, {len(released.refused)} refused again"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.reach import reach
 from shallow_mirror.broker.txn import CoordinatorState, describe_txn
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.schema import DecidedSegment
@@ -126,10 +127,11 @@ def look(config: MirrorConfig, spark: Any = None) -> tuple[SlotReport, ...]:
 
     `spark`: the session of `session_for_tables`.
     """
-    offset_map = OffsetMap.open(config.tables, spark)
+    offset_map = OffsetMap.open(config.tables, spark, mirror=config.mirror)
     rows = offset_map.unsettled_rows()
     deadline = Deadline.after_ms(LOOK_MS, time.monotonic)
     with closing(Cluster(config.target.client)) as target:
+        offset_map.require_clusters(target=reach(target, config.target_cluster_name, deadline).cluster_id)
         return tuple(_report(target, one, rows, offset_map.map_id, deadline) for one in decided_txns(rows))
 
 

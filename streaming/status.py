@@ -28,7 +28,7 @@ from shallow_mirror.checkpoints.problem_log import read_problems
 from shallow_mirror.checkpoints.problems import KnownProblem
 from shallow_mirror.checkpoints.quarantine import undescribed_entries
 from shallow_mirror.checkpoints.recorded import Recorded
-from shallow_mirror.checkpoints.schema import PROPERTY_MIRROR, ms_of
+from shallow_mirror.checkpoints.schema import ms_of
 from shallow_mirror.checkpoints.table_writer import Comparison
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
@@ -170,9 +170,8 @@ def gather_status(
 
     Raises ConfigError when the mirror never ran, or the tables are another one's; OffsetMapConflict when its map is damaged.
     """
-    offset_map = OffsetMap.open(config.tables, spark)
+    offset_map = OffsetMap.open(config.tables, spark, mirror=config.mirror)
     store = open_store_to_read(config.tables, spark)
-    offset_map.require({PROPERTY_MIRROR: config.mirror})
     found = of_included_topics(config, offset_map.positions())
     positions = {source: position.offset for source, position in found.items()}
     copied_until_ms = copied_until(found)
@@ -289,7 +288,7 @@ def ask_target(config: MirrorConfig, clock: Callable[[], float] = time.monotonic
 
 def run_of(config: MirrorConfig, spark: Any = None) -> RunStatus | None:
     """The run that took the map over last. Raises as `gather_status`."""
-    recorded = OffsetMap.open(config.tables, spark).recorded()
+    recorded = OffsetMap.open(config.tables, spark, mirror=config.mirror).recorded()
     return None if recorded is None else _read_run(open_store_to_read(config.tables, spark), recorded)
 
 

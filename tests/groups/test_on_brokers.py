@@ -32,6 +32,7 @@ from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition,
 pytestmark = pytest.mark.brokers
 
 DATA, GAP = SegmentKind.DATA, SegmentKind.GAP
+OTHER_SIDE = {"source": "target", "target": "source"}
 T0 = datetime(2026, 5, 1, 14, 0, tzinfo=UTC)
 
 
@@ -59,8 +60,8 @@ class Mirrored:
         self.owner = OffsetMapOwner.take_over(
             self.config.tables,
             mirror=self.config.mirror,
-            source_cluster_id="S",
-            target_cluster_id="T",
+            source_cluster_id=self.source.cluster_id(),
+            target_cluster_id=self.target.cluster_id(),
             run=RunIdentity(run_id="r", host="here", pid=7, started_at_ms=1_000),
             now_ms=lambda: 1_000,
         )
@@ -291,6 +292,28 @@ def exit_code(*arguments: str) -> int:
 
 def looked() -> Any:
     raise AssertionError("nobody looked yet")
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        pytest.param({}, "target_cluster_id = .* check bootstrap.servers of the target", id="forward"),
+        pytest.param({"is_reverse": True}, "source_cluster_id = .* check bootstrap.servers of the source", id="back"),
+    ],
+)
+def test_no_group_is_committed_on_a_cluster_that_the_map_is_not_of(
+    mirrored: Mirrored, options: dict[str, Any], refused: str
+) -> None:
+    sides = json.loads(mirrored.config.to_json())
+    swapped = sides | {side: sides[side] | {"client": sides[other]["client"]} for side, other in OTHER_SIDE.items()}
+    with pytest.raises(ConfigError, match=refused):
+        look_at_groups(MirrorConfig.from_document(swapped, folder=mirrored.path.parent), is_applied=True, **options)
+
+
+def test_the_map_of_another_mirror_translates_nobodys_groups(mirrored: Mirrored) -> None:
+    renamed = json.loads(mirrored.config.to_json()) | {"mirror": "other"}
+    with pytest.raises(ConfigError, match="'other'"):
+        look_at_groups(MirrorConfig.from_document(renamed, folder=mirrored.path.parent), is_applied=True)
 
 
 def test_a_group_that_is_not_there_and_a_pattern_that_is_none_are_one_sentence(mirrored: Mirrored) -> None:

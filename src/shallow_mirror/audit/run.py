@@ -27,7 +27,6 @@ from shallow_mirror.checkpoints.observation_stores import ObservationStore, open
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.quarantine import Quarantine
 from shallow_mirror.checkpoints.quarantine_tables import open_quarantine_to_read
-from shallow_mirror.checkpoints.schema import PROPERTY_MIRROR, PROPERTY_SOURCE_CLUSTER_ID, PROPERTY_TARGET_CLUSTER_ID
 from shallow_mirror.checkpoints.table_writer import Comparison
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
@@ -91,7 +90,7 @@ def verify(
     options = AuditOptions(
         is_deep=is_deep, stretch_bytes=stretch_bytes or STRETCH_FETCHES * config.read.fetch_bytes, flush_s=flush_s
     )
-    offset_map = OffsetMap.open(config.tables, spark)
+    offset_map = OffsetMap.open(config.tables, spark, mirror=config.mirror)
     level, fetch_bytes = config.read.isolation_level, config.read.fetch_bytes
     with (
         AuditedCluster(config.source.client, level, fetch_bytes=fetch_bytes, clock=clock) as source,
@@ -154,12 +153,9 @@ class _Audit:
         return sorted({source.topic for source in positions if topics is None or source.topic in topics})
 
     def _check_clusters(self) -> None:
-        self._map.require(
-            {
-                PROPERTY_MIRROR: self._config.mirror,
-                PROPERTY_SOURCE_CLUSTER_ID: self._source.cluster_id(self._config.source_cluster_name),
-                PROPERTY_TARGET_CLUSTER_ID: self._target.cluster_id(self._config.target_cluster_name),
-            }
+        self._map.require_clusters(
+            source=self._source.cluster_id(self._config.source_cluster_name),
+            target=self._target.cluster_id(self._config.target_cluster_name),
         )
 
     def _places(self, topics: Sequence[str] | None, side: Literal["source", "target"]) -> set[TopicPartition]:

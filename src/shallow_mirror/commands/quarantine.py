@@ -36,7 +36,8 @@ def quarantine_list(
 
     config = MirrorConfig.load(context.obj)
     with session_for(config) as spark:
-        entries = [one for one in Quarantine.open(config.tables, spark).entries() if is_all or not one.is_released]
+        found = Quarantine.open(config.tables, spark, mirror=config.mirror)
+        entries = [one for one in found.entries() if is_all or not one.is_released]
     show(entries, stdout_console(), as_json=as_json)
 
 
@@ -53,7 +54,7 @@ def quarantine_export(
 
     config = MirrorConfig.load(context.obj)
     with session_for(config) as spark:
-        found = Quarantine.open(config.tables, spark)
+        found = Quarantine.open(config.tables, spark, mirror=config.mirror)
         count = export(found, [one for one in found.entries() if is_all or not one.is_released], folder)
     print(f"{count} batches in {folder}")
 

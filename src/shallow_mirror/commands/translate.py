@@ -28,14 +28,12 @@ def translate(
 ) -> None:
     """Source offset to target offset, or back."""
     from shallow_mirror.checkpoints.offset_map import OffsetMap
-    from shallow_mirror.checkpoints.schema import PROPERTY_MIRROR
     from shallow_mirror.config import MirrorConfig
     from shallow_mirror.errors import ConfigError
 
     at, config = time_of(as_of), MirrorConfig.load(conf)
     with session_for(config) as spark:
-        offset_map = OffsetMap.open(config.tables, spark)
-        offset_map.require({PROPERTY_MIRROR: config.mirror})
+        offset_map = OffsetMap.open(config.tables, spark, mirror=config.mirror)
         look_up = offset_map.reverse if reverse else offset_map.translate
         found = look_up(topic, partition, offset, as_of=at, topic_id=topic_id)
         if found.target_offset is None and not offset_map.knows(topic, partition, is_target=reverse):

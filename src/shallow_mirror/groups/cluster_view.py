@@ -26,9 +26,9 @@ class ClusterView:
     def close(self) -> None:
         self._cluster.close()
 
-    def reach(self) -> None:
+    def cluster_id(self) -> str:
         """Raises Retriable, with what to look at, where it does not answer at all."""
-        reach(self._cluster, self._where, self._deadline())
+        return reach(self._cluster, self._where, self._deadline()).cluster_id
 
     def listed(self) -> dict[str, ListedGroup]:
         return self._groups.listed(self._deadline())

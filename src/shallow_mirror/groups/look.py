@@ -50,6 +50,13 @@ class GroupLook:
         self.source.close()
         self.target.close()
 
+    def require(self, view: ClusterView, offset_map: OffsetMap) -> None:
+        """Raises Retriable where it does not answer, ConfigError where it is not the cluster that the map is of."""
+        if view is self.source:
+            offset_map.require_clusters(source=view.cluster_id())
+        else:
+            offset_map.require_clusters(target=view.cluster_id())
+
     def committed(self, is_wanted: Callable[[str], bool]) -> list[Committed]:
         """Of all groups that the mirror file includes and `is_wanted` lets pass, but for what mirrors commit for themselves."""
         listed = self.origin.listed()

@@ -36,16 +36,16 @@ def look_at_groups(
     Raises ConfigError, Retriable, OffsetMapConflict. With `is_applied` groups may have been committed before it raises.
     """
     is_wanted = _matches(pattern)
-    offset_map = OffsetMap.open(config.tables, spark)
+    offset_map = OffsetMap.open(config.tables, spark, mirror=config.mirror)
     side, noted = ("target" if is_reverse else "source"), None
     if as_of is not None:
         if is_reverse:
             raise ConfigError("--as-of and --reverse exclude each other: only positions of the source's groups are noted")
         noted = positions_as_of(open_store_to_read(config.tables, spark), as_of)
     with closing(GroupLook(config, "target" if is_reverse else "source", timeout_s=QUESTION_S)) as groups:
-        groups.other.reach()
+        groups.require(groups.other, offset_map)
         if noted is None:
-            committed = _committed(groups, is_wanted)
+            committed = _committed(groups, offset_map, is_wanted)
         else:
             chosen = (one for one in noted.positions if config.groups.is_included(one.group) and is_wanted(one.group))
             committed = [
@@ -69,9 +69,9 @@ def look_at_groups(
     )
 
 
-def _committed(groups: GroupLook, is_wanted: Callable[[str], bool]) -> list[Committed]:
+def _committed(groups: GroupLook, offset_map: OffsetMap, is_wanted: Callable[[str], bool]) -> list[Committed]:
     try:
-        groups.origin.reach()
+        groups.require(groups.origin, offset_map)
         return groups.committed(is_wanted)
     except Retriable as error:
         if groups.side == "target":

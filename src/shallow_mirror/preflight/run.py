@@ -16,7 +16,6 @@ from shallow_mirror.checkpoints.observation_stores import open_store_to_read
 from shallow_mirror.checkpoints.observations import MICRO_BATCHES_TABLE
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.positions import Position
-from shallow_mirror.checkpoints.schema import PROPERTY_MIRROR, PROPERTY_SOURCE_CLUSTER_ID, PROPERTY_TARGET_CLUSTER_ID
 from shallow_mirror.checkpoints.table_writer import Comparison
 from shallow_mirror.checkpoints.tables import open_reader
 from shallow_mirror.config import MirrorConfig
@@ -138,14 +137,8 @@ class _Preflight:
         reader = open_reader(self._config.tables, self._spark)
         if reader.snapshot() is None:
             return None
-        found = OffsetMap(reader)
-        found.require(
-            {
-                PROPERTY_MIRROR: self._config.mirror,
-                PROPERTY_SOURCE_CLUSTER_ID: self._of_source.cluster_id,
-                PROPERTY_TARGET_CLUSTER_ID: self._of_target.cluster_id,
-            }
-        )
+        found = OffsetMap(reader, mirror=self._config.mirror)
+        found.require_clusters(source=self._of_source.cluster_id, target=self._of_target.cluster_id)
         return found
 
     def _ask_for_slots(self, offset_map: OffsetMap | None) -> None:

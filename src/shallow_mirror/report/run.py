@@ -41,7 +41,7 @@ def write_report(
 def gather_content(
     config: MirrorConfig, *, topic: str | None = None, partition: int | None = None, spark: Any = None
 ) -> ReportContent:
-    offset_map = OffsetMap.open(config.tables, spark)
+    offset_map = OffsetMap.open(config.tables, spark, mirror=config.mirror)
     store = open_store_to_read(config.tables, spark)
     recorded = offset_map.recorded()
     newest, run_epoch = (0, 0) if recorded is None else (recorded.micro_batch, recorded.run_epoch)
