@@ -214,6 +214,15 @@ def _latest(bootstrap: str, topic: str, partition: int, isolation: IsolationLeve
     return int(listed[place].result(30).offset)
 
 
+def wait_for_markers(bootstrap: str, topic: str) -> None:
+    """A transaction's markers reach its partitions after the answer to the commit; what is read before them ends in front of it."""
+    every = range(topics_of(bootstrap)[topic])
+    wait_for(
+        f"the markers of {topic}",
+        lambda: all(last_stable_offset(bootstrap, topic, one) == high_watermark(bootstrap, topic, one) for one in every),
+    )
+
+
 def topics_of(bootstrap: str) -> dict[str, int]:
     listed = admin(bootstrap).list_topics(timeout=20)
     return {name: len(one.partitions) for name, one in listed.topics.items()}

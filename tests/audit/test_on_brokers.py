@@ -23,6 +23,7 @@ from tests.mirror_runs import (
     read_values,
     set_topic,
     wait_for,
+    wait_for_markers,
     wait_for_run,
     write,
 )
@@ -102,6 +103,7 @@ def produce(bootstrap: str, topic: str, codec: str, records: int, *, partition: 
         assert producer.flush(30) == 0
         if txn_id is not None:
             (producer.abort_transaction if part % 2 else producer.commit_transaction)(30)
+            wait_for_markers(bootstrap, topic)
 
 
 def kinds(report: Report) -> list[tuple[str, int, int]]:

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient
-from tests.mirror_runs import create_topic, wait_for
+from tests.mirror_runs import create_topic, wait_for_markers
 
 from shallow_mirror.broker.batch_client import (
     BatchConsumer,
@@ -88,12 +88,6 @@ def records(node: Any, topic: str) -> list[list[Any]]:
 
 def places(topic: str) -> list[TopicPartition]:
     return [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
-
-
-def wait_for_markers(node: Any, topic: str) -> None:
-    """They reach the partitions after the answer to the commit."""
-    committed, every = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
-    wait_for("the markers", lambda: ends(node, topic, committed) == ends(node, topic, every))
 
 
 def ends(node: Any, topic: str, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> dict[TopicPartition, int]:
@@ -177,7 +171,7 @@ def test_batches_of_a_transaction_are_seen_after_its_commit_and_those_of_an_abor
             before = records(two_clusters.target, topic_name)
             producer.end_txn(commit=commit)
             assert sum(map(len, before)) in (0, 50)
-    wait_for_markers(two_clusters.target, topic_name)
+    wait_for_markers(two_clusters.target.bootstrap, topic_name)
     assert records(two_clusters.target, topic_name) == records(two_clusters.source, topic_name)
     states = [
         (batch.is_control, batch.is_transactional)
@@ -196,7 +190,7 @@ def test_read_committed_leaves_out_aborted_data_and_markers_while_the_position_m
     for fate in ("commit", "abort"):
         producer = write(two_clusters.source, topic_name, "lz4", **{"transactional.id": f"{fate}-{topic_name}"})
         getattr(producer, f"{fate}_transaction")(30)
-    wait_for_markers(two_clusters.source, topic_name)
+    wait_for_markers(two_clusters.source.bootstrap, topic_name)
     found = list(batches(two_clusters.source, topic_name))
     assert sum(batch.record_count for batch in found) == 100
     assert not any(batch.is_control for batch in found)
@@ -277,7 +271,7 @@ def test_an_oversized_batch_is_a_definite_error_after_which_an_abort_works(two_c
         deliveries = [producer.send_batch(batch.topic_partition, batch) for batch in small]
         producer.end_txn(commit=True)
         assert all(delivery.base_offset >= 0 for delivery in deliveries)
-    wait_for_markers(two_clusters.target, topic_name)
+    wait_for_markers(two_clusters.target.bootstrap, topic_name)
     assert [len(partition) for partition in records(two_clusters.target, topic_name)] == [1, 1]
 
 
@@ -296,7 +290,7 @@ def test_a_producer_that_was_taken_over_is_told_so_and_the_new_one_goes_on(two_c
         new.end_txn(commit=True)
         with pytest.raises(WrongTxnState, match="took over"):
             old.begin_txn()
-    wait_for_markers(two_clusters.target, topic_name)
+    wait_for_markers(two_clusters.target.bootstrap, topic_name)
     assert records(two_clusters.target, topic_name) == records(two_clusters.source, topic_name)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from tests import mirror_runs as runs
-from tests.mirror_runs import create_topic, delete_records, read_places, set_topic, wait_for
+from tests.mirror_runs import create_topic, delete_records, read_places, set_topic, wait_for, wait_for_markers
 from tests.one_batch import one_batch_producer
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -57,6 +57,7 @@ def write_compacted(bootstrap: str, topic: str) -> None:
         in_txns.begin_transaction()
         write(in_txns, topic, range(number * 5, number * 5 + 40), IN_TXNS)
         (in_txns.abort_transaction if number % 3 == 1 else in_txns.commit_transaction)(30)
+    wait_for_markers(bootstrap, topic)
     clean(bootstrap, topic, len(CODECS) + 1)
 
 

@@ -41,6 +41,7 @@ def produce(bootstrap: str, topic: str, codec: str, batches: int, *, txn_id: str
         assert producer.flush(30) == 0
         if txn_id is not None:
             (producer.abort_transaction if number == 1 else producer.commit_transaction)(30)
+            runs.wait_for_markers(bootstrap, topic)
 
 
 def state_of(bootstrap: str, prefix: str) -> dict[str, Any]:

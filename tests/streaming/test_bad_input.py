@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from tests import mirror_runs as runs
-from tests.mirror_runs import Running, catch_up, config, create_topic, read_values, write
+from tests.mirror_runs import Running, catch_up, config, create_topic, read_values, wait_for_markers, write
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
@@ -109,6 +109,7 @@ def test_a_transactional_id_of_another_application_is_refused_and_left_alone(
     with pytest.raises(ConfigError, match=f"the target knows the transactional id {settings.mirror}-1 .*another application"):
         catch_up(settings, spark)
     other.commit_transaction(20)
+    wait_for_markers(clusters.target, f"{clusters.name}-its")
     assert read_values(clusters.target, f"{clusters.name}-its") == ["its own"]
     assert not Path(settings.tables).exists()
 

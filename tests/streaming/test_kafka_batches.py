@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from tests.mirror_runs import create_topic
+from tests.mirror_runs import create_topic, wait_for_markers
 from tests.one_batch import one_batch_producer
 
 from shallow_mirror.streaming import kafka_batches, session
@@ -58,6 +58,7 @@ def write(bootstrap: str, topic: str) -> None:
         _produce(writer, topic, f"txn {number}")
         writer.flush()
         (writer.commit_transaction if is_committed else writer.abort_transaction)()
+    wait_for_markers(bootstrap, topic)
 
 
 def _produce(producer: Producer, topic: str, text: str) -> None:
