@@ -318,11 +318,11 @@ def test_rights_that_are_missing_are_named(planned: Planned) -> None:
     assert said(planned.check(), Level.STOPS) == [
         "source topic new: is not allowed to us: grant Read",
         "source topic orders: is not allowed to us: grant Read",
-        "target topic new: is not allowed to us: grant Write, Create, DescribeConfigs",
-        "target topic orders: is not allowed to us: grant Write",
+        "target topic new: is not allowed to us: grant Read, Write, Create, DescribeConfigs",
+        "target topic orders: is not allowed to us: grant Read, Write",
     ]
     _grant(planned, "source", {Operation.READ}, set())
-    _grant(planned, "target", {Operation.WRITE, Operation.DESCRIBE_CONFIGS}, {Operation.CREATE})
+    _grant(planned, "target", {Operation.READ, Operation.WRITE, Operation.DESCRIBE_CONFIGS}, {Operation.CREATE})
     assert said(planned.check(), Level.STOPS) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests import mirror_runs as runs
 from tests.mirror_runs import catch_up, config, create_topic, high_watermark, read_values, write
 
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.groups.cluster_view import ClusterView
 from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
 from shallow_mirror.local_kafka.properties import SINGLE_NODE_ID
 from shallow_mirror.preflight import check
@@ -146,10 +148,14 @@ def test_preflight_names_missing_rights_and_the_brokers_cap(
     cap = (f"cluster west, broker {SINGLE_NODE_ID}", "lower write.transaction_timeout_ms (60001) to it, or raise it")
     with allowed(AclOperation.READ), allowed(AclOperation.DESCRIBE_CONFIGS):
         assert stops() == [cap, (f"target topic {topic_name}", "grant Write"), (f"target topic {topic_name}-new", "grant Write")]
-    with allowed(AclOperation.WRITE):
+    with allowed(AclOperation.READ), allowed(AclOperation.WRITE):
         told_cap, (subject, what), told_new = stops()
         assert (told_cap, subject) == (cap, f"target topic {topic_name}")
         assert told_new == (f"target topic {topic_name}-new", "grant DescribeConfigs")
         assert what.endswith(f"grant DescribeConfigs on topic {topic_name}")
+    with closing(ClusterView(too_long.target.client, "target")) as groups:
+        assert groups.committed([topic_name]) == {topic_name: ()}, "now the cluster has a topic for groups"
+    with Acl(guarded, ResourceType.GROUP, too_long.mirror, AclOperation.DESCRIBE, AclPermissionType.ALLOW):
+        assert stops() == [cap, ("cluster west", f"grant Read on group {too_long.mirror}-0")]
     assert stops() == [cap]
     assert f"{topic_name}-new" not in runs.topics_of(target)

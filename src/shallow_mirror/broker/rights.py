@@ -8,8 +8,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.cluster_metadata import CoordinatorKind
+from shallow_mirror.broker.error_codes import error_name, is_forbidden
 from shallow_mirror.broker.messages import call, request_class
+from shallow_mirror.broker.txn import ask_coordinator
 from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError
 
 
 class Operation(enum.IntEnum):
@@ -59,6 +63,27 @@ def _ask_once(cluster: Cluster, topics: Sequence[str], deadline: Deadline) -> Ri
         _operations(answer.authorized_operations) or None,
         {one.name: _operations(one.authorized_operations) for one in answer.topics},
     )
+
+
+def ask_group_rights(cluster: Cluster, group: str, deadline: Deadline) -> frozenset[Operation] | None:
+    """On a group, existing or not; None where we may not describe it. Where the cluster never had a group, asking makes its topic
+    for them. Raises Retriable, BrokerTooOld, ConfigError.
+    """
+    answer = ask_coordinator(
+        cluster,
+        CoordinatorKind.GROUP,
+        group,
+        "DescribeGroups",
+        lambda one: int(one.groups[0].error_code),
+        deadline,
+        groups=[group],
+        include_authorized_operations=True,
+    ).groups[0]
+    if is_forbidden(answer.error_code):
+        return None
+    if answer.error_code:
+        raise ConfigError(f"describing group {group}: the cluster answered {error_name(answer.error_code)}")
+    return _operations(answer.authorized_operations)
 
 
 def _operations(codes: Collection[int] | None) -> frozenset[Operation] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from shallow_mirror.broker.cluster import Cluster
-from shallow_mirror.broker.rights import Operation, Rights
+from shallow_mirror.broker.rights import Operation, Rights, ask_group_rights
 from shallow_mirror.broker.txn import describe_txn, read_receipts
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOld, ConfigError, Retriable
@@ -71,6 +71,9 @@ def slot_problems(
             read_receipts(target, names[0], deadline())
         else:
             refuse_foreign_receipts(target, names, map_id, deadline())
+        held = ask_group_rights(target, names[0], deadline())
+        if held is not None and Operation.READ not in held:
+            raise ConfigError(f"receipts are not allowed to us: grant Read on group {names[0]}")
 
     for topic, ask in ((_TXN_TOPIC, ask_txns), (_GROUP_TOPIC, ask_receipts)):
         if topic not in listed or listed[topic].error_code:
@@ -107,7 +110,7 @@ def target_right_problems(rights: Rights, plans: Mapping[str, TargetPlan]) -> It
     """Pure. `rights` on the target's topics, existing or not. A right to create may be of the topic or of the cluster."""
     for plan in plans.values():
         held = rights.topics.get(plan.topic)
-        needed = {Operation.WRITE}
+        needed = {Operation.READ, Operation.WRITE}
         if plan.created_with is not None:
             needed.add(Operation.DESCRIBE_CONFIGS)
             if Operation.CREATE not in (rights.cluster or ()):
