@@ -37,24 +37,21 @@ class TopicsNote:
     problems: tuple[str, ...]
 
 
-def folder_of(checkpoint: str) -> Path | None:
-    """Where the notes of a checkpoint lie; None when it is not on a local disk."""
-    return None if ":/" in checkpoint else Path(checkpoint).parent
-
-
 def note_path(checkpoint: str) -> Path | None:
-    folder = folder_of(checkpoint)
-    return None if folder is None else folder / "_planner.json"
+    return _beside(checkpoint, "planner")
 
 
 def measured_path(checkpoint: str) -> Path | None:
-    folder = folder_of(checkpoint)
-    return None if folder is None else folder / "_measured.json"
+    return _beside(checkpoint, "measured")
 
 
 def topics_path(checkpoint: str) -> Path | None:
-    folder = folder_of(checkpoint)
-    return None if folder is None else folder / "_topics.json"
+    return _beside(checkpoint, "topics")
+
+
+def _beside(checkpoint: str, what: str) -> Path | None:
+    """Named as the checkpoint, for those of other mirrors may lie in its folder. None where that is on no local disk."""
+    return None if ":/" in checkpoint else Path(f"{checkpoint}.{what}.json")
 
 
 def write_note(path: Path | None, note: PlannerNote) -> None:

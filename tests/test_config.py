@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +115,11 @@ def test_only_with_quarantine_there_is_a_bound_of_what_may_be_quarantined() -> N
 def test_tables_in_a_schema_are_one_text_once_read_and_survive_the_way_to_another_process() -> None:
     config = _loaded(tables={"schema": "main.mirrors"}, checkpoint="/checkpoints/m")
     assert (config.tables, config.checkpoint) == ("catalog:main.mirrors", "/checkpoints/m")
-    assert config.spark_log == Path("/checkpoints/_spark.log")
+    assert config.spark_log == Path("/checkpoints/m.log")
     assert MirrorConfig.from_json(config.to_json()) == config
     assert _loaded(tables="/data/m").spark_log == Path("/data/m/_spark.log")
+    nowhere_here = _loaded(tables="s3://bucket/tables", checkpoint="s3://bucket/checkpoint")
+    assert nowhere_here.spark_log == Path(tempfile.gettempdir()) / f"{nowhere_here.mirror}.spark.log"
 
 
 def test_tables_in_a_schema_need_a_checkpoint_of_their_own_and_the_writer_that_reaches_them() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
@@ -338,9 +339,12 @@ class MirrorConfig(_Group):
 
     @property
     def spark_log(self) -> Path:
-        """Of a local session: beside the tables, or beside the checkpoint where the tables are in no folder of this machine."""
-        beside = Path(self.tables) if self.tables.startswith("/") else Path(self.checkpoint).parent
-        return beside / "_spark.log"
+        """Of a local session: beside the tables or the checkpoint, whichever is in a folder of this machine."""
+        if self.tables.startswith("/"):
+            return Path(self.tables) / "_spark.log"
+        if self.checkpoint.startswith("/"):
+            return Path(f"{self.checkpoint}.log")
+        return Path(tempfile.gettempdir()) / f"{self.mirror}.spark.log"
 
     def to_json(self) -> str:
         """The settings as written, references unresolved; `from_json` reads it in another process."""

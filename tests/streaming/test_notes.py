@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from shallow_mirror.streaming.notes import PlannerNote, lag_behind, read_measured, read_note, write_note
+from shallow_mirror.streaming.notes import (
+    PlannerNote,
+    lag_behind,
+    measured_path,
+    note_path,
+    read_measured,
+    read_note,
+    topics_path,
+    write_note,
+)
 from shallow_mirror.types import SourcePartition
 
 A, B, NEW = (SourcePartition("orders", "idA", partition) for partition in range(3))
@@ -30,6 +39,12 @@ def test_a_partition_that_only_enters_or_has_no_leader_counts_for_nothing() -> N
 @pytest.mark.parametrize("found", [None, note(waiting_for="brokers", since_ms=1, ends={}), note(at_ms=4999)])
 def test_no_note_a_wait_and_a_note_of_an_earlier_run_say_nothing_about_the_lag(found: PlannerNote | None) -> None:
     assert lag_behind(found, {A: 90}, since_ms=5000) is None
+
+
+def test_mirrors_whose_checkpoints_lie_in_one_folder_have_notes_of_their_own() -> None:
+    of = [{path(f"/checkpoints/{mirror}") for path in (note_path, measured_path, topics_path)} for mirror in ("a", "b")]
+    assert len(of[0] | of[1]) == 6
+    assert note_path("s3://bucket/checkpoint") is None
 
 
 def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
