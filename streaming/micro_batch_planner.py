@@ -32,11 +32,14 @@ class MicroBatchPlanner:
         planner: Planner,
         *,
         parallelism: int,
+        recorded: Offsets | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
+        """`recorded`: positions in the offset map when the query begins. A Spark checkpoint further than that is led back."""
         self._settings, self._planner, self._parallelism = settings, planner, parallelism
+        self._recorded: Offsets = recorded or {}
         self._clock, self._sleep, self._now_ms = clock, sleep, now_ms
         self._bytes_per_offset: dict[SourcePartition, float] = {}
         self._bytes_per_batch: float | None = None
@@ -64,11 +67,22 @@ class MicroBatchPlanner:
         New partitions enter at their log start, without a range; they move from the next plan on. With available-now, where
         a plan without anything new would end the query, it waits here until something may go.
         """
+        behind, self._recorded = self._behind(start), {}
+        if behind:
+            return {**start, **behind}
         while True:
             planned, wait_s = self._latest(start)
             if wait_s == 0.0 or not self._is_available_now or planned != start:
                 return planned
             self._sleep(min(wait_s, _PAUSE_S))
+
+    def _behind(self, start: Offsets) -> Offsets:
+        """Where a start or `recover --redo` removed rows that Spark has noted as done. A micro-batch without ranges leads it back
+        there: otherwise nothing is planned before the source has something new."""
+        behind = {one: at for one, at in self._recorded.items() if at < start.get(one, at)}
+        if behind:
+            _log.warning("%d partitions are planned again from their positions in the offset map", len(behind))
+        return behind
 
     def _latest(self, start: Offsets) -> tuple[Offsets, float]:
         """And how long nothing may go, where that keeps everything back."""
@@ -108,7 +122,8 @@ class MicroBatchPlanner:
         """Ranges of a micro-batch, also of one that an earlier process planned: then sizes are looked up, and
         topics that were excluded or deleted since are left out: positions are in the map, so nothing is lost by that."""
         rules = self._settings
-        moving = planning.moved(start, end)
+        moving = {one: to for one, to in planning.moved(start, end).items() if to > start[one]}
+        self._recorded = {one: at for one, at in self._recorded.items() if one not in moving}  # read from their positions anyway
         topics = {one.topic for one in moving}
         included = {name for name in topics if routing.is_included(name, rules.include, rules.exclude)}
         start = {one: start[one] for one in moving if one.topic in included}

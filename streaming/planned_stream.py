@@ -88,12 +88,14 @@ def _session_parallelism() -> int:
     return int(spark.sparkContext.defaultParallelism) if spark is not None else os.cpu_count() or 1
 
 
-def make_micro_batch_planner(settings: PlanSettings, client: ClientConfig, parallelism: int) -> MicroBatchPlanner:
+def make_micro_batch_planner(
+    settings: PlanSettings, client: ClientConfig, parallelism: int, recorded: Offsets | None = None
+) -> MicroBatchPlanner:
     from shallow_mirror.broker.cluster import Cluster
     from shallow_mirror.streaming.micro_batch_planner import MicroBatchPlanner
     from shallow_mirror.streaming.planner import Planner
 
-    return MicroBatchPlanner(settings, Planner(settings, Cluster(client)), parallelism=parallelism)
+    return MicroBatchPlanner(settings, Planner(settings, Cluster(client)), parallelism=parallelism, recorded=recorded)
 
 
 def slot_partitions(ranges: Sequence[PlannedRange]) -> list[SlotPartition]:
@@ -114,7 +116,11 @@ class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
     def make_planner(self) -> MicroBatchPlanner:
         config = mirror_of(self.options)
         assert config is not None
-        return make_micro_batch_planner(self.plan_settings(config), config.source.client, self.parallelism)
+        return make_micro_batch_planner(self.plan_settings(config), config.source.client, self.parallelism, self._recorded())
+
+    def _recorded(self) -> Offsets | None:
+        found = self.options.get(_INITIAL)
+        return None if found is None else planning.parse_stream_offset(json.loads(found))
 
     def plan_settings(self, config: MirrorConfig) -> PlanSettings:
         from shallow_mirror.streaming.plan_settings import PlanSettings
@@ -147,8 +153,9 @@ class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         return self._documents.built(offsets) | ({} if own is None else {_MAP_ID: own})
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as those below
-        if _INITIAL in self.options:
-            return self._built(planning.parse_stream_offset(json.loads(self.options[_INITIAL])))
+        recorded = self._recorded()
+        if recorded is not None:
+            return self._built(recorded)
         with told_to_the_driver():
             return self._built(self._planning().initial())
 

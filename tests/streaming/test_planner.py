@@ -365,6 +365,23 @@ def test_nothing_is_planned_of_a_paused_topic(tmp_path: Path) -> None:
     assert planner.latest({A: 20, B: 0}) == {A: 100, B: 50}
 
 
+def test_a_checkpoint_that_is_further_than_the_offset_map_is_led_back_once(tmp_path: Path) -> None:
+    settings, recorded = PlanSettings.of_mirror(_config(tmp_path)), {A: 20, B: 50}
+    planner = MicroBatchPlanner(settings, _planner(tmp_path, _cluster()), parallelism=2, recorded=recorded)
+    assert planner.latest({A: 100, B: 50}) == recorded
+    assert planner.ranges({A: 100, B: 50}, recorded) == ()
+    assert planner.latest(recorded) == {A: 100, B: 50}
+    assert [(one.source, one.start, one.end) for one in planner.ranges(recorded, {A: 100, B: 50})] == [(A, 20, 100)]
+    assert planner.latest({A: 100, B: 50}) == {A: 100, B: 50}
+
+
+def test_what_a_planned_micro_batch_reads_anyway_is_not_led_back(tmp_path: Path) -> None:
+    settings = PlanSettings.of_mirror(_config(tmp_path))
+    planner = MicroBatchPlanner(settings, _planner(tmp_path, _cluster()), parallelism=2, recorded={A: 20, B: 30})
+    planner.ranges({A: 20, B: 50}, {A: 100, B: 50})
+    assert planner.latest({A: 100, B: 50}) == {A: 100, B: 30}
+
+
 def test_with_available_now_a_limited_mirror_waits_instead_of_ending(tmp_path: Path) -> None:
     settings, now = PlanSettings.of_mirror(_config(tmp_path, write={"bytes_per_second": 10_240})), [0.0]
 

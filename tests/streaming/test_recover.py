@@ -45,6 +45,20 @@ class Stopped:
         with pytest.raises(Crash):
             catch_up(self.settings, self.spark, observer=CrashAt(point))
 
+    def crash_behind_spark(self) -> None:
+        """Spark has noted the micro-batch as done; its decision is not settled."""
+        settle = OffsetMapOwner.settle
+
+        def settle_or_crash(owner: OffsetMapOwner) -> None:
+            if owner.recorded().unsettled_micro_batch is not None:
+                raise Crash("in front of Settle")
+            settle(owner)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(OffsetMapOwner, "settle", settle_or_crash)
+            with pytest.raises(Crash):
+                catch_up(self.settings, self.spark)
+
     def initialise(self) -> None:
         """As a start does that then ends: the transaction is over, and its producer epoch not the coordinator's any more."""
         cluster = Cluster(ClientConfig.from_properties({"bootstrap.servers": self.target}))
@@ -100,6 +114,15 @@ def test_an_aborted_transaction_without_evidence_is_copied_again_when_the_operat
     assert runs.is_settled(stopped.settings)
     catch_up(stopped.settings, stopped.spark)
     assert read_values(stopped.target, stopped.topic) == numbers(0, 10)
+    write(stopped.source, stopped.topic, numbers(10, 20))
+    stopped.crash_behind_spark()
+    stopped.initialise()
+    stopped.forget()
+    assert command(capsys, stopped.conf, "--redo")[0] == 0
+    catch_up(stopped.settings, stopped.spark)
+    assert read_values(stopped.target, stopped.topic) == numbers(10, 20), (
+        "the source has nothing new, Spark's checkpoint is at 20"
+    )
 
 
 def test_a_committed_transaction_without_evidence_is_kept_when_the_operator_says_so(
