@@ -6,10 +6,11 @@ Nothing here is needed for the copy: what fails is told, and tried again at the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from shallow_mirror.broker.cluster import Cluster
-from shallow_mirror.broker.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from shallow_mirror.broker.error_codes import UNKNOWN_TOPIC_OR_PARTITION, is_forbidden, refusal
 from shallow_mirror.broker.topics import set_topic_configs
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
@@ -27,10 +28,21 @@ _KEYS = (*target_rules.COPIED, *target_rules.FORCED)
 Settings = Mapping[str, str]
 
 
-def gone_topics(source: Cluster, names: Sequence[str], deadline: Deadline) -> list[str]:
-    """Those of `names` that the source does not have any more. Raises Retriable."""
-    listed = source.metadata(names, deadline).topics
-    return [name for name in names if name in listed and listed[name].error_code == UNKNOWN_TOPIC_OR_PARTITION]
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """`gone`: topics that the source does not have. `hidden`: what to grant, by topic that it does not show us."""
+
+    gone: tuple[str, ...] = ()
+    hidden: Mapping[str, str] = field(default_factory=dict)
+
+
+def missing_topics(source: Cluster, names: Sequence[str], deadline: Deadline) -> Missing:
+    """Of `names`. Raises Retriable."""
+    codes = {name: one.error_code for name, one in sorted(source.metadata(names, deadline).topics.items())} if names else {}
+    return Missing(
+        tuple(name for name, code in codes.items() if code == UNKNOWN_TOPIC_OR_PARTITION),
+        {name: refusal(code, "Fetch", topic=name) for name, code in codes.items() if is_forbidden(code)},
+    )
 
 
 class ConfigFollower:
@@ -41,12 +53,12 @@ class ConfigFollower:
         self._begin = 0
         self._problems: dict[str, tuple[str, ...]] = {}
 
-    def look(self, gone: Sequence[str], deadline: Deadline) -> list[str]:
+    def look(self, missing: Collection[str], deadline: Deadline) -> list[str]:
         """Sets what has changed. Returns every sentence about what is not as it should be, of earlier looks as well.
 
         Raises Retriable when a cluster does not answer.
         """
-        routes = {source: route for source, route in sorted(dict(self._targets.known).items()) if source not in gone}
+        routes = {source: route for source, route in sorted(dict(self._targets.known).items()) if source not in missing}
         chosen = self._chosen(list(routes))
         of_source = self._settings(self._source, chosen, deadline)
         of_target = self._settings(self._target, [routes[one].target_topic for one in chosen], deadline)

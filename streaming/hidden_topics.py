@@ -1,36 +1,40 @@
-"""Driver: topics that a mirror file names and brokers do not list: they hide what our user may not describe."""
+"""Driver: topics that a mirror file names, or that were mirrored, and brokers do not list: they hide what we may not describe."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from shallow_mirror.broker.cluster import Cluster
-from shallow_mirror.broker.error_codes import is_forbidden, refusal
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.sinks.topic_following import missing_topics
 
 _log = logging.getLogger(__name__)
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
-def hidden_topics(source: Cluster, include: Sequence[str], listed: Collection[str], deadline: Deadline) -> dict[str, str]:
-    """What to grant, by topic that `include` names as it is and that exists or not: we may not know. Raises Retriable."""
-    names = [one for one in include if _PLAIN_NAME.fullmatch(one) and one not in listed]
-    found = source.metadata(names, deadline).topics if names else {}
-    return {
-        name: refusal(one.error_code, "Fetch", topic=name) for name, one in sorted(found.items()) if is_forbidden(one.error_code)
-    }
+def hidden_topics(
+    source: Cluster, include: Sequence[str], mirrored: Collection[str], listed: Collection[str], deadline: Deadline
+) -> Mapping[str, str]:
+    """What to grant, by topic: of `mirrored`, and of names in `include` that match nothing. Whether those exist we may not know.
+
+    Raises Retriable.
+    """
+    named = {one for one in include if _PLAIN_NAME.fullmatch(one) and not any(re.fullmatch(one, name) for name in listed)}
+    return missing_topics(source, sorted(named.union(mirrored).difference(listed)), deadline).hidden
 
 
-def refuse_hidden_topics(source: Cluster, include: Sequence[str], listed: Collection[str], deadline: Deadline) -> None:
+def refuse_hidden_topics(
+    source: Cluster, include: Sequence[str], mirrored: Collection[str], listed: Collection[str], deadline: Deadline
+) -> None:
     """Raises ConfigError where there are any, and Retriable; warns where nothing matches at all."""
-    hidden = hidden_topics(source, include, listed, deadline)
+    hidden = hidden_topics(source, include, mirrored, listed, deadline)
     if hidden:
         raise ConfigError([f"source topic {name}: {what}" for name, what in hidden.items()])
-    if not listed:
+    if not listed and not mirrored:
         _log.warning(
             "no topic of the source matches %s yet; a topic that our user may not Describe is not shown (docs/security.md)",
             ", ".join(include),

@@ -314,7 +314,8 @@ class _Run:
         self.loops.read()
         topics = sorted({one.topic for one in (*starts, *known) if self.config.topics.is_included(one.topic)})
         listed = {name: one for name, one in self.source.metadata(topics, deadline).topics.items() if one.error_code == 0}
-        refuse_hidden_topics(self.source, self.config.topics.include, listed, deadline)
+        mirrored = {one.topic for one in known if one.topic in topics}
+        refuse_hidden_topics(self.source, self.config.topics.include, mirrored, listed, deadline)
         self.loops.refuse(listed)
         targets.prepare({name: len(topic.partitions) for name, topic in listed.items()}, deadline)
         rows = first_rows(targets, self.source, starts, deadline)

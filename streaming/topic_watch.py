@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +23,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, Retriable
 from shallow_mirror.sinks.target_topics import TargetTopics
-from shallow_mirror.sinks.topic_following import ConfigFollower, gone_topics
+from shallow_mirror.sinks.topic_following import ConfigFollower, missing_topics
 from shallow_mirror.streaming import notes
 from shallow_mirror.streaming.loops import Loops
 
@@ -37,6 +37,9 @@ _LOOK_MS = 20_000.0
 _JOIN_S = 5.0
 """The end of a mirror does not wait for a cluster that is away; the thread ends with its deadline, or the process."""
 
+_GONE = "is gone: what was copied of it stays on the target"
+_HIDDEN = "is not shown to our user any more, so nothing new of it is copied"
+_REMEDY_OF_HIDDEN = "Grant it, or exclude the topic (topics.exclude)"
 _REMEDY_OF_GONE = "Exclude it (topics.exclude), and delete its target topic if nobody reads it"
 _REMEDY = "Set it on the target topic by hand, or set topics.configs: create"
 
@@ -104,27 +107,31 @@ class TopicWatch:
 
     def _look(self, source: Cluster, follower: ConfigFollower | None) -> None:
         deadline = Deadline.after_ms(_LOOK_MS, lambda: math.inf if self._stop.is_set() else time.monotonic())
-        gone: list[str] = []
+        gone: tuple[str, ...] = ()
+        problems: dict[str, str] = {}
         try:
             names = sorted(name for name in self._mirrored | self._targets.known.keys() if self._config.topics.is_included(name))
-            gone = gone_topics(source, names, deadline) if names else []
-            problems = [] if follower is None else follower.look(gone, deadline)
+            missing = missing_topics(source, names, deadline)
+            gone = missing.gone
+            problems = {f"source topic {one} {_HIDDEN}: {what}": _REMEDY_OF_HIDDEN for one, what in missing.hidden.items()}
+            if follower is not None:
+                problems |= dict.fromkeys(follower.look({*gone, *missing.hidden}, deadline), _REMEDY)
         except Retriable as error:
             _log.info("topics were not looked at: %s", error)  # the copy waits for that cluster as well, and says so
             return
         except MirrorError as error:
-            problems = [f"topics cannot be looked at: {error}"]
+            problems[f"topics cannot be looked at: {error}"] = _REMEDY
         if not self._stop.is_set():
-            self._tell(notes.TopicsNote(at_ms=int(time.time() * 1000), gone=tuple(gone), problems=tuple(problems)))
+            self._tell(gone, problems)
 
-    def _tell(self, note: notes.TopicsNote) -> None:
-        """What is new becomes a problem of the run, all of it is in the note."""
-        gone = "is gone: what was copied of it stays on the target"
-        said = {f"source topic {name} {gone}": _REMEDY_OF_GONE for name in note.gone} | dict.fromkeys(note.problems, _REMEDY)
+    def _tell(self, gone: Sequence[str], problems: Mapping[str, str]) -> None:
+        """What is new becomes a problem of the run, all of it is in the note. `problems`: what to do, by sentence."""
+        said = {f"source topic {name} {_GONE}": _REMEDY_OF_GONE for name in gone} | {**problems}
         for sentence in sorted(said.keys() - self._told):
             self._tell_problem(Problem(kind=ProblemKind.CONFIG, text=sentence, remedy=said[sentence]))
         self._told = frozenset(said)
         try:
+            note = notes.TopicsNote(at_ms=int(time.time() * 1000), gone=tuple(gone), problems=tuple(problems))
             notes.write_topics(notes.topics_path(self._config.checkpoint), note)
         except OSError as error:
             _log.warning("the note about topics was not written: %s", error)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pytest
 from tests.fakes.changes import error
@@ -21,10 +21,10 @@ def fake() -> Iterator[StrictCluster]:
         yield cluster
 
 
-def ask(fake: StrictCluster, include: list[str], listed: list[str]) -> None:
+def ask(fake: StrictCluster, include: list[str], listed: list[str], mirrored: Collection[str] = ()) -> None:
     source = Cluster(ClientConfig.from_properties({"bootstrap.servers": fake.bootstrap}))
     try:
-        refuse_hidden_topics(source, include, listed, Deadline.after_ms(5_000, time.monotonic))
+        refuse_hidden_topics(source, include, mirrored, listed, Deadline.after_ms(5_000, time.monotonic))
     finally:
         source.close()
 
@@ -42,3 +42,14 @@ def test_what_does_not_exist_yet_is_only_told(fake: StrictCluster, caplog: pytes
     assert fake.asked("Metadata") == 1
     ask(fake, ["any.*"], ["any-1"])
     assert fake.asked("Metadata") == 1
+
+
+def test_a_topic_that_was_mirrored_and_is_hidden_now_is_refused_though_others_are_listed(fake: StrictCluster) -> None:
+    fake.change_always("Metadata", error(29))
+    with pytest.raises(ConfigError, match=r"source topic sales: TOPIC_AUTHORIZATION_FAILED: grant Read on topic sales$"):
+        ask(fake, ["(bills|sales)"], ["bills"], mirrored=["bills", "sales"])
+
+
+def test_an_expression_of_the_letters_of_names_that_matches_is_no_name(fake: StrictCluster) -> None:
+    fake.change_always("Metadata", error(29))
+    ask(fake, ["sale."], ["sales"])

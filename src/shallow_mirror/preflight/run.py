@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -104,8 +104,9 @@ class _Preflight:
         listing = planner.log_ends(self._deadline())
         guard = Loops(self._config, source_cluster_id=self._of_source.cluster_id, target_cluster_id=self._of_target.cluster_id)
         guard.refuse(listing.topic_ids)
-        partitions = self._partition_counts(listing)
-        plans = self._plan_targets(partitions, {one.topic: position.target for one, position in positions.items()})
+        mirrored = {one.topic: position.target for one, position in positions.items()}
+        partitions = self._partition_counts(listing, mirrored)
+        plans = self._plan_targets(partitions, mirrored)
         known = {one: position.offset for one, position in positions.items()}
         backlogs, problems = plan_backlogs(planner, listing, known, self._deadline)
         self._findings += problems
@@ -146,10 +147,11 @@ class _Preflight:
         map_id = None if offset_map is None else offset_map.map_id
         self._findings += slot_problems(self._target, self._config.target.alias, names, map_id, self._deadline)
 
-    def _partition_counts(self, listing: LogEnds) -> dict[str, int]:
+    def _partition_counts(self, listing: LogEnds, mirrored: Collection[str]) -> dict[str, int]:
         """By source topic."""
         names = sorted(listing.topic_ids)
-        hidden = hidden_topics(self._source, self._config.topics.include, names, self._deadline())
+        mirrored = {one for one in mirrored if self._config.topics.is_included(one)}
+        hidden = hidden_topics(self._source, self._config.topics.include, mirrored, names, self._deadline())
         self._findings += [Finding(Level.STOPS, f"source topic {name}", what) for name, what in hidden.items()]
         if not names:
             what = "no topic matches topics.include: the mirror would wait for one"
