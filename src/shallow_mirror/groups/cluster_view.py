@@ -9,6 +9,7 @@ from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.groups import CommittedOffset, ConsumerGroups, ListedGroup
 from shallow_mirror.broker.reach import reach
+from shallow_mirror.broker.rights import Operation, ask_rights
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
@@ -32,6 +33,10 @@ class ClusterView:
 
     def listed(self) -> dict[str, ListedGroup]:
         return self._groups.listed(self._deadline())
+
+    def may_hide_groups(self) -> bool:
+        """Whether `listed` leaves out groups that our user may not Describe: who may Describe the cluster sees all."""
+        return Operation.DESCRIBE not in (ask_rights(self._cluster, [], self._deadline()).cluster or ())
 
     def committed(self, groups: Iterable[str]) -> dict[str, tuple[CommittedOffset, ...]]:
         return {group: self._groups.committed(group, self._deadline()) for group in groups}

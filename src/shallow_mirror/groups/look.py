@@ -10,12 +10,13 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from shallow_mirror.broker.groups import CommittedOffset
 from shallow_mirror.broker.txn import is_receipt
 from shallow_mirror.checkpoints.commit_translation import COMMIT_COLUMNS, Commit, CommitTranslator, RepeatCounter, Side
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.table_writer import Comparison, Condition
 from shallow_mirror.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MirrorConfig
-from shallow_mirror.errors import OutcomeUnknown
+from shallow_mirror.errors import ConfigError, OutcomeUnknown
 from shallow_mirror.groups.cluster_view import ClusterView
 from shallow_mirror.groups.judgement import Clusters, Held, There, commits_of, judge, may_commit, next_step
 from shallow_mirror.groups.report import Group, GroupPartition, Step
@@ -133,18 +134,28 @@ class GroupLook:
         for one in judged:
             by_group[one.group].append(one)
         listed = self.other.listed() if by_group else {}
+        may_hide = not by_group.keys() <= listed.keys() and self.other.may_hide_groups()
         for name, partitions in sorted(by_group.items()):
             found = listed.get(name)
-            committed = self.other.committed([name])[name] if found is not None else ()
+            committed, refused = self._committed_there(name) if found is not None or may_hide else ((), None)
             has = {one.topic_partition: one.offset for one in committed}
             is_free = found is None or found.is_free
             clients = () if is_free else self.other.clients(name)
             steps = [next_step(one, There(is_free, clients, has), is_forced=is_forced) for one in partitions]
+            if refused is not None:
+                steps = [replace(one, step=Step.REFUSED, reason=refused) if one.step is Step.TO_COMMIT else one for one in steps]
             if is_applied:
                 steps = self._commit(name, steps)
-            state = "not there yet" if found is None else found.state.lower()
+            state = "hidden" if refused is not None else "not there yet" if found is None else found.state.lower()
             is_active = name in self._active
             yield Group(name=name, partitions=tuple(steps), state=state, clients=clients, is_active_at_origin=is_active)
+
+    def _committed_there(self, group: str) -> tuple[tuple[CommittedOffset, ...], str | None]:
+        """And what to grant, where the other cluster hides the group from us."""
+        try:
+            return self.other.committed([group])[group], None
+        except ConfigError as error:
+            return (), str(error)
 
     def _commit(self, group: str, steps: Sequence[GroupPartition]) -> list[GroupPartition]:
         offsets = {

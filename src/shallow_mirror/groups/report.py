@@ -113,13 +113,15 @@ class AsOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupsReport:
-    """`origin` and `other` are the clusters' aliases: offsets of `origin` lead to `other`."""
+    """`origin` and `other` are the clusters' aliases: offsets of `origin` lead to `other`. `may_hide_groups`: `origin` leaves out
+    groups that our user may not Describe."""
 
     mirror: str
     origin: str
     other: str
     groups: tuple[Group, ...]
     as_of: AsOf | None = None
+    may_hide_groups: bool = False
 
     @property
     def partitions(self) -> Iterable[GroupPartition]:
@@ -127,7 +129,9 @@ class GroupsReport:
 
     @property
     def is_done(self) -> bool:
-        """Whether every group is where it should be, as far as its topics are mirrored."""
+        """Whether every group is where it should be, as far as its topics are mirrored. Not where all of them may be hidden."""
+        if not self.groups and self.may_hide_groups:
+            return False
         return not any(one.is_left for one in self.partitions)
 
     def document(self) -> dict[str, Any]:
@@ -143,7 +147,8 @@ class GroupsReport:
             }
             for one in self.groups
         ]
-        return {"mirror": self.mirror, "origin": self.origin, "other": self.other, "as_of": as_of, "groups": groups}
+        known = {"mirror": self.mirror, "origin": self.origin, "other": self.other, "may_hide_groups": self.may_hide_groups}
+        return {**known, "as_of": as_of, "groups": groups}
 
 
 def _text(at: datetime | None) -> str | None:

@@ -51,8 +51,10 @@ def look_at_groups(
             committed = [
                 Committed(one.group, one.source.topic_partition, one.offset, one.metadata, one.source.topic_id) for one in chosen
             ]
+        may_hide = noted is None and groups.origin.may_hide_groups()
         if pattern is not None and not committed:
-            raise ConfigError(f"--group {pattern}: no group of this name has committed offsets on the {side}")
+            hint = "; one that our user may not Describe is not shown" if may_hide else ""
+            raise ConfigError(f"--group {pattern}: no group of this name has committed offsets on the {side}{hint}")
         offset_map.refresh()
         held = groups.held(committed, offset_map)
         clusters = groups.clusters(held, offset_map, asks_origin=noted is None)
@@ -65,6 +67,7 @@ def look_at_groups(
         origin=origin.alias,
         other=other.alias,
         groups=found,
+        may_hide_groups=may_hide,
         as_of=None if noted is None or as_of is None else AsOf(asked=as_of, observed_at=noted.observed_at, next_at=noted.next_at),
     )
 

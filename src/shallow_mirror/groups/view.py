@@ -29,6 +29,8 @@ def render(report: GroupsReport) -> RenderableType:
         lines.append(f"as of {asked}: positions as the mirror saw them {observed}, its last look until then ({after})")
     if not report.groups:
         lines.append("no group has committed offsets there")
+    if report.may_hide_groups:
+        lines.append(f"{report.origin} shows no groups that our user may not Describe: grant it on the groups, or on the cluster")
     parts: list[RenderableType] = [Text(line) for line in lines]
     for group in report.groups:
         parts += [Text(""), Text(sentence(group, report.origin, report.other)), _table(group.partitions)]

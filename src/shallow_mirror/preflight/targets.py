@@ -128,11 +128,11 @@ class TargetPlans:
         if not self._config.topics.create:
             self._tell(Level.STOPS, target, target_rules.missing_problem(source, partitions))
             return _unknown_plan(target, exists=False)
-        of_source = self._source_settings[source]
+        of_source = {} if self._config.topics.configs == "off" else self._source_settings[source]
         if isinstance(of_source, ConfigError):
             self._tell(Level.STOPS, target, f"cannot be created like {source}: {of_source}")
             return _unknown_plan(target, exists=False)
-        created_with = target_rules.configs_of_new({} if self._config.topics.configs == "off" else of_source)
+        created_with = target_rules.configs_of_new(of_source)
         default = self._target.defaults.get("default.replication.factor")
         return TargetPlan(
             topic=target,

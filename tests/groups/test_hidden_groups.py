@@ -1,0 +1,96 @@
+"""Clusters leave out groups that our user may not Describe, and say nothing of it: what `groups` makes of that."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from tests.fakes.strict_broker import StrictCluster
+
+from shallow_mirror.broker.client_config import ClientConfig
+from shallow_mirror.broker.groups import CommittedOffset
+from shallow_mirror.broker.rights import Operation
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.groups import view
+from shallow_mirror.groups.cluster_view import ClusterView
+from shallow_mirror.groups.look import GroupLook
+from shallow_mirror.groups.report import GroupPartition, GroupsReport, Outcome, Step
+from shallow_mirror.types import TopicPartition
+
+PLACE = TopicPartition("orders", 0)
+
+
+@pytest.fixture
+def fake() -> Iterator[StrictCluster]:
+    with StrictCluster() as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize(
+    ("on_cluster", "may_hide"), [({Operation.DESCRIBE, Operation.CREATE}, False), ({Operation.CREATE}, True), (set(), True)]
+)
+def test_who_may_describe_the_cluster_sees_every_group(fake: StrictCluster, on_cluster: set[Operation], may_hide: bool) -> None:
+    def answer(body: Any) -> None:
+        body.authorized_operations = on_cluster
+
+    fake.alter_answers("Metadata", answer)
+    seen = ClusterView(ClientConfig.from_properties({"bootstrap.servers": fake.bootstrap}), "source cluster east")
+    assert seen.may_hide_groups() is may_hide
+    seen.close()
+
+
+def test_no_group_where_groups_may_be_hidden_is_not_done_and_says_what_to_grant() -> None:
+    report = GroupsReport(mirror="m", origin="east", other="west", groups=())
+    assert report.is_done
+    hidden = GroupsReport(mirror="m", origin="east", other="west", groups=(), may_hide_groups=True)
+    assert not hidden.is_done
+    out = io.StringIO()
+    view.show(hidden, Console(file=out, width=200), as_json=False)
+    assert "east shows no groups that our user may not Describe: grant it on the groups, or on the cluster" in out.getvalue()
+    assert hidden.document()["may_hide_groups"] is True
+
+
+class HidingCluster(ClusterView):
+    """Has the group `hidden`, which it shows nobody; `new` it does not have."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def listed(self) -> dict[str, Any]:
+        return {}
+
+    def may_hide_groups(self) -> bool:
+        return True
+
+    def committed(self, groups: Iterable[str]) -> dict[str, tuple[CommittedOffset, ...]]:
+        if "hidden" in groups:
+            raise ConfigError("GROUP_AUTHORIZATION_FAILED: grant Describe on group hidden")
+        return dict.fromkeys(groups, ())
+
+
+def test_a_group_that_the_other_cluster_hides_is_refused_and_others_go_over() -> None:
+    config = MirrorConfig.from_document(
+        {
+            "mirror": "m",
+            "source": {"alias": "east", "client": {"bootstrap.servers": "127.0.0.1:1"}},
+            "target": {"alias": "west", "client": {"bootstrap.servers": "127.0.0.1:2"}},
+            "topics": {"include": ["orders"]},
+            "tables": "/nowhere",
+        },
+        folder=Path("/"),
+    )
+    look = GroupLook(config)
+    look.other = HidingCluster()
+    judged = [
+        GroupPartition(group=group, place=PLACE, offset=5, outcome=Outcome.TRANSLATED, to_place=PLACE, to_offset=5)
+        for group in ("hidden", "new")
+    ]
+    hidden, new = look.stepped(judged, is_applied=False)
+    assert (hidden.state, hidden.partitions[0].step) == ("hidden", Step.REFUSED)
+    assert hidden.partitions[0].reason == "ConfigError: GROUP_AUTHORIZATION_FAILED: grant Describe on group hidden"
+    assert (new.state, new.partitions[0].step) == ("not there yet", Step.TO_COMMIT)
