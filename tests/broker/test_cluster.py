@@ -346,8 +346,13 @@ def test_settings_of_a_broker_are_its_own(fake: StrictCluster, client: Cluster, 
     fake.broker_configs = {"transaction.max.timeout.ms": "60000"}
     assert client.broker_configs(1, clock.deadline()) == {"transaction.max.timeout.ms": "60000"}
     fake.change("DescribeConfigs", error(31))
-    with pytest.raises(ConfigError, match="reading the settings of broker 1: the broker answered CLUSTER_AUTHORIZATION_FAILED"):
+    with pytest.raises(ConfigError) as caught:
         client.broker_configs(1, clock.deadline())
+    first = fake.bootstrap.split(",")[0]
+    assert str(caught.value) == (
+        f"reading the settings of broker 1: the cluster at {first} answered CLUSTER_AUTHORIZATION_FAILED: "
+        "grant DescribeConfigs on the cluster"
+    )
 
 
 def test_producers_are_described_by_their_leaders(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:

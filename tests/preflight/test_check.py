@@ -362,7 +362,8 @@ def test_settings_that_may_not_be_read_are_told_by_topic(planned: Planned) -> No
     planned.topic("secret")
     planned.target.change_always("DescribeConfigs", error(29, ("secret", -1)))
     (stop,) = said(planned.check(), Level.STOPS)
-    assert stop.startswith("target topic secret: reading the settings of topic secret: the broker answered TOPIC_AUTHORIZATION")
+    said_of_it = f"reading the settings of topic secret: the cluster at {planned.target.bootstrap} answered TOPIC_AUTHORIZATION"
+    assert stop.startswith(f"target topic secret: {said_of_it}")
 
 
 def test_a_codec_that_cannot_be_opened_here_stops_the_mirror_where_batches_are_rebuilt(

@@ -100,6 +100,12 @@ class Cluster:
             self._pid = os.getpid()
             self._forget_everything()
 
+    @property
+    def where(self) -> str:
+        """For people, in messages: source and target may have topics of the same names."""
+        host, port = self.config.bootstrap[0]
+        return f"the cluster at {host}:{port}"
+
     def close(self) -> None:
         self._own_process()
         for connection in self._connections.values():
@@ -478,7 +484,7 @@ class Cluster:
         if code == 0:
             return
         if error_class(code) is ErrorClass.DEFINITE:
-            raise ConfigError(f"{what}: the broker answered {refusal(code, api, topic=topic, key=key)}")
+            raise ConfigError(f"{what}: {self.where} answered {refusal(code, api, topic=topic, key=key)}")
         raise Retriable(error_name(code), what)
 
 

@@ -104,9 +104,9 @@ def partition_error(
     if code == _UNKNOWN_SERVER_ERROR and is_in_remote_storage(cluster, place, position, deadline):
         return Retriable(error_name(code), f"Fetch of {place} at {position}: the broker cannot read it from its remote storage")
     if code in _UNREADABLE_AT_THE_BROKER:
-        return CorruptBatch(place, position, 0, f"the source broker answered {error_name(code)} to Fetch")
+        return CorruptBatch(place, position, 0, f"{cluster.where} answered {error_name(code)} to Fetch")
     if code and error_class(code) is ErrorClass.DEFINITE:
-        return ConfigError(f"Fetch of {place}: the source broker answered {refusal(code, 'Fetch', topic=place.topic)}")
+        return ConfigError(f"Fetch of {place}: {cluster.where} answered {refusal(code, 'Fetch', topic=place.topic)}")
     if code:
         return Retriable(error_name(code), f"Fetch of {place}")
     if fetched.diverging is not None:

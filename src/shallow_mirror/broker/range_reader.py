@@ -195,7 +195,7 @@ class RangeReader:
         gone = [name for name in names if name in listed and listed[name].error_code == UNKNOWN_TOPIC_OR_PARTITION]
         if gone:
             name = error_name(UNKNOWN_TOPIC_OR_PARTITION)
-            raise Retriable(name, f"the source has no topic {', '.join(gone)} any more") from error
+            raise Retriable(name, f"{self._cluster.where} has no topic {', '.join(gone)} any more") from error
 
     def _send(self, node_id: int, places: Sequence[TopicPartition]) -> Connection:
         connection = self._cluster.connection(node_id, "fetch", self._deadline)
