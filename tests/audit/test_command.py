@@ -8,6 +8,7 @@ import pytest
 import yaml
 from tests.audit.mirrored import Mirrored
 from tests.console_entry import Ended, console
+from tests.fakes.changes import error
 from tests.record_batches import batch
 
 pytestmark = pytest.mark.thorough
@@ -43,6 +44,13 @@ def test_a_difference_is_1_and_is_told_with_its_place_also_to_machines(copied: M
     document = json.loads(ended.lines[0])
     assert (ended.code, document["is_equal"], document["difference_counts"]) == (1, False, {"not in map": 1})
     assert (document["differences"][0]["target_start"], document["differences"][0]["target_end"]) == (16, 19)
+
+
+def test_a_topic_that_the_source_hides_is_2_and_nothing_is_called_equal(copied: Mirrored, tmp_path: Path) -> None:
+    copied.source.change_always("Metadata", error(29, ("orders", -1)))
+    ended = verified(tmp_path, "--json")
+    what = "source cluster east: topic orders: TOPIC_AUTHORIZATION_FAILED: grant Read on topic orders"
+    assert (ended.code, ended.lines, ended.said) == (2, [], f"ConfigError: {what}\n")
 
 
 def test_a_topic_that_was_never_mirrored_is_2(copied: Mirrored, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
 from tests import mirror_runs as runs
 from tests.mirror_runs import catch_up, config, create_topic, high_watermark, read_values, write
 
+from shallow_mirror.audit import verify
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.cluster_view import ClusterView
 from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
@@ -114,6 +115,11 @@ def test_a_missing_right_is_named_with_what_to_grant_and_nothing_is_visible(
     assert runs.last_stable_offset(target, topic) == high_watermark(target, topic)
     catch_up(settings, spark)
     assert read_values(target, topic) == ["a", "b"]
+    if kind is ResourceType.TOPIC:
+        hidden = f"^target cluster west: topic {name}: TOPIC_AUTHORIZATION_FAILED: grant Read on topic {name}$"
+        with Acl(guarded, kind, name, AclOperation.DESCRIBE), pytest.raises(ConfigError, match=hidden):
+            verify(settings)
+        assert verify(settings).record_count == 2
 
 
 def test_a_transaction_timeout_above_the_brokers_cap_is_refused_with_the_setting(

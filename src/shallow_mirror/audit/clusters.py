@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -12,9 +12,12 @@ from shallow_mirror.audit.rows import Longs
 from shallow_mirror.audit.side import PATIENCE_MS, LogView, Side
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.cluster_metadata import TopicMetadata
+from shallow_mirror.broker.error_codes import UNKNOWN_TOPIC_OR_PARTITION, ErrorClass, error_class, error_name, refusal
 from shallow_mirror.broker.range_reader import receive_buffer
 from shallow_mirror.broker.reach import reach
 from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import Retriable
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
 _EARLIEST, _LATEST = -2, -1
@@ -32,19 +35,24 @@ class TopicView:
 
 
 class AuditedCluster:
-    """One of the two clusters. `again` is the same cluster over connections of its own. Raises Retriable, ConfigError."""
+    """One of the two clusters. `again` is the same cluster over connections of its own. Raises Retriable, ConfigError.
+
+    `where` names it in errors. `refused`: a sentence for each topic that was looked at and that we may not know.
+    """
 
     def __init__(
         self,
         client: ClientConfig,
+        where: str,
         isolation: IsolationLevel,
         *,
         fetch_bytes: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.cluster, self.again = Cluster(client, clock=clock), Cluster(client, clock=clock)
-        self.isolation, self._clock = isolation, clock
+        self.isolation, self._where, self._clock = isolation, where, clock
         self._fetch_bytes, self._buffer = fetch_bytes, receive_buffer(fetch_bytes)
+        self.refused: tuple[str, ...] = ()
         self._topics: Mapping[str, TopicView] = {}
         self._starts: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
@@ -56,12 +64,11 @@ class AuditedCluster:
         self.cluster.close()
         self.again.close()
 
-    def cluster_id(self, where: str) -> str:
-        """`where` names it where it does not answer."""
-        return reach(self.cluster, where, self._deadline()).cluster_id
+    def cluster_id(self) -> str:
+        return reach(self.cluster, self._where, self._deadline()).cluster_id
 
     def look_at(self, places: Iterable[TopicPartition]) -> None:
-        """Ask for all of them at once; the ends are those of this moment. What does not exist is left out."""
+        """Ask for all of them at once; the ends are those of this moment. What does not exist, or is refused, is left out."""
         places = set(places)
         self._topics = self._ask_topics(sorted({place.topic for place in places}))
         there = [place for place in places if (found := self._topics.get(place.topic)) and place.partition in found.partitions]
@@ -71,7 +78,7 @@ class AuditedCluster:
                 offsets.update({place: one.offset for place, one in listed.items()})
 
     def topic(self, name: str) -> TopicView | None:
-        """None where it does not exist."""
+        """None where it does not exist, or is refused."""
         return self._topics.get(name)
 
     def has(self, place: TopicPartition) -> bool:
@@ -96,11 +103,10 @@ class AuditedCluster:
             clock=self._clock,
         )
 
-    def _ask_topics(self, names: list[str]) -> Mapping[str, TopicView]:
-        if not names:
-            return {}
-        listed = self.cluster.metadata(names, self._deadline()).topics
-        there = [name for name in names if name in listed and listed[name].error_code == 0]
+    def _ask_topics(self, names: Sequence[str]) -> Mapping[str, TopicView]:
+        listed = self.cluster.metadata(names, self._deadline()).topics if names else {}
+        self.refused = tuple(self._refusals(names, listed))
+        there = [name for name in names if listed[name].error_code == 0]
         settings = self.cluster.topic_configs(there, self._deadline()) if there else {}
         return {
             name: TopicView(
@@ -111,6 +117,17 @@ class AuditedCluster:
             )
             for name in there
         }
+
+    def _refusals(self, names: Sequence[str], listed: Mapping[str, TopicMetadata]) -> Iterator[str]:
+        """Brokers hide a topic that we may not describe, whether it exists or not. Only one code says that it does not."""
+        for name in names:
+            if name not in listed:
+                raise Retriable("PROTOCOL", f"the {self._where} leaves topic {name} out of its answer to Metadata")
+            code = listed[name].error_code
+            if code and error_class(code) is ErrorClass.DEFINITE:
+                yield f"{self._where}: topic {name}: {refusal(code, 'Fetch', topic=name)}"
+            elif code not in (0, UNKNOWN_TOPIC_OR_PARTITION):
+                raise Retriable(error_name(code), f"the {self._where} does not describe topic {name}")
 
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(PATIENCE_MS, self._clock)

@@ -8,7 +8,7 @@ import socket
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -25,6 +25,7 @@ from shallow_mirror.audit.stretch import OnPosition, Sides, StretchResult, verif
 from shallow_mirror.checkpoints.audits import FLUSH_S, AuditIdentity, AuditLog, VerifiedRange, interrupted_audit
 from shallow_mirror.checkpoints.observation_stores import ObservationStore, open_store_to_read
 from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.quarantine import Quarantine
 from shallow_mirror.checkpoints.quarantine_tables import open_quarantine_to_read
 from shallow_mirror.checkpoints.table_writer import Comparison
@@ -84,8 +85,8 @@ def verify(
     `topics`: source topics, all by default. `is_deep`: open every batch. An audit of the same topics and depth that was
     interrupted is continued, unless `from_start`. `stretch_bytes` by default STRETCH_FETCHES times `read.fetch_bytes`.
     `spark`: for tables in a catalog, the session that has it. Differences are in the report. Raises ConfigError (no map,
-    another mirror's clusters), Retriable (a cluster does not answer), BatchRefused (a batch is too large to be opened); what
-    was verified until then is kept.
+    another mirror's clusters, a right that is missing), Retriable (a cluster does not answer), BatchRefused (a batch is too
+    large to be opened); what was verified until then is kept.
     """
     options = AuditOptions(
         is_deep=is_deep, stretch_bytes=stretch_bytes or STRETCH_FETCHES * config.read.fetch_bytes, flush_s=flush_s
@@ -93,8 +94,14 @@ def verify(
     offset_map = OffsetMap.open(config.tables, spark, mirror=config.mirror)
     level, fetch_bytes = config.read.isolation_level, config.read.fetch_bytes
     with (
-        AuditedCluster(config.source.client, level, fetch_bytes=fetch_bytes, clock=clock) as source,
-        AuditedCluster(config.target.client, IsolationLevel.READ_COMMITTED, fetch_bytes=fetch_bytes, clock=clock) as target,
+        AuditedCluster(config.source.client, config.source_cluster_name, level, fetch_bytes=fetch_bytes, clock=clock) as source,
+        AuditedCluster(
+            config.target.client,
+            config.target_cluster_name,
+            IsolationLevel.READ_COMMITTED,
+            fetch_bytes=fetch_bytes,
+            clock=clock,
+        ) as target,
     ):
         quarantine = Quarantine(offset_map, open_quarantine_to_read(config.tables, spark))
         audit = _Audit(config, offset_map, quarantine, source, target, options, on_progress, clock)
@@ -139,13 +146,16 @@ class _Audit:
     def _look_at(self, topics: Sequence[str] | None) -> list[str]:
         """The names to be verified. Order matters: what the target showed before the map was read, the map knows."""
         self._check_clusters()
-        targets = self._places(topics, "target")
+        targets = _places(self._map.positions(), topics, "target")
         self._target.look_at(targets)
         self._target_ends = {place: self._target.log_view(place).log_end for place in targets if self._target.has(place)}
         self._map.refresh()
-        self._source.look_at(self._places(topics, "source"))
-        self._target.look_at(targets)
         positions = self._map.positions()
+        self._source.look_at(_places(positions, topics, "source"))
+        self._target.look_at(_places(positions, topics, "target"))
+        refused = [*self._source.refused, *self._target.refused]
+        if refused:
+            raise ConfigError(refused)
         for source, position in positions.items():
             place = source.topic_partition
             if self._source.has(place) and (topics is None or source.topic in topics):
@@ -153,21 +163,7 @@ class _Audit:
         return sorted({source.topic for source in positions if topics is None or source.topic in topics})
 
     def _check_clusters(self) -> None:
-        self._map.require_clusters(
-            source=self._source.cluster_id(self._config.source_cluster_name),
-            target=self._target.cluster_id(self._config.target_cluster_name),
-        )
-
-    def _places(self, topics: Sequence[str] | None, side: Literal["source", "target"]) -> set[TopicPartition]:
-        positions = self._map.positions()
-        unknown = sorted(set(topics or ()) - {source.topic for source in positions})
-        if unknown:
-            raise ConfigError([f"topic {name} is not in the offset map: it was never mirrored" for name in unknown])
-        return {
-            source.topic_partition if side == "source" else position.target.topic_partition
-            for source, position in positions.items()
-            if topics is None or source.topic in topics
-        }
+        self._map.require_clusters(source=self._source.cluster_id(), target=self._target.cluster_id())
 
     def _begin(self, store: ObservationStore, topics: Sequence[str] | None, from_start: bool) -> tuple[AuditIdentity, bool]:
         """Who this audit is, and whether it was begun before."""
@@ -285,6 +281,19 @@ class _Audit:
             difference_counts=dict(tally.difference_counts),
             differences=tuple(tally.differences),
         )
+
+
+def _places(
+    positions: Mapping[SourcePartition, Position], topics: Sequence[str] | None, side: Literal["source", "target"]
+) -> set[TopicPartition]:
+    unknown = sorted(set(topics or ()) - {source.topic for source in positions})
+    if unknown:
+        raise ConfigError([f"topic {name} is not in the offset map: it was never mirrored" for name in unknown])
+    return {
+        source.topic_partition if side == "source" else position.target.topic_partition
+        for source, position in positions.items()
+        if topics is None or source.topic in topics
+    }
 
 
 def _difference(lane: Lane, kind: DifferenceKind, reason: str, **where: int) -> Difference:
