@@ -97,7 +97,7 @@ def _put_map(monkeypatch: pytest.MonkeyPatch, **methods: Any) -> None:
     _put(
         monkeypatch,
         "shallow_mirror.checkpoints.offset_map",
-        OffsetMap=SimpleNamespace(open=lambda tables, spark: SimpleNamespace(require=lambda properties: None, **methods)),
+        OffsetMap=SimpleNamespace(open=lambda tables, spark, *, mirror: SimpleNamespace(**methods)),
     )
 
 
