@@ -87,10 +87,10 @@ def test_a_group_that_the_other_cluster_hides_is_refused_and_others_go_over() ->
     look = GroupLook(config)
     look.other = HidingCluster()
     judged = [
-        GroupPartition(group=group, place=PLACE, offset=5, outcome=Outcome.TRANSLATED, to_place=PLACE, to_offset=5)
+        GroupPartition(group=group, place=PLACE, offset=5, metadata="", outcome=Outcome.TRANSLATED, to_place=PLACE, to_offset=5)
         for group in ("hidden", "new")
     ]
     hidden, new = look.stepped(judged, is_applied=False)
     assert (hidden.state, hidden.partitions[0].step) == ("hidden", Step.REFUSED)
-    assert hidden.partitions[0].reason == "ConfigError: GROUP_AUTHORIZATION_FAILED: grant Describe on group hidden"
+    assert hidden.partitions[0].reason == "GROUP_AUTHORIZATION_FAILED: grant Describe on group hidden"
     assert (new.state, new.partitions[0].step) == ("not there yet", Step.TO_COMMIT)
