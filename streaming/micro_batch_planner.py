@@ -91,7 +91,7 @@ class MicroBatchPlanner:
             entering = listing.ends.keys() - start.keys()
             found = self._planner.starts_of(entering, listing, self._deadline(), is_first_run=False)
         except Retriable as error:
-            self._note({}, waiting_for=str(error))
+            self._note({}, waiting_for=error)
             return start, 0.0
         self._has_listed = True
         paused = notes.read_paused(self._settings.paused_path)
@@ -184,7 +184,7 @@ class MicroBatchPlanner:
             except Retriable as error:
                 if patience.is_over():
                     raise
-                self._note({}, waiting_for=str(error))
+                self._note({}, waiting_for=error)
                 self._sleep(_PAUSE_S)
 
     def _learn(self, start: Offsets, ends: Offsets, listing: LogEnds) -> float | None:
@@ -211,10 +211,16 @@ class MicroBatchPlanner:
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(self._settings.request_timeout_ms, self._clock)
 
-    def _note(self, ends: Offsets, *, waiting_for: str | None) -> None:
+    def _note(self, ends: Offsets, *, waiting_for: Retriable | None) -> None:
         now_ms = self._now_ms()
-        self._since_ms = (self._since_ms or now_ms) if waiting_for else None
-        note = notes.PlannerNote(at_ms=now_ms, waiting_for=waiting_for, since_ms=self._since_ms, ends=ends)
+        self._since_ms = None if waiting_for is None else self._since_ms or now_ms
+        note = notes.PlannerNote(
+            at_ms=now_ms,
+            waiting_for=None if waiting_for is None else str(waiting_for),
+            since_ms=self._since_ms,
+            error_name=None if waiting_for is None else waiting_for.error_name,
+            ends=ends,
+        )
         try:
             notes.write_note(self._settings.note_path, note)
         except OSError as error:

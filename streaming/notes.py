@@ -20,11 +20,12 @@ from shallow_mirror.types import SourcePartition
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerNote:
     """How the last plan went. `ends`: where the logs ended that had gone on since the plan before; `waiting_for` is None when the
-    source answered."""
+    source answered. `error_name`: of the Retriable that is waited out."""
 
     at_ms: int
     waiting_for: str | None
     since_ms: int | None
+    error_name: str | None = None
     ends: Mapping[SourcePartition, int] = field(default_factory=dict)
 
 
@@ -55,7 +56,7 @@ def _beside(checkpoint: str, what: str) -> Path | None:
 
 
 def write_note(path: Path | None, note: PlannerNote) -> None:
-    document = {"at_ms": note.at_ms, "waiting_for": note.waiting_for, "since_ms": note.since_ms}
+    document = {"at_ms": note.at_ms, "waiting_for": note.waiting_for, "since_ms": note.since_ms, "error_name": note.error_name}
     _write(path, {**document, "ends": planning.build_stream_offset(note.ends)})
 
 
@@ -66,6 +67,7 @@ def read_note(path: Path | None) -> PlannerNote | None:
             at_ms=int(document["at_ms"]),
             waiting_for=document["waiting_for"],
             since_ms=document["since_ms"],
+            error_name=document["error_name"],
             ends=planning.parse_stream_offset(document["ends"]),
         )
     except (KeyError, TypeError, ValueError, OverflowError):

@@ -13,6 +13,8 @@ _TOO_FEW_REPLICAS = "a target topic has fewer replicas in sync than min.insync.r
 _RETRIABLE = {
     "NETWORK_EXCEPTION": "see that the brokers run and that this machine reaches their advertised addresses",
     "BROKER_NOT_AVAILABLE": "see that the brokers run and that this machine reaches their advertised addresses",
+    "TOKEN_ENDPOINT_AWAY": "see that the token endpoint runs and that this machine reaches sasl.oauthbearer.token.endpoint.url",
+    "OAUTH_CB_FAILED": "see that this machine reaches what oauth_cb asks for tokens",
     "DEADLINE": "the cluster answers too slowly: look at its load, or raise request.timeout.ms or write.transaction_timeout_ms",
     "REQUEST_TIMED_OUT": "the cluster answers too slowly: look at its load and at its replicas that are not in sync",
     "TIMED_OUT": "the cluster answers too slowly: look at its load",
@@ -36,6 +38,12 @@ def problem_of_retry(what: str, error: MirrorError) -> Problem:
     helps = _RETRIABLE.get(name)
     remedy = _GOES_ON if helps is None else f"{helps}; {_GOES_ON}"
     return Problem(kind=ProblemKind.RETRIABLE, text=f"{what}: {error}", remedy=remedy, error_name=name)
+
+
+def problem_of_wait(text: str, name: str | None) -> Problem:
+    """The planner waits. `name`: of the error that it waits out, where it is known."""
+    helps = _RETRIABLE.get(name or "", "see that the source runs and that this machine reaches its brokers")
+    return Problem(kind=ProblemKind.WAIT, text=text, remedy=f"{helps}; the mirror asks again by itself")
 
 
 def problem_of_end(error: MirrorError) -> Problem:

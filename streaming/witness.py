@@ -24,7 +24,7 @@ from shallow_mirror.sinks.lingering import LingeringStep
 from shallow_mirror.sinks.micro_batch import TOTAL, MicroBatchReport
 from shallow_mirror.streaming import notes
 from shallow_mirror.streaming.notes import PlannerNote
-from shallow_mirror.streaming.remedies import error_name, problem_of_end, problem_of_retry
+from shallow_mirror.streaming.remedies import error_name, problem_of_end, problem_of_retry, problem_of_wait
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition
 
 if TYPE_CHECKING:
@@ -135,8 +135,7 @@ class Witness:
             self._metrics.waiting.set(int(is_lingering or note is not None))
         if note is not None and not is_lingering and note.since_ms != self._told_wait_ms:
             self._told_wait_ms = note.since_ms
-            remedy = "see that the source runs and that this machine reaches its brokers; the mirror asks again by itself"
-            self.met(Problem(kind=ProblemKind.WAIT, text=f"nothing new is planned: {note.waiting_for}", remedy=remedy))
+            self.met(problem_of_wait(f"nothing new is planned: {note.waiting_for}", note.error_name))
 
     def micro_batch(self, report: MicroBatchReport, owner: OffsetMapOwner) -> None:
         """It is decided and visible. One log line, one row, what was met, and what metrics say."""

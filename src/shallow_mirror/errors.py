@@ -104,7 +104,8 @@ class Fenced(MirrorError):
 class Retriable(MirrorError):
     """A cluster did not do what was asked, surely without effect, and may do it later; the supervisor tries again.
 
-    `error_name` is Kafka's name of the error, or one of ours for the network (`NETWORK_EXCEPTION`, `DEADLINE`).
+    `error_name` is Kafka's name of the error, or one of ours: for the network (`NETWORK_EXCEPTION`, `DEADLINE`), for tokens
+    (`TOKEN_ENDPOINT_AWAY`, `OAUTH_CB_FAILED`). It survives where the error is told in other words, so remedies go by it.
     """
 
     def __init__(self, error_name: str, detail: str) -> None:

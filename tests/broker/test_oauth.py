@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,13 @@ from shallow_mirror.errors import ConfigError, MirrorError, Retriable
 USUAL = {"bootstrap.servers": "x:1", "security.protocol": "sasl_ssl", "sasl.mechanism": "OAUTHBEARER"}
 
 
-def deadline() -> Deadline:
-    return Deadline.after_ms(5_000, time.monotonic)
+def deadline(ms: float = 5_000) -> Deadline:
+    return Deadline.after_ms(ms, time.monotonic)
 
 
-def token(**properties: Any) -> Token:
+def token(within_ms: float = 5_000, **properties: Any) -> Token:
     given = USUAL | {f"sasl.oauthbearer.{name}".replace("__", "."): value for name, value in properties.items()}
-    return token_source(ClientConfig.from_properties(given, allows_literal_secrets=True)).token(deadline())
+    return token_source(ClientConfig.from_properties(given, allows_literal_secrets=True)).token(deadline(within_ms))
 
 
 def from_endpoint(endpoint: TokenEndpoint, **others: str) -> Token:
@@ -77,8 +79,32 @@ def test_a_token_may_name_its_end_itself_and_an_answer_without_any_is_no_token(t
 def test_an_endpoint_that_is_away_may_come_back(tmp_path: Path) -> None:
     with TokenEndpoint(tmp_path, {}) as endpoint:
         url = endpoint.url
-    with pytest.raises(Retriable, match="cannot reach the token endpoint"):
+    with pytest.raises(Retriable, match="TOKEN_ENDPOINT_AWAY: cannot reach the token endpoint"):
         token(method="oidc", token__endpoint__url=url, client__id="me", client__secret="s")
+
+
+def test_an_endpoint_that_is_silent_is_given_up_in_time_and_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/token"
+        with pytest.raises(Retriable, match=r"TOKEN_ENDPOINT_AWAY: cannot reach the token endpoint .*timed out"):
+            token(100, method="oidc", token__endpoint__url=url, client__id="me", client__secret="s")
+
+
+def test_an_endpoint_without_tls_is_said_where_https_is_set() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+        port = plain.getsockname()[1]
+        answering = threading.Thread(target=_answer_in_plain_words, args=(plain,))
+        answering.start()
+        with pytest.raises(ConfigError, match=f"speaks no TLS: use http://127.0.0.1:{port}/token"):
+            token(method="oidc", token__endpoint__url=f"https://127.0.0.1:{port}/token", client__id="me", client__secret="s")
+        answering.join()
+
+
+def _answer_in_plain_words(server: socket.socket) -> None:
+    peer, _ = server.accept()
+    with peer:
+        peer.recv(1 << 16)
+        peer.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
 
 
 def test_a_token_is_kept_for_most_of_its_life() -> None:

@@ -48,7 +48,7 @@ def test_mirrors_whose_checkpoints_lie_in_one_folder_have_notes_of_their_own() -
 
 
 def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
-    written = note(waiting_for="brokers", since_ms=7, ends={A: 100, B: 40})
+    written = note(waiting_for="brokers", since_ms=7, error_name="DEADLINE", ends={A: 100, B: 40})
     write_note(tmp_path / "note.json", written)
     assert read_note(tmp_path / "note.json") == written
 

@@ -200,12 +200,12 @@ def test_a_source_that_is_away_is_waited_for_and_noted(tmp_path: Path) -> None:
     assert note is not None
     assert note.waiting_for is not None
     assert "refused the connection" in note.waiting_for
-    assert note.since_ms == 5
+    assert (note.since_ms, note.error_name) == (5, "NETWORK_EXCEPTION")
     cluster.away = False
     assert planner.latest({A: 20}) == {A: 100, B: 0}
     note = notes.read_note(path)
     assert note is not None
-    assert (note.waiting_for, note.since_ms, note.ends) == (None, None, {A: 100})
+    assert (note.waiting_for, note.since_ms, note.error_name, note.ends) == (None, None, None, {A: 100})
 
 
 def test_new_partitions_enter_first_and_move_next(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from shallow_mirror.sinks.micro_batch import MicroBatchReport
 from shallow_mirror.streaming import notes, status, status_view
 from shallow_mirror.streaming.metrics import ClustersSeen, Metrics
 from shallow_mirror.streaming.mirror import Mirror
-from shallow_mirror.streaming.remedies import problem_of_end, problem_of_retry
+from shallow_mirror.streaming.remedies import problem_of_end, problem_of_retry, problem_of_wait
 from shallow_mirror.streaming.source_watch import SourceWatch
 from shallow_mirror.streaming.witness import Witness, ages_s, sentence
 from shallow_mirror.types import SegmentKind, TargetPartition, TopicPartition
@@ -173,6 +173,7 @@ def test_the_metrics_say_that_it_waits_until_the_planner_plans_again(tmp_path: P
         (Fenced("run 3"), "do not start"),
         (RecoverNeeded("nothing says"), "recover CONF"),
         (Retriable("NOT_ENOUGH_REPLICAS", "of orders"), "min.insync.replicas"),
+        (Retriable("TOKEN_ENDPOINT_AWAY", "refused"), "reaches sasl.oauthbearer.token.endpoint.url"),
         (Retriable("SOMETHING_NEW", "of orders"), "start the mirror again"),
         (ConfigError("no such topic"), "do what the message says"),
     ],
@@ -185,6 +186,14 @@ def test_whatever_ends_a_run_has_a_remedy(error: MirrorError, remedy: str) -> No
 
 def test_a_retriable_error_nobody_wrote_a_remedy_for_says_that_the_mirror_goes_on() -> None:
     assert problem_of_retry("query", Retriable("SOMETHING_NEW", "x")).remedy == "the mirror tries again by itself"
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [(None, "the source runs"), ("NETWORK_EXCEPTION", "the brokers run"), ("TOKEN_ENDPOINT_AWAY", "token endpoint runs")],
+)
+def test_a_planner_that_waits_says_whom_to_look_at(name: str | None, remedy: str) -> None:
+    assert remedy in problem_of_wait("nothing new is planned", name).remedy
 
 
 def test_the_newest_record_of_each_partition_has_an_age_and_none_is_below_zero() -> None:

@@ -119,7 +119,7 @@ def _of_endpoint(config: ClientConfig, deadline: Deadline) -> Token:
 
 def _refusal(url: str, status: int, body: bytes) -> MirrorError:
     if status >= 500 or status in _PASSING:
-        return Retriable("NETWORK_EXCEPTION", f"the token endpoint {url} answered {status}")
+        return Retriable("TOKEN_ENDPOINT_AWAY", f"the token endpoint {url} answered {status}")
     try:
         said = str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
@@ -134,7 +134,12 @@ def _unreachable(url: str, reason: object) -> MirrorError:
         return ConfigError(
             f"the certificate of the token endpoint {url} is not accepted ({reason.verify_message}): set https.ca.location"
         )
-    return Retriable("NETWORK_EXCEPTION", f"cannot reach the token endpoint {url}: {reason}")
+    if isinstance(reason, ssl.SSLError) and reason.reason == "WRONG_VERSION_NUMBER":
+        plain = "http" + url.removeprefix("https")
+        return ConfigError(
+            f"the token endpoint {url} speaks no TLS: use {plain} (sasl.oauthbearer.token.endpoint.url), or another port"
+        )
+    return Retriable("TOKEN_ENDPOINT_AWAY", f"cannot reach the token endpoint {url}: {reason}")
 
 
 def _parsed(url: str, answer: bytes, extensions: Mapping[str, str]) -> Token:
@@ -184,7 +189,7 @@ def _of_callable(config: ClientConfig, _deadline: Deadline) -> Token:
     except MirrorError:
         raise
     except OSError as error:
-        raise Retriable("NETWORK_EXCEPTION", f"oauth_cb: {name} raised {type(error).__name__}") from None
+        raise Retriable("OAUTH_CB_FAILED", f"oauth_cb: {name} raised {type(error).__name__}") from None
     except Exception as error:  # noqa: BLE001 - of the user's; its text may hold a secret
         raise ConfigError(
             f"oauth_cb: {name} raised {type(error).__name__} instead of returning (token, seconds since the epoch)"

@@ -9,11 +9,24 @@ from shallow_mirror.errors import Retriable
 
 REACH_MS = 10_000
 
+_BROKERS = "check its bootstrap.servers and security.protocol, and whether its brokers run and can be reached from here"
+_WITHOUT_TOKEN = {
+    "TOKEN_ENDPOINT_AWAY": "check sasl.oauthbearer.token.endpoint.url, and whether that endpoint runs and is reached from here",
+    "OAUTH_CB_FAILED": "check what oauth_cb asks for tokens, and whether it can be reached from here",
+}
+
 
 def reach(cluster: Cluster, where: str, deadline: Deadline) -> ClusterMetadata:
     """Its brokers and id. `where` as in "source cluster east". Raises Retriable within REACH_MS, ConfigError."""
     try:
         return cluster.metadata([], deadline.sooner(REACH_MS))
     except Retriable as error:
-        remedy = "check its bootstrap.servers and security.protocol, and whether its brokers run and can be reached from here"
-        raise Retriable(error.error_name, f"the {where} does not answer: {error.detail}: {remedy}") from error
+        said, remedy = _told(error.error_name)
+        raise Retriable(error.error_name, f"the {where} {said}: {error.detail}: {remedy}") from error
+
+
+def _told(error_name: str) -> tuple[str, str]:
+    """What is the matter, and what to look at."""
+    if error_name in _WITHOUT_TOKEN:
+        return "lets nobody in without a token", _WITHOUT_TOKEN[error_name]
+    return "does not answer", _BROKERS
