@@ -3,7 +3,10 @@ from __future__ import annotations
 import socket
 import threading
 import time
+import urllib.error
+from email.message import Message
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +32,11 @@ def token(within_ms: float = 5_000, **properties: Any) -> Token:
 def from_endpoint(endpoint: TokenEndpoint, **others: str) -> Token:
     given = {"method": "oidc", "token__endpoint__url": endpoint.url, "client__id": "me", "client__secret": "s:e/c+r=t", **others}
     return token(**given)
+
+
+def from_callable(name: str, config: str) -> Token:
+    given = USUAL | {"oauth_cb": name, "sasl.oauthbearer.config": config}
+    return token_source(ClientConfig.from_properties(given, allows_literal_secrets=True)).token(deadline())
 
 
 def test_the_endpoint_is_asked_with_id_secret_and_scope(tmp_path: Path) -> None:
@@ -124,29 +132,83 @@ def given_token(config: str) -> tuple[str, float, str, dict[str, str]]:
     return f"token for {config}", 5e9, "me", {"more": "1"}
 
 
+class ResponseError(OSError):
+    """As those of requests, which are OSErrors, too."""
+
+    def __init__(self, status: int) -> None:
+        self.response = SimpleNamespace(status_code=status)
+
+
 def raising(config: str) -> tuple[str, float]:
-    raise {"away": ConnectionError, "broken": RuntimeError}[config](f"token=abc {config}")
+    kind, _, status = config.partition(" ")
+    if kind == "urllib":
+        raise urllib.error.HTTPError("http://x", int(status), f"token=abc {config}", Message(), None)
+    if kind == "requests":
+        raise ResponseError(int(status))
+    raise {"away": ConnectionError, "late": TimeoutError, "broken": RuntimeError}[kind](f"token=abc {config}")
+
+
+def returning(config: str) -> Any:
+    return {
+        "text": "abc",
+        "nothing": None,
+        "alone": ("abc",),
+        "time": ("abc", "5e9"),
+        "bytes": (b"abc", 5e9),
+        "extensions": ("abc", 5e9, "me", None),
+    }[config]
+
+
+def taking_nothing() -> None:
+    pass
+
+
+NO_FUNCTION = "abc"
 
 
 @pytest.mark.parametrize(
-    ("name", "config", "said"),
+    ("name", "config", "kind", "said"),
     [
-        ("nowhere.at.all:f", "x", r"nowhere\.at\.all:f cannot be imported"),
-        ("tests.broker.test_oauth:missing", "x", "cannot be imported"),
-        ("tests.broker.test_oauth:raising", "away", "raised ConnectionError"),
-        ("tests.broker.test_oauth:raising", "broken", "raised RuntimeError instead of returning"),
-        ("tests.broker.test_oauth:deadline", "x", "raised TypeError"),
+        ("nowhere.at.all:f", "x", ConfigError, r"nowhere\.at\.all:f cannot be imported on this machine: install nowhere"),
+        ("needs_more:f", "x", ConfigError, "cannot be imported on this machine: install a_library_of_theirs"),
+        ("is_broken:f", "x", ConfigError, "is_broken raised RuntimeError while it was imported"),
+        (f"{__name__}:zzz", "x", ConfigError, f"{__name__} has no function zzz: correct its name$"),
+        (f"{__name__}:rasing", "x", ConfigError, r"has no function rasing: did you mean raising\?"),
+        (f"{__name__}:NO_FUNCTION", "x", ConfigError, "has no function NO_FUNCTION"),
+        (f"{__name__}:raising", "away", Retriable, "OAUTH_CB_FAILED: .*raised ConnectionError"),
+        (f"{__name__}:raising", "late", Retriable, "OAUTH_CB_FAILED: .*raised TimeoutError"),
+        (f"{__name__}:raising", "broken", ConfigError, "raised RuntimeError instead of returning"),
+        (f"{__name__}:taking_nothing", "x", ConfigError, "raised TypeError instead of returning"),
+        (f"{__name__}:returning", "text", ConfigError, r"returned str instead of \(token, seconds since the epoch"),
+        (f"{__name__}:returning", "nothing", ConfigError, "returned None instead of"),
+        (f"{__name__}:returning", "alone", ConfigError, r"returned \(str\) instead of"),
+        (f"{__name__}:returning", "time", ConfigError, r"returned \(str, str\) instead of"),
+        (f"{__name__}:returning", "bytes", ConfigError, r"returned \(bytes, float\) instead of"),
+        (f"{__name__}:returning", "extensions", ConfigError, r"returned \(str, float, str, None\) instead of"),
     ],
 )
-def test_a_callable_that_gives_none_is_explained_without_its_words(name: str, config: str, said: str) -> None:
-    given = USUAL | {"oauth_cb": name, "sasl.oauthbearer.config": config}
-    source = token_source(ClientConfig.from_properties(given, allows_literal_secrets=True))
-    with pytest.raises((ConfigError, Retriable), match=said) as caught:
-        source.token(deadline())
+def test_a_callable_that_gives_none_is_explained_without_its_words(
+    name: str, config: str, kind: type[MirrorError], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "needs_more.py").write_text("import a_library_of_theirs")
+    (tmp_path / "is_broken.py").write_text("raise RuntimeError('abc')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(kind, match=said) as caught:
+        from_callable(name, config)
+    assert "abc" not in str(caught.value)
+
+
+@pytest.mark.parametrize("library", ["urllib", "requests"])
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(401, ConfigError), (403, ConfigError), (404, ConfigError), (408, Retriable), (429, Retriable), (503, Retriable)],
+)
+def test_a_status_that_a_callable_met_says_whether_to_wait(library: str, status: int, kind: type[MirrorError]) -> None:
+    with pytest.raises(kind, match=rf"raised \w+Error \({status}\)") as caught:
+        from_callable(f"{__name__}:raising", f"{library} {status}")
     assert "abc" not in str(caught.value)
 
 
 def test_a_callable_gives_token_end_and_extensions() -> None:
-    given = USUAL | {"oauth_cb": "tests.broker.test_oauth:given_token", "sasl.oauthbearer.config": "x"}
-    found = token_source(ClientConfig.from_properties(given, allows_literal_secrets=True)).token(deadline())
+    found = from_callable(f"{__name__}:given_token", "x")
     assert (found.value, found.expires_at_s, found.extensions) == ("token for x", 5e9, {"more": "1"})

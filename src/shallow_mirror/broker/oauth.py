@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import difflib
 import http.client
 import importlib
 import json
@@ -14,7 +15,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsFloat
 
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.tls_settings import ca_context
@@ -28,6 +29,7 @@ _USED_FOR = 0.8
 
 _CREDENTIALS = "sasl.oauthbearer.client.id, sasl.oauthbearer.client.secret and sasl.oauthbearer.scope"
 _PASSING = {408, 425, 429}
+_EXPECTED = "(token, seconds since the epoch when it expires)"
 _PUBLIC_ERROR = re.compile(r"[a-z_]{1,40}")
 
 
@@ -118,7 +120,7 @@ def _of_endpoint(config: ClientConfig, deadline: Deadline) -> Token:
 
 
 def _refusal(url: str, status: int, body: bytes) -> MirrorError:
-    if status >= 500 or status in _PASSING:
+    if _may_pass(status):
         return Retriable("TOKEN_ENDPOINT_AWAY", f"the token endpoint {url} answered {status}")
     try:
         said = str(json.loads(body)["error"])
@@ -127,6 +129,10 @@ def _refusal(url: str, status: int, body: bytes) -> MirrorError:
     why = f"{status} {said}" if _PUBLIC_ERROR.fullmatch(said) else str(status)
     remedy = f"correct {_CREDENTIALS}" if status in (400, 401, 403) else "correct sasl.oauthbearer.token.endpoint.url"
     return ConfigError(f"the token endpoint {url} gave no token ({why}): {remedy}")
+
+
+def _may_pass(status: int) -> bool:
+    return status >= 500 or status in _PASSING
 
 
 def _unreachable(url: str, reason: object) -> MirrorError:
@@ -172,25 +178,68 @@ def extensions_of(text: str) -> dict[str, str]:
 def _of_callable(config: ClientConfig, _deadline: Deadline) -> Token:
     """With the signature of confluent-kafka's `oauth_cb`: from a text to (token, seconds since the epoch when it expires),
     behind which may stand a principal and a dict of extensions."""
-    name = config.value("oauth_cb")
-    module, _, attribute = name.partition(":")
+    name, given = config.value("oauth_cb"), config.value("sasl.oauthbearer.config")
+    source = _imported(name)
     try:
-        source = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError):
-        raise ConfigError(
-            f"oauth_cb: {name} cannot be imported on this machine: install {module} where the mirror runs"
-        ) from None
-    try:
-        value, expires_at_s, *more = source(config.value("sasl.oauthbearer.config"))
-        extensions = more[1] if len(more) > 1 else {}
-        return Token(
-            str(value), float(expires_at_s), {**extensions_of(config.value("sasl.oauthbearer.extensions")), **extensions}
-        )
+        found = source(given)
     except MirrorError:
         raise
     except OSError as error:
-        raise Retriable("OAUTH_CB_FAILED", f"oauth_cb: {name} raised {type(error).__name__}") from None
+        raise _failed(name, error) from None
     except Exception as error:  # noqa: BLE001 - of the user's; its text may hold a secret
+        raise ConfigError(f"oauth_cb: {name} raised {type(error).__name__} instead of returning {_EXPECTED}") from None
+    return _token_of(name, found, extensions_of(config.value("sasl.oauthbearer.extensions")))
+
+
+def _imported(name: str) -> Callable[[str], Any]:
+    module_name, _, attribute = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
         raise ConfigError(
-            f"oauth_cb: {name} raised {type(error).__name__} instead of returning (token, seconds since the epoch)"
+            f"oauth_cb: {name} cannot be imported on this machine: install {missing or module_name} where the mirror runs"
         ) from None
+    except Exception as error:  # noqa: BLE001 - of the user's; its text may hold a secret
+        raise ConfigError(f"oauth_cb: {module_name} raised {type(error).__name__} while it was imported: correct it") from None
+    source: Callable[[str], Any] | None = getattr(module, attribute, None)
+    if callable(source):
+        return source
+    known = [one for one, what in vars(module).items() if callable(what)]
+    near = difflib.get_close_matches(attribute, known, n=1)
+    remedy = f"did you mean {near[0]}?" if near else "correct its name"
+    raise ConfigError(f"oauth_cb: {module_name} has no function {attribute}: {remedy}")
+
+
+def _failed(name: str, error: OSError) -> MirrorError:
+    status = _status_of(error)
+    said = f"oauth_cb: {name} raised {type(error).__name__}"
+    if status is None:
+        return Retriable("OAUTH_CB_FAILED", said)
+    if _may_pass(status):
+        return Retriable("OAUTH_CB_FAILED", f"{said} ({status})")
+    return ConfigError(f"{said} ({status}): correct what it asks for tokens, or sasl.oauthbearer.config")
+
+
+def _status_of(error: OSError) -> int | None:
+    """What an HTTP server answered: urllib says it itself, requests by the response."""
+    if isinstance(error, urllib.error.HTTPError):
+        return error.code
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return status if isinstance(status, int) else None
+
+
+def _token_of(name: str, found: object, extensions: Mapping[str, str]) -> Token:
+    if isinstance(found, tuple | list) and 2 <= len(found) <= 4:
+        value, expires_at_s = found[:2]
+        more = found[3] if len(found) == 4 else {}
+        if isinstance(value, str) and isinstance(expires_at_s, SupportsFloat) and isinstance(more, Mapping):
+            return Token(value, float(expires_at_s), {**extensions, **more})
+    raise ConfigError(f"oauth_cb: {name} returned {_kind(found)} instead of {_EXPECTED}")
+
+
+def _kind(found: object) -> str:
+    """Without its content, which may be a secret."""
+    if isinstance(found, tuple | list):
+        return f"({', '.join(_kind(one) for one in found)})"
+    return "None" if found is None else type(found).__name__
