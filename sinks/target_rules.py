@@ -82,7 +82,7 @@ def missing_problem(source: str, partitions: int) -> str:
     """Of a target topic that nobody creates."""
     return (
         f"(for source topic {source}) does not exist and topics.create is false: "
-        f"create it with at least {partitions} partitions, or set topics.create: true"
+        f"create it with at least {partitions} partitions, set topics.create: true, or exclude {source} (topics.exclude)"
     )
 
 
@@ -92,7 +92,7 @@ def problems_of(source: str, partitions: int, found_partitions: int, settings: M
     if found_partitions < partitions:
         problems.append(
             f"has fewer partitions ({found_partitions}) than source topic {source} ({partitions}): add partitions to the target "
-            "topic (they are matched by number)"
+            f"topic (they are matched by number), or exclude {source} (topics.exclude)"
         )
     compression = settings.get("compression.type", "producer")
     if compression != "producer":
