@@ -31,6 +31,9 @@ _MICRO_BATCH_BUCKETS_S = (0.1, 0.2, 0.3, 0.5, 0.75, 1, 2, 3, 5, 10, 30, 60, 120,
 _END_TO_END_BUCKETS_S = (0.1, 0.25, 0.5, 0.75, 1, 2, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
 
 
+_DROPPED = (SegmentKind.COMMIT, SegmentKind.ABORT, SegmentKind.ABORTED, SegmentKind.GAP, SegmentKind.EXPIRED)
+
+
 class PartitionLag(Protocol):
     """Both are None where the source does not say."""
 
@@ -91,12 +94,14 @@ class Metrics:
             "Age of the newest record of each partition that moved, by its own timestamp, when it became visible on the target",
             _END_TO_END_BUCKETS_S,
         )
-        self._restarts = counter_by("restarts", "Of the query, by the supervisor", "error_name")
+        self._restarts = counter("restarts", "Of the query, by the supervisor")
         self._problems = counter_by("problems", "Met, as in the table problems", "kind")
         for kind in ProblemKind:
             self._problems.labels(mirror, kind.value)
         for verdict in ("raw", "rebuilt", "dropped", "refused"):
             self._batches.labels(mirror, verdict)
+        for dropped in _DROPPED:
+            self._dropped.labels(mirror, dropped.value)
         self.clusters = _ClustersCollector(mirror, max_topics)
         self.registry.register(self.clusters)
         ProcessCollector(registry=self.registry)
@@ -129,8 +134,8 @@ class Metrics:
         """A batch that ends the run."""
         self._add_batches("refused", 1)
 
-    def restarted(self, error_name: str) -> None:
-        self._restarts.labels(self._mirror, error_name).inc()
+    def restarted(self) -> None:
+        self._restarts.inc()
 
     def problem(self, kind: ProblemKind) -> None:
         self._problems.labels(self._mirror, kind.value).inc()

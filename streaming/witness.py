@@ -24,7 +24,7 @@ from shallow_mirror.sinks.lingering import LingeringStep
 from shallow_mirror.sinks.micro_batch import TOTAL, MicroBatchReport
 from shallow_mirror.streaming import notes
 from shallow_mirror.streaming.notes import PlannerNote
-from shallow_mirror.streaming.remedies import error_name, problem_of_end, problem_of_retry, problem_of_wait
+from shallow_mirror.streaming.remedies import problem_of_end, problem_of_retry, problem_of_wait
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Witness:
         _log.warning("%s: %s; next attempt in %.0f s (%s)", what, error, pause_s, type(error).__name__)
         self._keep(problem_of_retry(what, error))
         if self._metrics is not None and what == "query":
-            self._metrics.restarted(error_name(error))
+            self._metrics.restarted()
 
     def note_waiting(self, waiting_for: str, since_ms: int) -> None:
         """For `status`, until the planner writes its next note: it has none to write while no query runs."""

@@ -158,7 +158,7 @@ def test_the_metrics_say_that_it_waits_until_the_planner_plans_again(tmp_path: P
     witness = Witness(settings, RunIdentity.of_this_process())
     with witness.telling():
         witness.failed("query", Retriable("WORKER_LOST", "gone"), 1, 1.0)
-        assert (told("waiting"), told('restarts_total{error_name="WORKER_LOST"')) == (1, 1)
+        assert (told("waiting"), told("restarts_total")) == (1, 1)
         note = notes.PlannerNote(at_ms=2 * 10**12, waiting_for=None, since_ms=None)
         notes.write_note(notes.note_path(settings.checkpoint), note)
         witness.looks_at(None)
