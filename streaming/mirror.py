@@ -39,6 +39,7 @@ from shallow_mirror.streaming.flow_control import CopiedBytes
 from shallow_mirror.streaming.handed_references import hand_over
 from shallow_mirror.streaming.hidden_topics import refuse_hidden_topics
 from shallow_mirror.streaming.loops import Loops, without_own_targets
+from shallow_mirror.streaming.missing_rights import refuse_missing_rights
 from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import Planner
 from shallow_mirror.streaming.sink_settings import job_template, target_topics
@@ -150,6 +151,7 @@ class _Run:
             self.loops = Loops(self.config, source_cluster_id=self.source_cluster_id, target_cluster_id=self.target_cluster_id)
             tables, setting = self.config.tables, self.config.tables_writer
             self.tables_writer = self._patiently("tables", lambda: choose_writer(tables, setting))
+            self._patiently("rights", self._refuse_missing_rights)
             if spark is None:
                 self.spark_log = self.config.spark_log
                 spark = session.local_session(
@@ -231,6 +233,9 @@ class _Run:
 
     def _id_of(self, cluster: Cluster) -> str:
         return cluster.cluster_id(self._deadline(REACH_ATTEMPT_MS))
+
+    def _refuse_missing_rights(self) -> None:
+        refuse_missing_rights(self.config, self.source, self.target, self._deadline())
 
     def _take_over(self) -> OffsetMapOwner:
         if self.owner is None:

@@ -378,6 +378,7 @@ _HANDLERS: dict[str, Callable[[ClusterState, int, Any, Change], Any]] = {
     "TxnOffsetCommit": txn_apis.txn_offset_commit,
     "EndTxn": txn_apis.end_txn,
     "OffsetFetch": txn_apis.offset_fetch,
+    "Heartbeat": txn_apis.heartbeat,
     "DescribeConfigs": _describe_configs,
     "DescribeProducers": _describe_producers,
     "SaslHandshake": _sasl_handshake,

@@ -15,6 +15,7 @@ _MODULES = {
     "OffsetForLeaderEpoch": (consumer, 4),
     "Metadata": (metadata, 10),
     "OffsetFetch": (consumer, 7),
+    "Heartbeat": (consumer, 4),
     "FindCoordinator": (metadata, 3),
     "ApiVersions": (metadata, 3),
     "InitProducerId": (producer, 4),

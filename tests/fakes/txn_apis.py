@@ -117,6 +117,17 @@ def end_txn(state: ClusterState, node_id: int, body: Any, change: Change) -> Any
     return answer_type("EndTxn")(throttle_time_ms=change.throttle_ms, error_code=code)
 
 
+def heartbeat(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    """Nobody is a member of a group."""
+
+    def refused() -> None:
+        state.require_coordinator(GROUP, node_id)
+        raise Refused(25)
+
+    code, _, _ = attempt(change, refused)
+    return answer_type("Heartbeat")(throttle_time_ms=change.throttle_ms, error_code=code)
+
+
 def _asked_places(state: ClusterState, body: Any) -> dict[str, list[int]]:
     """Partitions by topic; all that the group has an offset of where no topics are named."""
     if body.topics is not None:

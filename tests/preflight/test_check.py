@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from shallow_mirror.preflight import PreflightProgress, Report, TopicReport, che
 from shallow_mirror.preflight.findings import Level
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
-ASKED_ONLY = {"ApiVersions", "Metadata", "ListOffsets", "DescribeConfigs", "Fetch"}
+ASKED_ONLY = {"ApiVersions", "Metadata", "ListOffsets", "DescribeConfigs", "Fetch", "EndTxn", "Heartbeat"}
+"""The last two are of a producer and a member that nobody is."""
 
 
 def topic_of(report: Report, name: str) -> TopicReport:
@@ -70,6 +72,8 @@ def test_a_clean_topic_passes_raw_and_nothing_but_questions_is_sent(planned: Pla
     assert (report.backlog.offsets, report.backlog.is_exact, report.has_map) == (13, True, False)
     for cluster in (planned.source, planned.target):
         assert {one.api for one in cluster.received} <= ASKED_ONLY
+        assert {one.body.producer_id for one in cluster.received if one.api == "EndTxn"} <= {-1}
+        assert {one.body.member_id for one in cluster.received if one.api == "Heartbeat"} <= {""}
         assert cluster.auto_created == []
     assert list(planned.folder.iterdir()) == []
 
@@ -262,6 +266,27 @@ def test_broker_settings_that_may_not_be_read_are_not_known(planned: Planned) ->
     report = planned.check()
     assert report.is_fine
     assert "transaction.max.timeout.ms and the defaults of new topics are not known" in said(report, Level.UNKNOWN)[0]
+
+
+@pytest.mark.parametrize(
+    ("api", "code", "right"), [("EndTxn", 53, "Write on transactional id"), ("Heartbeat", 30, "Read on group")]
+)
+def test_a_right_on_the_slots_is_asked_for_though_no_coordinator_is(planned: Planned, api: str, code: int, right: str) -> None:
+    planned.topic("orders")
+    planned.target.change_always(api, error(code))
+    (stop,) = said(planned.check(mirror="m"), Level.STOPS)
+    assert re.fullmatch(rf"cluster west: [A-Z_]+: grant {right} m-0", stop)
+
+
+def test_a_topic_of_transactions_that_is_hidden_leaves_open_who_else_uses_the_slots(planned: Planned) -> None:
+    planned.topic("orders")
+    planned.target.change_always("Metadata", error(29, ("__transaction_state", -1)))
+    report = planned.check(mirror="m")
+    assert report.is_fine
+    assert (
+        "cluster west: whether somebody else uses m-0 is not known: topic __transaction_state is not shown to our user"
+        in said(report, Level.UNKNOWN)
+    )
 
 
 @pytest.mark.parametrize(("has_map", "api"), [(True, "OffsetFetch"), (False, "OffsetFetch"), (True, "FindCoordinator")])

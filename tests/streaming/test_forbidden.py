@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,12 +22,16 @@ from tests import mirror_runs as runs
 from tests.mirror_runs import catch_up, config, create_topic, high_watermark, read_values, write
 
 from shallow_mirror.audit import verify
+from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.cluster_view import ClusterView
 from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
 from shallow_mirror.local_kafka.properties import SINGLE_NODE_ID
 from shallow_mirror.preflight import check
 from shallow_mirror.preflight.findings import Level
+from shallow_mirror.streaming.missing_rights import refuse_missing_rights
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -78,6 +83,13 @@ class Acl:
         """The controller says that it is written; the broker's authorizer hears of it a moment later."""
         wanted = AclBindingFilter(*self._pattern)
         runs.wait_for("the ACL", lambda: len(client.describe_acls(wanted).result(30)) == count)
+
+
+def refused_at_a_start(settings: MirrorConfig) -> list[str]:
+    with closing(Cluster(settings.source.client)) as source, closing(Cluster(settings.target.client)) as target:
+        with pytest.raises(ConfigError) as refused:
+            refuse_missing_rights(settings, source, target, Deadline.after_ms(20_000, time.monotonic))
+    return list(refused.value.problems)
 
 
 @pytest.mark.parametrize(
@@ -154,6 +166,10 @@ def test_preflight_names_missing_rights_and_the_brokers_cap(
     cap = (f"cluster west, broker {SINGLE_NODE_ID}", "lower write.transaction_timeout_ms (60001) to it, or raise it")
     with allowed(AclOperation.READ), allowed(AclOperation.DESCRIBE_CONFIGS):
         assert stops() == [cap, (f"target topic {topic_name}", "grant Write"), (f"target topic {topic_name}-new", "grant Write")]
+        assert refused_at_a_start(too_long) == [
+            f"target topic {topic_name}{one}: TOPIC_AUTHORIZATION_FAILED: grant Write on topic {topic_name}{one}"
+            for one in ("", "-new")
+        ]
     with allowed(AclOperation.READ), allowed(AclOperation.WRITE):
         told_cap, (subject, what), told_new = stops()
         assert (told_cap, subject) == (cap, f"target topic {topic_name}")

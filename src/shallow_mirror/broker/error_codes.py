@@ -13,6 +13,7 @@ class ErrorClass(enum.Enum):
 
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
+TOPIC_AUTHORIZATION_FAILED = 29
 
 _R, _F, _D, _U = ErrorClass.RETRIABLE, ErrorClass.FENCED, ErrorClass.DEFINITE, ErrorClass.UNKNOWN
 
@@ -95,6 +96,7 @@ _RIGHTS: dict[str, dict[int, str]] = {
     "TxnOffsetCommit": {29: "Read", 30: "Read", 53: "Write"},
     "Produce": {29: "Write", 31: "IdempotentWrite", 53: "Write"},
     "EndTxn": {53: "Write"},
+    "Heartbeat": {30: "Read"},
     "OffsetFetch": {29: "Read", 30: "Read"},
     "DescribeTransactions": {29: "Describe", 53: "Write"},
     "CreateTopics": {29: "Create", 31: "Create"},

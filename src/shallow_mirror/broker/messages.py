@@ -22,6 +22,8 @@ from kafka.protocol.admin import (
     ListGroupsResponse,
 )
 from kafka.protocol.consumer import (
+    HeartbeatRequest,
+    HeartbeatResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     OffsetCommitRequest,
@@ -83,6 +85,7 @@ _USED: dict[str, tuple[Any, Any, int]] = {
     "SaslAuthenticate": (SaslAuthenticateRequest, SaslAuthenticateResponse, 2),
     "ListGroups": (ListGroupsRequest, ListGroupsResponse, 4),
     "DescribeGroups": (DescribeGroupsRequest, DescribeGroupsResponse, 5),
+    "Heartbeat": (HeartbeatRequest, HeartbeatResponse, 4),
     "OffsetCommit": (OffsetCommitRequest, OffsetCommitResponse, 8),
 }
 _HOT_PATH = ((0, "Produce", 9), (fetch.API_KEY, "Fetch", fetch.API_VERSION))
@@ -91,6 +94,7 @@ _SINCE = {
     "ListLocalOffsets": "3.5",
     "ListGroups": "2.6",
     "DescribeGroups": "2.4",
+    "Heartbeat": "2.4",
     "OffsetCommit": "2.4",
 }
 """May be missing: no decision of the mirror depends on the answer."""

@@ -8,12 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from shallow_mirror.broker.cluster import Cluster
-from shallow_mirror.broker.cluster_metadata import CoordinatorKind
-from shallow_mirror.broker.error_codes import error_name, is_forbidden
+from shallow_mirror.broker.error_codes import is_forbidden, refusal
 from shallow_mirror.broker.messages import call, request_class
-from shallow_mirror.broker.txn import ask_coordinator
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError
 
 
 class Operation(enum.IntEnum):
@@ -36,7 +33,7 @@ _CODES = frozenset(Operation)
 @dataclass(frozen=True, slots=True)
 class Rights:
     """On the cluster and on topics, existing or not. None where the cluster does not say: who may not describe a thing hears
-    nothing of it. Without an authorizer everything is allowed.
+    nothing of it, and who may hears of that at least. Without an authorizer everything is allowed.
     """
 
     cluster: frozenset[Operation] | None
@@ -61,29 +58,26 @@ def _ask_once(cluster: Cluster, topics: Sequence[str], deadline: Deadline) -> Ri
     )
     return Rights(
         _operations(answer.authorized_operations) or None,
-        {one.name: _operations(one.authorized_operations) for one in answer.topics},
+        {one.name: _operations(one.authorized_operations) or None for one in answer.topics},
     )
 
 
-def ask_group_rights(cluster: Cluster, group: str, deadline: Deadline) -> frozenset[Operation] | None:
-    """On a group, existing or not; None where we may not describe it. Where the cluster never had a group, asking makes its topic
-    for them. Raises Retriable, BrokerTooOld, ConfigError.
+def missing_slot_rights(cluster: Cluster, name: str, deadline: Deadline) -> list[str]:
+    """What to grant so that `name` can be a transactional id and a group. Raises Retriable, BrokerTooOld.
+
+    Asked by what no coordinator accepts, of any broker: the end of a transaction of a producer that nobody is, and the heartbeat
+    of a member that nobody is. Brokers look at the right before anything else, so nothing is created, and it does not matter who
+    coordinates, or whether the topics of transactions and groups exist or are shown to us.
     """
-    answer = ask_coordinator(
-        cluster,
-        CoordinatorKind.GROUP,
-        group,
-        "DescribeGroups",
-        lambda one: int(one.groups[0].error_code),
-        deadline,
-        groups=[group],
-        include_authorized_operations=True,
-    ).groups[0]
-    if is_forbidden(answer.error_code):
-        return None
-    if answer.error_code:
-        raise ConfigError(f"describing group {group}: the cluster answered {error_name(answer.error_code)}")
-    return _operations(answer.authorized_operations)
+    return cluster.retrying("asking for rights", lambda one: _missing_once(cluster, name, one), deadline)
+
+
+def _missing_once(cluster: Cluster, name: str, deadline: Deadline) -> list[str]:
+    broker = cluster.any_broker(deadline)
+    ended = call(broker, "EndTxn", deadline, transactional_id=name, producer_id=-1, producer_epoch=-1, committed=False)
+    beaten = call(broker, "Heartbeat", deadline, group_id=name, generation_id=-1, member_id="", group_instance_id=None)
+    codes = {"EndTxn": int(ended.error_code), "Heartbeat": int(beaten.error_code)}
+    return [refusal(code, api, key=name) for api, code in codes.items() if is_forbidden(code)]
 
 
 def _operations(codes: Collection[int] | None) -> frozenset[Operation] | None:

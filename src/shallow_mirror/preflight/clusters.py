@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from shallow_mirror.broker.cluster import Cluster
-from shallow_mirror.broker.rights import Operation, Rights, ask_group_rights
+from shallow_mirror.broker.error_codes import UNKNOWN_TOPIC_OR_PARTITION, is_forbidden
+from shallow_mirror.broker.rights import Operation, Rights, missing_slot_rights
 from shallow_mirror.broker.txn import describe_txn, read_receipts
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOld, ConfigError, Retriable
@@ -54,10 +55,14 @@ def read_broker_settings(
 def slot_problems(
     target: Cluster, alias: str, names: Sequence[str], map_id: str | None, deadline: Callable[[], Deadline]
 ) -> Iterator[Finding]:
-    """Who else uses the transactional ids and groups `names`, and whether we may ask. `map_id` None: there is no map yet.
+    """Whether we may use the transactional ids and groups `names`, and who else does. `map_id` None: there is no map yet.
 
-    Looking for a coordinator creates its internal topic, so nobody is asked where that does not exist.
+    Looking for a coordinator creates its internal topic, so nobody is asked who else does where that may not exist.
     """
+    missing = missing_slot_rights(target, names[0], deadline())
+    yield from (Finding(Level.STOPS, f"cluster {alias}", what) for what in missing)
+    if missing:
+        return
     listed = target.metadata([_TXN_TOPIC, _GROUP_TOPIC], deadline()).topics
 
     def ask_txns() -> None:
@@ -71,12 +76,14 @@ def slot_problems(
             read_receipts(target, names[0], deadline())
         else:
             refuse_foreign_receipts(target, names, map_id, deadline())
-        held = ask_group_rights(target, names[0], deadline())
-        if held is not None and Operation.READ not in held:
-            raise ConfigError(f"receipts are not allowed to us: grant Read on group {names[0]}")
 
     for topic, ask in ((_TXN_TOPIC, ask_txns), (_GROUP_TOPIC, ask_receipts)):
-        if topic not in listed or listed[topic].error_code:
+        code = listed[topic].error_code if topic in listed else UNKNOWN_TOPIC_OR_PARTITION
+        if is_forbidden(code) and map_id is None:
+            what = f"whether somebody else uses {names[0]} is not known: topic {topic} is not shown to our user"
+            yield Finding(Level.UNKNOWN, f"cluster {alias}", what)
+            continue
+        if code and not is_forbidden(code):
             continue
         try:
             ask()
