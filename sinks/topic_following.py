@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from shallow_mirror.broker.cluster import Cluster
-from shallow_mirror.broker.error_codes import UNKNOWN_TOPIC_OR_PARTITION, is_forbidden, refusal
 from shallow_mirror.broker.topics import set_topic_configs
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
@@ -26,23 +24,6 @@ TOPICS_A_LOOK = 500
 _KEYS = (*target_rules.COPIED, *target_rules.FORCED)
 
 Settings = Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """`gone`: topics that the source does not have. `hidden`: what to grant, by topic that it does not show us."""
-
-    gone: tuple[str, ...] = ()
-    hidden: Mapping[str, str] = field(default_factory=dict)
-
-
-def missing_topics(source: Cluster, names: Sequence[str], deadline: Deadline) -> Missing:
-    """Of `names`. Raises Retriable."""
-    codes = {name: one.error_code for name, one in sorted(source.metadata(names, deadline).topics.items())} if names else {}
-    return Missing(
-        tuple(name for name, code in codes.items() if code == UNKNOWN_TOPIC_OR_PARTITION),
-        {name: refusal(code, "Fetch", topic=name) for name, code in codes.items() if is_forbidden(code)},
-    )
 
 
 class ConfigFollower:

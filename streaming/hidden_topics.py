@@ -7,9 +7,9 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.missing_topics import missing_topics
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.sinks.topic_following import missing_topics
 
 _log = logging.getLogger(__name__)
 

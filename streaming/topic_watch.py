@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.missing_topics import missing_topics
 from shallow_mirror.checkpoints.controls import Controls
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.checkpoints.tables import is_read_by_spark
@@ -23,7 +24,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, Retriable
 from shallow_mirror.sinks.target_topics import TargetTopics
-from shallow_mirror.sinks.topic_following import ConfigFollower, missing_topics
+from shallow_mirror.sinks.topic_following import ConfigFollower
 from shallow_mirror.streaming import notes
 from shallow_mirror.streaming.loops import Loops
 

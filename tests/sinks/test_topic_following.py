@@ -11,7 +11,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks import topic_following
 from shallow_mirror.sinks.target_rules import configs_of_new
-from shallow_mirror.sinks.topic_following import ConfigFollower, Missing, missing_topics
+from shallow_mirror.sinks.topic_following import ConfigFollower
 
 SOURCE = {"retention.ms": "5", "cleanup.policy": "delete", "max.message.bytes": "1000"}
 
@@ -26,10 +26,6 @@ class FakeCluster:
         for one in self.forbidden & set(names):
             raise ConfigError(f"{one}: TOPIC_AUTHORIZATION_FAILED")
         return {name: self.settings[name] for name in names}
-
-    def metadata(self, names: list[str], deadline: Deadline) -> Any:
-        codes = {one: 29 if one in self.forbidden else 0 if one in self.settings else 3 for one in names}
-        return SimpleNamespace(topics={one: SimpleNamespace(error_code=code) for one, code in codes.items()})
 
 
 class FakeTargets:
@@ -101,10 +97,3 @@ def test_many_topics_are_gone_through_in_several_looks_and_what_was_told_stays(m
     assert [len(sides.look()) for _ in range(3)] == [1, 1, 1]
     assert [sides.target.settings[f"to.{one}"]["retention.ms"] for one in names] == ["5", "9", "9", "9", "9"]
     assert sides.look("t0") == []
-
-
-def test_topics_that_the_source_does_not_have_are_gone_and_those_it_does_not_show_are_hidden() -> None:
-    cluster = FakeCluster({"a": {}})
-    cluster.forbidden.add("c")
-    found = missing_topics(cluster, ["a", "b", "c"], Deadline.after_ms(1000, lambda: 0.0))  # type: ignore[arg-type]
-    assert found == Missing(("b",), {"c": "TOPIC_AUTHORIZATION_FAILED: grant Read on topic c"})
