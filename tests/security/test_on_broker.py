@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from shallow_mirror.broker.messages import request_class
 from shallow_mirror.broker.topics import TopicSpec, ensure_topics
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.groups.cluster_view import ClusterView
+from shallow_mirror.groups.run import look_at_groups
+from shallow_mirror.types import TopicPartition
 
 pytestmark = pytest.mark.brokers
 
@@ -180,12 +184,14 @@ def token_for_others(config: str) -> tuple[str, float]:
 _ADVICE = re.compile(r"grant (?P<operation>\w+) on (?P<resource>topic|group|transactional id) (?P<name>\S+)$")
 
 
-def advised(error: ConfigError) -> Right:
-    (problem,) = error.problems
-    found = _ADVICE.search(problem)
-    assert found is not None, problem
-    operation = re.sub(r"(?<!^)(?=[A-Z])", "_", found["operation"]).upper()
-    return Right(operation, found["resource"].replace(" ", "_").upper(), found["name"])
+def advised(error: ConfigError) -> list[Right]:
+    rights = []
+    for problem in error.problems:
+        found = _ADVICE.search(problem)
+        assert found is not None, problem
+        operation = re.sub(r"(?<!^)(?=[A-Z])", "_", found["operation"]).upper()
+        rights.append(Right(operation, found["resource"].replace(" ", "_").upper(), found["name"]))
+    return rights
 
 
 @pytest.mark.long
@@ -208,8 +214,8 @@ def test_who_grants_what_each_error_names_ends_with_a_mirror_and_the_rights_of_t
             runs.catch_up(settings, spark)
             break
         except ConfigError as error:
-            granted.append(advised(error))
-            secured.grant(granted[-1])
+            granted += advised(error)
+            secured.grant(*advised(error))
             time.sleep(0.2)  # the broker's authorizer hears of it a moment later
     assert runs.read_values(secured.bootstrap, target) == ["a", "b"]
     assert {(one.operation, one.resource, one.name) for one in granted} == {
@@ -222,3 +228,12 @@ def test_who_grants_what_each_error_names_ends_with_a_mirror_and_the_rights_of_t
         ("WRITE", "TOPIC", target),
         ("READ", "TOPIC", target),
     }
+    with closing(ClusterView(ClientConfig.from_properties({"bootstrap.servers": secured.bootstrap}), "source")) as everything:
+        assert everything.commit("app", {TopicPartition(topic_name, 0): (1, "")}) == {}
+        assert not everything.may_hide_groups()
+    hidden = look_at_groups(settings, is_applied=True)
+    assert (hidden.groups, hidden.may_hide_groups, hidden.is_done) == ((), True, False)
+    secured.grant(Right("READ", "GROUP", "app"))
+    time.sleep(0.2)
+    shown = look_at_groups(settings, is_applied=True)
+    assert ([one.name for one in shown.groups], shown.is_done) == (["app"], True)
