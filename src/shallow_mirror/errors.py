@@ -24,7 +24,7 @@ class ConfigError(MirrorError):
 
 
 class BrokerTooOld(ConfigError):
-    """A broker does not offer a request that is asked for on some ways only."""
+    """A broker is older than the oldest supported release, or does not offer a request that is asked for on some ways only."""
 
 
 class CorruptBatch(MirrorError):

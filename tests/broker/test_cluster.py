@@ -212,7 +212,7 @@ def test_one_connection_per_broker_and_purpose_is_kept(fake: StrictCluster, clie
     assert fake.connections == bootstrap + control + fetch
 
 
-def test_a_broker_that_leaves_the_versions_out_is_refused_with_all_of_them(
+def test_a_broker_that_is_too_old_is_refused_in_one_line_with_all_that_it_lacks(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
     def other(answer: Any) -> None:
@@ -220,25 +220,37 @@ def test_a_broker_that_leaves_the_versions_out_is_refused_with_all_of_them(
             if one.api_key == API_KEYS["ListOffsets"]:
                 one.max_version = 5
             if one.api_key == API_KEYS["Fetch"]:
-                one.min_version, one.max_version = 13, 20
+                one.max_version = 11
 
     fake.not_offered = frozenset({"EndTxn"})
     fake.alter_answers("ApiVersions", other)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(BrokerTooOld) as caught:
         client.metadata([], clock.deadline())
-    assert sorted(caught.value.problems) == [
-        f"broker {fake.bootstrap.split(',')[0]} offers {problem}"
-        for problem in (
-            "Fetch 13 to 20; version 12 is needed: it is newer than this mirror knows: install a later one",
-            "ListOffsets 0 to 5; version 6 is needed: upgrade it to Kafka 2.8 or later",
-            "no EndTxn; version 3 is needed: upgrade it to Kafka 2.8 or later",
-        )
-    ]
+    assert caught.value.problems == (
+        f"broker {fake.bootstrap.split(',')[0]} is too old: source and target need Kafka 2.8 or later; "
+        "it offers ListOffsets 0 to 5 (needed: 6), no EndTxn (needed: 3), Fetch 0 to 11 (needed: 12)",
+    )
+
+
+def test_a_broker_that_is_newer_than_what_is_known_is_refused_as_such(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    def other(answer: Any) -> None:
+        for one in answer.api_keys:
+            if one.api_key == API_KEYS["Fetch"]:
+                one.min_version, one.max_version = 13, 20
+
+    fake.alter_answers("ApiVersions", other)
+    with pytest.raises(
+        ConfigError, match=r"newer than .*: install a later one; .*offers Fetch 13 to 20 \(needed: 12\)$"
+    ) as caught:
+        client.metadata([], clock.deadline())
+    assert type(caught.value) is ConfigError
 
 
 def test_a_broker_that_does_not_know_api_versions_is_too_old(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
     fake.change("ApiVersions", Change(reply=lambda frame: (10).to_bytes(4, "big") + frame[4:8] + b"\x00\x23" + bytes(4)))
-    with pytest.raises(ConfigError, match=r"too old.*Kafka 2.8 or later"):
+    with pytest.raises(BrokerTooOld, match=r"too old.*Kafka 2.8 or later"):
         client.metadata([], clock.deadline())
 
 

@@ -21,7 +21,7 @@ from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import BrokerTooOld, ConfigError
 from shallow_mirror.preflight import PreflightProgress, Report, TopicReport, check
 from shallow_mirror.preflight.findings import Level
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
@@ -312,7 +312,7 @@ def _forget_produce_9(body: Any) -> None:
 def test_a_cluster_that_is_too_old_is_named(planned: Planned) -> None:
     planned.topic("orders")
     planned.target.alter_answers("ApiVersions", _forget_produce_9)
-    with pytest.raises(ConfigError, match="offers Produce 0 to 8; version 9 is needed"):
+    with pytest.raises(BrokerTooOld, match=r"offers Produce 0 to 8 \(needed: 9\)$"):
         planned.check()
 
 
@@ -323,7 +323,7 @@ def test_one_broker_that_is_too_old_among_others_stops_the_mirror(planned: Plann
         target.alter_answers("ApiVersions", lambda body: _forget_produce_9(body) if target.received[-1].node_id == 2 else None)
         (stop,) = said(mixed.check(), Level.STOPS)
     assert stop.startswith("cluster west, broker 2: broker 127.0.0.1:")
-    assert "offers Produce 0 to 8; version 9 is needed" in stop
+    assert "offers Produce 0 to 8 (needed: 9)" in stop
 
 
 def _grant(planned: Planned, cluster: str, operations: set[Operation], on_cluster: set[Operation]) -> None:

@@ -98,6 +98,7 @@ _SINCE = {
     "OffsetCommit": "2.4",
 }
 """May be missing: no decision of the mirror depends on the answer."""
+_TOO_OLD = "is too old: source and target need Kafka 2.8 or later"
 _ALWAYS_HEADER_0 = "ApiVersions"
 _OFFERED_BY_ALL = {"SaslHandshake", "SaslAuthenticate"}
 """Their versions are those of Kafka 2.5; listeners without SASL may leave them out."""
@@ -150,35 +151,39 @@ def _tag_section_bytes(body: memoryview) -> int:
     raise ValueError("tags in a response header")
 
 
-def _version_problem(api: str, version: int, offered: tuple[int, int] | None) -> str | None:
+def _gap(api: str, version: int, offered: tuple[int, int] | None) -> str:
     """`offered`: lowest and highest version."""
-    low, high = offered or (0, -1)
-    if low <= version <= high:
-        return None
-    what = f"offers {api} {low} to {high}" if offered else f"offers no {api}"
-    remedy = "it is newer than this mirror knows: install a later one" if version < low else "upgrade it to Kafka 2.8 or later"
-    return f"{what}; version {version} is needed: {remedy}"
+    return f"{api} {offered[0]} to {offered[1]} (needed: {version})" if offered else f"no {api} (needed: {version})"
 
 
 def check_versions(connection: Connection, deadline: Deadline) -> None:
-    """Refuses a broker that does not speak the fixed versions, and takes note of what else it does not offer."""
+    """Refuses a broker that does not speak the fixed versions, and takes note of what else it does not offer.
+
+    A connection does not know whether it leads to a source or to a target: every broker is asked for all of them.
+    """
     answer = call(connection, "ApiVersions", deadline, client_software_name="shallow-mirror", client_software_version="0.1.0")
+    peer = connection.transport.peer
     if answer.error_code:
-        raise ConfigError(
-            f"broker {connection.transport.peer} is too old: it does not answer ApiVersions v3 (Kafka 2.8 or later is needed)"
-        )
+        raise BrokerTooOld(f"broker {peer} {_TOO_OLD}: it does not answer ApiVersions 3")
     offered = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
     wanted = [(request.API_KEY, api, version) for api, (request, _, version) in _USED.items() if api not in _OFFERED_BY_ALL]
-    problems, missing = [], set()
+    too_old: list[str] = []
+    too_new: list[str] = []
+    missing = set()
     for key, api, version in [*wanted, *_HOT_PATH]:
-        problem = _version_problem(api, version, offered.get(key))
-        if problem is None:
+        low, high = offered.get(key, (0, -1))
+        if low <= version <= high:
             continue
         if api in _SINCE:
             missing.add(api)
         else:
-            problems.append(f"broker {connection.transport.peer} {problem}")
-    if problems:
-        raise ConfigError(problems)
+            (too_new if version < low else too_old).append(_gap(api, version, offered.get(key)))
+    if too_new:
+        raise ConfigError(
+            f"broker {peer} is newer than this version of shallow-mirror knows: install a later one; "
+            f"the broker offers {', '.join(too_new + too_old)}"
+        )
+    if too_old:
+        raise BrokerTooOld(f"broker {peer} {_TOO_OLD}; it offers {', '.join(too_old)}")
     connection.missing_apis = frozenset(missing)
     connection.fetches_by_topic_id = offered[fetch.API_KEY][1] >= fetch.API_VERSION_BY_ID
