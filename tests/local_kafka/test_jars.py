@@ -58,6 +58,13 @@ def test_a_kafka_version_is_three_numbers(version: str) -> None:
         kafka_jar_set(version)
 
 
+@pytest.mark.parametrize("version", ["2.0.1", "2.3.1", "0.11.0"])
+def test_a_kafka_that_has_no_such_jars_is_refused_before_anything_is_fetched(version: str) -> None:
+    with pytest.raises(ConfigError, match=r"2\.4\.0 or later; tried are 2\.8\.2, 3\.9\.2 and 4\.3\.0, .* Kafka 2\.8 or later"):
+        kafka_jar_set(version)
+    assert kafka_jar_set("2.4.0").name == "kafka-2.4.0"
+
+
 def test_the_descriptor_names_every_module_and_whether_its_dependencies_come_along() -> None:
     text = ivy_descriptor(jars.DELTA_JAR_SET)
     assert text.count("<dependency ") == 7
@@ -89,12 +96,22 @@ def test_two_who_fetch_at_the_same_time_fetch_once(tmp_path: Path, java_home: Pa
     assert (cache / "runs").read_text() == "run\n"
 
 
-def test_a_failed_fetch_shows_the_end_of_ivys_output_and_leaves_nothing_half_done(tmp_path: Path, java_home: Path) -> None:
-    write_java(java_home, 'touch "$folder/one-1.0.jar"; echo "... (3kB)"; echo "UNRESOLVED DEPENDENCIES: one"; exit 1')
+def test_a_failed_fetch_shows_the_end_of_ivys_output_and_leaves_nothing_half_done(
+    tmp_path: Path, java_home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_java(java_home, 'touch "$folder/one-1.0.jar"; echo "... (3kB)"; echo "SERVER ERROR: Bad Gateway"; exit 1')
     cache = tmp_path / "cache"
-    with pytest.raises(JarFetchFailed, match=r"(?s)one-1\.0 failed .*exit code 1.*UNRESOLVED DEPENDENCIES: one"):
+    with pytest.raises(JarFetchFailed, match=r"^fetching the jars of one-1\.0 failed\. Ivy's exit code 1: check the network .*$"):
         jars_of(ONE_JAR, cache)
+    assert "SERVER ERROR: Bad Gateway" in caplog.text
     assert [entry.name for entry in cache.iterdir()] == ["jars.lock"]
+
+
+def test_a_version_that_is_nowhere_is_named_in_one_line(tmp_path: Path, java_home: Path) -> None:
+    line = 'echo "\t\t:: org.example#one;1.0: not found"'
+    write_java(java_home, f"{line}; {line}; exit 1")
+    with pytest.raises(JarFetchFailed, match=r"^.* Ivy found no org\.example#one;1\.0: there is no such version, or .*above$"):
+        jars_of(ONE_JAR, tmp_path / "cache")
 
 
 def test_a_fetch_which_does_not_bring_the_module_itself_has_failed(tmp_path: Path, java_home: Path) -> None:

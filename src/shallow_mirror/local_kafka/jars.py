@@ -24,17 +24,21 @@ OLD_KAFKA_VERSION = "3.9.2"
 OLDEST_KAFKA_VERSION = "2.8.2"
 """With ZooKeeper; the oldest minor release that the mirror speaks to."""
 
+_OLDEST_THAT_STARTS = (2, 4)
+"""Before it there is no `kafka_2.13`."""
+
 OLDEST_JAVA = 17
 
 _MAVEN_IN_IVY = "http://ant.apache.org/ivy/maven"
 """The XML namespace of classifiers; nothing is fetched from there."""
 _OUTPUT_TAIL_LINES = 30
 _FETCH_TIMEOUT_S = 1200
+_NOT_FOUND = re.compile(r":: (\S+#\S+;\S+): not found")
 _log = logging.getLogger(__name__)
 
 
 class JarFetchFailed(MirrorError):
-    """Ivy did not bring the jars; the end of its output is in the message. The cache holds nothing half-done."""
+    """Ivy did not bring the jars; the end of its output is in the log. The cache holds nothing half-done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +74,15 @@ def kafka_jar_set(version: str) -> JarSet:
     """Broker, tools of the broker jar, ZooKeeper before Kafka 4, and the logging binding: a broker without it fails silently."""
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
         raise ConfigError(f"Kafka version {version!r}: expected three numbers, such as {KAFKA_VERSION} or {OLDEST_KAFKA_VERSION}")
+    major, minor, _ = (int(one) for one in version.split("."))
+    if (major, minor) < _OLDEST_THAT_STARTS:
+        raise ConfigError(
+            f"Kafka version {version}: local brokers are 2.4.0 or later; tried are {OLDEST_KAFKA_VERSION}, {OLD_KAFKA_VERSION} "
+            f"and {KAFKA_VERSION}, and a mirror speaks to Kafka 2.8 or later"
+        )
     kafka = Module(organisation="org.apache.kafka", name="kafka_2.13", version=version)
-    if int(version.split(".")[0]) >= 4:
-        binding = (_LOGGING,)
-    else:
-        binding = (Module(organisation="org.slf4j", name="slf4j-reload4j", version="1.7.36"),)
-    return JarSet(name=f"kafka-{version}", modules=(kafka, *binding))
+    binding = _LOGGING if major >= 4 else Module(organisation="org.slf4j", name="slf4j-reload4j", version="1.7.36")
+    return JarSet(name=f"kafka-{version}", modules=(kafka, binding))
 
 
 def _delta_modules(delta: str, unitycatalog: str) -> tuple[Module, ...]:
@@ -187,10 +194,14 @@ def _run_ivy(java: str, ivy: Path, jar_set: JarSet, ivy_cache: Path, work: Path,
     command += ["-cache", str(ivy_cache), "-retrieve", f"{fetched}/[artifact]-[revision](-[classifier]).[ext]"]
     ended = _ended(command, jar_set.name)
     if ended.returncode != 0:
-        raise JarFetchFailed(
-            f"fetching the jars of {jar_set.name} failed (Ivy's exit code {ended.returncode}). Check the network and try again.\n"
-            f"The end of Ivy's output:\n{_tail(ended.stdout)}"
+        _show_tail(ended.stdout)
+        not_found = sorted(set(_NOT_FOUND.findall(ended.stdout)))
+        why = (
+            f"Ivy found no {', '.join(not_found)}: there is no such version, or its repository is out of reach"
+            if not_found
+            else f"Ivy's exit code {ended.returncode}: check the network and try again"
         )
+        raise JarFetchFailed(f"fetching the jars of {jar_set.name} failed. {why}; the end of Ivy's output is above")
 
 
 def _ended(command: Sequence[str], what: str) -> subprocess.CompletedProcess[str]:
@@ -207,8 +218,9 @@ def _ended(command: Sequence[str], what: str) -> subprocess.CompletedProcess[str
         )
     except subprocess.TimeoutExpired as error:
         output = error.stdout.decode("utf-8", "replace") if isinstance(error.stdout, bytes) else (error.stdout or "")
+        _show_tail(output)
         raise JarFetchFailed(
-            f"fetching the jars of {what} took longer than {_FETCH_TIMEOUT_S} s. The end of Ivy's output:\n{_tail(output)}"
+            f"fetching the jars of {what} took longer than {_FETCH_TIMEOUT_S} s; the end of Ivy's output is above"
         ) from error
 
 
@@ -233,9 +245,10 @@ def _artifact(module: Module) -> str:
     return f'<artifact name={quoteattr(module.name)} type="jar" ext="jar" m:classifier={quoteattr(module.classifier)}/>'
 
 
-def _tail(output: str) -> str:
+def _show_tail(output: str) -> None:
+    """In the log: an error is one line."""
     lines = [line for line in output.splitlines() if line.strip(" .")]
-    return "\n".join(lines[-_OUTPUT_TAIL_LINES:])
+    _log.warning("the end of Ivy's output:\n%s", "\n".join(lines[-_OUTPUT_TAIL_LINES:]))
 
 
 def ivy_jar() -> Path:
