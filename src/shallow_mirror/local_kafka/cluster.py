@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -35,10 +35,11 @@ class LocalKafkaCluster:
         properties: Mapping[str, str] | None = None,
         java_options: Sequence[str] = (),
         proxies: Sequence[int] = (),
+        choose_ports: Callable[[int], Sequence[int]] = free_ports,
     ) -> None:
         assert len(proxies) in (0, brokers)
         self.folder, self.version = folder.absolute(), version
-        self._brokers, self._proxies = brokers, tuple(proxies)
+        self._brokers, self._proxies, self._choose_ports = brokers, tuple(proxies), choose_ports
         self._properties, self._java_options = dict(properties or {}), tuple(java_options)
         self.nodes: tuple[LocalKafka, ...] = ()
         self.proxied_ports: tuple[int, ...] = ()
@@ -88,7 +89,7 @@ class LocalKafkaCluster:
         self._start_first()
 
     def _start_first(self) -> None:
-        ports = iter(free_ports(self._brokers * 3))
+        ports = iter(self._choose_ports(self._brokers * 3))
         chosen = {node_id: (next(ports), next(ports), next(ports)) for node_id in range(1, self._brokers + 1)}
         cluster_id = self._kept_cluster_id() or new_cluster_id()
         nodes = [self._node(node_id, chosen, cluster_id) for node_id in chosen]

@@ -7,7 +7,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -17,7 +17,7 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.cluster import LocalKafkaCluster
 from shallow_mirror.local_kafka.jars import kafka_jars
 from shallow_mirror.local_kafka.node import LocalKafka
-from shallow_mirror.local_kafka.ports import BrokerNotStarted
+from shallow_mirror.local_kafka.ports import BrokerNotStarted, KeptPorts
 from shallow_mirror.local_kafka.together import start_together, stop_together
 
 _POLL_S = 0.5
@@ -26,16 +26,21 @@ _POLL_S = 0.5
 def run_local_kafka(clusters: int, version: str, folder: Path | None, brokers: int = 1) -> None:
     """Start the clusters of so many brokers each, print their addresses on standard output, return after Ctrl-C or SIGTERM.
 
-    `folder` is kept and can be started again; `None` is a temporary folder which is deleted at the end.
+    `folder` is kept and can be started again, on the same ports where they are free; `None` is a temporary folder which is
+    deleted at the end.
     Raises what LocalKafka raises, and BrokerNotStarted when a broker ends by itself.
     """
     if clusters < 1:
         raise ConfigError(f"local-kafka needs at least one cluster, not {clusters}")
     with _stop_on_signals() as asked_to_stop, _folder(folder) as chosen, contextlib.suppress(KeyboardInterrupt):
         kafka_jars(version)
-        made = [_cluster(chosen / f"cluster-{number}", version, brokers) for number in range(1, clusters + 1)]
+        folders = [chosen / f"cluster-{number}" for number in range(1, clusters + 1)]
+        ports = [KeptPorts(one / "ports") for one in folders]
+        made = [_cluster(one, version, brokers, kept.choose) for one, kept in zip(folders, ports, strict=True)]
         start_together(made)
         try:
+            for kept in ports:
+                kept.keep()
             _announce(made, chosen, kept=folder is not None)
             _wait(made, asked_to_stop)
         finally:
@@ -43,8 +48,12 @@ def run_local_kafka(clusters: int, version: str, folder: Path | None, brokers: i
             stop_together(made)
 
 
-def _cluster(folder: Path, version: str, brokers: int) -> LocalKafka | LocalKafkaCluster:
-    return LocalKafka(folder, version) if brokers == 1 else LocalKafkaCluster(folder, brokers, version)
+def _cluster(
+    folder: Path, version: str, brokers: int, choose_ports: Callable[[int], Sequence[int]]
+) -> LocalKafka | LocalKafkaCluster:
+    if brokers == 1:
+        return LocalKafka(folder, version, choose_ports=choose_ports)
+    return LocalKafkaCluster(folder, brokers, version, choose_ports=choose_ports)
 
 
 @contextlib.contextmanager

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import socket
+from pathlib import Path
 
-from shallow_mirror.errors import MirrorError
+from shallow_mirror.errors import ConfigError, MirrorError
 
 # Below the ports which operating systems give to outgoing connections: a client that reconnects to a stopped broker
 # could otherwise be given the broker's own port and keep it from restarting.
 PORT_RANGE = (20000, 32000)
+
+_log = logging.getLogger(__name__)
 
 
 class BrokerNotStarted(MirrorError):
@@ -30,6 +34,36 @@ def free_ports(count: int, rng: random.Random | None = None) -> list[int]:
         if len(found) == count:
             return found
     raise BrokerNotStarted(f"no {count} free ports among 1000 tried between {PORT_RANGE[0]} and {PORT_RANGE[1]}")
+
+
+class KeptPorts:
+    """Chooses the ports that a file names where they are free, else others, and keeps those of a start that succeeded."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._kept, self._chosen = self._read(), list[int]()
+
+    def choose(self, count: int) -> list[int]:
+        """Asked again, it takes others: a port that looked free was not."""
+        is_usable = not self._chosen and len(self._kept) == count and all(_is_free(port) for port in self._kept)
+        self._chosen = self._kept if is_usable else free_ports(count)
+        if self._kept and not is_usable:
+            _log.warning("%s: the ports of the last start cannot be used again: there are new addresses", self._file.parent)
+        return self._chosen
+
+    def keep(self) -> None:
+        """Of the start that succeeded."""
+        temporary = self._file.with_suffix(".new")
+        temporary.write_text("".join(f"{port}\n" for port in self._chosen), encoding="utf-8")
+        temporary.replace(self._file)
+
+    def _read(self) -> list[int]:
+        if not self._file.is_file():
+            return []
+        try:
+            return [int(line) for line in self._file.read_text(encoding="utf-8").splitlines()]
+        except ValueError as error:
+            raise ConfigError(f"{self._file} holds other things than ports: delete it") from error
 
 
 def _is_free(port: int) -> bool:
