@@ -4,6 +4,7 @@ import io
 import json
 from collections import Counter
 
+import pytest
 from rich.console import Console
 
 from shallow_mirror.audit.differences import Difference, DifferenceKind, merged
@@ -55,6 +56,22 @@ def test_all_differences_are_counted_and_the_first_kept_and_fewer_printed() -> N
     assert lines[0] == "1005 differences: 1005 missing"
     assert lines[-1] == "  and 995 more (--json lists up to 1000)"
     assert len([line for line in lines if line.startswith("  missing: ")]) == SHOWN_DIFFERENCES
+
+
+@pytest.mark.parametrize(
+    ("counts", "ends_with"),
+    [
+        (
+            {"batch_count": 1_200, "opened_batch_count": 3},
+            "are equal: 1,200 batches by checksum and header, 3 batches by records",
+        ),
+        ({"batch_count": 8}, "are equal: 8 batches by checksum and header"),
+        ({"opened_batch_count": 8}, "are equal: 8 batches by records"),
+        ({}, "are equal"),
+    ],
+)
+def test_ways_of_comparing_that_no_batch_went_are_left_out(counts: dict[str, int], ends_with: str) -> None:
+    assert report_of(Tally(record_count=7, **counts)).sentences()[1].endswith(ends_with)
 
 
 def test_the_report_for_machines_holds_every_field() -> None:

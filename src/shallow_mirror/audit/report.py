@@ -64,14 +64,20 @@ class Report:
             "differences": [one.document() for one in self.differences],
         }
 
+    def _ways(self) -> str:
+        """How the batches were compared."""
+        counts = {"by checksum and header": self.batch_count, "by records": self.opened_batch_count}
+        ways = ", ".join(f"{count:,} batches {how}" for how, count in counts.items() if count)
+        return ways and f": {ways}"
+
     def sentences(self) -> list[str]:
         """The answer first, then what it rests on, then the first differences."""
         total = sum(self.difference_counts.values())
         found = ", ".join(f"{count} {kind}" for kind, count in sorted(self.difference_counts.items()))
         lines = ["no difference" if self.is_equal else f"{total} {'difference' if total == 1 else 'differences'}: {found}"]
         lines.append(
-            f"{self.record_count:,} records in {self.partition_count} partitions of {len(self.topics)} topics are equal: "
-            f"{self.batch_count:,} batches by checksum and header, {self.opened_batch_count:,} by records"
+            f"{self.record_count:,} records in {self.partition_count} partitions of {len(self.topics)} topics are equal"
+            f"{self._ways()}"
         )
         megabytes = (self.source_bytes + self.target_bytes) / 1e6
         lines.append(
