@@ -29,6 +29,9 @@ _IF_UNREADABLE = frozenset({"CORRUPT_MESSAGE", "UNKNOWN_SERVER_ERROR"})
 """Of a batch whose checksum holds: what brokers answer where they cannot open it, and to much else."""
 
 
+REMEDY_OF_DAMAGE = "It is damaged at the source"
+"""None: such a batch stays in quarantine."""
+
 _MOST_OF_A_RULE = 1_000
 """A target may have a sentence for every record."""
 
@@ -47,7 +50,7 @@ class Refusal:
 
     @property
     def remedy(self) -> str:
-        return self.error.remedy if isinstance(self.error, BatchRefused) else "It is damaged at the source"
+        return self.error.remedy if isinstance(self.error, BatchRefused) else REMEDY_OF_DAMAGE
 
 
 def poison_of(name: str, explained: BatchRefused | CorruptBatch, sent: memoryview, *, max_opened_bytes: int) -> Refusal | None:

@@ -24,7 +24,7 @@ from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.checkpoints.tables import choose_writer, open_writer
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import DataLoss, MirrorError, OutcomeUnknown, Retriable, TopicCreatedAgain
+from shallow_mirror.errors import CorruptBatch, DataLoss, MirrorError, OutcomeUnknown, Retriable, TopicCreatedAgain
 from shallow_mirror.groups.sync import GroupSync
 from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.sinks.evidence import refuse_used_ids
@@ -66,6 +66,12 @@ _GOING_ON = (
     "topic (topics.exclude)"
 )
 
+_DAMAGED = "Look at the disk of the source's broker; if another replica is sound, make it the leader"
+_SETTING_ASIDE = "If the data is lost for good, write.on_refused: quarantine sets the batch aside and goes on"
+_NOT_SET_ASIDE = (
+    "write.on_refused: quarantine cannot set this one aside: if the data is lost for good, exclude the topic (topics.exclude)"
+)
+
 _POLL_S = 0.2
 _QUIET_S = 1.0
 """A mirror is idle when nothing came for this long beyond its trigger interval."""
@@ -102,9 +108,17 @@ class Mirror:
             _log.warning("stopped while waiting: %s", stopped)
         except DataLoss as loss:
             is_deleted = isinstance(loss, TopicCreatedAgain) or (loss.log_start_offset or 0) > loss.expected_offset
-            said = copy.copy(loss)
-            said.args = (f"{loss}. {_GOING_ON if is_deleted else _AFTER_DATA_LOSS}",)
-            raise said from loss
+            raise _with_remedy(loss, _GOING_ON if is_deleted else _AFTER_DATA_LOSS) from loss
+        except CorruptBatch as damage:
+            is_quarantining = self.config.write.on_refused == "quarantine"
+            raise _with_remedy(damage, f"{_DAMAGED}. {_NOT_SET_ASIDE if is_quarantining else _SETTING_ASIDE}") from damage
+
+
+def _with_remedy(error: MirrorError, remedy: str) -> MirrorError:
+    """For whoever started the run; `problems` keeps remedies in a column of their own."""
+    said = copy.copy(error)
+    said.args = (f"{error}. {remedy}",)
+    return said
 
 
 def _planner_error(text: str) -> MirrorError:
@@ -181,6 +195,8 @@ class _Run:
             with lost_jvm_told(self.spark_log), self._groups_in_step(store, spark) as groups:
                 self._patiently("query", lambda: self._recover_and_query(owner, spark))
                 outcome = "stopped" if self._is_over() else "done"
+                if self.available_now and outcome == "done":
+                    self.witness.caught_up(owner.positions())
                 if groups is not None:
                     groups.is_last_wanted = outcome == "done"
         except _Stopped:

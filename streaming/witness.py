@@ -22,6 +22,7 @@ from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch, Mirro
 from shallow_mirror.log_format import fields
 from shallow_mirror.sinks.lingering import LingeringStep
 from shallow_mirror.sinks.micro_batch import TOTAL, MicroBatchReport
+from shallow_mirror.sinks.poison import REMEDY_OF_DAMAGE
 from shallow_mirror.streaming import notes
 from shallow_mirror.streaming.notes import PlannerNote
 from shallow_mirror.streaming.remedies import problem_of_end, problem_of_retry, problem_of_wait
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LOOK_AT_NOTE_EVERY_S = 2.0
+
+_RETRIED = "Then: shallow-mirror quarantine CONF retry"
+_EXPORTED = "Its bytes: shallow-mirror quarantine CONF export DIR"
 
 
 class Witness:
@@ -49,6 +53,7 @@ class Witness:
         self._told_step: str | None = None
         self._told_wait_ms: int | None = None
         self._looked_at_note = 0.0
+        self._micro_batch_count = 0
 
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
@@ -145,12 +150,24 @@ class Witness:
         observed = self._observed(report, segments, known)
         if self._observations is not None:
             self._observations.micro_batch(observed)
+        self._micro_batch_count += 1
         _log.info("%s", sentence(observed), extra=fields(micro_batch=asdict(observed)))
         for problem in problems_of(report, segments):
             self.met(problem, logging.INFO)
         if self._metrics is not None:
             self._metrics.micro_batch(observed, ages_s(segments, observed.settled_at_ms))
             self._metrics.decided(owner.recorded().decided_at_ms)
+
+    def caught_up(self, known: Mapping[SourcePartition, Position]) -> None:
+        """The offsets of the start are reached, as `available_now` wants it."""
+        count = self._micro_batch_count
+        what = f"{count:,} micro-batch{'' if count == 1 else 'es'}" if count else "nothing new"
+        _log.info("caught up: %s; %s", what, _left(self._lag(known)))
+
+    def _lag(self, known: Mapping[SourcePartition, Position]) -> int | None:
+        note = notes.read_note(notes.note_path(self._config.checkpoint))
+        positions = {one: known[one].offset for one in (() if note is None else note.ends) if one in known}
+        return notes.lag_behind(note, positions, self._identity.started_at_ms)
 
     def _observed(
         self, report: MicroBatchReport, segments: list[Segment], known: Mapping[SourcePartition, Position]
@@ -160,8 +177,6 @@ class Witness:
         for one in segments:
             if one.kind is not SegmentKind.DATA and one.batch_count:
                 dropped[one.kind.value] = dropped.get(one.kind.value, 0) + one.batch_count
-        note = notes.read_note(notes.note_path(self._config.checkpoint))
-        positions = {one: known[one].offset for one in (() if note is None else note.ends) if one in known}
         return MicroBatchObservation(
             run_epoch=self._run_epoch,
             micro_batch=report.micro_batch,
@@ -172,7 +187,7 @@ class Witness:
             record_count=sum(one.record_count for one in data),
             dropped_batch_counts=dropped,
             duration_ms=report.duration_ms,
-            lag_offsets=notes.lag_behind(note, positions, self._identity.started_at_ms),
+            lag_offsets=self._lag(known),
             settled_at_ms=_now_ms(),
         )
 
@@ -201,8 +216,12 @@ def sentence(one: MicroBatchObservation) -> str:
     return (
         f"micro-batch {one.micro_batch}: {one.record_count:,} records, {one.batch_count:,} batches ({raw:,} raw, "
         f"{one.rebuilt_batch_count:,} rebuilt), {size} in {seconds:.2f} s"
-        f"{f', dropped {dropped}' if dropped else ''}; {'?' if one.lag_offsets is None else f'{one.lag_offsets:,}'} offsets left"
+        f"{f', dropped {dropped}' if dropped else ''}; {_left(one.lag_offsets)}"
     )
+
+
+def _left(lag_offsets: int | None) -> str:
+    return f"{'?' if lag_offsets is None else f'{lag_offsets:,}'} offsets left"
 
 
 def problems_of(report: MicroBatchReport, segments: list[Segment]) -> list[Problem]:
@@ -212,7 +231,7 @@ def problems_of(report: MicroBatchReport, segments: list[Segment]) -> list[Probl
         Problem(
             kind=ProblemKind.QUARANTINED,
             text=f"batch at offsets {one.source_start} to {one.source_end - 1}: {one.rule}",
-            remedy=f"{one.remedy}. Then: shallow-mirror quarantine CONF retry",
+            remedy=f"{one.remedy}. {_EXPORTED if one.remedy == REMEDY_OF_DAMAGE else _RETRIED}",
             error_name=one.error_name,
             place=one.source.topic_partition,
         )

@@ -28,11 +28,14 @@ class BrokerTooOld(ConfigError):
 
 
 class CorruptBatch(MirrorError):
-    """Bytes that are not what their producer sent, or cannot be a record batch."""
+    """Bytes that are not what their producer sent, or cannot be a record batch.
+
+    `pos` counts within what was being read: an answer, a batch, or its opened records.
+    """
 
     def __init__(self, topic_partition: TopicPartition, base_offset: int, pos: int, reason: str) -> None:
         self.topic_partition, self.base_offset, self.pos, self.reason = topic_partition, base_offset, pos, reason
-        super().__init__(f"{topic_partition}: corrupt record batch at base offset {base_offset} (byte {pos}): {reason}")
+        super().__init__(f"{topic_partition}: corrupt record batch at base offset {base_offset}: {reason}")
 
     def __reduce__(self) -> tuple[type[CorruptBatch], tuple[TopicPartition, int, int, str]]:
         return type(self), (self.topic_partition, self.base_offset, self.pos, self.reason)

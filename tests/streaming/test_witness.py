@@ -26,12 +26,13 @@ from shallow_mirror.local_kafka.node import free_ports
 from shallow_mirror.log_format import JsonFormatter
 from shallow_mirror.sinks.lingering import LingeringStep
 from shallow_mirror.sinks.micro_batch import MicroBatchReport
+from shallow_mirror.sinks.poison import REMEDY_OF_DAMAGE
 from shallow_mirror.streaming import notes, status, status_view
 from shallow_mirror.streaming.metrics import ClustersSeen, Metrics
 from shallow_mirror.streaming.mirror import Mirror
 from shallow_mirror.streaming.remedies import problem_of_end, problem_of_retry, problem_of_wait
 from shallow_mirror.streaming.source_watch import SourceWatch
-from shallow_mirror.streaming.witness import Witness, ages_s, sentence
+from shallow_mirror.streaming.witness import Witness, ages_s, problems_of, sentence
 from shallow_mirror.types import SegmentKind, TargetPartition, TopicPartition
 
 STEPS = {"RunSlots": 300.0, "SlowestSlot": 200.0, "Total": 450.0}
@@ -93,6 +94,10 @@ def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
     assert met.keys() == {ProblemKind.RETRIABLE, ProblemKind.QUARANTINED, ProblemKind.EXPIRED}
     assert str(met[ProblemKind.QUARANTINED]) == "orders-0: batch at offsets 9 to 11: too large"
     assert met[ProblemKind.QUARANTINED].remedy == "raise max.message.bytes. Then: shallow-mirror quarantine CONF retry"
+    (damaged,) = problems_of(report(quarantined=(replace(aside, remedy=REMEDY_OF_DAMAGE),)), [])
+    assert damaged.remedy == "It is damaged at the source. Its bytes: shallow-mirror quarantine CONF export DIR"
+    witness.caught_up(owner.positions())
+    assert caplog.messages[-1] == "caught up: 1 micro-batch; ? offsets left"
     assert met[ProblemKind.EXPIRED].place == TopicPartition("orders", 0)
     assert met[ProblemKind.RETRIABLE].error_name == "NETWORK_EXCEPTION"
 
@@ -182,6 +187,29 @@ def test_whatever_ends_a_run_has_a_remedy(error: MirrorError, remedy: str) -> No
     problem = problem_of_end(error)
     assert remedy in problem.remedy
     assert problem.place == getattr(error, "topic_partition", None)
+
+
+@pytest.mark.parametrize(
+    ("on_refused", "remedy"),
+    [("stop", "write.on_refused: quarantine sets the batch aside"), ("quarantine", "cannot set this one aside")],
+)
+def test_a_damaged_batch_that_ends_a_run_is_said_with_its_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_refused: str, remedy: str
+) -> None:
+    settings = config(tmp_path)
+    settings = settings.model_copy(update={"write": settings.write.model_copy(update={"on_refused": on_refused})})
+    damage = CorruptBatch(A.topic_partition, 7, 7605, "its CRC does not match its payload")
+
+    def run(*_: Any) -> None:
+        raise damage
+
+    monkeypatch.setattr("shallow_mirror.streaming.mirror._Run.start_and_supervise", run)
+    with pytest.raises(CorruptBatch) as ended:
+        Mirror(settings).run()
+    said = "orders-0: corrupt record batch at base offset 7: its CRC does not match its payload. Look at the disk of"
+    assert str(ended.value).startswith(said)
+    assert remedy in str(ended.value)
+    assert (ended.value.pos, str(damage).count("disk")) == (7605, 0)
 
 
 def test_a_retriable_error_nobody_wrote_a_remedy_for_says_that_the_mirror_goes_on() -> None:

@@ -257,7 +257,7 @@ def test_one_unreadable_batch_leaves_only_what_was_rewritten_with_it_as_it_was()
 
 def test_a_rebuild_in_reach_of_an_unreadable_batch_still_says_what_is_wrong() -> None:
     bad = batch(4, deltas=[0, 2], attributes=3, payload=ENCODERS["lz4"][1](b"no record"))
-    with pytest.raises(CorruptBatch, match=r"orders-3: .* base offset 4 .*record 0 of 2 cannot be read"):
+    with pytest.raises(CorruptBatch, match=r"orders-3: .* base offset 4: .*record 0 of 2 cannot be read"):
         copy([small(0), small(2), bad])
 
 

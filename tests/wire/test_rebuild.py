@@ -200,7 +200,7 @@ def test_a_bomb_is_refused_with_the_setting_that_bounds_it(name: str) -> None:
 def test_a_wrong_checksum_is_corrupt_and_not_laundered() -> None:
     damaged = bytearray(batch(BASE, deltas=[0, 2]))
     damaged[-2] ^= 1
-    with pytest.raises(CorruptBatch, match=f"orders-3: .* base offset {BASE} .*CRC does not match"):
+    with pytest.raises(CorruptBatch, match=f"orders-3: .* base offset {BASE}: .*CRC does not match"):
         rebuilt(bytes(damaged))
 
 
