@@ -42,12 +42,14 @@ class CorruptBatch(MirrorError):
 
 
 class DataLoss(MirrorError):
-    """The source no longer holds (or never held) offsets that should be copied next. `log_start_offset` None: nobody asked."""
+    """The source no longer holds (or never held) offsets that should be copied next. `log_start_offset` None: nobody asked; the
+    message names it where the log starts too late."""
 
     def __init__(self, topic_partition: TopicPartition, expected_offset: int, log_start_offset: int | None, detail: str) -> None:
         self.topic_partition, self.expected_offset = topic_partition, expected_offset
         self.log_start_offset, self.detail = log_start_offset, detail
-        start = "" if log_start_offset is None else f", source log starts at {log_start_offset}"
+        is_late = log_start_offset is not None and log_start_offset > expected_offset
+        start = f", source log starts at {log_start_offset}" if is_late else ""
         super().__init__(f"{topic_partition}: expected offset {expected_offset}{start}: {detail}")
 
     def __reduce__(self) -> tuple[type[DataLoss], tuple[TopicPartition, int, int | None, str]]:

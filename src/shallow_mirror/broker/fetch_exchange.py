@@ -132,7 +132,7 @@ def _out_of_range(
     latest = cluster.list_offsets({place: -1}, isolation, deadline)[place].offset
     if position < earliest:
         return DataLoss(place, position, earliest, "retention or DeleteRecords removed it before it was copied")
-    detail = f"the log ends at {latest}: it was truncated, or the topic was created again"
+    detail = f"the log ends at {latest}: this offset was never written, or the log was truncated, or the topic was created again"
     return DataLoss(place, position, earliest, detail)
 
 
