@@ -38,6 +38,7 @@ _NAMES = (
     "inputPartitions",
 )
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
+_EXAMPLE = '{"topic": {"0": 23, "1": -2}}'
 _WORDS = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 
 T = TypeVar("T")
@@ -148,11 +149,15 @@ class _Parser:
         text = self._given.get(name.lower(), default)
         if text.lower() in _WORDS:
             return _WORDS[text.lower()]
+        words = "latest" if name == "endingOffsets" else "earliest, latest"
         try:
             return _offsets_of(json.loads(text))
+        except json.JSONDecodeError as error:
+            where = f" (from character {error.pos + 1} on)" if text.lstrip().startswith("{") else "; a time is not supported"
+            self.problems.append(f"{name}: {text!r} is neither {words} nor JSON such as {_EXAMPLE}{where}")
         except ValueError as error:
-            self.problems.append(f'{name}: {error}; write earliest, latest or JSON such as {{"topic": {{"0": 23, "1": -2}}}}')
-            return LATEST_TIMESTAMP
+            self.problems.append(f"{name}: {error}; write {words} or JSON such as {_EXAMPLE}")
+        return LATEST_TIMESTAMP
 
     def _one_of(self, name: str, values: Mapping[str, T], default: str) -> T:
         text = self._given.get(name.lower(), default).lower()

@@ -70,6 +70,21 @@ def test_every_problem_is_in_one_error() -> None:
     assert len(problems) == 7
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("2026-01-01", "'2026-01-01' is neither earliest, latest nor JSON such as {}; a time is not supported"),
+        ("yesterday", "'yesterday' is neither earliest, latest nor JSON such as {}; a time is not supported"),
+        ("{'t': 1}", "\"{{'t': 1}}\" is neither earliest, latest nor JSON such as {} (from character 2 on)"),
+        ("[1]", "[1] is not understood; write earliest, latest or JSON such as {}"),
+    ],
+)
+def test_offsets_that_are_no_json_are_said_in_words_of_the_option(text: str, said: str) -> None:
+    assert _problems(startingOffsets=text) == ("startingOffsets: " + said.format('{"topic": {"0": 23, "1": -2}}'),)
+    (of_ends,) = _problems(is_streaming=False, endingOffsets=text)
+    assert "earliest" not in of_ends
+
+
 @pytest.mark.parametrize("offsets", ['{"t": 5}', '{"t": {"x": 5}}', '{"t": {"0": -3}}', '{"t": {"0": "5"}}', "[1]", "5"])
 def test_offsets_that_are_not_topics_of_partitions_of_offsets_are_refused(offsets: str) -> None:
     (problem,) = _problems(startingOffsets=offsets)
