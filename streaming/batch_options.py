@@ -49,11 +49,8 @@ Ends = int | Mapping[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """`topics` are those of `subscribe`; with `subscribePattern` there are none by name."""
-
     client: ClientConfig
     plan: PlanSettings
-    topics: tuple[str, ...]
     ends: Ends
     keep: Keep
     is_data_loss_fatal: bool
@@ -91,6 +88,7 @@ class _Parser:
             raise ConfigError(self.problems)
         plan = PlanSettings(
             include=include,
+            required_topics=topics,
             isolation=isolation,
             start_timestamp_ms=starts if isinstance(starts, int) else EARLIEST_TIMESTAMP,
             start_offsets={} if isinstance(starts, int) else starts,
@@ -99,9 +97,7 @@ class _Parser:
             slots=slots,
             request_timeout_ms=client.request_timeout_ms,
         )
-        return BatchOptions(
-            client=client, plan=plan, topics=topics, ends=ends, keep=keep, is_data_loss_fatal=is_fatal, fetch_bytes=fetch_bytes
-        )
+        return BatchOptions(client=client, plan=plan, ends=ends, keep=keep, is_data_loss_fatal=is_fatal, fetch_bytes=fetch_bytes)
 
     def _check_names(self) -> None:
         known = {name.lower(): name for name in _NAMES}

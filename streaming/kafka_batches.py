@@ -222,9 +222,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 def _plan_once(options: BatchOptions, planner: Planner) -> tuple[PlannedRange, ...]:
     deadline = Deadline.after_ms(options.client.request_timeout_ms, time.monotonic)
     listing = planner.log_ends(deadline)
-    missing = sorted(set(options.topics) - listing.topic_ids.keys())
-    if missing:
-        raise ConfigError([f"subscribe: there is no topic {name}" for name in missing])
+    planning.require_topics(options.plan.required_topics, listing.topic_ids)
     starts = planner.starts_of(listing.ends, listing, deadline, is_first_run=True)
     return planning.plan_ranges(
         starts,

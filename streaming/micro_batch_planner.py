@@ -53,8 +53,11 @@ class MicroBatchPlanner:
         self._flow = FlowControl(settings.bytes_per_second, settings.topic_bytes_per_second, clock())
 
     def initial(self) -> dict[SourcePartition, int]:
-        """Positions of a mirror that has none. Raises Retriable."""
-        return self._planner.start_offsets({}, self._deadline())
+        """Positions of a mirror or stream that has none. Raises Retriable, ConfigError."""
+        deadline = self._deadline()
+        listing = self._planner.log_ends(deadline)
+        planning.require_topics(self._settings.required_topics, listing.topic_ids)
+        return self._planner.starts_at_a_start(list(listing.ends), (), listing, deadline)
 
     def prepare_available_now(self) -> None:
         """Fix the end of the query. Raises Retriable: a query that must end has nothing to wait for otherwise."""

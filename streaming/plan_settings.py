@@ -13,7 +13,7 @@ from shallow_mirror.types import IsolationLevel, TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSettings:
-    """`include` and `exclude` are regular expressions on whole topic names.
+    """`include` and `exclude` are regular expressions on whole topic names; `required_topics` must be there at a first start.
 
     `start_timestamp_ms` is a ListOffsets timestamp (-2 earliest, -1 latest), for partitions known at the first run;
     `start_offsets` wins over it and may hold -1 and -2 as well. `start_rules` are for topics of which nothing is known when the
@@ -24,6 +24,7 @@ class PlanSettings:
 
     include: tuple[str, ...]
     exclude: tuple[str, ...] = ()
+    required_topics: tuple[str, ...] = ()
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
     start_timestamp_ms: int = EARLIEST_TIMESTAMP
     start_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shallow_mirror.errors import DataLoss, TopicCreatedAgain
+from shallow_mirror.errors import ConfigError, DataLoss, TopicCreatedAgain
 from shallow_mirror.types import PlannedRange, Segment, SegmentKind, SourcePartition
 
 Offsets = Mapping[SourcePartition, int]
@@ -98,6 +98,18 @@ def moved(start: Offsets, ends: Offsets) -> dict[SourcePartition, int]:
     if len(start) < len(ends):
         return {one: ends[one] for one, at in start.items() if ends.get(one, at) != at}
     return {one: end for one, end in ends.items() if start.get(one, end) != end}
+
+
+def require_topics(required: Iterable[str], known: Container[str]) -> None:
+    """Raise ConfigError with each topic that was named and is not there."""
+    missing = sorted({name for name in required if name not in known})
+    if missing:
+        raise ConfigError(
+            [
+                f"subscribe: there is no topic {name}, or none that may be read (internal, or no right to describe it)"
+                for name in missing
+            ]
+        )
 
 
 def require_not_truncated(start: Offsets, ends: Offsets) -> None:

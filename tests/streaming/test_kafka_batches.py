@@ -209,8 +209,10 @@ def test_a_mistake_in_an_option_names_the_option_before_anything_is_read(spark: 
         spark.read.format(kafka_batches.NAME).options(**{"kafka.bootstrap.servers": source, "subscrbe": "t"}).load().collect()
 
 
-def test_a_topic_by_name_must_exist_a_pattern_may_match_nothing(spark: Any, source: str) -> None:
+def test_a_topic_by_name_must_exist_a_pattern_may_match_nothing(spark: Any, source: str, tmp_path: Path) -> None:
     with pytest.raises(PySparkException, match="subscribe: there is no topic missing"):
         batches_of(spark, source, "missing").count()
+    with pytest.raises(PySparkException, match="subscribe: there is no topic missing"):
+        stream_into_rows(spark, source, "missing", tmp_path / "checkpoint")
     options = {"kafka.bootstrap.servers": source, "subscribePattern": "missing.*"}
     assert spark.read.format(kafka_batches.NAME).options(**options).load().count() == 0

@@ -356,6 +356,25 @@ def test_explicit_starts_that_the_source_does_not_have_are_refused_together(tmp_
     )
 
 
+def _stream(cluster: FakeCluster, **settings: Any) -> MicroBatchPlanner:
+    plan = PlanSettings(include=("orders",), micro_batch_bytes=MIB, slots=2, request_timeout_ms=1000, **settings)
+    planner = UnsampledPlanner(plan, cluster)  # type: ignore[arg-type]
+    return MicroBatchPlanner(plan, planner, parallelism=2, clock=lambda: 0.0, sleep=lambda seconds: None)
+
+
+def test_a_new_stream_refuses_topics_that_are_not_there_a_restarted_one_goes_on() -> None:
+    planner = _stream(_cluster(), required_topics=("orders", "gone", "absent"))
+    with pytest.raises(ConfigError) as caught:
+        planner.initial()
+    assert [one.split(",")[0] for one in caught.value.problems] == [
+        "subscribe: there is no topic absent",
+        "subscribe: there is no topic gone",
+    ]
+    assert planner.latest({A: 20, B: 50}) == {A: 100, B: 50}
+    assert _stream(_cluster(), required_topics=("orders",)).initial() == {A: 10, B: 0}
+    assert _stream(FakeCluster({}, {})).initial() == {}
+
+
 def test_nothing_is_planned_of_a_paused_topic(tmp_path: Path) -> None:
     settings = PlanSettings.of_mirror(_config(tmp_path), paused_path=tmp_path / "paused.json")
     planner = MicroBatchPlanner(settings, _planner(tmp_path, _cluster()), parallelism=2, clock=lambda: 0.0)
