@@ -36,6 +36,7 @@ from shallow_mirror.streaming.planned_stream import (
     slot_partitions,
 )
 from shallow_mirror.streaming.planner import LogEnds, Planner
+from shallow_mirror.streaming.planning import Offsets
 from shallow_mirror.types import (
     BatchLimits,
     IsolationLevel,
@@ -224,9 +225,11 @@ def _plan_once(options: BatchOptions, planner: Planner) -> tuple[PlannedRange, .
     listing = planner.log_ends(deadline)
     planning.require_topics(options.plan.required_topics, listing.topic_ids)
     starts = planner.starts_of(listing.ends, listing, deadline, is_first_run=True)
+    ends = _ends(options, listing)
+    _require_forwards(options, starts, ends, listing)
     return planning.plan_ranges(
         starts,
-        _ends(options, listing),
+        ends,
         bytes_per_offset=planner.sample(starts, listing, deadline),
         slots=options.plan.slots,
         slot_bytes=options.plan.slot_bytes,
@@ -247,6 +250,24 @@ def _ends(options: BatchOptions, listing: LogEnds) -> dict[SourcePartition, int]
             problems.append(f"endingOffsets: {one.topic_partition}: {reason}")
             continue
         ends[one] = latest if wanted == LATEST_TIMESTAMP else wanted
+    there = {one.topic_partition for one in listing.ends}
+    unknown = sorted(options.ends.keys() - there)
+    problems += [f"endingOffsets: there is no partition {one} to read, or it has no leader" for one in unknown]
     if problems:
         raise ConfigError(problems)
     return ends
+
+
+def _require_forwards(options: BatchOptions, starts: Offsets, ends: Offsets, listing: LogEnds) -> None:
+    """Raises ConfigError where a given end lies before the start: before the given one, which may have been moved down."""
+    if isinstance(options.ends, int):
+        return
+    problems = []
+    for one, end in sorted(ends.items()):
+        start = max(starts[one], options.plan.start_offsets.get(one.topic_partition, 0))
+        if end < start and options.ends[one.topic_partition] != LATEST_TIMESTAMP:
+            problems.append(
+                f"endingOffsets: {one.topic_partition}: {end} is before the start {start}; the log's end is {listing.ends[one]}"
+            )
+    if problems:
+        raise ConfigError(problems)

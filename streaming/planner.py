@@ -201,12 +201,19 @@ class Planner:
     def _given_starts(
         self, sources: Sequence[SourcePartition], listing: LogEnds, deadline: Deadline
     ) -> dict[SourcePartition, int]:
-        """Raises ConfigError: as with Spark's Kafka source, every partition needs its start, and none may be invented."""
+        """Raises ConfigError: as with Spark's Kafka source, every partition needs its start, none may be invented or lie beyond
+        the log's end."""
         given = self._settings.start_offsets
         missing = sorted({str(one.topic_partition) for one in sources} - {str(one) for one in given})
         unknown = sorted({str(one) for one in given} - {str(one.topic_partition) for one in sources})
-        problems = [f"starting offsets: {one} has none" for one in missing]
-        problems += [f"starting offsets: there is no partition {one} to read, or it has no leader" for one in unknown]
+        problems = [f"startingOffsets: {one} has none" for one in missing]
+        problems += [f"startingOffsets: there is no partition {one} to read, or it has no leader" for one in unknown]
+        problems += [
+            f"startingOffsets: {one.topic_partition}: {given[one.topic_partition]} is beyond the log's end {end}"
+            f", as {self._settings.isolation.value} sees it"
+            for one in sorted(sources)
+            if (end := listing.ends[one]) < given.get(one.topic_partition, end)
+        ]
         if problems:
             raise ConfigError(problems)
         listed = self._list(sources, EARLIEST_TIMESTAMP, deadline)

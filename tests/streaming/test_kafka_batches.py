@@ -145,6 +145,13 @@ def test_offsets_in_json_bound_a_batch_query_and_an_end_beyond_the_log_is_refuse
     assert (only.base_offset, only.last_offset) == (first.base_offset, first.last_offset)
     with pytest.raises(PySparkException, match="is not between 0 and the log's end"):
         batches_of(spark, source, topic_name, endingOffsets=json.dumps({topic_name: {"0": 10**6, "1": -1}})).collect()
+    with pytest.raises(PySparkException, match=f"{topic_name}-0: 500000 is beyond the log's end"):
+        batches_of(spark, source, topic_name, startingOffsets=json.dumps({topic_name: {"0": 500_000, "1": -2}})).collect()
+    with pytest.raises(PySparkException, match=f"{topic_name}-0: 1 is before the start {inside}; the log's end is"):
+        batches_of(spark, source, topic_name, **bounds | {"endingOffsets": json.dumps({topic_name: {"0": 1, "1": -1}})}).collect()
+    with pytest.raises(PySparkException, match=f"endingOffsets: there is no partition {topic_name}-7"):
+        batches_of(spark, source, topic_name, endingOffsets=json.dumps({topic_name: {"0": 1, "1": 1, "7": 1}})).collect()
+    assert batches_of(spark, source, topic_name, startingOffsets="latest").collect() == []
     with pytest.raises(PySparkException, match="-1 has none"):
         batches_of(spark, source, topic_name, startingOffsets=json.dumps({topic_name: {"0": 0}})).collect()
 

@@ -375,6 +375,17 @@ def test_a_new_stream_refuses_topics_that_are_not_there_a_restarted_one_goes_on(
     assert _stream(FakeCluster({}, {})).initial() == {}
 
 
+def test_given_starts_may_be_at_the_end_of_the_log_and_not_beyond_it() -> None:
+    a, b = A.topic_partition, B.topic_partition
+    assert _stream(_cluster(), start_offsets={a: 100, b: -1}).initial() == {A: 100, B: 50}
+    with pytest.raises(ConfigError) as caught:
+        _stream(_cluster(), start_offsets={a: 101, b: 51}).initial()
+    assert caught.value.problems == (
+        "startingOffsets: orders-0: 101 is beyond the log's end 100, as read_committed sees it",
+        "startingOffsets: orders-1: 51 is beyond the log's end 50, as read_committed sees it",
+    )
+
+
 def test_nothing_is_planned_of_a_paused_topic(tmp_path: Path) -> None:
     settings = PlanSettings.of_mirror(_config(tmp_path), paused_path=tmp_path / "paused.json")
     planner = MicroBatchPlanner(settings, _planner(tmp_path, _cluster()), parallelism=2, clock=lambda: 0.0)
