@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import navigation
+from batches_page import batches_page
 from commands_page import commands_page
 from errors_page import errors_page
 from mkdocs.config.defaults import MkDocsConfig
@@ -19,6 +20,7 @@ GENERATED = {
     "reference/settings.md": settings_page,
     "reference/commands.md": commands_page,
     "reference/tables.md": tables_page,
+    "reference/kafka-batches.md": batches_page,
     "reference/errors.md": errors_page,
 }
 

@@ -37,11 +37,11 @@ def schemas(folder: Path) -> Iterator[tuple[str, pa.Schema]]:
 
 
 def _section(name: str, schema: pa.Schema, meanings: dict[str, str]) -> str:
-    rows = [(code(field.name), _sql_type(field.type), meanings.get(field.name, "")) for field in schema]
+    rows = [(code(field.name), sql_type(field.type), meanings.get(field.name, "")) for field in schema]
     about = meanings.get("about", "")
     return f"\n## {name}\n\n{about}\n\n" + table(("column", "type", "meaning"), rows)
 
 
-def _sql_type(kind: pa.DataType) -> str:
+def sql_type(kind: pa.DataType) -> str:
     names = {"int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint", "bool": "boolean"}
     return "timestamp" if pa.types.is_timestamp(kind) else names.get(str(kind), str(kind))
