@@ -29,7 +29,7 @@ class TablePlanner:
     def log_ends(self, deadline: Any) -> LogEnds:
         return LogEnds(ends={A: 10, B: 3}, topic_ids={"orders": "idA", "users": "idB"})
 
-    def start_offsets(self, known: Any, deadline: Any) -> dict[SourcePartition, int]:
+    def starts_at_a_start(self, unknown: Any, known: Any, listing: Any, deadline: Any) -> dict[SourcePartition, int]:
         return {A: 0}
 
     def starts_of(self, sources: Any, listing: Any, deadline: Any, *, is_first_run: bool) -> dict[SourcePartition, int]:
