@@ -60,14 +60,12 @@ class Comparison(NamedTuple):
 
 
 Condition = tuple[Comparison, ...]
+"""All of them hold; an empty one holds of every row."""
 
 
 def condition_in_sql(condition: Condition, literal: Callable[[object], str]) -> str:
     """`literal`: how a value is written, which differs from engine to engine."""
     return " AND ".join(f"{one.column} {one.operator} {literal(one.value)}" for one in condition)
-
-
-"""All of them hold; an empty one holds of every row."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,10 @@ def hidden_topics(
 
     Raises Retriable.
     """
-    named = {one for one in include if _PLAIN_NAME.fullmatch(one) and not any(re.fullmatch(one, name) for name in listed)}
-    return missing_topics(source, sorted(named.union(mirrored).difference(listed)), deadline).hidden
+    shown = set(listed)
+    unlisted = (one for one in include if one not in shown and _PLAIN_NAME.fullmatch(one))
+    named = {one for one in unlisted if not any(re.fullmatch(one, name) for name in shown)}
+    return missing_topics(source, sorted(named.union(mirrored) - shown), deadline).hidden
 
 
 def refuse_hidden_topics(

@@ -335,7 +335,7 @@ class _Run:
         self.loops.read()
         topics = sorted({one.topic for one in (*starts, *known) if self.config.topics.is_included(one.topic)})
         listed = {name: one for name, one in self.source.metadata(topics, deadline).topics.items() if one.error_code == 0}
-        mirrored = {one.topic for one in known if one.topic in topics}
+        mirrored = {one.topic for one in known}.intersection(topics)
         refuse_hidden_topics(self.source, self.config.topics.include, mirrored, listed, deadline)
         self.loops.refuse(listed)
         targets.prepare({name: len(topic.partitions) for name, topic in listed.items()}, deadline)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.error_codes import TOPIC_AUTHORIZATION_FAILED, refusal
@@ -14,9 +14,9 @@ from shallow_mirror.sinks import routing
 from shallow_mirror.sinks.slot_names import transactional_id
 from shallow_mirror.streaming.hidden_topics import hidden_topics
 
-_OF_SOURCE = {Operation.READ: "Fetch"}
-_OF_TARGET = {Operation.WRITE: "Produce", Operation.READ: "TxnOffsetCommit"}
-"""The request that would be refused, by the operation it needs on a topic."""
+ON_SOURCE_TOPICS = {Operation.READ: "Fetch"}
+ON_TARGET_TOPICS = {Operation.WRITE: "Produce", Operation.READ: "TxnOffsetCommit"}
+"""What every micro-batch needs: by operation, the request that would be refused without it."""
 
 
 def refuse_missing_rights(config: MirrorConfig, source: Cluster, target: Cluster, deadline: Deadline) -> None:
@@ -28,17 +28,18 @@ def refuse_missing_rights(config: MirrorConfig, source: Cluster, target: Cluster
     of_slots = missing_slot_rights(target, transactional_id(config.mirror, 0), deadline)
     problems = [
         *(f"source topic {name}: {what}" for name, what in hidden.items()),
-        *(f"source topic {one}" for one in _missing(source, topics, _OF_SOURCE, deadline)),
-        *(f"target topic {one}" for one in _missing(target, sorted(copies), _OF_TARGET, deadline)),
+        *(f"source topic {one}" for one in _missing(source, topics, ON_SOURCE_TOPICS, deadline)),
+        *(f"target topic {one}" for one in _missing(target, sorted(copies), ON_TARGET_TOPICS, deadline)),
         *(f"{config.target_cluster_name}: {one}" for one in of_slots),
     ]
     if problems:
         raise ConfigError(problems)
 
 
-def _missing(cluster: Cluster, topics: Collection[str], needed: Mapping[Operation, str], deadline: Deadline) -> Iterator[str]:
-    held = ask_rights(cluster, sorted(topics), deadline).topics if topics else {}
-    for topic, operations in held.items():
-        for operation, api in needed.items():
-            if operations is not None and operation not in operations:
-                yield f"{topic}: {refusal(TOPIC_AUTHORIZATION_FAILED, api, topic=topic)}"
+def _missing(cluster: Cluster, topics: Sequence[str], needed: Mapping[Operation, str], deadline: Deadline) -> Iterator[str]:
+    if not topics:
+        return
+    rights = ask_rights(cluster, topics, deadline)
+    for topic in topics:
+        for operation in rights.missing_on(topic, needed):
+            yield f"{topic}: {refusal(TOPIC_AUTHORIZATION_FAILED, needed[operation], topic=topic)}"

@@ -34,7 +34,7 @@ _RETRIABLE = {
 
 def problem_of_retry(what: str, error: MirrorError) -> Problem:
     """`what` was tried."""
-    name = error_name(error)
+    name = _error_name(error)
     helps = _RETRIABLE.get(name)
     remedy = _GOES_ON if helps is None else f"{helps}; {_GOES_ON}"
     return Problem(kind=ProblemKind.RETRIABLE, text=f"{what}: {error}", remedy=remedy, error_name=name)
@@ -71,5 +71,5 @@ def _place_of(error: MirrorError) -> TopicPartition | None:
     return error.topic_partition if isinstance(error, BatchRefused | CorruptBatch | DataLoss) else None
 
 
-def error_name(error: MirrorError) -> str:
+def _error_name(error: MirrorError) -> str:
     return error.error_name if isinstance(error, Retriable) else type(error).__name__

@@ -18,9 +18,9 @@ class Missing:
     hidden: Mapping[str, str] = field(default_factory=dict)
 
 
-def missing_topics(source: Cluster, names: Sequence[str], deadline: Deadline) -> Missing:
+def missing_topics(cluster: Cluster, names: Sequence[str], deadline: Deadline) -> Missing:
     """Of `names`. Raises Retriable."""
-    codes = {name: one.error_code for name, one in sorted(source.metadata(names, deadline).topics.items())} if names else {}
+    codes = {name: one.error_code for name, one in sorted(cluster.metadata(names, deadline).topics.items())} if names else {}
     return Missing(
         tuple(name for name, code in codes.items() if code == UNKNOWN_TOPIC_OR_PARTITION),
         {name: refusal(code, "Fetch", topic=name) for name, code in codes.items() if is_forbidden(code)},

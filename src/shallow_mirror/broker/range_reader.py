@@ -22,6 +22,7 @@ from shallow_mirror.broker.fetch_exchange import (
     send_fetch,
     stop_error,
 )
+from shallow_mirror.broker.missing_topics import missing_topics
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, Retriable
 from shallow_mirror.types import IsolationLevel, TopicPartition
@@ -191,8 +192,7 @@ class RangeReader:
     def _require_topics(self, error: Retriable) -> None:
         """Raises Retriable where a topic is not there: it was deleted, and nothing of it will ever come."""
         names = sorted({place.topic for place in self._undone()})
-        listed = self._cluster.metadata(names, self._deadline).topics
-        gone = [name for name in names if name in listed and listed[name].error_code == UNKNOWN_TOPIC_OR_PARTITION]
+        gone = missing_topics(self._cluster, names, self._deadline).gone
         if gone:
             name = error_name(UNKNOWN_TOPIC_OR_PARTITION)
             raise Retriable(name, f"{self._cluster.where} has no topic {', '.join(gone)} any more") from error

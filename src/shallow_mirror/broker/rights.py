@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shallow_mirror.broker.cluster import Cluster
@@ -38,6 +38,11 @@ class Rights:
 
     cluster: frozenset[Operation] | None
     topics: Mapping[str, frozenset[Operation] | None]
+
+    def missing_on(self, topic: str, needed: Iterable[Operation]) -> list[Operation]:
+        """Those of `needed` that we do not have, in their order; none where the cluster does not say."""
+        held = self.topics.get(topic)
+        return [] if held is None else [one for one in needed if one not in held]
 
 
 def ask_rights(cluster: Cluster, topics: Sequence[str], deadline: Deadline) -> Rights:

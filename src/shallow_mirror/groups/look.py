@@ -146,7 +146,7 @@ class GroupLook:
                 steps = [replace(one, step=Step.REFUSED, reason=refused) if one.step is Step.TO_COMMIT else one for one in steps]
             if is_applied:
                 steps = self._commit(name, steps)
-            state = "hidden" if refused is not None else "not there yet" if found is None else found.state.lower()
+            state = found.state.lower() if found is not None else "not there yet" if refused is None else "hidden"
             is_active = name in self._active
             yield Group(name=name, partitions=tuple(steps), state=state, clients=clients, is_active_at_origin=is_active)
 

@@ -13,6 +13,7 @@ from shallow_mirror.errors import BrokerTooOld, ConfigError, Retriable
 from shallow_mirror.preflight.findings import Finding, Level
 from shallow_mirror.preflight.targets import TargetPlan
 from shallow_mirror.sinks.evidence import refuse_foreign_receipts, refuse_used_ids
+from shallow_mirror.streaming.missing_rights import ON_SOURCE_TOPICS, ON_TARGET_TOPICS
 
 _MAX_TIMEOUT = "transaction.max.timeout.ms"
 
@@ -110,24 +111,22 @@ def timeout_problems(
 def source_right_problems(rights: Rights, plans: Mapping[str, TargetPlan]) -> Iterator[Finding]:
     """Pure."""
     for source in plans:
-        yield from _missing_rights(f"source topic {source}", rights.topics.get(source), {Operation.READ})
+        yield from _missing_rights(f"source topic {source}", rights.missing_on(source, ON_SOURCE_TOPICS))
 
 
 def target_right_problems(rights: Rights, plans: Mapping[str, TargetPlan]) -> Iterator[Finding]:
     """Pure. `rights` on the target's topics, existing or not. A right to create may be of the topic or of the cluster."""
     for plan in plans.values():
-        held = rights.topics.get(plan.topic)
-        needed = {Operation.READ, Operation.WRITE}
+        needed = set(ON_TARGET_TOPICS)
         if plan.created_with is not None:
             needed.add(Operation.DESCRIBE_CONFIGS)
             if Operation.CREATE not in (rights.cluster or ()):
                 needed.add(Operation.CREATE)
         if plan.added_partitions:
             needed.add(Operation.ALTER)
-        yield from _missing_rights(f"target topic {plan.topic}", held, needed)
+        yield from _missing_rights(f"target topic {plan.topic}", rights.missing_on(plan.topic, sorted(needed)))
 
 
-def _missing_rights(subject: str, held: frozenset[Operation] | None, needed: set[Operation]) -> Iterator[Finding]:
-    missing = sorted(needed - held) if held is not None else []
+def _missing_rights(subject: str, missing: Sequence[Operation]) -> Iterator[Finding]:
     if missing:
         yield Finding(Level.STOPS, subject, f"is not allowed to us: grant {', '.join(str(one) for one in missing)}")
