@@ -26,6 +26,8 @@ from shallow_mirror.checkpoints.table_writer import (
     CommitEntry,
     CommitFailed,
     Condition,
+    Conditions,
+    any_in_sql,
     commit_entry,
     condition_in_sql,
     user_metadata_entry,
@@ -155,10 +157,12 @@ class DeltalakeWriter:
                 post_commithook_properties=QUIET,
             )  # fmt: skip
 
-    def delete(self, snapshot: Any, condition: Condition, version: int, metadata: Mapping[str, str]) -> None:
+    def delete(self, snapshot: Any, conditions: Conditions, version: int, metadata: Mapping[str, str]) -> None:
         with self._commit_above(snapshot):
             snapshot.table.delete(
-                sql_of(condition), commit_properties=_commit(snapshot, version, metadata), post_commithook_properties=QUIET
+                any_in_sql(conditions, _literal),
+                commit_properties=_commit(snapshot, version, metadata),
+                post_commithook_properties=QUIET,
             )
 
     def compact(self, snapshot: Any, metadata: Mapping[str, str]) -> None:

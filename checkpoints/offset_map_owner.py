@@ -19,15 +19,16 @@ from shallow_mirror.checkpoints.schema import (
     OFFSET_MAP,
     PROPERTY_MAP_ID,
     DecidedSegment,
+    Removal,
     properties_of_new_map,
     rows_from_arrow,
     rows_to_arrow,
     table_properties,
     table_uri,
 )
-from shallow_mirror.checkpoints.table_writer import CommitFailed, Comparison, Condition, TableSnapshot, TableWriter
+from shallow_mirror.checkpoints.table_writer import CommitFailed, Comparison, Condition, Conditions, TableSnapshot, TableWriter
 from shallow_mirror.errors import Fenced, OffsetMapConflict, OutcomeUnknown
-from shallow_mirror.types import SlotTxn, SourcePartition, TargetPartition
+from shallow_mirror.types import SourcePartition
 
 _log = logging.getLogger(__name__)
 
@@ -173,35 +174,37 @@ class OffsetMapOwner:
         micro_batch = self._recorded.unsettled_micro_batch
         return () if micro_batch is None else rows_from_arrow(snapshot.read((Comparison("micro_batch", "=", micro_batch),)))
 
-    def remove(self, txn: SlotTxn, target: TargetPartition | None = None) -> None:
-        """Removes the rows, of every kind, that carry exactly this triple; positions fall back. Raises as `decide`.
+    def settle(self, removals: Sequence[Removal] = ()) -> None:
+        """Record in an odd version that all rows hold but those of `removals`, which the same commit removes.
 
-        `target`: only those of one target partition.
+        Removing rows in commits of their own would leave a transaction behind that lacks some of its partitions, and whoever
+        resolves it later would look for its evidence in the wrong places. Positions fall back where rows are removed. Without
+        removals there is nothing to do when it is recorded already; after an unknown outcome it is written in any case,
+        because its place in the log keeps a late commit out. Raises as `decide`.
         """
-        condition = _rows_of(txn) + (() if target is None else _rows_at(target))
-        count = self._own_snapshot().read(condition, columns=["run_epoch"]).num_rows
+        if is_settled(self._recorded.version) and self._is_resolved and not removals:
+            return
+        conditions = tuple(_rows_of(removal) for removal in removals)
+        count = self._row_count_of(conditions) if conditions else 0
         row_count = self._recorded.row_count - count
-        removal = replace(self._recorded, version=self._next_version(is_odd=False), row_count=row_count)
+        version = self._next_version(is_odd=True)
+        settled = replace(self._recorded, version=version, unsettled_micro_batch=None, row_count=row_count)
 
         def write(snapshot: TableSnapshot) -> None:
             if count:
-                self._writer.delete(snapshot, condition, removal.version, removal.metadata())
+                self._writer.delete(snapshot, conditions, settled.version, settled.metadata())
             else:
-                self._append(snapshot, OFFSET_MAP.empty_table(), removal)
+                self._append(snapshot, OFFSET_MAP.empty_table(), settled)
 
-        self._positions = None
-        self._commit(removal, write)
-
-    def settle(self) -> None:
-        """Records that all rows hold, in an odd version. Nothing to do when it is recorded already. Raises as `decide`.
-
-        After an unknown outcome it is written in any case: its place in the log keeps a late commit out.
-        """
-        if is_settled(self._recorded.version) and self._is_resolved:
-            return
-        settled = replace(self._recorded, version=self._next_version(is_odd=True), unsettled_micro_batch=None)
-        self._commit(settled, lambda snapshot: self._append(snapshot, OFFSET_MAP.empty_table(), settled))
+        if removals:
+            self._positions = None
+        self._commit(settled, write)
         self._is_resolved = True
+
+    def _row_count_of(self, conditions: Conditions) -> int:
+        """Count the rows that a delete would remove; no row matches two of these conditions."""
+        snapshot = self._own_snapshot()
+        return sum(snapshot.read(condition, columns=["run_epoch"]).num_rows for condition in conditions)
 
     def positions(self) -> dict[SourcePartition, Position]:
         """Read from the map only while it records what this run wrote last; then kept. Raises as `check_ownership`.
@@ -315,16 +318,18 @@ class _Counted:
             yield piece
 
 
-def _rows_of(txn: SlotTxn) -> Condition:
-    return (
+def _rows_of(removal: Removal) -> Condition:
+    """Rows of every kind that carry exactly this triple: they hold or are removed together."""
+    txn, target = removal.txn, removal.target
+    of_txn = (
         Comparison("transactional_id", "=", txn.transactional_id),
         Comparison("target_producer_id", "=", txn.producer_id),
         Comparison("target_producer_epoch", "=", txn.producer_epoch),
     )
-
-
-def _rows_at(target: TargetPartition) -> Condition:
+    if target is None:
+        return of_txn
     return (
+        *of_txn,
         Comparison("target_topic", "=", target.topic),
         Comparison("target_topic_id", "=", target.topic_id),
         Comparison("target_partition", "=", target.partition),

@@ -75,6 +75,14 @@ class DecidedSegment:
     txn: SlotTxn | None
 
 
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Name the rows to remove: all that carry `txn`, or with `target` only those of one target partition."""
+
+    txn: SlotTxn
+    target: TargetPartition | None = None
+
+
 def rows_to_arrow(rows: Sequence[DecidedSegment], run_epoch: int, micro_batch: int, decided_at_ms: int) -> pa.Table:
     decided_at = datetime.fromtimestamp(decided_at_ms / 1000, UTC)
     return pa.Table.from_pylist([_row(one, run_epoch, micro_batch, decided_at) for one in rows], schema=OFFSET_MAP)

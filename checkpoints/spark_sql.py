@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from shallow_mirror.checkpoints.local_log import LocalLog, local_log
 from shallow_mirror.checkpoints.schema import TIMESTAMP
-from shallow_mirror.checkpoints.table_writer import Condition, condition_in_sql
+from shallow_mirror.checkpoints.table_writer import Condition, Conditions, any_in_sql, condition_in_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,6 +105,11 @@ def properties_in_sql(settings: Mapping[str, str]) -> str:
 def sql_of(condition: Condition) -> str:
     """Delta's DELETE takes no parameters."""
     return condition_in_sql(condition, _literal)
+
+
+def sql_of_any(conditions: Conditions) -> str:
+    """Build the WHERE clause of a DELETE: rows that match at least one of the conditions."""
+    return any_in_sql(conditions, _literal)
 
 
 def _literal(value: object) -> str:

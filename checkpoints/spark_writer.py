@@ -30,7 +30,7 @@ from shallow_mirror.checkpoints.spark_sql import (
     log_of,
     properties_in_sql,
     spark_errors,
-    sql_of,
+    sql_of_any,
     where,
 )
 from shallow_mirror.checkpoints.table_writer import (
@@ -41,6 +41,7 @@ from shallow_mirror.checkpoints.table_writer import (
     CommitEntry,
     CommitFailed,
     Condition,
+    Conditions,
     user_metadata_entry,
 )
 from shallow_mirror.errors import ConfigError, OffsetMapConflict
@@ -170,14 +171,14 @@ class SparkWriter:
             }
             frame.writeTo(self._table).options(**options).append()
 
-    def delete(self, snapshot: Any, condition: Condition, version: int, metadata: Mapping[str, str]) -> None:
+    def delete(self, snapshot: Any, conditions: Conditions, version: int, metadata: Mapping[str, str]) -> None:
         settings = {
             APP_ID: snapshot.properties[PROPERTY_MIRROR],
             APP_VERSION: str(version),
             USER_METADATA: _text(metadata, version, snapshot),
         }
         with self._commit_above(snapshot), self._settings(settings):
-            self._session.sql(f"DELETE FROM {self._table} WHERE {sql_of(condition)}")
+            self._session.sql(f"DELETE FROM {self._table} WHERE {sql_of_any(conditions)}")
 
     def compact(self, snapshot: Any, metadata: Mapping[str, str]) -> None:
         """Rewrites small files; leaves the application version alone and repeats its metadata."""

@@ -12,7 +12,7 @@ delta-spark   the commit is dropped without a word unless its version is higher 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol
@@ -62,10 +62,20 @@ class Comparison(NamedTuple):
 Condition = tuple[Comparison, ...]
 """All of them hold; an empty one holds of every row."""
 
+Conditions = Sequence[Condition]
+"""At least one of them holds; an empty sequence holds of no row."""
+
 
 def condition_in_sql(condition: Condition, literal: Callable[[object], str]) -> str:
     """`literal`: how a value is written, which differs from engine to engine."""
     return " AND ".join(f"{one.column} {one.operator} {literal(one.value)}" for one in condition)
+
+
+def any_in_sql(conditions: Conditions, literal: Callable[[object], str]) -> str:
+    """Build the WHERE clause of a delete. Raises ValueError for conditions that would match every row."""
+    if not all(conditions):
+        raise ValueError("an empty condition would delete every row of the table")
+    return " OR ".join(f"({condition_in_sql(condition, literal)})" for condition in conditions) or "false"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +140,7 @@ class TableWriter(Protocol):
     def snapshot(self) -> TableSnapshot | None: ...
     def reread(self, snapshot: Any) -> TableSnapshot: ...
     def append(self, snapshot: Any, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None: ...
-    def delete(self, snapshot: Any, condition: Condition, version: int, metadata: Mapping[str, str]) -> None: ...
+    def delete(self, snapshot: Any, conditions: Conditions, version: int, metadata: Mapping[str, str]) -> None: ...
     def compact(self, snapshot: Any, metadata: Mapping[str, str]) -> None: ...
     def clean_up(self) -> None: ...
     def mend(self) -> None: ...

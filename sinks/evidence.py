@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.forgotten_markers import open_places
-from shallow_mirror.broker.range_reader import RangeReader, ReadRange
+from shallow_mirror.broker.range_reader import IndexedPartition, RangeReader, ReadRange
 from shallow_mirror.broker.txn import Receipt, describe_txn, read_receipt, read_receipts
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOld, ConfigError, DataLoss, Retriable
@@ -63,45 +63,67 @@ def _require_own(receipt: Receipt, transactional_id: str, map_id: str) -> None:
         )
 
 
-def look_at_log(
-    target: Cluster, txn: SlotTxn, written: WrittenRange, deadline: Deadline, pause: Callable[[int], None]
-) -> LogEvidence:
-    """What the batch that holds the first recorded offset says, once the last stable offset is past it.
+def look_at_logs(
+    target: Cluster, txn: SlotTxn, written: Sequence[WrittenRange], deadline: Deadline, pause: Callable[[int], None]
+) -> tuple[LogEvidence, ...]:
+    """Say of each range what the batch at its first offset says, once the last stable offset is past it.
 
     Retention and truncation leave no evidence. `pause` waits between two looks, given their number. Raises Retriable.
     """
-    place = written.topic_partition
-    if lost_ranges(target, [written], deadline, wholly=True):  # nothing will ever come: a Fetch would only wait
-        return LogEvidence.NOTHING
+    # Nothing will ever come to a log that ends in front of the range: a Fetch would only wait.
+    evidence = dict.fromkeys(lost_ranges(target, written, deadline, wholly=True), LogEvidence.NOTHING)
     looks = 0
-    while target.list_offsets({place: -1}, IsolationLevel.READ_COMMITTED, deadline)[place].offset <= written.start:
-        if open_places(target, {txn.producer_id}, [place], deadline):
-            return LogEvidence.OPEN
-        deadline.require(f"the last stable offset of {place} to pass {written.start}")
-        pause(looks)
-        looks += 1
-    return _first_batch(target, txn, written, deadline)
+    while hidden := _hidden_ranges(target, [one for one in written if one not in evidence], deadline):
+        still_open = open_places(target, {txn.producer_id}, [one.topic_partition for one in hidden], deadline)
+        without_marker = [one for one in hidden if one.topic_partition in still_open.get(txn.producer_id, ())]
+        evidence.update(dict.fromkeys(without_marker, LogEvidence.OPEN))
+        if len(without_marker) < len(hidden):  # behind the open transaction of another producer, or its marker is on its way
+            deadline.require(f"the last stable offset of {hidden[0].topic_partition} to pass {hidden[0].start}")
+            pause(looks)
+            looks += 1
+    evidence |= _read_first_batches(target, txn, [one for one in written if one not in evidence], deadline)
+    return tuple(evidence[one] for one in written)
 
 
-def _first_batch(target: Cluster, txn: SlotTxn, written: WrittenRange, deadline: Deadline) -> LogEvidence:
-    place, start = written.topic_partition, written.start
-    ranges = [ReadRange(place, start, start + 1, 1.0, written.target.topic_id)]
-    reader = RangeReader(target, ranges, isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=_FETCH_BYTES, deadline=deadline)
-    try:
-        for response in reader:
-            for fetched in response:
-                headers = fetched.index.headers
-                holds = (headers["base_offset"] <= start) & (fetched.index.last_offset >= start)
-                ours = holds & (headers["producer_id"] == txn.producer_id) & (headers["producer_epoch"] == txn.producer_epoch)
-                if not ours.any():
-                    continue
-                is_aborted = any(
-                    producer_id == txn.producer_id and first_offset <= start for producer_id, first_offset in fetched.aborted
-                )
-                return LogEvidence.OURS_ABORTED if is_aborted else LogEvidence.OURS
-    except DataLoss:
-        return LogEvidence.NOTHING
-    return LogEvidence.NOTHING
+def _hidden_ranges(target: Cluster, written: Sequence[WrittenRange], deadline: Deadline) -> list[WrittenRange]:
+    """Ranges whose first offset the last stable offset has not passed."""
+    if not written:
+        return []
+    stable = target.list_offsets({one.topic_partition: -1 for one in written}, IsolationLevel.READ_COMMITTED, deadline)
+    return [one for one in written if stable[one.topic_partition].offset <= one.start]
+
+
+def _read_first_batches(
+    target: Cluster, txn: SlotTxn, written: Sequence[WrittenRange], deadline: Deadline
+) -> dict[WrittenRange, LogEvidence]:
+    """Fetch the batch at the first offset of each range, all of a leader's in one request."""
+    evidence = dict.fromkeys(written, LogEvidence.NOTHING)
+    unread = {one.topic_partition: one for one in written}
+    while unread:
+        ranges = [ReadRange(place, one.start, one.start + 1, 1.0, one.target.topic_id) for place, one in unread.items()]
+        reader = RangeReader(target, ranges, isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=_FETCH_BYTES, deadline=deadline)
+        try:
+            for response in reader:
+                for fetched in response:
+                    found = _evidence_of(fetched, txn, unread[fetched.topic_partition].start)
+                    if found is not None:
+                        evidence[unread[fetched.topic_partition]] = found
+        except DataLoss as loss:
+            del unread[loss.topic_partition]  # retention took it; the reader stopped for the others as well
+        else:
+            break
+    return evidence
+
+
+def _evidence_of(fetched: IndexedPartition, txn: SlotTxn, start: int) -> LogEvidence | None:
+    """None where no batch of this transaction holds `start`."""
+    headers = fetched.index.headers
+    holds = (headers["base_offset"] <= start) & (fetched.index.last_offset >= start)
+    ours = holds & (headers["producer_id"] == txn.producer_id) & (headers["producer_epoch"] == txn.producer_epoch)
+    if not ours.any():
+        return None
+    is_aborted = any(producer_id == txn.producer_id and first_offset <= start for producer_id, first_offset in fetched.aborted)
+    return LogEvidence.OURS_ABORTED if is_aborted else LogEvidence.OURS
 
 
 def lost_ranges(
@@ -127,13 +149,23 @@ def lost_ranges(
 
 
 def refuse_forgotten(target: Cluster, decided: Sequence[DecidedTxn], deadline: Deadline) -> None:
-    """Raises Retriable where a producer's open transaction begins before what its newest one wrote.
+    """Raises Retriable where a producer's open transaction begins before what its newest one wrote, and where that is not open
+    any more.
 
     One request for all places, unless something is open in front of ours.
     """
     starts = {(one.txn.producer_id, range_.topic_partition): range_.start for one in decided for range_ in one.written}
     latest = {place: -1 for _, place in starts}
     stable = target.list_offsets(latest, IsolationLevel.READ_COMMITTED, deadline) if latest else {}
+    for (producer_id, place), start in starts.items():
+        # Open records hold the last stable offset, so beyond ours it says that a marker has ended them, which the mirror did not
+        # send: the transaction timed out, or an operator aborted it. Nothing is decided yet, so nothing is lost.
+        if stable[place].offset > start:
+            raise Retriable(
+                "TRANSACTION_ABORTED",
+                f"{place}: the records that producer id {producer_id} wrote from offset {start} on were aborted before they were "
+                "decided (a transaction timeout, or an operator); they are copied again",
+            )
     held = sorted({place for (_, place), start in starts.items() if stable[place].offset < start})
     for place, producers in (target.describe_producers(held, deadline) if held else {}).items():
         for state in producers:

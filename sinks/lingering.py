@@ -13,7 +13,7 @@ USUAL_S = 10.0
 USUAL_SHARE_OF_SLOTS = 0.5
 """Tasks may take this part of the transaction timeout before it is worth telling: they are planned to take a quarter."""
 
-_OF_THE_MAP = {one.__name__ for one in (protocol.TakeDecision, protocol.Decide, protocol.RemoveRows, protocol.Settle)}
+_OF_THE_MAP = {one.__name__ for one in (protocol.TakeDecision, protocol.Decide, protocol.Settle)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,12 @@ Invariants, cited where they are kept:
   C  No transactional id is initialised between a decision that names it and the end of that transaction.
      (Where EndTxn's answer was ambiguous the transaction is already over; initialising it is what makes that sure.)
   D  Evidence is read only after InitProducerId answered 0.
-  E  An odd version (settled) is written only when every transaction of the decision is definite.
-  F  Nothing is decided behind records of the same producer id whose marker was never written.
+  E  An odd version (settled) is written only when every transaction of the decision is definite, and the same commit
+     removes the rows of what was not committed.
+  F  Nothing is decided behind records of the same producer id whose marker was never written, nor after records of the
+     micro-batch were ended by somebody else.
+  G  A start reads the log of every partition that an unsettled decision names: markers can be written by others
+     (an operator, an abort of the same producer id), whatever the coordinator answers.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
-from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.checkpoints.schema import DecidedSegment, Removal
 from shallow_mirror.errors import RecoverNeeded, Retriable
 from shallow_mirror.sinks.resolve import (
     DecidedTxn,
@@ -30,10 +34,9 @@ from shallow_mirror.sinks.resolve import (
     TxnFate,
     WrittenRange,
     decided_txns,
-    judge_log,
-    judge_receipt,
+    judge,
 )
-from shallow_mirror.types import PlannedRange, Segment, SlotTxn, TargetPartition, TopicPartition
+from shallow_mirror.types import PlannedRange, Segment, SlotTxn, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,7 @@ class RefuseForgotten:
     """Raises Retriable where records of an older transaction are open under a producer id, in front of what it wrote now.
 
     Its EndTxn(commit) would make them visible as well. Nothing can come in front of it later: what passes once, passes.
+    Raises Retriable as well where what was written now is open no more: its transaction timed out or an operator aborted it.
     """
 
     decided: tuple[DecidedTxn, ...]
@@ -145,16 +149,10 @@ class ReadTargetLog:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveRows:
-    """One fenced commit that removes the rows of the transaction, all or those of one target partition. No answer."""
-
-    txn: SlotTxn
-    target: TargetPartition | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Settle:
-    """The odd version: everything before it holds. No answer."""
+    """The odd version: everything before it holds but the rows of `removals`, which the same commit removes. No answer."""
+
+    removals: tuple[Removal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +181,6 @@ Action = (
     | AbortForgotten
     | ReadReceipt
     | ReadTargetLog
-    | RemoveRows
     | Settle
     | CheckOwnership
     | ReportFate
@@ -251,7 +248,7 @@ def start_up(
         yield InitProducerId(transactional_id)
     if decided:
         yield AbortForgotten(others, tuple(sorted({place.topic_partition for one in decided for place in one.written})))
-    removed = yield from end_all(decided, choices, report=True)
+    removed = yield from end_all(decided, choices, at_start=True)
     for transactional_id in transactional_ids:
         if transactional_id in named:  # invariant C: after resolution
             yield InitProducerId(transactional_id)
@@ -261,55 +258,56 @@ def start_up(
 
 
 def end_all(
-    decided: Sequence[DecidedTxn], choices: Choices = NO_CHOICES, *, report: bool = False
+    decided: Sequence[DecidedTxn], choices: Choices = NO_CHOICES, *, at_start: bool = False
 ) -> Generator[Action, Any, tuple[SlotTxn, ...]]:
-    """EndTxn(commit) for every transaction, then make sure of each. Returns those of which rows were removed; settles after that.
+    """EndTxn(commit) for every transaction, then make sure of each. Returns those of which rows were removed; settles with that.
 
-    `choices` count only for transactions that need one. Raises RecoverNeeded when one needs a choice and has none; the
-    others are resolved before that.
+    `choices` count only for transactions that need one. `at_start`: the log is asked whatever EndTxn answered (invariant G).
+    Raises RecoverNeeded when a transaction needs a choice and has none; then no row is removed.
     """
     ended: list[tuple[DecidedTxn, bool]] = []
     for one in decided:
         ended.append((one, (yield EndTxn(one.txn))))
-    removed: list[SlotTxn] = []
+    removals: list[Removal] = []
     unclear: list[Unclear] = []
     for one, is_definite in ended:
-        fate, seen, aborted = yield from _fate_of(one, is_definite)
-        for written in aborted:
-            yield RemoveRows(one.txn, written.target)
+        fate, seen, aborted = yield from _fate_of(one, is_definite, reads_log=at_start)
         if fate is TxnFate.UNDECIDABLE or seen.lost:
             chosen = choices.get(one.txn)
             if chosen is None:
                 unclear.append(Unclear(one, seen.lost))
                 continue
             fate = yield from _follow(one, fate, chosen)
-        if report or not is_definite:
+        if at_start or not is_definite:
             yield ReportFate(one.txn, fate)
         if fate is TxnFate.NOT_COMMITTED:
             yield AbortForgotten((one.txn.transactional_id,), tuple(written.topic_partition for written in one.written))
-            yield RemoveRows(one.txn)
-        if fate is TxnFate.NOT_COMMITTED or aborted:
-            removed.append(one.txn)
+            removals.append(Removal(one.txn))
+        else:
+            removals += [Removal(one.txn, written.target) for written in aborted]
     if unclear:
         yield CheckOwnership()  # where another run took over, the operator has nothing to choose
+        # Nothing is removed yet, not even what is definite: the next start finds the whole decision and the same evidence.
         raise RecoverNeeded("; ".join(str(one) for one in unclear))
-    if removed:
-        yield Settle()  # invariant E
-    return tuple(removed)
+    if removals:
+        yield Settle(tuple(removals))  # invariant E
+    return tuple(dict.fromkeys(removal.txn for removal in removals))
 
 
-def _fate_of(one: DecidedTxn, is_definite: bool) -> Generator[Action, Any, tuple[TxnFate, Visibility, tuple[WrittenRange, ...]]]:
+def _fate_of(
+    one: DecidedTxn, is_definite: bool, *, reads_log: bool
+) -> Generator[Action, Any, tuple[TxnFate, Visibility, tuple[WrittenRange, ...]]]:
     """The last are ranges of a committed transaction that ended as aborted all the same, in some of its partitions.
 
-    A coordinator forgot its markers there, and the empty commit that was to write them again was aborted: it timed out, or
-    whoever sent it was killed. Nobody has seen these records, and nobody will.
+    A coordinator forgot its markers there, and the empty commit that was to write them again was aborted (it timed out, or
+    whoever sent it was killed); or an operator aborted the transaction in one partition. No reader has seen these records.
     """
     fate = TxnFate.COMMITTED if is_definite else (yield from _resolve(one))
     if fate is not TxnFate.COMMITTED:
         return fate, Visibility(), ()
     seen: Visibility = yield AwaitVisible(one)
     there = tuple(written for written in one.written if written not in seen.lost)
-    if not there or (is_definite and not seen.was_repaired):
+    if not there or (is_definite and not seen.was_repaired and not reads_log):
         return fate, seen, ()
     yield InitProducerId(one.txn.transactional_id)  # invariant D
     evidence: Sequence[LogEvidence] = yield ReadTargetLog(DecidedTxn(one.txn, there))
@@ -328,11 +326,10 @@ def _follow(one: DecidedTxn, fate: TxnFate, chosen: TxnFate) -> Generator[Action
 def _resolve(one: DecidedTxn) -> Generator[Action, Any, TxnFate]:
     yield InitProducerId(one.txn.transactional_id)  # invariant D
     receipt: ReceiptEvidence = yield ReadReceipt(one)
-    fate = judge_receipt(receipt)
-    if fate is TxnFate.UNDECIDABLE:
-        evidence: Sequence[LogEvidence] = yield ReadTargetLog(one)
-        fate = judge_log(evidence)
-    return fate
+    if receipt is ReceiptEvidence.OURS:
+        return TxnFate.COMMITTED  # which partitions were aborted all the same is read after the markers are complete
+    evidence: Sequence[LogEvidence] = yield ReadTargetLog(one)
+    return judge(receipt, evidence)
 
 
 def drive(

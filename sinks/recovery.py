@@ -14,7 +14,7 @@ from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, Retriable
 from shallow_mirror.sinks import protocol
-from shallow_mirror.sinks.evidence import look_at_log, look_at_receipt, lost_ranges, refuse_foreign_receipts, refuse_forgotten
+from shallow_mirror.sinks.evidence import look_at_logs, look_at_receipt, lost_ranges, refuse_foreign_receipts, refuse_forgotten
 from shallow_mirror.sinks.resolve import DecidedTxn, ReceiptEvidence, TxnFate, WrittenRange
 from shallow_mirror.sinks.slot_names import transactional_ids
 from shallow_mirror.sinks.slot_task import Observer, observe_nothing
@@ -80,11 +80,9 @@ class TxnPerformer:
             case protocol.ReadReceipt(decided):
                 return self._receipt_evidence(decided, deadline)
             case protocol.ReadTargetLog(decided):
-                return tuple(look_at_log(self._target, decided.txn, one, deadline, self._pause) for one in decided.written)
-            case protocol.RemoveRows(txn, place):
-                return self._owner.remove(txn, place)
-            case protocol.Settle():
-                return self._owner.settle()
+                return look_at_logs(self._target, decided.txn, decided.written, deadline, self._pause)
+            case protocol.Settle(removals):
+                return self._owner.settle(removals)
             case protocol.CheckOwnership():
                 return self._owner.check_ownership()
             case protocol.ReportFate(txn, fate):

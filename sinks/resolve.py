@@ -86,24 +86,17 @@ def decided_txns(rows: Iterable[DecidedSegment]) -> tuple[DecidedTxn, ...]:
     )
 
 
-def judge_receipt(receipt: ReceiptEvidence) -> TxnFate:
-    return {
-        ReceiptEvidence.OURS: TxnFate.COMMITTED,
-        ReceiptEvidence.ANOTHERS: TxnFate.NOT_COMMITTED,
-        ReceiptEvidence.ABSENT: TxnFate.UNDECIDABLE,
-        ReceiptEvidence.PENDING: TxnFate.UNDECIDABLE,
-    }[receipt]
+def judge(receipt: ReceiptEvidence, log: Sequence[LogEvidence]) -> TxnFate:
+    """Say what became of a transaction that is over, by its receipt and by the log of each partition that it wrote.
 
-
-def judge_log(evidence: Sequence[LogEvidence]) -> TxnFate:
-    """A transaction commits or aborts in all its partitions alike: the first partition that says something decides.
-
-    Where markers were written nowhere, nobody has seen any of it: aborting it now is as good as having aborted it then.
+    One commit marker proves the commit: markers are only asked for after the decision, and whoever is missing one gets it
+    written again or has its rows removed. A receipt that is not ours proves less: its own marker can have been forgotten and
+    then been written as an abort, so it counts only where no partition was committed. Where markers were written nowhere,
+    no reader has seen any of it: aborting it now is as good as having aborted it then.
     """
-    for one in evidence:
-        if one is LogEvidence.OURS:
-            return TxnFate.COMMITTED
-        if one is LogEvidence.OURS_ABORTED:
-            return TxnFate.NOT_COMMITTED
-    is_open_everywhere = bool(evidence) and all(one is LogEvidence.OPEN for one in evidence)
-    return TxnFate.NOT_COMMITTED if is_open_everywhere else TxnFate.UNDECIDABLE
+    if receipt is ReceiptEvidence.OURS or LogEvidence.OURS in log:
+        return TxnFate.COMMITTED
+    if receipt is ReceiptEvidence.ANOTHERS:
+        return TxnFate.NOT_COMMITTED
+    is_known_everywhere = bool(log) and LogEvidence.NOTHING not in log
+    return TxnFate.NOT_COMMITTED if is_known_everywhere else TxnFate.UNDECIDABLE

@@ -20,7 +20,7 @@ from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOld, ConfigError
-from shallow_mirror.sinks.evidence import look_at_log, look_at_receipt, lost_ranges
+from shallow_mirror.sinks.evidence import look_at_logs, look_at_receipt, lost_ranges
 from shallow_mirror.sinks.recovery import recover
 from shallow_mirror.sinks.resolve import (
     DecidedTxn,
@@ -29,8 +29,7 @@ from shallow_mirror.sinks.resolve import (
     TxnFate,
     WrittenRange,
     decided_txns,
-    judge_log,
-    judge_receipt,
+    judge,
 )
 from shallow_mirror.streaming.taken_over import taken_over
 from shallow_mirror.types import SourcePartition
@@ -72,11 +71,11 @@ class SlotReport:
         ours = (self.decided.txn.producer_id, self.decided.txn.producer_epoch)
         if self.coordinator in [CoordinatorState(state, *ours) for state in _WILL_BE_COMMITTED]:
             return TxnFate.COMMITTED
-        by_receipt = judge_receipt(self.receipt)
-        if by_receipt is not TxnFate.UNDECIDABLE:
-            return by_receipt
         is_open = LogEvidence.OPEN in self.log and not _ENDED & set(self.log)
-        return None if is_open and isinstance(self.coordinator, Untold) else judge_log(self.log)
+        has_receipt = self.receipt in (ReceiptEvidence.OURS, ReceiptEvidence.ANOTHERS)
+        if is_open and not has_receipt and isinstance(self.coordinator, Untold):
+            return None
+        return judge(self.receipt, self.log)
 
     @property
     def needs_choice(self) -> bool:
@@ -147,7 +146,7 @@ def _report(target: Cluster, decided: DecidedTxn, rows: Sequence[DecidedSegment]
         record_count=sum(one.record_count for one in segments),
         coordinator=_ask_coordinator(target, decided, deadline),
         receipt=look_at_receipt(target, decided, map_id, deadline),
-        log=tuple(look_at_log(target, decided.txn, one, deadline, lambda _: time.sleep(_PAUSE_S)) for one in decided.written),
+        log=look_at_logs(target, decided.txn, decided.written, deadline, lambda _: time.sleep(_PAUSE_S)),
         lost=lost_ranges(target, decided.written, deadline),
     )
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.checkpoints.schema import DecidedSegment
-from shallow_mirror.checkpoints.table_writer import CommitFailed, Condition, TableSnapshot, TableWriter
+from shallow_mirror.checkpoints.table_writer import CommitFailed, Conditions, TableSnapshot, TableWriter
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 SOURCE = SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", 0)
@@ -52,9 +52,9 @@ class Faulty:
         self._writer.append(snapshot, rows, version, metadata)
         self.fault("after append")
 
-    def delete(self, snapshot: Any, condition: Condition, version: int, metadata: Mapping[str, str]) -> None:
+    def delete(self, snapshot: Any, conditions: Conditions, version: int, metadata: Mapping[str, str]) -> None:
         self.fault("before delete")
-        self._writer.delete(snapshot, condition, version, metadata)
+        self._writer.delete(snapshot, conditions, version, metadata)
         self.fault("after delete")
 
     def compact(self, snapshot: Any, metadata: Mapping[str, str]) -> None:

@@ -67,12 +67,12 @@ def test_a_stale_snapshot_commits_nothing(writer: DeltalakeWriter, step: str, ne
     if newer == "append":
         writer.append(opened(writer), EMPTY, 3, {})
     elif newer == "delete":
-        writer.delete(opened(writer), (Comparison("source_start", "=", 1),), 3, {})
+        writer.delete(opened(writer), [(Comparison("source_start", "=", 1),)], 3, {})
     else:
         writer.compact(opened(writer), {})
     before = opened(writer)
     appends = functools.partial(writer.append, stale, rows(9), 4, {})
-    deletes = functools.partial(writer.delete, stale, (Comparison("source_start", "=", 2),), 4, {})
+    deletes = functools.partial(writer.delete, stale, [(Comparison("source_start", "=", 2),)], 4, {})
     with pytest.raises(CommitFailed):
         (appends if step == "append" else deletes)()
     after = opened(writer)

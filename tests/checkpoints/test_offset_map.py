@@ -26,10 +26,11 @@ from shallow_mirror.checkpoints.schema import (
     OFFSET_MAP,
     PROPERTY_SCHEMA_VERSION,
     DecidedSegment,
+    Removal,
     properties_of_new_map,
     table_properties,
 )
-from shallow_mirror.checkpoints.table_writer import CommitFailed, Condition
+from shallow_mirror.checkpoints.table_writer import CommitFailed, Conditions
 from shallow_mirror.errors import ConfigError, Fenced, MirrorError, OffsetMapConflict, OutcomeUnknown
 from shallow_mirror.types import EpochEnd, Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
@@ -99,9 +100,9 @@ class Faulty(DeltalakeWriter):
         super().append(snapshot, rows, version, metadata)
         self.fault("after append")
 
-    def delete(self, snapshot: Any, condition: Condition, version: int, metadata: Mapping[str, str]) -> None:
+    def delete(self, snapshot: Any, conditions: Conditions, version: int, metadata: Mapping[str, str]) -> None:
         self.fault("before delete")
-        super().delete(snapshot, condition, version, metadata)
+        super().delete(snapshot, conditions, version, metadata)
         self.fault("after delete")
 
     def compact(self, snapshot: Any, metadata: Mapping[str, str]) -> None:
@@ -154,7 +155,7 @@ def test_rows_that_somebody_else_removed_or_added_are_noticed_until_the_table_is
     third = settled(tmp_path, "three")
     assert third.positions()[SOURCE].offset == 9
     decide(third, data(9, 12))
-    third.remove(TXN)
+    third.settle([Removal(TXN)])
     assert third.positions() == {}
 
 
@@ -168,7 +169,7 @@ def test_a_take_over_rises_the_run_epoch_and_fences_the_older_run(tmp_path: Path
     assert (first.run_epoch, second.run_epoch) == (1, 2)
     assert second.recorded().version == version_of(2, 0)
     before = delta(tmp_path).version()
-    for attempt in (first.check_ownership, lambda: first.remove(TXN), first.settle, lambda: decide(first, data(5, 6))):
+    for attempt in (first.check_ownership, lambda: first.settle([Removal(TXN)]), first.settle, lambda: decide(first, data(5, 6))):
         with pytest.raises(Fenced, match="run two on host"):
             attempt()
     assert delta(tmp_path).version() == before
@@ -269,14 +270,12 @@ def test_versions_always_rise_and_odd_ones_say_settled(tmp_path: Path) -> None:
     assert seen == [version_of(1, 0), version_of(1, 1)]
     decide(owner, data(0, 5))
     seen.append(owner.recorded().version)
-    owner.remove(TXN)
-    seen.append(owner.recorded().version)
-    owner.settle()
+    owner.settle([Removal(TXN)])
     seen.append(owner.recorded().version)
     decide(owner, data(0, 5))
     seen.append(owner.recorded().version)
     assert seen == sorted(set(seen))
-    assert [is_settled(version) for version in seen] == [False, True, False, False, True, False]
+    assert [is_settled(version) for version in seen] == [False, True, False, True, False]
     assert delta(tmp_path).transaction_version("m") == seen[-1]
 
 
@@ -329,8 +328,7 @@ def test_a_removal_takes_all_rows_of_exactly_one_triple(tmp_path: Path) -> None:
         other(SegmentKind.COMMIT, 9, 10, txn=txn),
         other(SegmentKind.GAP, 7, 9, txn=none, source=OTHER),
     )
-    owner.remove(txn)
-    owner.settle()
+    owner.settle([Removal(txn)])
     assert {one.partition: position.offset for one, position in owner.positions().items()} == {0: 5, 1: 9}
     assert OffsetMap.open(str(tmp_path)).settled_rows().num_rows == 3
 
@@ -338,8 +336,8 @@ def test_a_removal_takes_all_rows_of_exactly_one_triple(tmp_path: Path) -> None:
 def test_a_removal_that_finds_no_row_still_commits_its_version(tmp_path: Path) -> None:
     owner = settled(tmp_path, "one")
     decide(owner, data(0, 5))
-    owner.remove(SlotTxn("m-0", 1000, 99))
-    assert delta(tmp_path).transaction_version("m") == owner.recorded().version == version_of(1, 4)
+    owner.settle([Removal(SlotTxn("m-0", 1000, 99))])
+    assert delta(tmp_path).transaction_version("m") == owner.recorded().version == version_of(1, 3)
     assert owner.positions()[SOURCE].offset == 5
 
 
@@ -363,7 +361,7 @@ def test_a_map_is_not_made_against_a_veto_and_keeps_its_id(tmp_path: Path) -> No
 def test_a_micro_batch_number_is_not_used_again_after_its_rows_were_removed(tmp_path: Path) -> None:
     owner = settled(tmp_path, "one")
     decide(owner, data(0, 5), highest_slot=6)
-    owner.remove(TXN)
+    owner.settle([Removal(TXN)])
     owner = settled(tmp_path, "two")
     decide(owner, data(0, 5))
     assert (owner.micro_batch, owner.highest_slot) == (2, 6)
@@ -422,7 +420,7 @@ def test_a_commit_whose_reply_was_lost_is_read_back_as_written(tmp_path: Path, s
         owner.settle()
         assert is_settled(owner.recorded().version)
     else:
-        owner.remove(TXN)
+        owner.settle([Removal(TXN)])
         assert SOURCE not in owner.positions()
     owner.check_ownership()
     assert delta(tmp_path).transaction_version("m") == owner.recorded().version
@@ -541,7 +539,7 @@ def test_a_commit_that_lost_its_place_to_a_compaction_is_tried_again(tmp_path: P
         decide(owner, data(6, 7))
         assert owner.positions()[SOURCE].offset == 7
     else:
-        owner.remove(TXN)
+        owner.settle([Removal(TXN)])
         assert owner.positions()[SOURCE].offset == 5
     assert any(entry["operation"] == "OPTIMIZE" for entry in delta(tmp_path).history())
     assert owner.recorded() == OffsetMap.open(str(tmp_path)).recorded()
@@ -699,7 +697,7 @@ def test_a_removal_makes_no_settled_row_doubtful(tmp_path: Path) -> None:
     owner = settled(tmp_path, "one")
     decide(owner, data(0, 5))
     decide(owner, data(5, 9, txn=SlotTxn("m-0", 1000, 4)))
-    owner.remove(SlotTxn("m-0", 1000, 4))
+    owner.settle([Removal(SlotTxn("m-0", 1000, 4))])
     assert OffsetMap.open(str(tmp_path)).positions()[SOURCE].offset == 5
 
 

@@ -15,7 +15,7 @@ from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.quarantine import Quarantine
 from shallow_mirror.checkpoints.quarantine_tables import QuarantineTable, open_quarantine
 from shallow_mirror.checkpoints.quarantined_batches import QUARANTINE_TABLE, QuarantinedBatch, batch_of, is_whole
-from shallow_mirror.checkpoints.schema import DecidedSegment, table_uri
+from shallow_mirror.checkpoints.schema import DecidedSegment, Removal, table_uri
 from shallow_mirror.checkpoints.table_writer import Comparison
 from shallow_mirror.errors import OffsetMapConflict
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn
@@ -110,8 +110,7 @@ def test_a_release_that_is_removed_again_leaves_everything_as_it_was(place: Plac
     owner.settle()
     later = place.owner("two")
     assert later.positions() == owner.positions()
-    later.remove(NEWER)
-    later.settle()
+    later.settle([Removal(NEWER)])
     assert later.positions() == before
     assert [one.is_released for one in place.read().entries()] == [False]
 

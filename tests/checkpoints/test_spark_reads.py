@@ -20,7 +20,7 @@ from shallow_mirror.checkpoints.observations import MICRO_BATCHES, RUNS, MicroBa
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.recorded import RunIdentity
-from shallow_mirror.checkpoints.schema import OFFSET_MAP, DecidedSegment
+from shallow_mirror.checkpoints.schema import OFFSET_MAP, DecidedSegment, Removal
 from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.streaming.session import local_session
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
@@ -78,8 +78,7 @@ class Mirrored:
         before = dict(self.reached), dict(self.appended)
         rows = list(self._rows(epoch))
         self.decide(rows)
-        self.owner.remove(SlotTxn("m-1", 1001, epoch))
-        self.owner.settle()
+        self.owner.settle([Removal(SlotTxn("m-1", 1001, epoch))])
         for place in PLACES[1::2]:
             self.reached[place], self.appended[place] = before[0][place], before[1][place]
 

@@ -19,7 +19,14 @@ from shallow_mirror.checkpoints import deltalake_writer, offset_map_owner, spark
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.recorded import version_of
-from shallow_mirror.checkpoints.schema import OFFSET_MAP, DecidedSegment, properties_of_new_map, rows_to_arrow, table_properties
+from shallow_mirror.checkpoints.schema import (
+    OFFSET_MAP,
+    DecidedSegment,
+    Removal,
+    properties_of_new_map,
+    rows_to_arrow,
+    table_properties,
+)
 from shallow_mirror.checkpoints.table_writer import TABLE_SETTINGS, CommitFailed, Comparison, TableSnapshot, TableWriter
 from shallow_mirror.checkpoints.tables import WriterName, choose_writer, open_writer
 from shallow_mirror.errors import ConfigError, Fenced, MirrorError, OutcomeUnknown
@@ -134,17 +141,17 @@ def test_a_version_that_is_not_higher_than_the_recorded_one_changes_nothing(plac
         with suppress(CommitFailed):  # deltalake says so, Spark does not
             writer.append(before, rows(9), version, {"run_id": "two"})
         with suppress(CommitFailed):
-            writer.delete(before, (Comparison("source_start", "=", 1),), version, {"run_id": "two"})
+            writer.delete(before, [(Comparison("source_start", "=", 1),)], version, {"run_id": "two"})
     assert place.delta_version() == before.delta_version
 
 
 def test_a_delete_takes_the_rows_that_match_and_commits_nothing_where_none_does(place: Place) -> None:
     writer = place.created()
     writer.append(opened(writer), pa.concat_tables([rows(1), rows(2, TXN), rows(3, SlotTxn("it's-0", 1, 1))]), 7, {})
-    writer.delete(opened(writer), (Comparison("transactional_id", "=", "nobody"),), 8, {})
+    writer.delete(opened(writer), [(Comparison("transactional_id", "=", "nobody"),)], 8, {})
     assert opened(writer).txn_version() == 7
     writer.delete(
-        opened(writer), (Comparison("transactional_id", "=", "it's-0"), Comparison("target_producer_id", "=", 1)), 9, {}
+        opened(writer), [(Comparison("transactional_id", "=", "it's-0"), Comparison("target_producer_id", "=", 1))], 9, {}
     )
     assert sorted(opened(writer).read(columns=["source_start"])["source_start"].to_pylist()) == [1, 2]
     assert opened(writer).read((Comparison("transactional_id", "!=", "x"),)).num_rows == 1, "null is not unequal"
@@ -196,7 +203,7 @@ def test_a_take_over_fences_the_older_run_which_then_changes_nothing(place: Plac
     second = place.take("two")
     assert (second.run_epoch, second.recorded().version, second.unsettled()) == (2, version_of(2, 0), (data(0, 5),))
     before = place.delta_version()
-    for attempt in (first.check_ownership, lambda: decide(first, data(5, 6)), lambda: first.remove(TXN)):
+    for attempt in (first.check_ownership, lambda: decide(first, data(5, 6)), lambda: first.settle([Removal(TXN)])):
         with pytest.raises(Fenced, match="run two on host"):
             attempt()
     assert place.delta_version() == before
@@ -236,9 +243,10 @@ def test_a_take_over_knows_the_decision_that_came_in_before_it(place: Place) -> 
 def test_a_commit_whose_reply_was_lost_is_read_back_as_written(place: Place) -> None:
     writer = Faulty(place.writer())
     owner = place.take("one", writer)
-    for step in (owner.settle, lambda: decide(owner, data(0, 5)), lambda: owner.remove(TXN)):
+    for step in (owner.settle, lambda: decide(owner, data(0, 5)), lambda: owner.settle([Removal(TXN)])):
         writer.fault = lambda now: lose() if now.startswith("after") else None
         step()
+    decide(owner, data(0, 5))
     writer.fault = lambda now: lose() if now == "before append" else None
     with pytest.raises(OutcomeUnknown):
         owner.settle()
@@ -256,12 +264,12 @@ def test_a_run_that_dies_between_commit_and_read_back_leaves_a_decision_to_resol
         decide(owner, data(0, 5), elsewhere(data(0, 3)))
     new = place.take("two")
     assert new.unsettled() == (data(0, 5), elsewhere(data(0, 3)))
-    new.remove(TXN, TARGET)
-    assert new.unsettled() == (elsewhere(data(0, 3)),)
-    new.remove(TXN)
-    new.remove(TXN)
-    assert (new.unsettled(), new.recorded().version) == ((), version_of(2, 6)), "a removal without rows commits its version"
-    new.settle()
+    new.settle([Removal(TXN, TARGET)])
+    assert new.unsettled() == ()
+    assert list(new.positions()) == [elsewhere(data(0, 3)).segment.source]
+    new.settle([Removal(TXN), Removal(NEWER)])
+    new.settle([Removal(TXN)])
+    assert new.recorded().version == version_of(2, 5), "a removal without rows commits its version"
     assert (new.positions(), OffsetMap.open(place.tables).positions()) == ({}, {})
 
 
@@ -276,8 +284,7 @@ def test_a_compaction_in_between_neither_stops_a_commit_nor_changes_what_is_reco
     decide(owner, data(0, 5))
     decide(owner, data(5, 6, NEWER))
     writer.fault = once("before delete", lambda: DeltaTable(f"{place.tables}/offset_map").optimize.compact())
-    owner.remove(NEWER)
-    owner.settle()
+    owner.settle([Removal(NEWER)])
     decide(owner, data(5, 7))
     owner.settle()
     assert owner.compact_if_due()
@@ -308,7 +315,7 @@ def test_polars_and_duckdb_see_the_rows_that_the_writer_reads(place: Place) -> N
     writer, file = place.created(), f"{place.tables}/offset_map"
     for start in (1, 2):
         writer.append(opened(writer), pa.concat_tables([rows(start), rows(start + 10, TXN)]), start, {})
-    writer.delete(opened(writer), (Comparison("source_start", "=", 11),), 3, {})
+    writer.delete(opened(writer), [(Comparison("source_start", "=", 11),)], 3, {})
     expected = sorted(opened(writer).read().to_pylist(), key=lambda row: row["source_start"])
     assert [row["source_start"] for row in expected] == [1, 2, 12]
     assert polars.scan_delta(file).sort("source_start").collect().to_dicts() == expected

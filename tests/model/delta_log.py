@@ -15,7 +15,7 @@ from tests.model.source import MAP_ID
 
 from shallow_mirror.checkpoints.recorded import Recorded, read_recorded
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, PROPERTY_MAP_ID
-from shallow_mirror.checkpoints.table_writer import CommitEntry, CommitFailed, Comparison, Condition
+from shallow_mirror.checkpoints.table_writer import CommitEntry, CommitFailed, Comparison, Condition, Conditions
 from shallow_mirror.types import COPIED_KINDS, TopicPartition
 
 Row = tuple[Any, ...]
@@ -162,7 +162,7 @@ def land(current: Snapshot, commit: effects.Commit, *, is_spark: bool) -> Snapsh
         return None
     kept = current.rows
     if commit.removed is not None:
-        gone = current.matching(commit.removed)
+        gone = {row for condition in commit.removed for row in current.matching(condition)}
         if not gone:
             return current
         kept = tuple(row for row in current.rows if row not in gone)
@@ -200,8 +200,8 @@ class ModelWriter:
     def append(self, snapshot: Snapshot, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None:
         self._commit(effects.Commit(snapshot, version, _frozen(metadata), _rows_of(rows)))
 
-    def delete(self, snapshot: Snapshot, condition: Condition, version: int, metadata: Mapping[str, str]) -> None:
-        self._commit(effects.Commit(snapshot, version, _frozen(metadata), removed=condition))
+    def delete(self, snapshot: Snapshot, conditions: Conditions, version: int, metadata: Mapping[str, str]) -> None:
+        self._commit(effects.Commit(snapshot, version, _frozen(metadata), removed=tuple(conditions)))
 
     def compact(self, snapshot: Snapshot, metadata: Mapping[str, str]) -> None:
         self._commit(effects.Commit(snapshot, None, _frozen(metadata)))

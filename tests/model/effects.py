@@ -38,13 +38,13 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """`removed` are the conditions of a delete. `version` None: a compaction. Answer: whether it was committed."""
+    """`removed` are the conditions of a delete: rows that match one of them. `version` None: a compaction. Answer: whether it was committed."""
 
     base: Snapshot
     version: int | None
     metadata: tuple[tuple[str, str], ...]
     rows: tuple[Row, ...] = ()
-    removed: Condition | None = None
+    removed: tuple[Condition, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ class Kind(enum.Enum):
     TIME_OUT = "time out"
     RELEASE = "held markers are written"
     FORGET = "held markers are forgotten"
+    ABORT_PARTITION = "an operator aborts a transaction in one partition"
     EXPIRE = "receipts expire"
     TRUNCATE = "retention"
     LOSE_CHECKPOINT = "Spark checkpoint lost"
@@ -39,7 +40,7 @@ class Kind(enum.Enum):
 
 
 class Move(NamedTuple):
-    """`who`: the number of a process, task or letter, or a transactional id."""
+    """`who`: the number of a process, task or letter, or a transactional id; where an operator aborts, that and a partition."""
 
     kind: Kind
     who: Any = None

@@ -21,7 +21,7 @@ from tests.model.target_cluster import Markers
 from shallow_mirror.checkpoints import offset_map_owner
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.quarantine import QuarantineEntry
-from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.checkpoints.schema import DecidedSegment, Removal
 from shallow_mirror.checkpoints.table_writer import Comparison
 from shallow_mirror.sinks import evidence, protocol, recovery, resolve
 from shallow_mirror.sinks.micro_batch import MicroBatchSink
@@ -84,9 +84,9 @@ def forget_to_resolve_one_slot(patch: pytest.MonkeyPatch) -> None:
     end_all = protocol.end_all
 
     def all_but_one(
-        decided: Sequence[resolve.DecidedTxn], *choices: Any, report: bool = False
+        decided: Sequence[resolve.DecidedTxn], *choices: Any, at_start: bool = False
     ) -> Generator[Any, Any, tuple[SlotTxn, ...]]:
-        return end_all(decided[:1] if report else decided, *choices, report=report)
+        return end_all(decided[:1] if at_start else decided, *choices, at_start=at_start)
 
     patch.setattr(protocol, "end_all", all_but_one)
 
@@ -103,11 +103,10 @@ def trust_the_batch_id(patch: pytest.MonkeyPatch) -> None:
 
 def read_evidence_before_fencing(patch: pytest.MonkeyPatch) -> None:
     def resolve_unfenced(one: resolve.DecidedTxn) -> Generator[Any, Any, resolve.TxnFate]:
-        fate = resolve.judge_receipt((yield protocol.ReadReceipt(one)))
-        if fate is resolve.TxnFate.UNDECIDABLE:
-            fate = resolve.judge_log((yield protocol.ReadTargetLog(one)))
+        receipt = yield protocol.ReadReceipt(one)
+        log = () if receipt is resolve.ReceiptEvidence.OURS else (yield protocol.ReadTargetLog(one))
         yield protocol.InitProducerId(one.txn.transactional_id)
-        return fate
+        return resolve.judge(receipt, log)
 
     def look(self: Any, decided: resolve.DecidedTxn, deadline: Any) -> resolve.ReceiptEvidence:
         return evidence.look_at_receipt(self._target, decided, self._owner.map_id, deadline)
@@ -119,18 +118,18 @@ def read_evidence_before_fencing(patch: pytest.MonkeyPatch) -> None:
 def take_an_absent_receipt_for_no(patch: pytest.MonkeyPatch) -> None:
     absent = resolve.ReceiptEvidence.ABSENT
 
-    def judge(receipt: resolve.ReceiptEvidence) -> resolve.TxnFate:
-        return resolve.TxnFate.NOT_COMMITTED if receipt is absent else resolve.judge_receipt(receipt)
+    def judge(receipt: resolve.ReceiptEvidence, log: Sequence[resolve.LogEvidence]) -> resolve.TxnFate:
+        return resolve.TxnFate.NOT_COMMITTED if receipt is absent else resolve.judge(receipt, log)
 
-    patch.setattr(protocol, "judge_receipt", judge)
+    patch.setattr(protocol, "judge", judge)
 
 
 def take_anything_else_in_the_log_for_no(patch: pytest.MonkeyPatch) -> None:
-    def judge(found: Sequence[resolve.LogEvidence]) -> resolve.TxnFate:
-        fate = resolve.judge_log(found)
+    def judge(receipt: resolve.ReceiptEvidence, log: Sequence[resolve.LogEvidence]) -> resolve.TxnFate:
+        fate = resolve.judge(receipt, log)
         return resolve.TxnFate.NOT_COMMITTED if fate is resolve.TxnFate.UNDECIDABLE else fate
 
-    patch.setattr(protocol, "judge_log", judge)
+    patch.setattr(protocol, "judge", judge)
 
 
 def wait_for_a_pending_receipt(patch: pytest.MonkeyPatch) -> None:
@@ -147,16 +146,23 @@ def wait_for_a_pending_receipt(patch: pytest.MonkeyPatch) -> None:
 
 def leave_marker_rows_behind(patch: pytest.MonkeyPatch) -> None:
     rows_of = offset_map_owner._rows_of
-    patch.setattr(offset_map_owner, "_rows_of", lambda txn: (*rows_of(txn), Comparison("kind", "=", "data")))
+    patch.setattr(offset_map_owner, "_rows_of", lambda removal: (*rows_of(removal), Comparison("kind", "=", "data")))
 
 
 def remove_by_slot(patch: pytest.MonkeyPatch) -> None:
     rows_of = offset_map_owner._rows_of
-    patch.setattr(offset_map_owner, "_rows_of", lambda txn: rows_of(txn)[:1])
+    patch.setattr(offset_map_owner, "_rows_of", lambda removal: rows_of(removal)[:1])
 
 
 def write_no_settled_mark(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(OffsetMapOwner, "settle", lambda self: setattr(self, "_is_resolved", True))
+    settle = OffsetMapOwner.settle
+
+    def without_a_mark(self: Any, removals: Sequence[Removal] = ()) -> None:
+        if removals:
+            settle(self, removals)
+        self._is_resolved = True
+
+    patch.setattr(OffsetMapOwner, "settle", without_a_mark)
 
 
 def take_the_answer_to_end_txn_for_the_end(patch: pytest.MonkeyPatch) -> None:
@@ -202,16 +208,17 @@ def use_a_micro_batch_number_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_the_positions_of_before_the_resolution(patch: pytest.MonkeyPatch) -> None:
-    remove = OffsetMapOwner.remove
+    settle = OffsetMapOwner.settle
 
-    def and_forget_that_they_moved(self: Any, txn: SlotTxn, target: Any = None) -> None:
+    def and_forget_that_they_moved(self: Any, removals: Sequence[Removal] = ()) -> None:
         before = self._positions or offset_map_owner.positions_of(
             self._snapshot().batches(columns=offset_map_owner.POSITION_COLUMNS)
         )
-        remove(self, txn, target)
-        self._positions = before
+        settle(self, removals)
+        if removals:
+            self._positions = before
 
-    patch.setattr(OffsetMapOwner, "remove", and_forget_that_they_moved)
+    patch.setattr(OffsetMapOwner, "settle", and_forget_that_they_moved)
 
 
 def forget_the_forgotten_abort_marker(patch: pytest.MonkeyPatch) -> None:
@@ -224,7 +231,7 @@ def fence_other_slots_after_the_decision(patch: pytest.MonkeyPatch) -> None:
     def start_up(
         unsettled: Sequence[Any], transactional_ids: Sequence[str], choices: protocol.Choices
     ) -> Generator[Any, Any, tuple[SlotTxn, ...]]:
-        removed = yield from protocol.end_all(resolve.decided_txns(unsettled), choices, report=True)
+        removed = yield from protocol.end_all(resolve.decided_txns(unsettled), choices, at_start=True)
         for transactional_id in transactional_ids:
             yield protocol.InitProducerId(transactional_id)
         yield protocol.Settle()
@@ -239,12 +246,46 @@ def decide_behind_forgotten_records(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_a_repair_for_done(patch: pytest.MonkeyPatch) -> None:
-    def fate_of(one: resolve.DecidedTxn, is_definite: bool) -> Generator[Any, Any, Any]:
+    def fate_of(one: resolve.DecidedTxn, is_definite: bool, *, reads_log: bool) -> Generator[Any, Any, Any]:
         fate = resolve.TxnFate.COMMITTED if is_definite else (yield from protocol._resolve(one))
         seen = (yield protocol.AwaitVisible(one)) if fate is resolve.TxnFate.COMMITTED else protocol.Visibility()
         return fate, seen, ()
 
     patch.setattr(protocol, "_fate_of", fate_of)
+
+
+def remove_before_settling(patch: pytest.MonkeyPatch) -> None:
+    """Rows go in a commit of their own, which leaves the decision unsettled."""
+    settle = OffsetMapOwner.settle
+
+    def in_two_commits(self: Any, removals: Sequence[Removal] = ()) -> None:
+        if removals:
+            conditions = tuple(map(offset_map_owner._rows_of, removals))
+            row_count = self._recorded.row_count - self._row_count_of(conditions)
+            removal = replace(self._recorded, version=self._next_version(is_odd=False), row_count=row_count)
+            self._positions = None
+            self._commit(removal, lambda snapshot: self._writer.delete(snapshot, conditions, removal.version, removal.metadata()))
+        settle(self)
+
+    patch.setattr(OffsetMapOwner, "settle", in_two_commits)
+
+
+def let_a_receipt_outweigh_the_log(patch: pytest.MonkeyPatch) -> None:
+    anothers = resolve.ReceiptEvidence.ANOTHERS
+
+    def judge(receipt: resolve.ReceiptEvidence, log: Sequence[resolve.LogEvidence]) -> resolve.TxnFate:
+        return resolve.TxnFate.NOT_COMMITTED if receipt is anothers else resolve.judge(receipt, log)
+
+    patch.setattr(protocol, "judge", judge)
+
+
+def trust_the_answer_to_end_txn_at_a_start(patch: pytest.MonkeyPatch) -> None:
+    fate_of = protocol._fate_of
+
+    def without_the_log(one: resolve.DecidedTxn, is_definite: bool, *, reads_log: bool) -> Generator[Any, Any, Any]:
+        return fate_of(one, is_definite, reads_log=False)
+
+    patch.setattr(protocol, "_fate_of", without_the_log)
 
 
 def release_what_was_released(patch: pytest.MonkeyPatch) -> None:
@@ -297,7 +338,7 @@ TWO_BATCHES = Scenario(logs=("rr", "r"), plan_sizes=(1,))
 PLANTED = (
     Planted(skip_the_read_back, "not decided", 2, replace(ONE_SLOT, is_spark_writer=True), _only(Kind.START, Kind.SWITCH)),
     Planted(end_before_deciding, "not decided", 0),
-    Planted(reuse_a_producer_epoch, "the map says", 0, ONE_SLOT),
+    Planted(reuse_a_producer_epoch, "does not end", 0, ONE_SLOT),
     Planted(forget_to_resolve_one_slot, "a settled row says", 1, allows=_only(Kind.CRASH)),
     Planted(trust_the_batch_id, "the map ends", 2, TWO_BATCHES, _only(Kind.CRASH, Kind.LOSE_CHECKPOINT)),
     Planted(start_where_spark_says, "OffsetMapConflict", 1, allows=_only(Kind.CRASH)),

@@ -15,6 +15,9 @@ TWO_SLOTS = Scenario(logs=("rm", "r"), plan_sizes=(1, 2))
 POISON = Scenario(logs=("rppr", "r"), plan_sizes=(2, 3))
 """Records that the target refuses, between others."""
 
+TWO_PARTITIONS_IN_A_SLOT = Scenario(logs=("mr", "rr"), plan_sizes=(1,), layouts=((0, 0),))
+"""The first transaction writes partition 1 alone, the second both: their receipts are in different partitions."""
+
 SCENARIOS = {
     "one slot": ONE_SLOT,
     "two slots": TWO_SLOTS,
@@ -34,5 +37,9 @@ SCENARIOS = {
     "records are refused": POISON,
     "what was refused is released": replace(POISON, retries=True),
     "what was refused is released, markers of aborts are forgotten": replace(POISON, retries=True, forgets_aborts=True),
+    "an operator aborts partitions": replace(TWO_PARTITIONS_IN_A_SLOT, has_operator=True),
+    "markers are forgotten, two partitions in a slot": replace(
+        TWO_PARTITIONS_IN_A_SLOT, forgets_aborts=True, forgets_commits=True, has_zombies=False
+    ),
     "markers are forgotten": replace(TWO_SLOTS, forgets_aborts=True, forgets_commits=True, has_zombies=False),
 }

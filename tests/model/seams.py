@@ -85,21 +85,23 @@ class ModelCluster:
 
 
 class ModelReader:
-    """`RangeReader` for the one batch that evidence is looked for in."""
+    """`RangeReader` for the first batch of each range, where evidence is looked for."""
 
     def __init__(self, cluster: ModelCluster, ranges: Sequence[ReadRange], **_settings: object) -> None:
-        self._port, self._range = cluster.port, ranges[0]
+        self._port, self._ranges = cluster.port, ranges
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        place, offset = self._range.topic_partition, self._range.position
-        found = self._port.ask(effects.Fetch(place, offset))
-        if found is None:
-            raise DataLoss(place, offset, None, "retention has deleted it")
-        producer_id, producer_epoch, is_aborted = found
-        dtype = [("base_offset", "i8"), ("producer_id", "i8"), ("producer_epoch", "i2")]
-        headers = np.array([(offset, producer_id, producer_epoch)], dtype=dtype)
-        aborted = ((producer_id, offset),) if is_aborted else ()
-        yield (SimpleNamespace(index=SimpleNamespace(headers=headers, last_offset=np.array([offset])), aborted=aborted),)
+        for wanted in self._ranges:
+            partition, offset = wanted.topic_partition, wanted.position
+            answer = self._port.ask(effects.Fetch(partition, offset))
+            if answer is None:
+                raise DataLoss(partition, offset, None, "retention has deleted it")
+            producer_id, producer_epoch, is_aborted = answer
+            dtype = [("base_offset", "i8"), ("producer_id", "i8"), ("producer_epoch", "i2")]
+            headers = np.array([(offset, producer_id, producer_epoch)], dtype=dtype)
+            aborted = ((producer_id, offset),) if is_aborted else ()
+            index = SimpleNamespace(headers=headers, last_offset=np.array([offset]))
+            yield (SimpleNamespace(topic_partition=partition, index=index, aborted=aborted),)
 
 
 def _call(cluster: ModelCluster, api: str, _deadline: Deadline, **fields: Any) -> Any:

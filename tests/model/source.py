@@ -38,7 +38,8 @@ class Scenario:
     `logs`: per source partition one letter an offset: a record (`r`), a transaction marker (`m`), or a record that the target
     refuses until the operator has found a remedy (`p`). `retries`: every second run is one of `quarantine retry`. `plan_sizes` and
     `layouts` (which slot has which partition) are taken in turn by the runs, so that a restart cuts and spreads otherwise.
-    `has_zombies`: processes overlap, and tasks outlive them.
+    `has_zombies`: processes overlap, and tasks outlive them. `has_operator`: while no process runs, transactions may be aborted
+    in one partition.
     """
 
     logs: tuple[str, ...] = ("rmr", "rr")
@@ -53,6 +54,7 @@ class Scenario:
     forgets_aborts: bool = False
     forgets_commits: bool = False
     has_zombies: bool = True
+    has_operator: bool = False
     retries: bool = False
 
     @cached_property

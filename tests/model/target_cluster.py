@@ -235,6 +235,15 @@ class TargetCluster:
             else:
                 self.logs[place] = self.logs[place].marked(txn.producer_id, txn.marker_epoch, is_commit=txn.is_commit)
 
+    def abort_partition(self, name: str, place: TopicPartition) -> None:
+        """WriteTxnMarkers, as `kafka-transactions.sh abort` sends it to the leader: the coordinator is not asked."""
+        txn = self.txns[name]
+        self.logs[place] = self.logs[place].marked(txn.producer_id, txn.epoch, is_commit=False)
+
+    def open_partitions(self) -> list[tuple[str, TopicPartition]]:
+        """Where the newest epoch of each transactional id has an open transaction that nobody has ended."""
+        return [(name, place) for name in self.ongoing() for place in self.txns[name].places if place != RECEIPTS]
+
     def with_held_markers(self) -> list[str]:
         return [name for name, txn in self.txns.items() if txn.held]
 

@@ -16,11 +16,14 @@ from tests.model.moves import Delivery, Kind, Move
 from tests.model.mutations import (
     decide_behind_forgotten_records,
     fence_other_slots_after_the_decision,
+    let_a_receipt_outweigh_the_log,
     planted,
+    remove_before_settling,
     take_a_repair_for_done,
+    trust_the_answer_to_end_txn_at_a_start,
 )
 from tests.model.programs import Library
-from tests.model.scenarios import ONE_SLOT, SCENARIOS, TWO_SLOTS
+from tests.model.scenarios import ONE_SLOT, SCENARIOS, TWO_PARTITIONS_IN_A_SLOT, TWO_SLOTS
 from tests.model.search import Search, begun
 from tests.model.source import Scenario
 from tests.model.target_cluster import Markers
@@ -208,6 +211,107 @@ def test_what_ended_as_aborted_because_its_repair_was_aborted_is_copied_again(sc
     assert repair_that_is_aborted(library, scenario).is_confirmed
     with planted(take_a_repair_for_done), pytest.raises(Violation, match="a settled row says"):
         repair_that_is_aborted(Library(), scenario)
+
+
+RECEIPTS_ELSEWHERE = replace(TWO_PARTITIONS_IN_A_SLOT, forgets_commits=True, has_zombies=False)
+EARLIER_RECEIPT_THERE = replace(RECEIPTS_ELSEWHERE, logs=("rr", "rr"))
+
+
+def second_transaction_repaired_in_vain(library: Library, scenario: Scenario, markers: Markers) -> World:
+    """The coordinator forgets some markers of the second transaction's commit, and the empty commit that was to write them
+    again times out."""
+    world = World(library, scenario)
+    until(world, run_asks(effects.EndTxn, of_run=0))
+    world.take(default_of(world))
+    until(world, run_asks(effects.EndTxn, of_run=0))
+    world.take(Move(Kind.PERFORM, 0, markers=markers))
+    until(world, run_asks(effects.EndTxn, of_run=0))
+    world.take(Move(Kind.CRASH, 0))
+    for name in world.target.ongoing():
+        world.take(Move(Kind.TIME_OUT, name))
+    return world
+
+
+def default_of(world: World) -> Move:
+    move = world.default()
+    assert move is not None
+    return move
+
+
+def removes_rows(world: World) -> bool:
+    process = world.processes.get(1)
+    return process is not None and isinstance(process.node.request, effects.Commit) and process.node.request.removed is not None
+
+
+def crash_at_the_removal(library: Library) -> World:
+    """A transaction was committed in one partition and aborted in the other; the start that finds this out is killed right
+    behind the commit that removes rows, and retention deletes the evidence in the log."""
+    world = second_transaction_repaired_in_vain(library, RECEIPTS_ELSEWHERE, Markers.LAST_FORGOTTEN)
+    until(world, removes_rows)
+    world.take(default_of(world))
+    world.take(Move(Kind.CRASH, 1))
+    world.take(Move(Kind.TRUNCATE))
+    run_on(world)
+    return world
+
+
+def lost_answer_at_the_removal(library: Library, asked: type, delivery: Delivery) -> World:
+    """The same without a second crash: what the commit, or the look that follows it, answers does not arrive."""
+    world = second_transaction_repaired_in_vain(library, RECEIPTS_ELSEWHERE, Markers.LAST_FORGOTTEN)
+    until(world, removes_rows)
+    if asked is effects.Look:
+        world.take(default_of(world))
+        until(world, run_asks(effects.Look, of_run=1))
+    world.take(Move(Kind.PERFORM, 1, delivery=delivery))
+    run_on(world)
+    return world
+
+
+def test_what_is_left_of_a_transaction_is_never_judged_by_the_receipt_of_another(library: Library) -> None:
+    assert crash_at_the_removal(library).is_confirmed
+    with planted(remove_before_settling), pytest.raises(Violation, match="not decided"):
+        crash_at_the_removal(Library())
+
+
+@pytest.mark.parametrize(
+    ("asked", "delivery"),
+    [(effects.Look, Delivery.LOST), (effects.Commit, Delivery.LOST), (effects.Commit, Delivery.LATE)],
+)
+def test_a_removal_whose_answer_is_lost_is_made_once(asked: type, delivery: Delivery, library: Library) -> None:
+    assert lost_answer_at_the_removal(library, asked, delivery).is_confirmed
+
+
+@pytest.mark.parametrize("markers", [Markers.FORGOTTEN, Markers.FIRST_FORGOTTEN, Markers.LAST_FORGOTTEN])
+def test_a_receipt_whose_own_marker_became_an_abort_does_not_outweigh_a_commit_marker_in_the_log(
+    markers: Markers, library: Library
+) -> None:
+    world = second_transaction_repaired_in_vain(library, EARLIER_RECEIPT_THERE, markers)
+    run_on(world)
+    assert world.is_confirmed
+
+
+def test_a_receipt_alone_would_have_copied_committed_records_again() -> None:
+    world = second_transaction_repaired_in_vain(Library(), EARLIER_RECEIPT_THERE, Markers.FIRST_FORGOTTEN)
+    with planted(let_a_receipt_outweigh_the_log), pytest.raises(Violation, match="not decided"):
+        run_on(world)
+
+
+def operator_aborts_a_partition(library: Library) -> World:
+    """Between the decision and the next start an operator aborts the decided transaction in one of its partitions."""
+    world = World(library, SCENARIOS["an operator aborts partitions"])
+    until(world, run_asks(effects.EndTxn, of_run=0))
+    world.take(default_of(world))
+    until(world, run_asks(effects.EndTxn, of_run=0))
+    world.take(Move(Kind.CRASH, 0))
+    world.take(Move(Kind.ABORT_PARTITION, world.target.open_partitions()[0]))
+    run_on(world)
+    return world
+
+
+def test_a_partition_that_an_operator_aborted_while_the_mirror_was_down_is_copied_again(library: Library) -> None:
+    assert operator_aborts_a_partition(library).is_confirmed
+    with planted(trust_the_answer_to_end_txn_at_a_start), pytest.raises(Violation, match="a settled row says"):
+        operator_aborts_a_partition(Library())
 
 
 def test_a_run_that_was_taken_over_ends_as_fenced_also_where_the_evidence_is_gone(library: Library) -> None:

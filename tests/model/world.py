@@ -128,6 +128,8 @@ class World:
             moves.append(Move(Kind.EXPIRE))
         if any(log.start < log.last_stable_offset for log in self.target.logs.values()):
             moves.append(Move(Kind.TRUNCATE))
+        if not self.processes and self.scenario.has_operator:
+            moves += [Move(Kind.ABORT_PARTITION, where) for where in self.target.open_partitions()]
         if not self.processes and self.spark.ends is not None:
             moves += [Move(Kind.LOSE_CHECKPOINT), Move(Kind.REWIND_CHECKPOINT)]
         return moves
@@ -186,6 +188,8 @@ class World:
                 self.target.release(move.who)
             case Kind.FORGET:
                 self.target.release(move.who, is_forgotten=True)
+            case Kind.ABORT_PARTITION:
+                self.target.abort_partition(*move.who)
             case Kind.EXPIRE:
                 self.target.receipts.clear()
             case Kind.TRUNCATE:
@@ -284,7 +288,8 @@ class World:
     def _lacks_receipts(self) -> bool:
         """Whether a transaction that is to be resolved has none: it was aborted, or its receipt expired or is pending."""
         assert self.table is not None
-        return any(receipt not in self.target.receipts for receipt in self.table.doubtful_receipts())
+        pending = {receipt for receipt, _ in self.target.pending.values()}
+        return any(receipt not in self.target.receipts or receipt in pending for receipt in self.table.doubtful_receipts())
 
     def _step_task(self, number: int, move: Move) -> None:
         task = self.tasks[number]

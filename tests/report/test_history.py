@@ -20,7 +20,7 @@ def test_steps_are_grouped_and_add_up_to_all_of_them_but_the_part_of_another() -
         "SlowestSlot": 200.0,
         "EndTxn": 3.0,
         "AwaitVisible": 9.0,
-        "RemoveRows": 2.0,
+        "Settle": 2.0,
         "Total": 500.0,
     }
     history = history_of([row(1, duration_ms=json.dumps(durations))])
