@@ -19,8 +19,19 @@ class ConfigError(MirrorError):
         self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
         super().__init__("\n".join(self.problems))
 
-    def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[str, ...]]]:
+    def __reduce__(self) -> Any:
         return type(self), (self.problems,)
+
+
+class TopicAccessError(ConfigError):
+    """A cluster refuses one topic for good, most often because an ACL was revoked. `topic` is its name on that cluster."""
+
+    def __init__(self, problems: Sequence[str] | str, topic: str) -> None:
+        self.topic = topic
+        super().__init__(problems)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.problems, self.topic)
 
 
 class BrokerTooOld(ConfigError):
