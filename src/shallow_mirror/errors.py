@@ -24,14 +24,14 @@ class ConfigError(MirrorError):
 
 
 class TopicAccessError(ConfigError):
-    """A cluster refuses one topic for good, most often because an ACL was revoked. `topic` is its name on that cluster."""
+    """A cluster refuses single topics for good, most often because an ACL was revoked. `topics`: their names on that cluster."""
 
-    def __init__(self, problems: Sequence[str] | str, topic: str) -> None:
-        self.topic = topic
+    def __init__(self, problems: Sequence[str] | str, topics: Sequence[str]) -> None:
+        self.topics = tuple(topics)
         super().__init__(problems)
 
     def __reduce__(self) -> Any:
-        return type(self), (self.problems, self.topic)
+        return type(self), (self.problems, self.topics)
 
 
 class BrokerTooOld(ConfigError):

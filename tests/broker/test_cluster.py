@@ -461,7 +461,7 @@ def test_latest_offsets_that_may_not_be_asked_are_for_the_operator(
     found, wrong = client.latest_offsets([A, other], UNCOMMITTED, clock.deadline())
     assert found == {other: 0}
     assert isinstance(wrong[A], TopicAccessError)
-    assert wrong[A].topic == "t"
+    assert wrong[A].topics == ("t",)
     with pytest.raises(ConfigError, match="TOPIC_AUTHORIZATION_FAILED"):
         client.latest_offsets([A], UNCOMMITTED, clock.deadline())
 

@@ -319,8 +319,9 @@ class Cluster:
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, MirrorError]]:
         """Return `list_offsets` of -1 of the topic-partitions whose leaders answer, and an error for each of the others.
 
-        Asked again with the same object `places`, the request is not made anew. A leader that takes long to fail (`_SLOW_FAILURE_S`) is not asked again
-        for twice as long, so that it holds up the others a third of the time at most. Raises Retriable where nothing was answered.
+        Asked again with the same object `places`, the request is not made anew. A leader that takes long to fail
+        (`_SLOW_FAILURE_S`) is not asked again for twice as long, so that it holds up the others a third of the time at most.
+        Raises Retriable where nothing was answered.
         """
         self._own_process()
         deadline = deadline.sooner(self.config.request_timeout_ms)
@@ -576,7 +577,7 @@ class Cluster:
         if error_class(code) is not ErrorClass.DEFINITE:
             return Retriable(error_name(code), what)
         text = f"{what}: {self.where} answered {refusal(code, api, topic=topic, key=key)}"
-        return TopicAccessError(text, topic) if code == TOPIC_AUTHORIZATION_FAILED else ConfigError(text)
+        return TopicAccessError(text, [topic]) if code == TOPIC_AUTHORIZATION_FAILED else ConfigError(text)
 
 
 def _grouped(leaders: Mapping[TopicPartition, PartitionMetadata]) -> dict[int, dict[str, list[int]]]:

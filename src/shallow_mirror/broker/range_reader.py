@@ -88,8 +88,10 @@ FetchedResponse = tuple[IndexedPartition, ...]
 
 @dataclass(slots=True)
 class _Progress:
-    """`trouble`: why nothing came lately, since `trouble_since` (seconds of the deadline's clock). `unfinished`: why the range was
-    left at `position`."""
+    """`trouble`: why nothing came lately, since `trouble_since` (seconds of the deadline's clock).
+
+    `unfinished`: why the range was left at `position`.
+    """
 
     range: ReadRange
     position: int
