@@ -96,9 +96,9 @@ class MicroBatchSink:
         left_out: LeftOutReport = nothing_left_out,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`quarantine` is there where the job may quarantine, `left_out` where it may leave partitions out: it is called at the end
-        of each micro-batch with what was left out and the positions of the map. What it raises ends the query, because Spark
-        would continue behind the ranges that were left out."""
+        """`quarantine` is there where the job may quarantine, `left_out` where it may leave partitions out: it is called at
+        the end of each micro-batch with what was left out and the positions of the map. What it raises ends the query,
+        because Spark would continue behind the ranges that were left out."""
         self._quarantine, self._left_out = quarantine, left_out
         self._unfinished: dict[SourcePartition, UnfinishedRange] = {}
         self._budget = QuarantineBudget(NO_LIMITS)

@@ -216,7 +216,7 @@ def fill_slot(
     is_again: bool = False,
 ) -> SlotResult:
     """As often as it takes, each time under a new epoch. `is_again`: somebody else may have begun before."""
-    places = [job.routes[one.topic].target_of(one).topic_partition for one in positions]
+    places = {one: job.routes[one.topic].target_of(one).topic_partition for one in positions}
     patience, tries = deadline.sooner(SLOT_PATIENCE_MS), 0
     known: dict[tuple[SourcePartition, int], Refusal] = {}
     ends: Mapping[SourcePartition, int] | None = None
@@ -226,12 +226,13 @@ def fill_slot(
         slot = OpenSlot(job, number, target, deadline)
         copying = _Copying(job, positions, slot, known, TargetCheck(job, target, deadline))
         try:
-            if is_again or tries:
-                slot.clean_up(places)
-            limits = {source: one.reached for source, one in isolated_ranges.items()}
-            if readings.is_repeatable:  # asked for all of them now, none is read for nothing
+            if readings.is_repeatable or is_again or tries:  # asked for all of them now, none is read for nothing
                 copying.leave_out_unavailable(positions)
-                limits |= {source: positions[source] for source in copying.left_out}
+            if is_again or tries:
+                # Not where nothing can be asked: this transaction does not include those, so it cannot end anything there.
+                slot.clean_up([place for source, place in places.items() if source not in copying.left_out])
+            limits = {source: one.reached for source, one in isolated_ranges.items()}
+            limits |= {source: positions[source] for source in copying.left_out}
             done = copying.run(readings.begin(ends, limits), is_partial=ends is not None)
             unfinished = {one.source: one for one in done.unfinished} | isolated_ranges
             return replace(done, retried=tuple(retried), unfinished=tuple(unfinished.values()))

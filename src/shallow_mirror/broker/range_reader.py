@@ -353,13 +353,15 @@ class RangeReader:
     def _index(self, fetched: FetchedPartition, progress: _Progress, *, is_sure: bool) -> IndexedPartition | None:
         records, index, failure = self._whole_batches(fetched)
         fetch_offset = progress.position
-        self._failure = failure or self._failure
         if not len(index):
+            self._failure = failure or self._failure
             if is_sure:
                 self._count_empty(fetched, progress)
             return None
         progress.moved()
         progress.position = max(progress.position, _reached(index, progress.range.end))
+        if not progress.is_done:  # what came along behind the range is not asked for
+            self._failure = failure or self._failure
         return IndexedPartition(
             fetched.topic_partition,
             index,
