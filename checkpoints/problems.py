@@ -22,6 +22,8 @@ class ProblemKind(enum.StrEnum):
     """The source deleted it before it was copied."""
     CONFIG = "config"
     """A setting of a topic."""
+    LEFT_OUT = "left_out"
+    """A partition is broken, and the others are copied without it."""
     GROUP = "group"
     """Consumer groups could not be brought in step."""
     ENDED = "ended"

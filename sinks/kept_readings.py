@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
-from shallow_mirror.sinks.slot_reading import ReadPart, SlotReading
+from shallow_mirror.sinks.slot_reading import NO_LIMITS, ReadPart, SlotReading
+from shallow_mirror.sinks.unfinished import UnfinishedRange
 from shallow_mirror.types import PlannedRange, SourcePartition
 from shallow_mirror.wire.batch_index import index_batches
 
@@ -19,10 +20,12 @@ class KeptReadings:
     def __init__(self, batches: Sequence[QuarantinedBatch]) -> None:
         self._batches = batches
 
-    def begin(self, ends: Mapping[SourcePartition, int] | None) -> SlotReading:
+    def begin(self, ends: Mapping[SourcePartition, int] | None, limits: Mapping[SourcePartition, int] = NO_LIMITS) -> SlotReading:
         batches = self._batches
         if ends is not None:
             batches = [one for one in batches if one.source_end <= ends.get(one.source, 0)]
+        if limits:
+            batches = [one for one in batches if one.source_end <= limits.get(one.source, one.source_end)]
         return _KeptReading(batches)
 
 
@@ -40,6 +43,9 @@ class _KeptReading:
 
     def reached(self) -> Mapping[SourcePartition, int]:
         """What lies between the batches is none of theirs."""
+        return {}
+
+    def unfinished(self) -> Mapping[SourcePartition, UnfinishedRange]:
         return {}
 
 

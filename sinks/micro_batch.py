@@ -34,6 +34,7 @@ from shallow_mirror.sinks.slot_names import transactional_id
 from shallow_mirror.sinks.slot_task import RESULT_SCHEMA, Observer, SlotJob
 from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.sinks.travelling import Travelling
+from shallow_mirror.sinks.unfinished import UnfinishedRange
 from shallow_mirror.types import EpochEnd, PlannedRange, Segment, SegmentKind, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -60,6 +61,15 @@ class MicroBatchReport:
     retried: tuple[tuple[int, Retriable], ...] = ()
 
 
+LeftOutReport = Callable[[Sequence[UnfinishedRange], Mapping[SourcePartition, Position]], None]
+
+
+def nothing_left_out(unfinished: Sequence[UnfinishedRange], _positions: Mapping[SourcePartition, Position]) -> None:
+    """Refuse to leave anything out. Raises Retriable."""
+    for one in unfinished:
+        raise Retriable(one.error_name, f"{one.source.topic_partition}: {one.reason}")
+
+
 class StoppedBeforeMicroBatch(Exception):
     """Raised into Spark so that a micro-batch that was only about to start does not begin."""
 
@@ -83,10 +93,14 @@ class MicroBatchSink:
         observer: Observer,
         goes_on_after_data_loss: bool = False,
         quarantine: QuarantineTable | None = None,
+        left_out: LeftOutReport = nothing_left_out,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`quarantine` is there where the job may quarantine."""
-        self._quarantine = quarantine
+        """`quarantine` is there where the job may quarantine, `left_out` where it may leave partitions out: it is called at
+        the end of each micro-batch with what was left out and the positions of the map. What it raises ends the query,
+        because Spark would continue behind the ranges that were left out."""
+        self._quarantine, self._left_out = quarantine, left_out
+        self._unfinished: dict[SourcePartition, UnfinishedRange] = {}
         self._budget = QuarantineBudget(NO_LIMITS)
         self._job, self._slots, self._owner, self._performer, self._targets = job, slots, owner, performer, targets
         self._source, self._report, self._observer, self._clock = source, report, observer, clock
@@ -129,8 +143,13 @@ class MicroBatchSink:
                 self._ended_at = self._clock()
 
     def _copy(self, planned: DataFrame) -> None:
-        """Rounds until every planned range is done; one, but for new partitions and slots that stopped early."""
+        """Rounds until every planned range is done, or left out; one, but for new partitions and slots that stopped early.
+
+        A range that is left out is as done for Spark: its plan would be replayed for ever otherwise. Positions are in the map,
+        and the planner leads Spark back to them.
+        """
         first_rows: tuple[DecidedSegment, ...] = ()
+        self._unfinished = {}
         self._budget = QuarantineBudget(self._job.quarantine or NO_LIMITS)
         while True:
             try:
@@ -144,7 +163,9 @@ class MicroBatchSink:
                     f"{len(outcome.not_committed)} slot transactions were not committed; their ranges are read again",
                 )
             unknown = [one for result in outcome.slots for one in result.unknown]
+            self._unfinished.update({one.source: one for result in outcome.slots for one in result.unfinished})
             if not unknown and not any(result.is_partial for result in outcome.slots):
+                self._left_out(tuple(self._unfinished.values()), self._owner.positions())
                 return
             first_rows = self._first_rows(unknown)
 
@@ -204,6 +225,7 @@ class MicroBatchSink:
             target_ends=Travelling(target_ends_of(known.values()), TopicPartition, int),
             routes=dict(self._targets.known),
             time_left_ms=self._job.transaction_timeout_ms * TASK_SHARE,
+            left_out=frozenset(self._unfinished),
         )
         slots = planned.mapInArrow(lambda batches: job(batches), RESULT_SCHEMA)
         try:

@@ -36,6 +36,7 @@ from shallow_mirror.sinks.resolve import (
     decided_txns,
     judge,
 )
+from shallow_mirror.sinks.unfinished import UnfinishedRange
 from shallow_mirror.types import PlannedRange, Segment, SlotTxn, TopicPartition
 
 
@@ -46,7 +47,7 @@ class SlotResult:
     `unknown` are ranges whose partition the driver had no position for: they were left alone. `is_partial` says that the
     slot stopped at a batch boundary before its ranges were done. Both ask for another round. `quarantined`: the batches of its
     segments of that kind. `duration_ms`: of the task itself, without what Spark needs to begin and to end it. `retried`: what
-    made it start again.
+    made it start again. `unfinished`: planned ranges that it left out, wholly or from some offset on.
     """
 
     slot: int
@@ -58,6 +59,7 @@ class SlotResult:
     quarantined: tuple[QuarantinedBatch, ...] = ()
     duration_ms: float = 0.0
     retried: tuple[Retriable, ...] = ()
+    unfinished: tuple[UnfinishedRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

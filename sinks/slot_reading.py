@@ -7,8 +7,9 @@ segments do not know which it was.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Protocol
 
 import pyarrow as pa
@@ -18,11 +19,14 @@ from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.range_reader import RangeReader, ReadRange
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import CorruptBatch, DataLoss, MirrorError
+from shallow_mirror.sinks.unfinished import Side, UnfinishedRange
 from shallow_mirror.types import IsolationLevel, PlannedRange, SourcePartition
 from shallow_mirror.wire.batch_index import BatchIndex, index_batches
 
 _UNKNOWN_BYTES_PER_OFFSET = 1024.0
 _NO_END = (1 << 63) - 1
+
+NO_LIMITS: Mapping[SourcePartition, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +50,20 @@ class ReadPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingLimits:
-    """How a task reads the source. `fetch_bytes` is the size of its receive buffer."""
+    """How a task reads the source. `fetch_bytes` is the size of its receive buffer; `patience_ms` is that of a RangeReader."""
 
     isolation: IsolationLevel
     fetch_bytes: int
     deadline: Deadline
+    patience_ms: float | None = None
 
 
 class SlotReading(Protocol):
     """Iterate once. Raises DataLoss, CorruptBatch, BatchRefused, Retriable.
 
     A part names a source partition once. `unknown` are ranges of partitions without a position, left alone; `reached`
-    says up to where each other partition was read, when the iteration is over.
+    says up to where each other partition was read, when the iteration is over; `unfinished` which of them were not read to their
+    ends, and why.
     """
 
     @property
@@ -67,18 +73,23 @@ class SlotReading(Protocol):
 
     def reached(self) -> Mapping[SourcePartition, int]: ...
 
+    def unfinished(self) -> Mapping[SourcePartition, UnfinishedRange]: ...
+
 
 class Readings(Protocol):
     """Where a slot's readings come from: each begins at the positions, and is another try of the same.
 
     `ends`: how far to read each partition, none of the others; None for all that the slot has to read. Where that can be read
-    only once, `is_repeatable` is False, and up to given ends it can be read all the same.
+    only once, `is_repeatable` is False, and up to given ends it can be read all the same. `limits`: no partition is read further
+    than its limit.
     """
 
     @property
     def is_repeatable(self) -> bool: ...
 
-    def begin(self, ends: Mapping[SourcePartition, int] | None) -> SlotReading: ...
+    def begin(
+        self, ends: Mapping[SourcePartition, int] | None, limits: Mapping[SourcePartition, int] = NO_LIMITS
+    ) -> SlotReading: ...
 
 
 class DirectReading:
@@ -109,6 +120,7 @@ class DirectReading:
             isolation=limits.isolation,
             fetch_bytes=limits.fetch_bytes,
             deadline=limits.deadline,
+            patience_ms=limits.patience_ms,
         )
 
     def __iter__(self) -> Iterator[tuple[ReadPart, ...]]:
@@ -121,6 +133,13 @@ class DirectReading:
 
     def reached(self) -> Mapping[SourcePartition, int]:
         return {self._planned[place].source: position for place, position in self._reader.positions().items()}
+
+    def unfinished(self) -> Mapping[SourcePartition, UnfinishedRange]:
+        positions = self._reader.positions()
+        return {
+            (source := self._planned[place].source): UnfinishedRange.of(source, positions[place], Side.SOURCE, error)
+            for place, error in self._reader.unfinished().items()
+        }
 
 
 class RowReading:
@@ -137,9 +156,12 @@ class RowReading:
         slot: int,
         positions: Mapping[SourcePartition, int],
         limits: ReadingLimits,
+        left_out: Collection[SourcePartition] = (),
     ) -> None:
+        """Rows of `left_out` are passed over: the driver knows already where those partitions stand."""
         self._cluster, self._arrow_batches, self._slot = cluster, arrow_batches, slot
-        self._positions, self._limits = positions, limits
+        self._positions, self._limits, self._left_out = positions, limits, left_out
+        self._unfinished: dict[SourcePartition, UnfinishedRange] = {}
         self._unknown: dict[SourcePartition, PlannedRange] = {}
         self._reached: dict[SourcePartition, int] = {}
 
@@ -150,18 +172,36 @@ class RowReading:
     def reached(self) -> Mapping[SourcePartition, int]:
         return self._reached
 
+    def unfinished(self) -> Mapping[SourcePartition, UnfinishedRange]:
+        return self._unfinished
+
     def __iter__(self) -> Iterator[tuple[ReadPart, ...]]:
         for arrow_batch in self._arrow_batches:
-            failure = batch_rows.first_failure(arrow_batch)
-            if failure is not None:
-                error = pickle.loads(failure)
-                assert isinstance(error, MirrorError)
-                raise error
-            yield from self._parts_of(batch_rows.parse_rows(arrow_batch))
+            rows, failures = batch_rows.split_failures(arrow_batch)
+            for failure in map(pickle.loads, failures):
+                if isinstance(failure, MirrorError):
+                    raise failure
+            yield from self._parts_of(batch_rows.parse_rows(rows))
+            for failure in map(pickle.loads, failures):
+                assert isinstance(failure, UnfinishedRange)
+                self._leave_unfinished(failure)
+
+    def _leave_unfinished(self, left: UnfinishedRange) -> None:
+        """A partition without a position must get one all the same, or the next plan would begin behind what was not read."""
+        source = left.source
+        if source in self._unfinished:
+            return
+        if source in self._positions:
+            reached = self._reached.get(source, self._positions[source])
+            self._unfinished[source] = replace(left, reached=reached)
+        elif source not in self._left_out:
+            self._unknown.setdefault(source, _range(self._slot, source, left.reached, left.reached))
 
     def _parts_of(self, runs: Iterable[batch_rows.RowRun]) -> Iterator[tuple[ReadPart, ...]]:
         together: dict[SourcePartition, ReadPart] = {}
         for run in runs:
+            if run.source in self._left_out:
+                continue
             if run.source not in self._positions:
                 self._leave(run)
                 continue
@@ -169,6 +209,8 @@ class RowReading:
                 yield tuple(together.values())
                 together = {}
                 yield from self._catch_up(run)
+            if run.source in self._unfinished:  # there is a hole in front of these rows
+                continue
             self._require_not_expired(run)
             self._reached[run.source] = max(run.end, self._positions[run.source])
             if len(run.records):
@@ -198,6 +240,8 @@ class RowReading:
         missing = _range(self._slot, run.source, position, run.start)
         direct = DirectReading(self._cluster, [missing], {run.source: position}, self._limits)
         yield from direct
+        for source, left in direct.unfinished().items():
+            self._reached[source], self._unfinished[source] = left.reached, left
 
     def _leave(self, run: batch_rows.RowRun) -> None:
         known = self._unknown.get(run.source)
@@ -221,10 +265,12 @@ class DirectReadings:
     ) -> None:
         self._cluster, self._ranges, self._positions, self._limits = cluster, ranges, positions, limits
 
-    def begin(self, ends: Mapping[SourcePartition, int] | None) -> SlotReading:
+    def begin(self, ends: Mapping[SourcePartition, int] | None, limits: Mapping[SourcePartition, int] = NO_LIMITS) -> SlotReading:
         ranges = self._ranges
         if ends is not None:
             ranges = [replace(one, end=ends[one.source]) for one in ranges if one.source in ends]
+        if limits:
+            ranges = [replace(one, end=min(one.end, limits.get(one.source, one.end))) for one in ranges]
         return DirectReading(self._cluster, ranges, self._positions, self._limits)
 
 
@@ -236,8 +282,10 @@ class RowReadings:
     def __init__(self, reading: RowReading) -> None:
         self._reading = reading
 
-    def begin(self, ends: Mapping[SourcePartition, int] | None) -> SlotReading:
-        return self._reading if ends is None else self._reading.read_directly(ends)
+    def begin(self, ends: Mapping[SourcePartition, int] | None, limits: Mapping[SourcePartition, int] = NO_LIMITS) -> SlotReading:
+        if ends is None:
+            return self._reading
+        return self._reading.read_directly({source: min(end, limits.get(source, end)) for source, end in ends.items()})
 
 
 def _range(slot: int, source: SourcePartition, start: int, end: int) -> PlannedRange:

@@ -7,6 +7,9 @@ What the target refuses for good has used no sequence number, but batches behind
 transaction is given up, and the next one goes as far as that batch, without it. The driver's next round goes on behind it.
 So it is with a batch that was made of several, but that the next one takes each of them as it is.
 
+One broken partition does not stop the others: what cannot be read or written for now is left out of the ranges
+(`unfinished`), and with `on_error: isolate` also what a person has to mend (sinks/leaving_out.py).
+
 Errors of this package go back to the driver as values, so that their type and fields survive Spark.
 """
 
@@ -16,7 +19,7 @@ import itertools
 import logging
 import pickle
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -24,11 +27,13 @@ from pyspark import TaskContext
 
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.range_reader import PARTITION_PATIENCE_MS
 from shallow_mirror.broker.worker import cluster_of_worker, freeze_imports_once
 from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import MirrorError, Retriable
+from shallow_mirror.errors import BatchRefused, CorruptBatch, DataLoss, MirrorError, Retriable, TopicAccessError
+from shallow_mirror.sinks.leaving_out import TargetCheck, isolated
 from shallow_mirror.sinks.open_slot import CoalescedRefused, OpenSlot, PoisonFound
 from shallow_mirror.sinks.poison import QuarantineBudget, QuarantineLimits, Refusal
 from shallow_mirror.sinks.protocol import SlotResult
@@ -43,6 +48,7 @@ from shallow_mirror.sinks.slot_reading import (
     known_only,
 )
 from shallow_mirror.sinks.source_log import CheckedReadings
+from shallow_mirror.sinks.unfinished import Side, UnfinishedRange
 from shallow_mirror.types import (
     BatchLimits,
     EpochEnd,
@@ -91,6 +97,10 @@ class SlotJob:
     `time_left_ms` is what remains of the micro-batch's deadline when the task starts (clocks of different machines are
     never compared). `max_segments` bounds the rows a slot may return: it stops at a batch boundary and the rest is read in
     another round. `quarantine` bounds the batches that are set aside; None: what cannot be copied is an error.
+
+    `leaves_out`: partitions that cannot be read or written are left out, so that they do not hold up the others; `isolates`:
+    also those that a person has to mend, except what the driver gives up (`continues_after_data_loss`). `left_out`: those that
+    an earlier round left out.
     """
 
     mirror: str
@@ -111,6 +121,10 @@ class SlotJob:
     transaction_timeout_ms: int
     time_left_ms: float
     quarantine: QuarantineLimits | None = None
+    leaves_out: bool = False
+    isolates: bool = False
+    continues_after_data_loss: bool = False
+    left_out: frozenset[SourcePartition] = frozenset()
     observer: Observer = observe_nothing
 
     @property
@@ -162,18 +176,20 @@ def run_slot(job: SlotJob, rows: Iterator[pa.RecordBatch], *, is_planned_ranges:
     """Steps 3-5 for one slot. Raises `MirrorError`s; whatever it wrote then stays in an open transaction that nobody
     will commit, and the next InitProducerId aborts it."""
     deadline = Deadline.after_ms(job.time_left_ms, time.monotonic)
-    limits = ReadingLimits(isolation=job.isolation, fetch_bytes=job.fetch_bytes, deadline=deadline)
+    patience_ms = PARTITION_PATIENCE_MS if job.leaves_out else None
+    limits = ReadingLimits(isolation=job.isolation, fetch_bytes=job.fetch_bytes, deadline=deadline, patience_ms=patience_ms)
     source = cluster_of_worker(job.source)
     readings: Readings
     if is_planned_ranges:
-        ranges = [one for arrow_batch in rows for one in ranges_of(arrow_batch)]
+        every = [one for arrow_batch in rows for one in ranges_of(arrow_batch)]
+        ranges = [one for one in every if one.source not in job.left_out]
         planned = {one.source: job.positions[one.source] for one in ranges if one.source in job.positions}
         positions = known_only(planned, job.routes.keys())
-        number, readings = ranges[0].slot, DirectReadings(source, ranges, positions, limits)
+        number, readings = every[0].slot, DirectReadings(source, ranges, positions, limits)
     else:
         positions = known_only(job.positions, job.routes.keys())
         number = _input_partition()
-        readings = RowReadings(RowReading(source, rows, number, positions, limits))
+        readings = RowReadings(RowReading(source, rows, number, positions, limits, job.left_out))
     readings = CheckedReadings(readings, source, job.epoch_ends, deadline)
     return fill_slot(job, number, readings, positions, cluster_of_worker(job.target), deadline, is_again=_spark_attempt() > 0)
 
@@ -200,18 +216,35 @@ def fill_slot(
     is_again: bool = False,
 ) -> SlotResult:
     """As often as it takes, each time under a new epoch. `is_again`: somebody else may have begun before."""
-    places = [job.routes[one.topic].target_of(one).topic_partition for one in positions]
+    places = {one: job.routes[one.topic].target_of(one).topic_partition for one in positions}
     patience, tries = deadline.sooner(SLOT_PATIENCE_MS), 0
     known: dict[tuple[SourcePartition, int], Refusal] = {}
     ends: Mapping[SourcePartition, int] | None = None
     retried = list[Retriable]()
+    isolated_ranges: dict[SourcePartition, UnfinishedRange] = {}
     while True:
         slot = OpenSlot(job, number, target, deadline)
-        copying = _Copying(job, positions, slot, known)
+        copying = _Copying(job, positions, slot, known, TargetCheck(job, target, deadline))
         try:
+            if readings.is_repeatable or is_again or tries:  # asked for all of them now, none is read for nothing
+                copying.leave_out_unavailable(positions)
             if is_again or tries:
-                slot.clean_up(places)
-            return replace(copying.run(readings.begin(ends), is_partial=ends is not None), retried=tuple(retried))
+                # Not where nothing can be asked: this transaction does not include those, so it cannot end anything there.
+                slot.clean_up([place for source, place in places.items() if source not in copying.left_out])
+            limits = {source: one.reached for source, one in isolated_ranges.items()}
+            limits |= {source: positions[source] for source in copying.left_out}
+            done = copying.run(readings.begin(ends, limits), is_partial=ends is not None)
+            unfinished = {one.source: one for one in done.unfinished} | isolated_ranges
+            return replace(done, retried=tuple(retried), unfinished=tuple(unfinished.values()))
+        except (BatchRefused, CorruptBatch, DataLoss, TopicAccessError) as error:
+            found = isolated(error, job, positions, is_writing=copying.is_writing)
+            new = _further_back(found, isolated_ranges, positions)
+            if not new:
+                raise
+            isolated_ranges |= new
+            if ends is not None or not readings.is_repeatable:
+                ends = {**copying.reached}
+            _log.warning("slot %d starts again without what cannot be copied: %s", number, error)
         except PoisonFound as found:
             place = (found.source, found.refusal.error.base_offset)
             if place in known:
@@ -230,11 +263,38 @@ def fill_slot(
         tries += 1
 
 
-class _Copying:
-    """One try of a slot. `reached`: up to where what was read of each partition has been written."""
+def _further_back(
+    found: Sequence[UnfinishedRange], before: Mapping[SourcePartition, UnfinishedRange], positions: Mapping[SourcePartition, int]
+) -> dict[SourcePartition, UnfinishedRange]:
+    """Where the next try has to end in each partition: at its position, where an end in front of the error was of no use.
 
-    def __init__(self, job: SlotJob, positions: Mapping[SourcePartition, int], slot: OpenSlot, known: KnownRefusals) -> None:
-        self._job, self._positions, self._slot, self._known = job, positions, slot, known
+    Without partitions of which nothing was to be read any more: what is wrong with them is of no partition.
+    """
+    ranges: dict[SourcePartition, UnfinishedRange] = {}
+    for one in found:
+        last = before.get(one.source)
+        if last is None:
+            ranges[one.source] = one
+        elif last.reached > positions[one.source]:
+            ranges[one.source] = one if one.reached < last.reached else replace(one, reached=positions[one.source])
+    return ranges
+
+
+class _Copying:
+    """One try of a slot. `reached`: up to where what was read of each partition has been written. `left_out`: what its target
+    cannot take now. `is_writing`: what is raised comes from the target."""
+
+    def __init__(
+        self,
+        job: SlotJob,
+        positions: Mapping[SourcePartition, int],
+        slot: OpenSlot,
+        known: KnownRefusals,
+        targets: TargetCheck,
+    ) -> None:
+        self._job, self._positions, self._slot, self._known, self._targets = job, positions, slot, known, targets
+        self.left_out: dict[SourcePartition, UnfinishedRange] = {}
+        self.is_writing = False
         self._builders: dict[SourcePartition, SegmentBuilder] = {}
         self._quarantined: list[QuarantinedBatch] = []
         self._budget = None if job.quarantine is None else QuarantineBudget(job.quarantine)
@@ -242,24 +302,47 @@ class _Copying:
 
     def run(self, reading: SlotReading, *, is_partial: bool) -> SlotResult:
         """`is_partial`: there is more to read than `reading` brings."""
-        for parts in reading:
+        for every in reading:
+            self.leave_out_unavailable(part.source for part in every)
+            parts = [part for part in every if part.source not in self.left_out]
             admitted = [admit_part(self._job, one, max(self.reached[one.source], one.start), self._known) for one in parts]
             for one in admitted:
                 self._set_aside(one.quarantined)
+            self.is_writing = True
             self._slot.copy(admitted, self._builder_of)
+            self.is_writing = False
             self.reached.update({one.part.source: one.admission.next_position for one in admitted})
             if sum(builder.segment_count for builder in self._builders.values()) > self._job.max_segments:
                 is_partial = True
                 break
         if not is_partial:
             for source, reached in reading.reached().items():
-                self._builder_of(source).close_at(reached)
+                if source not in self.left_out:
+                    self._builder_of(source).close_at(reached)
+        unfinished = {**reading.unfinished(), **self.left_out}
+        self.is_writing = True
         segments = tuple(segment for builder in self._builders.values() for segment in builder.build())
         slot = self._slot
         slot.write_receipt()
         return SlotResult(
-            slot.number, slot.txn, segments, slot.fetched_bytes, reading.unknown, is_partial, tuple(self._quarantined)
+            slot.number,
+            slot.txn,
+            segments,
+            slot.fetched_bytes,
+            reading.unknown,
+            is_partial,
+            tuple(self._quarantined),
+            unfinished=tuple(unfinished.values()),
         )
+
+    def leave_out_unavailable(self, sources: Iterable[SourcePartition]) -> None:
+        """Those whose target cannot take part in a transaction, before anything is sent to it."""
+        if not self._job.leaves_out:
+            return
+        self.is_writing = True
+        for source, error in self._targets.unavailable(sources).items():
+            self.left_out[source] = UnfinishedRange.of(source, self.reached[source], Side.TARGET, error)
+        self.is_writing = False
 
     def _builder_of(self, source: SourcePartition) -> SegmentBuilder:
         if source not in self._builders:

@@ -14,7 +14,8 @@ import numpy as np
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLoss
-from shallow_mirror.sinks.slot_reading import Readings, ReadPart, SlotReading
+from shallow_mirror.sinks.slot_reading import NO_LIMITS, Readings, ReadPart, SlotReading
+from shallow_mirror.sinks.unfinished import UnfinishedRange
 from shallow_mirror.types import EpochEnd, PlannedRange, SourcePartition
 from shallow_mirror.wire.batch_index import BatchIndex
 
@@ -31,8 +32,8 @@ class CheckedReadings:
     def is_repeatable(self) -> bool:
         return self._readings.is_repeatable
 
-    def begin(self, ends: Mapping[SourcePartition, int] | None) -> SlotReading:
-        return _CheckedReading(self._readings.begin(ends), SourceLogs(self._source, self._known, self._deadline))
+    def begin(self, ends: Mapping[SourcePartition, int] | None, limits: Mapping[SourcePartition, int] = NO_LIMITS) -> SlotReading:
+        return _CheckedReading(self._readings.begin(ends, limits), SourceLogs(self._source, self._known, self._deadline))
 
 
 class _CheckedReading:
@@ -45,6 +46,9 @@ class _CheckedReading:
 
     def reached(self) -> Mapping[SourcePartition, int]:
         return self._reading.reached()
+
+    def unfinished(self) -> Mapping[SourcePartition, UnfinishedRange]:
+        return self._reading.unfinished()
 
     def __iter__(self) -> Iterator[tuple[ReadPart, ...]]:
         for parts in self._reading:

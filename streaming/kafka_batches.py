@@ -20,11 +20,21 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from shallow_mirror.broker.batch_rows import SPARK_SCHEMA, Keep, RangeRows, failed_row
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
-from shallow_mirror.broker.range_reader import RangeReader, ReadRange
+from shallow_mirror.broker.range_reader import PARTITION_PATIENCE_MS, RangeReader, ReadRange
 from shallow_mirror.broker.worker import cluster_of_worker, freeze_imports_once
 from shallow_mirror.config import LATEST_TIMESTAMP, MirrorConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, DataLoss, MirrorError, Retriable
+from shallow_mirror.errors import (
+    BatchRefused,
+    ConfigError,
+    CorruptBatch,
+    DataLoss,
+    MirrorError,
+    Retriable,
+    TopicAccessError,
+    TopicCreatedAgain,
+)
+from shallow_mirror.sinks.unfinished import Side, UnfinishedRange
 from shallow_mirror.streaming import planned_stream, planning
 from shallow_mirror.streaming.batch_options import BatchOptions, parse_options
 from shallow_mirror.streaming.micro_batch_planner import MicroBatchPlanner
@@ -78,7 +88,11 @@ class KafkaBatches(DataSource):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowReader:
-    """What a task needs to turn planned ranges into rows. With `failures_as_rows` an error of this package is the last row."""
+    """What a task needs to turn planned ranges into rows.
+
+    With `failures_as_rows` (of a mirror) an error of this package is the last row, and a partition that cannot be read has a row
+    that says where its range was left; with `isolates` also one whose error will not pass by itself.
+    """
 
     client: ClientConfig
     isolation: IsolationLevel
@@ -87,6 +101,7 @@ class RowReader:
     fetch_bytes: int
     is_data_loss_fatal: bool = True
     failures_as_rows: bool = False
+    isolates: bool = False
 
     @classmethod
     def of_options(cls, options: BatchOptions) -> RowReader:
@@ -112,6 +127,7 @@ class RowReader:
             fetch_bytes=config.read.fetch_bytes,
             failures_as_rows=True,
             is_data_loss_fatal=config.read.on_data_loss == "stop",
+            isolates=config.on_error == "isolate",
         )
 
     def read(self, ranges: Sequence[PlannedRange]) -> Iterator[pa.RecordBatch]:
@@ -133,6 +149,7 @@ class _Reading:
     def __init__(self, settings: RowReader, cluster: Cluster, ranges: Sequence[PlannedRange]) -> None:
         self._settings, self._cluster = settings, cluster
         self._planned = {one.source.topic_partition: one for one in ranges}
+        self._left: set[TopicPartition] = set()
         self._rows = {
             place: RangeRows(one.source, one.start, one.end, limits=settings.limits, keep=settings.keep)
             for place, one in self._planned.items()
@@ -140,7 +157,7 @@ class _Reading:
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """Patient while anything comes: only a source that is silent for long ends it."""
-        while pending := [place for place, rows in self._rows.items() if rows.position < self._planned[place].end]:
+        while pending := [place for place, rows in self._rows.items() if self._is_pending(place, rows.position)]:
             has_moved = False
             try:
                 for arrow_batch in self._rows_of(pending):
@@ -150,7 +167,32 @@ class _Reading:
                 if not has_moved:
                     raise
             except DataLoss as loss:
-                yield from self._expired(loss)
+                if self._is_isolated(loss) and not self._is_expired(loss):
+                    yield from self._leave([loss.topic_partition], loss)
+                else:
+                    yield from self._expired(loss)
+            except (BatchRefused, CorruptBatch) as error:
+                if not self._is_isolated(error):
+                    raise
+                yield from self._leave([error.topic_partition], error)
+            except TopicAccessError as error:
+                if not self._settings.isolates:
+                    raise
+                yield from self._leave([place for place in pending if place.topic in error.topics], error)
+
+    def _is_pending(self, place: TopicPartition, position: int) -> bool:
+        return place not in self._left and position < self._planned[place].end
+
+    def _is_isolated(self, error: BatchRefused | CorruptBatch | DataLoss) -> bool:
+        return self._settings.isolates and error.topic_partition in self._planned and not isinstance(error, TopicCreatedAgain)
+
+    def _leave(self, places: Sequence[TopicPartition], error: MirrorError) -> Iterator[pa.RecordBatch]:
+        """Rows that say where these ranges were left; the others are read on."""
+        for place in places:
+            self._left.add(place)
+            source, position = self._planned[place].source, self._rows[place].position
+            left = UnfinishedRange.of(source, position, Side.SOURCE, error)
+            yield failed_row(source, position, pickle.dumps(left))
 
     def _rows_of(self, pending: Sequence[TopicPartition]) -> Iterator[pa.RecordBatch]:
         settings = self._settings
@@ -160,12 +202,15 @@ class _Reading:
             isolation=settings.isolation,
             fetch_bytes=settings.fetch_bytes,
             deadline=Deadline.after_ms(settings.client.request_timeout_ms * _STALL_REQUESTS, time.monotonic),
+            patience_ms=PARTITION_PATIENCE_MS if settings.failures_as_rows else None,
         )
         for response in reader:
             for fetched in response:
                 yield from self._rows[fetched.topic_partition].of_answer(fetched)
         for place, reached in reader.positions().items():
             yield from self._rows[place].up_to(min(reached, self._planned[place].end))
+        for place, error in reader.unfinished().items():
+            yield from self._leave([place], error)
 
     def _range(self, place: TopicPartition) -> ReadRange:
         planned = self._planned[place]
@@ -175,10 +220,15 @@ class _Reading:
     def _expired(self, loss: DataLoss) -> Iterator[pa.RecordBatch]:
         """With failOnDataLoss=false what retention deleted has a row of kind expired; a log that ends too early does not."""
         rows, planned = self._rows[loss.topic_partition], self._planned[loss.topic_partition]
-        if self._settings.is_data_loss_fatal or loss.log_start_offset is None or loss.log_start_offset <= rows.position:
+        if not self._is_expired(loss):
             raise loss
+        assert loss.log_start_offset is not None
         _log.warning("%s; going on from there", loss)
         yield from rows.up_to(min(loss.log_start_offset, planned.end), SegmentKind.EXPIRED)
+
+    def _is_expired(self, loss: DataLoss) -> bool:
+        position = self._rows[loss.topic_partition].position
+        return not self._settings.is_data_loss_fatal and (loss.log_start_offset or 0) > position
 
 
 class BatchStreamReader(PlannedStreamReader):
@@ -223,6 +273,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 def _plan_once(options: BatchOptions, planner: Planner) -> tuple[PlannedRange, ...]:
     deadline = Deadline.after_ms(options.client.request_timeout_ms, time.monotonic)
     listing = planner.log_ends(deadline)
+    listing.require_answers()
     planning.require_topics(options.plan.required_topics, listing.topic_ids)
     starts = planner.starts_of(listing.ends, listing, deadline, is_first_run=True)
     ends = _ends(options, listing)

@@ -6,6 +6,7 @@ Imported only where `metrics.port` is set: `prometheus_client` comes with the ex
 from __future__ import annotations
 
 import math
+from collections import Counter as Counts
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,12 +21,16 @@ from shallow_mirror.checkpoints.problems import ProblemKind
 from shallow_mirror.config import MetricsSettings
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks.micro_batch import SLOWEST_SLOT, TOTAL
+from shallow_mirror.streaming.left_out import LeftOut
 from shallow_mirror.streaming.open_transactions import OpenTransaction
 from shallow_mirror.types import SegmentKind, SourcePartition
 
 PREFIX = "shallow_mirror_"
 OTHER_TOPICS = "(others)"
 """No topic can have this name."""
+
+MAX_LEFT_OUT_SERIES = 100
+"""Partitions that are left out and have a series of their own."""
 
 _MICRO_BATCH_BUCKETS_S = (0.1, 0.2, 0.3, 0.5, 0.75, 1, 2, 3, 5, 10, 30, 60, 120, 300)
 _END_TO_END_BUCKETS_S = (0.1, 0.25, 0.5, 0.75, 1, 2, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
@@ -151,6 +156,8 @@ class _ClustersCollector(Collector):
         self._mirror, self._max_topics = mirror, max_topics
         self._named: dict[str, None] = {}
         self._seen: ClustersSeen | None = None
+        self.left_out: tuple[LeftOut, ...] = ()
+        """Replaced as a whole by the mirror's own thread."""
 
     def saw(self, seen: ClustersSeen) -> None:
         there = {one.source.topic for one in seen.partitions}
@@ -186,6 +193,18 @@ class _ClustersCollector(Collector):
         yield self._one("open_source_transaction_silent_seconds", "Since the one that is silent longest wrote", silent_s)
         up = {} if seen is None else {"source": int(seen.is_source_up), "target": int(seen.is_target_up)}
         yield self._by("cluster_up", "1 where it answered", "cluster", up)
+        yield self._left_out_partitions()
+
+    def _left_out_partitions(self) -> Metric:
+        """The first `MAX_LEFT_OUT_SERIES` by themselves, the others together by side."""
+        labels = ["mirror", "topic", "partition", "side"]
+        family = GaugeMetricFamily(PREFIX + "left_out_partitions", "Broken, the others are copied without them", labels=labels)
+        left_out = self.left_out
+        for one in left_out[:MAX_LEFT_OUT_SERIES]:
+            family.add_metric([self._mirror, one.source.topic, str(one.source.partition), one.side.value], 1)
+        for side, count in Counts(one.side.value for one in left_out[MAX_LEFT_OUT_SERIES:]).items():
+            family.add_metric([self._mirror, OTHER_TOPICS, "", side], count)
+        return family
 
     def _by(self, name: str, text: str, label: str, values: dict[str, int]) -> Metric:
         family = GaugeMetricFamily(PREFIX + name, text, labels=["mirror", label])

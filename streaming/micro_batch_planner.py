@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import Retriable
 from shallow_mirror.sinks import routing
 from shallow_mirror.streaming import notes, planning
+from shallow_mirror.streaming.broken_at_source import BrokenAtSource
 from shallow_mirror.streaming.flow_control import FlowControl
+from shallow_mirror.streaming.left_out import LeftOut, read_left_out
 from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import LogEnds, Planner
 from shallow_mirror.streaming.planning import Offsets
@@ -50,12 +52,15 @@ class MicroBatchPlanner:
         self._since_ms: int | None = None
         self._planned: tuple[float, float] | None = None
         self._copied: Mapping[str, int] | None = None
+        self._broken = BrokenAtSource()
+        self._held_since: float | None = None
         self._flow = FlowControl(settings.bytes_per_second, settings.topic_bytes_per_second, clock())
 
     def initial(self) -> dict[SourcePartition, int]:
         """Positions of a mirror or stream that has none. Raises Retriable, ConfigError."""
         deadline = self._deadline()
         listing = self._planner.log_ends(deadline)
+        listing.require_answers()
         planning.require_topics(self._settings.required_topics, listing.topic_ids)
         return self._planner.starts_at_a_start(list(listing.ends), (), listing, deadline)
 
@@ -69,12 +74,22 @@ class MicroBatchPlanner:
 
         New partitions enter at their log start, without a range; they move from the next plan on. With available-now, where
         a plan without anything new would end the query, it waits here until something may go.
+
+        A partition that a micro-batch left out is led back to its position, without a range, while the others move; then it is
+        kept out of plans until its next try.
         """
         behind, self._recorded = self._behind(start), {}
         if behind:
             return {**start, **behind}
+        left_out = {one.source: one for one in read_left_out(self._settings.left_out_path) if one.source in start}
+        back = {
+            source: one.position
+            for source, one in left_out.items()
+            if one.position is not None and one.position < start[source]
+        }
+        current = {**start, **back} if back else start
         while True:
-            planned, wait_s = self._latest(start)
+            planned, wait_s = self._latest(current, left_out, back)
             if wait_s == 0.0 or not self._is_available_now or planned != start:
                 return planned
             self._sleep(min(wait_s, _PAUSE_S))
@@ -87,8 +102,10 @@ class MicroBatchPlanner:
             _log.warning("%d partitions are planned again from their positions in the offset map", len(behind))
         return behind
 
-    def _latest(self, start: Offsets) -> tuple[Offsets, float]:
-        """And how long nothing may go, where that keeps everything back."""
+    def _latest(
+        self, start: Offsets, left_out: Mapping[SourcePartition, LeftOut], back: Collection[SourcePartition]
+    ) -> tuple[Offsets, float]:
+        """And how long nothing may go, where that keeps everything back. `back` are at their positions again, and stay there."""
         try:
             start, listing = self._checked(start)
             entering = listing.ends.keys() - start.keys()
@@ -100,13 +117,25 @@ class MicroBatchPlanner:
         paused = notes.read_paused(self._settings.paused_path)
         ends = planning.moved(start, listing.ends)
         open_ends = {one: end for one, end in ends.items() if one.topic not in paused} if paused else ends
+        broken = self._broken.after(listing, self._now_ms())
+        held = {*back, *self._broken.held(left_out, listing, self._now_ms())}
+        if held:
+            open_ends = {one: end for one, end in open_ends.items() if one not in held}
         rate = self._learn(start, open_ends, listing)
         budget = planning.budget_bytes(self._settings.micro_batch_bytes, rate, self._settings.transaction_timeout_ms)
         planned, wait_s = self._within_limits(start, open_ends, budget)
         size = sum(planning.estimated_bytes(start, {one: planned[one] for one in ends}, self._bytes_per_offset).values())
         self._planned = (self._clock(), size)
-        self._note(ends, waiting_for=None)
+        caught_up = [one for one in left_out if one in start and listing.ends.get(one) == start[one]]
+        self._note(ends, waiting_for=None, left_out=broken, caught_up=caught_up)
+        if wait_s == 0.0 and not open_ends and held & ends.keys():
+            wait_s = self._held_wait_s()
         return planning.merge_new(planned, found), wait_s
+
+    def _held_wait_s(self) -> float:
+        """With available-now a query ends where nothing is planned: what was left out is tried again for so long first."""
+        self._held_since = self._held_since or self._clock()
+        return _PAUSE_S if self._clock() - self._held_since < _PATIENCE_MS / 1000 else 0.0
 
     def _within_limits(self, start: Offsets, ends: Offsets, budget: int) -> tuple[Offsets, float]:
         if self._flow.is_limited:
@@ -163,8 +192,10 @@ class MicroBatchPlanner:
             self._sleep(_PAUSE_S)
             listing = self._planner.log_ends(self._deadline())
         current = self._going_on(start, listing.topic_ids)
-        planning.require_not_truncated(current, listing.ends)
-        return current, self._target or listing
+        truncated = planning.truncated(current, listing.ends)
+        if truncated and not self._settings.isolates:
+            raise next(iter(truncated.values()))
+        return current, (self._target or listing).without(truncated)
 
     def _going_on(self, start: Offsets, topic_ids: Mapping[str, str]) -> Offsets:
         """Where topics were created again: DataLoss, or, if the mirror may go on, the rest without them; they enter as new."""
@@ -183,7 +214,10 @@ class MicroBatchPlanner:
         patience = Deadline.after_ms(_PATIENCE_MS, self._clock)
         while True:
             try:
-                return self._planner.log_ends(self._deadline())
+                listing = self._planner.log_ends(self._deadline())
+                if not patience.is_over():
+                    listing.require_answers()
+                return listing
             except Retriable as error:
                 if patience.is_over():
                     raise
@@ -214,7 +248,14 @@ class MicroBatchPlanner:
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(self._settings.request_timeout_ms, self._clock)
 
-    def _note(self, ends: Offsets, *, waiting_for: Retriable | None) -> None:
+    def _note(
+        self,
+        ends: Offsets,
+        *,
+        waiting_for: Retriable | None,
+        left_out: Sequence[LeftOut] = (),
+        caught_up: Sequence[SourcePartition] = (),
+    ) -> None:
         now_ms = self._now_ms()
         self._since_ms = None if waiting_for is None else self._since_ms or now_ms
         note = notes.PlannerNote(
@@ -223,6 +264,8 @@ class MicroBatchPlanner:
             since_ms=self._since_ms,
             error_name=None if waiting_for is None else waiting_for.error_name,
             ends=ends,
+            left_out=tuple(one.document() for one in left_out),
+            caught_up=tuple(caught_up),
         )
         try:
             notes.write_note(self._settings.note_path, note)

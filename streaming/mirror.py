@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -290,7 +291,11 @@ class _Run:
         )
         topic_ids = self._register_partitions(owner, targets)
         sink = MicroBatchSink(
-            job=job_template(config, map_id=owner.map_id, run_id=self.identity.run_id, observer=self.observer),
+            job=replace(
+                job_template(config, map_id=owner.map_id, run_id=self.identity.run_id, observer=self.observer),
+                leaves_out=True,
+                isolates=config.on_error == "isolate",
+            ),
             slots=config.write.slots,
             owner=owner,
             performer=performer,
@@ -300,12 +305,16 @@ class _Run:
             observer=self.observer,
             goes_on_after_data_loss=self._goes_on_after_data_loss,
             quarantine=open_quarantine(config.tables, self.tables_writer, spark),
+            left_out=self.witness.left_out.micro_batch_done,
         )
         known = owner.positions()
         self.witness.stands_at(known)
         initial = {one: at.offset for one, at in known.items() if topic_ids.get(one.topic) == one.topic_id}
         paused_path = scratch.scratch_folder() / f"paused-{self.identity.run_id}.json"
-        options = planned_stream.options_of_mirror(config, owner.map_id, initial=initial, paused_path=paused_path)
+        self.witness.left_out.query_begins(initial)
+        options = planned_stream.options_of_mirror(
+            config, owner.map_id, initial=initial, paused_path=paused_path, left_out_path=self.witness.left_out.path
+        )
         controls = open_controls_to_read(config.tables, spark)
         watch = TopicWatch(
             config, targets, {one.topic for one in known}, controls, paused_path, loops=self.loops, tell=self.witness.met

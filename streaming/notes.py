@@ -20,13 +20,19 @@ from shallow_mirror.types import SourcePartition
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerNote:
     """How the last plan went. `ends`: where the logs ended that had gone on since the plan before; `waiting_for` is None when the
-    source answered. `error_name`: of the Retriable that is waited out."""
+    source answered. `error_name`: of the Retriable that is waited out.
+
+    `left_out`: documents of partitions that are broken at the source (streaming/left_out.py); `caught_up`: partitions that slots
+    left out, of which nothing is left to copy any more.
+    """
 
     at_ms: int
     waiting_for: str | None
     since_ms: int | None
     error_name: str | None = None
     ends: Mapping[SourcePartition, int] = field(default_factory=dict)
+    left_out: tuple[Mapping[str, Any], ...] = ()
+    caught_up: tuple[SourcePartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +56,29 @@ def topics_path(checkpoint: str) -> Path | None:
     return _beside(checkpoint, "topics")
 
 
+def left_out_path(checkpoint: str) -> Path | None:
+    return _beside(checkpoint, "left_out")
+
+
 def _beside(checkpoint: str, what: str) -> Path | None:
     """Named as the checkpoint, for those of other mirrors may lie in its folder. None where that is on no local disk."""
     return None if ":/" in checkpoint else Path(f"{checkpoint}.{what}.json")
 
 
 def write_note(path: Path | None, note: PlannerNote) -> None:
-    document = {"at_ms": note.at_ms, "waiting_for": note.waiting_for, "since_ms": note.since_ms, "error_name": note.error_name}
-    _write(path, {**document, "ends": planning.build_stream_offset(note.ends)})
+    document: dict[str, Any] = {
+        "at_ms": note.at_ms,
+        "waiting_for": note.waiting_for,
+        "since_ms": note.since_ms,
+        "error_name": note.error_name,
+        "left_out": list(note.left_out),
+        "caught_up": note.caught_up,
+    }
+    write_document(path, {**document, "ends": planning.build_stream_offset(note.ends)})
 
 
 def read_note(path: Path | None) -> PlannerNote | None:
-    document = _read(path)
+    document = read_document(path)
     try:
         return PlannerNote(
             at_ms=int(document["at_ms"]),
@@ -69,8 +86,10 @@ def read_note(path: Path | None) -> PlannerNote | None:
             since_ms=document["since_ms"],
             error_name=document["error_name"],
             ends=planning.parse_stream_offset(document["ends"]),
+            left_out=tuple(document["left_out"]),
+            caught_up=tuple(SourcePartition(str(one[0]), str(one[1]), int(one[2])) for one in document["caught_up"]),
         )
-    except (KeyError, TypeError, ValueError, OverflowError):
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
         return None
 
 
@@ -87,11 +106,11 @@ def lag_behind(note: PlannerNote | None, positions: Mapping[SourcePartition, int
 def write_measured(path: Path | None, measured: Measured) -> None:
     rows = [[one.topic, one.topic_id, one.partition, value] for one, value in sorted(measured.bytes_per_offset.items())]
     rates = {"bytes_per_s": measured.bytes_per_s, "bytes_per_batch": measured.bytes_per_batch}
-    _write(path, {**rates, "copied": dict(measured.copied), "bytes_per_offset": rows})
+    write_document(path, {**rates, "copied": dict(measured.copied), "bytes_per_offset": rows})
 
 
 def read_measured(path: Path | None) -> Measured | None:
-    document = _read(path)
+    document = read_document(path)
     try:
         rate, batch = document["bytes_per_s"], document["bytes_per_batch"]
         rows = {SourcePartition(str(row[0]), str(row[1]), int(row[2])): float(row[3]) for row in document["bytes_per_offset"]}
@@ -106,11 +125,11 @@ def read_measured(path: Path | None) -> Measured | None:
 
 
 def write_topics(path: Path | None, note: TopicsNote) -> None:
-    _write(path, {"at_ms": note.at_ms, "gone": list(note.gone), "problems": list(note.problems)})
+    write_document(path, {"at_ms": note.at_ms, "gone": list(note.gone), "problems": list(note.problems)})
 
 
 def read_topics(path: Path | None) -> TopicsNote | None:
-    document = _read(path)
+    document = read_document(path)
     try:
         gone, problems = (tuple(str(one) for one in document[name]) for name in ("gone", "problems"))
         return TopicsNote(at_ms=int(document["at_ms"]), gone=gone, problems=problems)
@@ -119,18 +138,18 @@ def read_topics(path: Path | None) -> TopicsNote | None:
 
 
 def write_paused(path: Path | None, topics: Collection[str]) -> None:
-    _write(path, {"topics": sorted(topics)})
+    write_document(path, {"topics": sorted(topics)})
 
 
 def read_paused(path: Path | None) -> frozenset[str]:
-    document = _read(path)
+    document = read_document(path)
     try:
         return frozenset(str(one) for one in document["topics"])
     except (KeyError, TypeError):
         return frozenset()
 
 
-def _write(path: Path | None, document: Mapping[str, Any]) -> None:
+def write_document(path: Path | None, document: Mapping[str, Any]) -> None:
     """Whole or not at all; readers never see half a file. Raises OSError."""
     if path is None:
         return
@@ -140,7 +159,8 @@ def _write(path: Path | None, document: Mapping[str, Any]) -> None:
     draft.replace(path)
 
 
-def _read(path: Path | None) -> Any:
+def read_document(path: Path | None) -> Any:
+    """None where there is no file, or no JSON in it."""
     try:
         return None if path is None else json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

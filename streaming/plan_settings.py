@@ -19,7 +19,8 @@ class PlanSettings:
     `start_offsets` wins over it and may hold -1 and -2 as well. `start_rules` are for topics of which nothing is known when the
     mirror starts, `topic_bytes_per_second` for each topic by itself: the first pattern that matches counts.
     `transaction_timeout_ms` bounds a micro-batch in time, `micro_batch_offsets` in offsets; None: no such bound. New topics are
-    looked for at least once in `discovery_s`. Without the paths of the notes nothing is noted, learned or paused.
+    looked for at least once in `discovery_s`. Without the paths of the notes nothing is noted, learned, paused or left out.
+    `isolates`: what is wrong for good with one partition leaves it out, and ends nothing.
     """
 
     include: tuple[str, ...]
@@ -43,9 +44,13 @@ class PlanSettings:
     note_path: Path | None = None
     measured_path: Path | None = None
     paused_path: Path | None = None
+    isolates: bool = False
+    left_out_path: Path | None = None
 
     @classmethod
-    def of_mirror(cls, config: MirrorConfig, *, paused_path: Path | None = None) -> PlanSettings:
+    def of_mirror(
+        cls, config: MirrorConfig, *, paused_path: Path | None = None, left_out_path: Path | None = None
+    ) -> PlanSettings:
         return cls(
             include=tuple(config.topics.include),
             exclude=tuple(config.topics.exclude),
@@ -65,4 +70,6 @@ class PlanSettings:
             note_path=notes.note_path(config.checkpoint),
             measured_path=notes.measured_path(config.checkpoint),
             paused_path=paused_path,
+            isolates=config.on_error == "isolate",
+            left_out_path=left_out_path,
         )

@@ -40,6 +40,7 @@ _INITIAL = "initial"
 _MAP_ID = "map"
 """In the options and in stream offsets."""
 _PAUSED = "paused"
+_LEFT_OUT = "leftout"
 
 
 def register(spark: SparkSession, source: type[DataSource]) -> None:
@@ -63,14 +64,17 @@ def options_of_mirror(
     initial: Offsets | None = None,
     parallelism: int | None = None,
     paused_path: Path | None = None,
+    left_out_path: Path | None = None,
 ) -> dict[str, str]:
     """Options of a mirror's stream. `initial` is where a new Spark checkpoint begins: the map's positions, or `read.start`
-    if None. `paused_path`: a file of the driver's machine, where the planner runs as well."""
+    if None. `paused_path`, `left_out_path`: files of the driver's machine, where the planner runs as well."""
     options = {_CONFIG: config.to_json(), _MAP_ID: map_id, _PARALLELISM: str(parallelism or _session_parallelism())}
     if initial is not None:
         options[_INITIAL] = json.dumps(planning.build_stream_offset(initial))
     if paused_path is not None:
         options[_PAUSED] = str(paused_path)
+    if left_out_path is not None:
+        options[_LEFT_OUT] = str(left_out_path)
     return options
 
 
@@ -125,7 +129,8 @@ class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
     def plan_settings(self, config: MirrorConfig) -> PlanSettings:
         from shallow_mirror.streaming.plan_settings import PlanSettings
 
-        return PlanSettings.of_mirror(config, paused_path=Path(self.options[_PAUSED]) if _PAUSED in self.options else None)
+        paused, left_out = (Path(self.options[key]) if key in self.options else None for key in (_PAUSED, _LEFT_OUT))
+        return PlanSettings.of_mirror(config, paused_path=paused, left_out_path=left_out)
 
     @property
     def parallelism(self) -> int:

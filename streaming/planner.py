@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from shallow_mirror.broker.cluster import Cluster
@@ -13,7 +13,7 @@ from shallow_mirror.broker.cluster_metadata import TopicMetadata
 from shallow_mirror.broker.range_reader import RangeReader, ReadRange
 from shallow_mirror.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, MirrorError
+from shallow_mirror.errors import ConfigError, MirrorError, Retriable
 from shallow_mirror.sinks import routing
 from shallow_mirror.streaming import planning
 from shallow_mirror.streaming.plan_settings import PlanSettings
@@ -36,10 +36,28 @@ class Positioned(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEnds:
-    """Included partitions that have a leader. `ends` are LSOs under read_committed, else high watermarks."""
+    """Included partitions whose leaders answer. `ends` are LSOs under read_committed, else high watermarks.
+
+    `unanswered`: why the others are missing; `leaderless` says so of those that have no leader at all.
+    """
 
     ends: Mapping[SourcePartition, int]
     topic_ids: Mapping[str, str]
+    unanswered: Mapping[SourcePartition, MirrorError] = field(default_factory=dict)
+    leaderless: frozenset[SourcePartition] = frozenset()
+
+    def require_answers(self, sources: Collection[SourcePartition] | None = None) -> None:
+        """Raise the error of the first of these partitions (None: of all) that has a leader which does not answer."""
+        for source, error in sorted(self.unanswered.items()):
+            if source not in self.leaderless and (sources is None or source in sources):
+                raise error
+
+    def without(self, wrong: Mapping[SourcePartition, MirrorError]) -> LogEnds:
+        """Leave these out as well."""
+        if not wrong:
+            return self
+        ends = {source: end for source, end in self.ends.items() if source not in wrong}
+        return replace(self, ends=ends, unanswered={**self.unanswered, **wrong})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +78,7 @@ class _Partitions:
     sources: Sequence[SourcePartition]
     places: Sequence[TopicPartition]
     topic_ids: Mapping[str, str]
+    leaderless: frozenset[SourcePartition]
 
     @classmethod
     def of(cls, topics: Mapping[str, TopicMetadata]) -> _Partitions:
@@ -69,8 +88,14 @@ class _Partitions:
             for one in topic.partitions.values()
             if one.leader >= 0
         ]
+        leaderless = frozenset(
+            SourcePartition(topic.name, topic.topic_id, one.partition)
+            for topic in topics.values()
+            for one in topic.partitions.values()
+            if one.leader < 0
+        )
         places = [one.topic_partition for one in sources]
-        return cls(sources, places, {name: topic.topic_id for name, topic in topics.items()})
+        return cls(sources, places, {name: topic.topic_id for name, topic in topics.items()}, leaderless)
 
 
 class Planner:
@@ -86,6 +111,7 @@ class Planner:
         """What the cluster lists is looked at again only when it has changed.
 
         All topics are listed once in `discovery_s`; in between only those that were included so far, where that is cheaper.
+        Raises Retriable where no leader answers.
         """
         names = self._names()
         listed = self._cluster.metadata(names, deadline)
@@ -96,9 +122,23 @@ class Planner:
             if names is None:
                 self._ask_for(self._listed[1].topic_ids, len(listed.topics))
         known = self._listed[1]
-        found = self._cluster.latest_offsets(known.places, self._settings.isolation, deadline) if known.places else {}
-        ends = dict(zip(known.sources, map(found.__getitem__, known.places), strict=True))
-        return LogEnds(ends=ends, topic_ids=known.topic_ids)
+        none: tuple[dict[TopicPartition, int], dict[TopicPartition, MirrorError]] = ({}, {})
+        found, wrong = (
+            self._cluster.latest_offsets(known.places, self._settings.isolation, deadline) if known.places else none
+        )
+        unanswered: dict[SourcePartition, MirrorError] = {
+            source: Retriable("LEADER_NOT_AVAILABLE", f"{source.topic_partition} has no leader") for source in known.leaderless
+        }
+        if not wrong:
+            ends = dict(zip(known.sources, map(found.__getitem__, known.places), strict=True))
+        else:
+            pairs = list(zip(known.sources, known.places, strict=True))
+            ends = {source: found[place] for source, place in pairs if place in found}
+            unanswered |= {source: wrong[place] for source, place in pairs if place in wrong}
+            definite = [error for error in wrong.values() if not isinstance(error, Retriable)]
+            if definite and not self._settings.isolates:
+                raise definite[0]
+        return LogEnds(ends=ends, topic_ids=known.topic_ids, unanswered=unanswered, leaderless=known.leaderless)
 
     def _names(self) -> tuple[str, ...] | None:
         is_due = self._discovered_at is None or self._clock() - self._discovered_at >= self._settings.discovery_s
@@ -122,6 +162,7 @@ class Planner:
         listing = self.log_ends(deadline)
         if not self._settings.goes_on_after_data_loss:
             planning.require_same_topics({one: position.offset for one, position in known.items()}, listing.topic_ids)
+        listing.require_answers(listing.unanswered.keys() - known.keys())  # where they begin depends on when they are seen
         unknown = [one for one in listing.ends if one not in known]
         if not is_start:
             return self.starts_of(unknown, listing, deadline, is_first_run=not known)

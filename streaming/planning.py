@@ -112,16 +112,24 @@ def require_topics(required: Iterable[str], known: Container[str]) -> None:
         )
 
 
+def truncated(start: Offsets, ends: Offsets) -> dict[SourcePartition, DataLoss]:
+    """Return an error for each log that ends below what was planned already: truncated, or another cluster's."""
+    return {
+        source: DataLoss(
+            source.topic_partition,
+            start[source],
+            None,
+            f"the log ends at {end}, below the position: it was truncated (an unclean leader election, a lost disk)",
+        )
+        for source, end in sorted(moved(start, ends).items())
+        if end < start[source]
+    }
+
+
 def require_not_truncated(start: Offsets, ends: Offsets) -> None:
-    """Raise DataLoss when a log ends below what was planned already: truncated, or another cluster's."""
-    for source, end in sorted(moved(start, ends).items()):
-        if end < start[source]:
-            raise DataLoss(
-                source.topic_partition,
-                start[source],
-                None,
-                f"the log ends at {end}, below the position: it was truncated (an unclean leader election, a lost disk)",
-            )
+    """Raise DataLoss when a log ends below what was planned already."""
+    for loss in truncated(start, ends).values():
+        raise loss
 
 
 def merge_new(offsets: Offsets, found: Offsets) -> Offsets:

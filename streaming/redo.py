@@ -142,6 +142,7 @@ class _Copy:
         if known is not None and known[1].offset >= self._request.end:
             return False
         listing = self._planner.log_ends(deadline)
+        listing.require_answers()
         source = self._source(listing, known, deadline)
         targets = self._targets(owner, deadline)
         if known is None:

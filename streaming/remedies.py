@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from shallow_mirror.broker.range_reader import LOG_ENDS_EARLY
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.errors import BatchRefused, CorruptBatch, DataLoss, Fenced, MirrorError, RecoverNeeded, Retriable
+from shallow_mirror.streaming.left_out import LeftOut
 from shallow_mirror.types import TopicPartition
 
 _GOES_ON = "the mirror tries again by itself"
@@ -28,7 +30,17 @@ _RETRIABLE = {
     "THROTTLING_QUOTA_EXCEEDED": "a quota of the cluster holds the mirror back: raise it, or wait",
     "WORKER_LOST": "a worker or executor of Spark went away: if that goes on, it lacks memory (read.fetch_bytes, write.slots)",
     "SLOT_NOT_COMMITTED": "transactions were aborted by the target: if that goes on, raise write.transaction_timeout_ms",
+    LOG_ENDS_EARLY: "the source lost the end of the log before it was copied (an unclean leader election, a lost disk): look at "
+    "the brokers that hold its replicas",
     "TOPIC_CREATED_AGAIN": "none needed: read.on_data_loss is continue",
+}
+
+
+_DEFINITE = {
+    "TopicAccessError": "grant what the message names",
+    "BatchRefused": "do what the message says, or set write.on_refused: quarantine",
+    "CorruptBatch": "look at the disk of the source's broker, or set write.on_refused: quarantine",
+    "DataLoss": "read.on_data_loss: continue gives up what retention deleted; or exclude the topic",
 }
 
 
@@ -38,6 +50,19 @@ def problem_of_retry(what: str, error: MirrorError) -> Problem:
     helps = _RETRIABLE.get(name)
     remedy = _GOES_ON if helps is None else f"{helps}; {_GOES_ON}"
     return Problem(kind=ProblemKind.RETRIABLE, text=f"{what}: {error}", remedy=remedy, error_name=name)
+
+
+def problem_of_left_out(left: LeftOut) -> Problem:
+    """A partition is left out of micro-batches. Its copy is resumed at its position."""
+    helps = _RETRIABLE.get(left.error_name, "see that the partition can be read at the source and written at the target")
+    remedy = _DEFINITE.get(left.error_name, "do what the message says") if left.is_definite else helps
+    return Problem(
+        kind=ProblemKind.LEFT_OUT,
+        text=f"left out because of the {left.side.value}: {left.reason}",
+        remedy=f"{remedy}; the other partitions continue, and the mirror tries this one again by itself",
+        error_name=left.error_name,
+        place=left.source.topic_partition,
+    )
 
 
 def problem_of_wait(text: str, name: str | None) -> Problem:

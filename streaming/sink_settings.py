@@ -35,6 +35,7 @@ def job_template(config: MirrorConfig, *, map_id: str, run_id: str, observer: Ob
         transaction_timeout_ms=config.write.transaction_timeout_ms,
         time_left_ms=0.0,
         quarantine=config.write.quarantine_limits,
+        continues_after_data_loss=config.read.on_data_loss == "continue",
         observer=observer,
     )
 

@@ -34,6 +34,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import Retriable
 from shallow_mirror.streaming import notes
+from shallow_mirror.streaming.left_out import LeftOut, read_left_out
 from shallow_mirror.streaming.open_transactions import OpenTransaction, ask_open_transactions
 from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import Planner
@@ -115,6 +116,7 @@ class StatusReport:
     when the planner was last heard of. `quarantined_batches` and `quarantined_bytes` are what is in quarantine now.
     `gone_topics`: mirrored topics that the source does not have any more; `topic_problems`: settings that are not followed; both
     as the mirror saw them last.
+    `left_out`: partitions that are broken, while the others are copied without them; empty when no run is there.
     `problems`: the last few that the last runs met, newest last. `groups`: the last look at consumer groups, None without
     `groups.sync`.
     """
@@ -137,14 +139,16 @@ class StatusReport:
     topic_problems: tuple[str, ...] = ()
     groups: GroupSyncPass | None = None
     problems: tuple[KnownProblem, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
         places = {name: [_flat(one) for one in getattr(self, name)] for name in ("partitions", "open_transactions")}
+        left_out = {"left_out": [one.document() for one in self.left_out]}
         groups = None
         if self.groups is not None:
             groups = {**asdict(self.groups), "observed_at": self.groups.observed_at.isoformat()}
-        return {**asdict(self), **places, "groups": groups, "problems": [one.document() for one in self.problems]}
+        return {**asdict(self), **places, "groups": groups, "problems": [one.document() for one in self.problems], **left_out}
 
 
 def _flat(one: PartitionStatus | OpenTransaction) -> dict[str, Any]:
@@ -203,6 +207,7 @@ def gather_status(
         gone_topics=() if topics is None else topics.gone,
         topic_problems=() if topics is None else topics.problems,
         groups=None if config.groups.sync_s is None else last_pass(store, datetime.now(UTC)),
+        left_out=read_left_out(notes.left_out_path(config.checkpoint)) if run is not None and not run.is_over else (),
         problems=() if recorded is None else read_problems(store, recorded.run_epoch)[-PROBLEMS_SHOWN:],
     )
 

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from shallow_mirror.checkpoints.group_positions import GroupSyncPass
 from shallow_mirror.checkpoints.problems import KnownProblem
+from shallow_mirror.streaming.left_out import LeftOut
 from shallow_mirror.streaming.open_transactions import OpenTransaction
 from shallow_mirror.streaming.status import MicroBatchStatus, PartitionStatus, RunStatus, StatusReport, total
 
@@ -70,6 +71,7 @@ def render(report: StatusReport) -> RenderableType:
             f"in quarantine: {report.quarantined_batches:,} batches, {report.quarantined_bytes:,} bytes "
             "(`shallow-mirror quarantine CONF list`)"
         )
+    lines += _left_out_lines(report.left_out)
     lines += [f"paused since {_time(one.since_ms)}: {one.topic}" for one in report.paused_topics]
     lines += [f"gone from the source, what was copied of it stays on the target: {topic}" for topic in report.gone_topics]
     lines += report.topic_problems
@@ -120,6 +122,15 @@ def _open_lines(found: tuple[OpenTransaction, ...], at_ms: int) -> list[str]:
     shown = [f"  {one.sentence(at_ms)}" for one in found[:_OPEN_SHOWN]]
     more = [f"  and {len(found) - len(shown):,} more: --json has all"] if len(found) > len(shown) else []
     return ["transactions that are open at the source, whose end the mirror waits for:", *shown, *more]
+
+
+def _left_out_lines(left_out: tuple[LeftOut, ...]) -> list[str]:
+    lines = [
+        f"{one.source.topic_partition} is left out since {_time(one.since_ms)} because of the {one.side.value}: {one.reason}"
+        for one in left_out[:_OPEN_SHOWN]
+    ]
+    more = len(left_out) - _OPEN_SHOWN
+    return [*lines, f"and {more:,} more partitions: --json has all"] if more > 0 else lines
 
 
 def _problem_lines(found: tuple[KnownProblem, ...]) -> list[str]:

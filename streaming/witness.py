@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,9 @@ from shallow_mirror.log_format import fields
 from shallow_mirror.sinks.lingering import LingeringStep
 from shallow_mirror.sinks.micro_batch import TOTAL, MicroBatchReport
 from shallow_mirror.sinks.poison import REMEDY_OF_DAMAGE
-from shallow_mirror.streaming import notes
+from shallow_mirror.streaming import notes, scratch
+from shallow_mirror.streaming.left_out import LeftOut
+from shallow_mirror.streaming.left_out_reports import LeftOutReports
 from shallow_mirror.streaming.notes import PlannerNote
 from shallow_mirror.streaming.remedies import problem_of_end, problem_of_retry, problem_of_wait
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition
@@ -54,6 +56,14 @@ class Witness:
         self._told_wait_ms: int | None = None
         self._looked_at_note = 0.0
         self._micro_batch_count = 0
+        left_out_path = scratch.scratch_folder() / f"left-out-{identity.run_id}.json"
+        self.left_out = LeftOutReports(
+            left_out_path, notes.left_out_path(config.checkpoint), report=self.met, count=self._count_left_out
+        )
+
+    def _count_left_out(self, left_out: Sequence[LeftOut]) -> None:
+        if self._metrics is not None:
+            self._metrics.clusters.left_out = tuple(left_out)
 
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
@@ -134,6 +144,8 @@ class Witness:
     def _look_at_note(self, *, is_lingering: bool) -> None:
         self._problems.write_due()
         note = notes.read_note(notes.note_path(self._config.checkpoint))
+        if note is not None and note.at_ms >= self._identity.started_at_ms:
+            self.left_out.planner_says(note)
         if note is not None and (note.waiting_for is None or note.at_ms < self._identity.started_at_ms):
             note = None
         if self._metrics is not None:

@@ -287,6 +287,7 @@ class MirrorConfig(_Group):
     metrics: MetricsSettings = MetricsSettings()
     tables: Annotated[str, Field(min_length=1), BeforeValidator(_as_location), WithJsonSchema(_TABLES_IN_JSON_SCHEMA)]
     tables_writer: Literal["auto", "deltalake", "spark"] = "auto"
+    on_error: Literal["stop", "isolate"] = "stop"
     checkpoint: str = ""
     trigger: Annotated[str, _NumberAsText, _checked(parse_duration)] = "2 seconds"
 

@@ -19,8 +19,19 @@ class ConfigError(MirrorError):
         self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
         super().__init__("\n".join(self.problems))
 
-    def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[str, ...]]]:
+    def __reduce__(self) -> Any:
         return type(self), (self.problems,)
+
+
+class TopicAccessError(ConfigError):
+    """A cluster refuses single topics for good, most often because an ACL was revoked. `topics`: their names on that cluster."""
+
+    def __init__(self, problems: Sequence[str] | str, topics: Sequence[str]) -> None:
+        self.topics = tuple(topics)
+        super().__init__(problems)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.problems, self.topics)
 
 
 class BrokerTooOld(ConfigError):

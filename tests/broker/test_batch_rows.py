@@ -12,8 +12,8 @@ from shallow_mirror.broker.batch_rows import (
     Keep,
     RangeRows,
     failed_row,
-    first_failure,
     parse_rows,
+    split_failures,
 )
 from shallow_mirror.broker.range_reader import IndexedPartition
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SegmentKind, SourcePartition
@@ -131,8 +131,14 @@ def test_expired_offsets_have_a_row_of_their_own() -> None:
 def test_an_error_travels_as_a_row() -> None:
     row = failed_row(SOURCE, 7, b"pickled")
     assert row.to_pylist()[0]["kind"] == FAILED
-    assert first_failure(row) == b"pickled"
-    assert first_failure(rows_of([answer(batch(0))], 0, 1)[0]) is None
+    _, failures = split_failures(row)
+    assert failures == [b"pickled"]
+    rows = rows_of([answer(batch(0))], 0, 1)[0]
+    assert split_failures(rows) == (rows, [])
+    together = pa.Table.from_batches([rows, row, rows]).combine_chunks().to_batches()[0]
+    kept, failures = split_failures(together)
+    assert failures == [b"pickled"]
+    assert [len(run.records) for run in parse_rows(kept)] == [2 * len(batch(0))]
 
 
 @st.composite

@@ -26,7 +26,7 @@ from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.cluster_metadata import CoordinatorKind, ListedOffset, ProducerState
 from shallow_mirror.broker.txn import describe_txn
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BrokerTooOld, ConfigError, Retriable
+from shallow_mirror.errors import BrokerTooOld, ConfigError, Retriable, TopicAccessError
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -418,7 +418,8 @@ def test_a_forked_process_makes_its_own_connections_and_leaves_its_parents_alone
 
 
 def latest(client: Cluster, clock: SleepingClock, places: list[TopicPartition]) -> list[int]:
-    found = client.latest_offsets(places, UNCOMMITTED, clock.deadline())
+    found, wrong = client.latest_offsets(places, UNCOMMITTED, clock.deadline())
+    assert not wrong
     return [found[place] for place in places]
 
 
@@ -454,9 +455,30 @@ def test_latest_offsets_are_asked_of_the_leader_of_now(fake: StrictCluster, clie
 def test_latest_offsets_that_may_not_be_asked_are_for_the_operator(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
+    fake.create_topic("u", 1)
+    other = TopicPartition("u", 0)
     fake.change_always("ListOffsets", error(29, ("t", 0)))
+    found, wrong = client.latest_offsets([A, other], UNCOMMITTED, clock.deadline())
+    assert found == {other: 0}
+    assert isinstance(wrong[A], TopicAccessError)
+    assert wrong[A].topics == ("t",)
     with pytest.raises(ConfigError, match="TOPIC_AUTHORIZATION_FAILED"):
-        latest(client, clock, [A, B])
+        client.latest_offsets([A], UNCOMMITTED, clock.deadline())
+
+
+def test_a_leader_that_does_not_answer_keeps_back_the_latest_offsets_of_its_own_partitions_only(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    fake.seed(("t", 0), batch(0, 5))
+    places = [A, B]
+    fake.change_always("ListOffsets", error(56, ("t", 1)))
+    found, wrong = client.latest_offsets(places, UNCOMMITTED, clock.deadline())
+    assert (found, {place: error.error_name for place, error in wrong.items()}) == ({A: 5}, {B: "KAFKA_STORAGE_ERROR"})
+    fake.change_always("ListOffsets", None)
+    assert latest(client, clock, places) == [5, 0]
+    fake.stop_node(2)
+    found, wrong = client.latest_offsets(places, UNCOMMITTED, clock.deadline())
+    assert (found, set(wrong)) == ({A: 5}, {B})
 
 
 def test_all_topics_are_the_same_object_until_something_of_them_changes(

@@ -17,6 +17,8 @@ from tests.fakes.record_rules import HEADER_BYTES, Header, Refused, header_of, o
 
 _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
 _EARLIEST_LOCAL = -4
+_OTHER_REPLICAS = 100
+"""Node ids of followers, which are no nodes of the fake."""
 _ILLEGAL_SASL_STATE = 34
 
 
@@ -79,8 +81,8 @@ def _topic_metadata(state: ClusterState, name: str, change: Change) -> Any:
                 partition_index=partition,
                 leader_id=log.leader if is_up else -1,
                 leader_epoch=log.leader_epoch,
-                replica_nodes=[log.leader],
-                isr_nodes=[log.leader],
+                replica_nodes=[log.leader, *range(_OTHER_REPLICAS, _OTHER_REPLICAS + log.replicas - 1)],
+                isr_nodes=[log.leader, *range(_OTHER_REPLICAS, _OTHER_REPLICAS + log.in_sync - 1)],
                 offline_replicas=[],
             )
         )

@@ -179,6 +179,9 @@ class Transactions:
                 self._complete(txn)
 
     def _complete(self, txn: Txn) -> None:
+        """Not before each partition can take its marker: until then the transaction stays prepared."""
+        if any(place in self._logs and not self._logs[place].takes_appends for place in txn.places):
+            return
         is_commit = txn.state is TxnState.PREPARE_COMMIT
         for place in sorted(txn.places):
             if place == OFFSETS_PLACE:

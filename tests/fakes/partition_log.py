@@ -78,6 +78,8 @@ class PartitionLog:
         """What lies in front of it is in remote storage, and comes with every `remote_answers`-th answer."""
         self.remote_answers = 1
         self._remote_reads = 0
+        self.replicas = self.in_sync = 1
+        """How many there are, the leader among them."""
         self.high_watermark_limit: int | None = None
         self.producers: dict[int, ProducerEntry] = {}
         self._verifications: dict[int, Verification] = {}
@@ -88,6 +90,11 @@ class PartitionLog:
     def high_watermark(self) -> int:
         limit = self.high_watermark_limit
         return self.end_offset if limit is None else min(limit, self.end_offset)
+
+    @property
+    def takes_appends(self) -> bool:
+        """Whether a write with acks=all, or a marker, can be appended."""
+        return self.leader >= 0 and self.in_sync >= int(self.configs["min.insync.replicas"])
 
     @property
     def last_stable_offset(self) -> int:
@@ -116,6 +123,8 @@ class PartitionLog:
 
     def append(self, batch: bytes, now_ms: int) -> Appended:
         """A verified batch of a client. Raises Refused, without effect."""
+        if not self.takes_appends:
+            raise Refused(19)
         records = check_batch(batch, self.configs, now_ms)
         header = header_of(batch)
         if header.producer_id >= 0:

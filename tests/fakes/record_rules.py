@@ -27,6 +27,7 @@ DEFAULT_CONFIGS = {
     "cleanup.policy": "delete",
     "compression.type": "producer",
     "max.message.bytes": "1048588",
+    "min.insync.replicas": "1",
     "message.timestamp.type": "CreateTime",
     "message.timestamp.before.max.ms": "9223372036854775807",
     "message.timestamp.after.max.ms": "3600000",

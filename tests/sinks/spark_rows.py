@@ -10,7 +10,7 @@ from shallow_mirror.streaming.kafka_batches import RowReader
 from shallow_mirror.types import IsolationLevel, PlannedRange
 
 
-def rows_of(clusters: Clusters, *ranges: PlannedRange, is_data_loss_fatal: bool = True) -> list[pa.RecordBatch]:
+def rows_of(clusters: Clusters, *ranges: PlannedRange, is_data_loss_fatal: bool = True, isolates: bool = False) -> list[pa.RecordBatch]:
     """What `kafka-batches` hands over, as it arrives in another process."""
     reader = RowReader(
         client=client_of(clusters.source),
@@ -20,6 +20,7 @@ def rows_of(clusters: Clusters, *ranges: PlannedRange, is_data_loss_fatal: bool 
         fetch_bytes=1 << 16,
         failures_as_rows=True,
         is_data_loss_fatal=is_data_loss_fatal,
+        isolates=isolates,
     )
     made = []
     for arrow_batch in reader.read(ranges):

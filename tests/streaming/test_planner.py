@@ -11,7 +11,7 @@ import pytest
 
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, DataLoss, Retriable, TopicCreatedAgain
+from shallow_mirror.errors import ConfigError, DataLoss, MirrorError, Retriable, TopicCreatedAgain
 from shallow_mirror.streaming import notes, planning
 from shallow_mirror.streaming.micro_batch_planner import MicroBatchPlanner
 from shallow_mirror.streaming.plan_settings import PlanSettings
@@ -30,6 +30,7 @@ class FakeCluster:
     topics: dict[str, Any]
     offsets: dict[tuple[TopicPartition, int], int]
     away: bool = False
+    wrong: dict[TopicPartition, MirrorError] = field(default_factory=dict)
     asked: list[IsolationLevel] = field(default_factory=list)
     listed: list[Sequence[str] | None] = field(default_factory=list)
 
@@ -42,7 +43,8 @@ class FakeCluster:
 
     def latest_offsets(self, places: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline) -> Any:
         self.asked.append(isolation)
-        return {name: self.offsets[name, -1] for name in places}
+        wrong = {name: self.wrong[name] for name in places if name in self.wrong}
+        return {name: self.offsets[name, -1] for name in places if name not in wrong}, wrong
 
     def list_offsets(self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel, deadline: Deadline) -> Any:
         self.asked.append(isolation)

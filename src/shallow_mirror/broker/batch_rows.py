@@ -153,7 +153,7 @@ class RangeRows:
         return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
 
 
-def failed_row(source: SourcePartition, offset: int, pickled_error: bytes) -> pa.RecordBatch:
+def failed_row(source: SourcePartition, offset: int, pickled: bytes) -> pa.RecordBatch:
     known = {
         "topic": source.topic,
         "topic_id": source.topic_id,
@@ -161,7 +161,7 @@ def failed_row(source: SourcePartition, offset: int, pickled_error: bytes) -> pa
         "base_offset": offset,
         "last_offset": offset - 1,
         "kind": FAILED,
-        "payload": pickled_error,
+        "payload": pickled,
     }
     arrays = [pa.array([known.get(field.name)], field.type) for field in ARROW_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
@@ -241,10 +241,13 @@ class RowRun:
     """Retention deleted what lies in front of this offset."""
 
 
-def first_failure(arrow_batch: pa.RecordBatch) -> bytes | None:
-    """The pickled error of a row of kind FAILED."""
-    at = pc.index(arrow_batch.column("kind"), FAILED).as_py()
-    return None if at < 0 else bytes(arrow_batch.column("payload")[at].as_py())
+def split_failures(arrow_batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[bytes]]:
+    """Return the rows of batches, and what rows of kind FAILED carry. Spark may put both into one arrow batch."""
+    is_failure = pc.equal(arrow_batch.column("kind"), FAILED)
+    if not pc.any(is_failure).as_py():
+        return arrow_batch, []
+    failed = arrow_batch.filter(is_failure).column("payload").to_pylist()
+    return arrow_batch.filter(pc.invert(is_failure)), [bytes(pickled) for pickled in failed]
 
 
 def parse_rows(arrow_batch: pa.RecordBatch) -> Iterator[RowRun]:

@@ -21,12 +21,12 @@ from shallow_mirror.broker.cluster_metadata import (
     parse_topic_metadata,
 )
 from shallow_mirror.broker.connection import Connection
-from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name, refusal
+from shallow_mirror.broker.error_codes import TOPIC_AUTHORIZATION_FAILED, ErrorClass, error_class, error_name, refusal
 from shallow_mirror.broker.latest_offsets import LatestQuestion
 from shallow_mirror.broker.messages import LastAnswer, call, request_class
 from shallow_mirror.broker.opening import ConnectionOpener
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, Retriable
+from shallow_mirror.errors import ConfigError, MirrorError, Retriable, TopicAccessError
 from shallow_mirror.types import EpochEnd, IsolationLevel, TopicPartition
 
 BACK_OFF_MS = (5, 10, 20, 50, 100, 200, 500, 1000)
@@ -38,6 +38,11 @@ NEW_TOPIC_PATIENCE_MS = 1000
 _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
 _CONTROL = "control"
 _EARLIEST_LOCAL = -4
+
+_SLOW_FAILURE_S = 0.5
+
+_LEAST_SHARE_MS = 1_000.0
+"""A leader that is asked how far its logs reach has at least so long, and half of the time that is left."""
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
@@ -59,6 +64,7 @@ class _Latest:
     places: Sequence[TopicPartition]
     isolation: IsolationLevel
     questions: Mapping[int, LatestQuestion]
+    leaderless: Mapping[TopicPartition, Retriable]
 
     def is_for(self, places: Sequence[TopicPartition], isolation: IsolationLevel) -> bool:
         return self.places is places and self.isolation is isolation
@@ -94,6 +100,8 @@ class Cluster:
         self._topics_at = 0.0
         self._all, self._named = _Listing(None), _Listing(())
         self._latest: _Latest | None = None
+        self._silent: dict[int, tuple[float, Retriable]] = {}
+        """Leaders that are not asked how far their logs reach until a time on the clock, and why."""
 
     def _own_process(self) -> None:
         if os.getpid() != self._pid:
@@ -167,7 +175,11 @@ class Cluster:
                     raise Retriable(error.error_name, f"gave up {what}: {error.detail}") from error
 
     def pause(self, tries: int, deadline: Deadline) -> None:
-        self.wait(BACK_OFF_MS[min(tries, len(BACK_OFF_MS) - 1)] * (0.5 + self._jitter() / 2), deadline)
+        self.wait(self.back_off_ms(tries), deadline)
+
+    def back_off_ms(self, tries: int) -> float:
+        """Return the pause after so many failed tries, jittered."""
+        return BACK_OFF_MS[min(tries, len(BACK_OFF_MS) - 1)] * (0.5 + self._jitter() / 2)
 
     def wait(self, ms: float, deadline: Deadline) -> None:
         self._sleep(min(ms, deadline.remaining_ms()) / 1000)
@@ -201,6 +213,18 @@ class Cluster:
 
     def leaders(self, places: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, PartitionMetadata]:
         """Leader of each topic-partition, cached. Raises Retriable where one has none now, ConfigError where we may not ask."""
+        found, leaderless = self.leaders_there_are(places, deadline)
+        for error in leaderless.values():
+            raise error
+        return found
+
+    def leaders_there_are(
+        self, places: Iterable[TopicPartition], deadline: Deadline
+    ) -> tuple[dict[TopicPartition, PartitionMetadata], dict[TopicPartition, Retriable]]:
+        """Return the leaders, cached, and an error for each topic-partition that has none now.
+
+        What is known is forgotten where one has none. Raises Retriable where no broker answers, ConfigError where we may not ask.
+        """
         self._own_process()
         places = list(places)
         if self._clock() - self._topics_at > self.config.metadata_max_age_ms / 1000:
@@ -211,15 +235,18 @@ class Cluster:
             for name in sorted(wanted & refreshed.topics.keys()):
                 if error_class(refreshed.topics[name].error_code) is ErrorClass.DEFINITE:
                     self._raise_for(refreshed.topics[name].error_code, f"describing topic {name}", "Metadata", topic=name)
-        found = {}
+        found: dict[TopicPartition, PartitionMetadata] = {}
+        leaderless: dict[TopicPartition, Retriable] = {}
         for place in places:
             topic = self._topics.get(place.topic)
             partition = None if topic is None else topic.partitions.get(place.partition)
             if partition is None or partition.leader < 0:
-                self.forget_metadata()
-                raise Retriable("LEADER_NOT_AVAILABLE", f"{place} has no leader")
-            found[place] = partition
-        return found
+                leaderless[place] = Retriable("LEADER_NOT_AVAILABLE", f"{place} has no leader")
+            else:
+                found[place] = partition
+        if leaderless:
+            self.forget_metadata()
+        return found, leaderless
 
     def _refresh(self, topics: Sequence[str] | None, deadline: Deadline) -> ClusterMetadata:
         deadline = deadline.sooner(self.config.request_timeout_ms)
@@ -289,28 +316,75 @@ class Cluster:
 
     def latest_offsets(
         self, places: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline
-    ) -> dict[TopicPartition, int]:
-        """`list_offsets` of -1. Asked again with the same object `places`, the request is not made anew."""
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, MirrorError]]:
+        """Return `list_offsets` of -1 of the topic-partitions whose leaders answer, and an error for each of the others.
+
+        Asked again with the same object `places`, the request is not made anew. A leader that takes long to fail
+        (`_SLOW_FAILURE_S`) is not asked again for twice as long, so that it holds up the others a third of the time at most.
+        Raises Retriable where nothing was answered.
+        """
         self._own_process()
-        try:
-            found = self._ask_latest(places, isolation, deadline.sooner(self.config.request_timeout_ms))
-        except Retriable:
-            found = {}
-        if len(found) == len(places):
-            return found
-        self.forget_metadata()  # the long way tries again, or tells what is wrong
-        return {place: one.offset for place, one in self.list_offsets(dict.fromkeys(places, -1), isolation, deadline).items()}
+        deadline = deadline.sooner(self.config.request_timeout_ms)
+        found, wrong = self._ask_latest(places, isolation, deadline)
+        if any(type(error) is Retriable for error in wrong.values()):  # most often it only moved to another leader
+            self.forget_metadata()
+            found, wrong = self._ask_latest(places, isolation, deadline)
+        if wrong:
+            self.forget_metadata()
+        if places and not found:  # there is nothing else to go on with: the long way tries until the deadline
+            listed = self.list_offsets(dict.fromkeys(places, -1), isolation, deadline)
+            return {place: one.offset for place, one in listed.items()}, {}
+        return found, wrong
 
     def _ask_latest(
         self, places: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline
-    ) -> dict[TopicPartition, int]:
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, MirrorError]]:
         if self._latest is None or not self._latest.is_for(places, isolation):
-            by_leader = self._by_leader(places, deadline)
-            asked = {node_id: LatestQuestion.of(members, isolation) for node_id, members in by_leader.items()}
-            self._latest = _Latest(places, isolation, asked)
+            leaders, leaderless = self.leaders_there_are(places, deadline)
+            asked = {node_id: LatestQuestion.of(members, isolation) for node_id, members in _grouped(leaders).items()}
+            self._latest = _Latest(places, isolation, asked, leaderless)
         found: dict[TopicPartition, int] = {}
+        wrong: dict[TopicPartition, MirrorError] = dict(self._latest.leaderless)
         for node_id, question in self._latest.questions.items():
-            found.update(question.ask(self.connection(node_id, _CONTROL, deadline), deadline) or {})
+            try:
+                self._refuse_silent(node_id)
+                found.update(self._answer_of(node_id, question, isolation, deadline, wrong))
+            except Retriable as error:
+                wrong.update(dict.fromkeys(question.members(), error))
+        return found, wrong
+
+    def _refuse_silent(self, node_id: int) -> None:
+        until, error = self._silent.get(node_id, (0.0, None))
+        if error is not None and self._clock() < until:
+            raise error
+
+    def _answer_of(
+        self,
+        node_id: int,
+        question: LatestQuestion,
+        isolation: IsolationLevel,
+        deadline: Deadline,
+        wrong: dict[TopicPartition, MirrorError],
+    ) -> dict[TopicPartition, int]:
+        """What one leader says; errors of single topic-partitions go to `wrong`. It may use half of the time that is left."""
+        deadline, began = deadline.sooner(max(_LEAST_SHARE_MS, deadline.remaining_ms() / 2)), self._clock()
+        try:
+            connection = self.connection(node_id, _CONTROL, deadline)
+            answer = question.ask(connection, deadline)
+            if answer is not None:
+                return answer
+            members, timestamps = question.partitions(), dict.fromkeys(question.members(), -1)
+            listed = self._offsets_of(node_id, "ListOffsets", members, timestamps, isolation, deadline)
+        except Retriable as error:
+            now = self._clock()
+            if now - began >= _SLOW_FAILURE_S:
+                self._silent[node_id] = (now + 2 * (now - began), error)
+            raise
+        self._silent.pop(node_id, None)
+        found = {place: one.offset for place, one in listed.items() if isinstance(one, ListedOffset)}
+        wrong.update({place: one for place, one in listed.items() if isinstance(one, MirrorError)})
+        left_out = Retriable("PROTOCOL", "the answer to ListOffsets leaves it out")
+        wrong.update({place: left_out for place in timestamps if place not in listed})
         return found
 
     def local_log_starts(self, places: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, int]:
@@ -328,35 +402,50 @@ class Cluster:
     def _list_offsets(
         self, api: str, timestamps: Mapping[TopicPartition, int], isolation: IsolationLevel, deadline: Deadline
     ) -> dict[TopicPartition, ListedOffset]:
-        request = request_class(api)
-        topic, partition = request.ListOffsetsTopic, request.ListOffsetsTopic.ListOffsetsPartition
         found: dict[TopicPartition, ListedOffset] = {}
         for node_id, members in self._by_leader(timestamps, deadline).items():
-            answer = call(
-                self.connection(node_id, _CONTROL, deadline),
-                api,
-                deadline,
-                replica_id=-1,
-                isolation_level=1 if isolation is IsolationLevel.READ_COMMITTED else 0,
-                topics=[
-                    topic(
-                        name=name,
-                        partitions=[
-                            partition(
-                                partition_index=one, current_leader_epoch=-1, timestamp=timestamps[TopicPartition(name, one)]
-                            )
-                            for one in partitions
-                        ],
-                    )
-                    for name, partitions in members.items()
-                ],
-            )
-            for answered in answer.topics:
-                for one in answered.partitions:
-                    place = TopicPartition(answered.name, one.partition_index)
-                    self._raise_for(one.error_code, f"listing the offset of {place}", "ListOffsets", topic=place.topic)
-                    found[place] = ListedOffset(one.offset, one.timestamp, one.leader_epoch)
+            for place, one in self._offsets_of(node_id, api, members, timestamps, isolation, deadline).items():
+                if isinstance(one, MirrorError):
+                    raise one
+                found[place] = one
         return _all_of(timestamps, found, api)
+
+    def _offsets_of(
+        self,
+        node_id: int,
+        api: str,
+        members: Mapping[str, Sequence[int]],
+        timestamps: Mapping[TopicPartition, int],
+        isolation: IsolationLevel,
+        deadline: Deadline,
+    ) -> dict[TopicPartition, ListedOffset | MirrorError]:
+        """What one leader answers, errors of single topic-partitions as values. Raises Retriable."""
+        request = request_class(api)
+        topic, partition = request.ListOffsetsTopic, request.ListOffsetsTopic.ListOffsetsPartition
+        answer = call(
+            self.connection(node_id, _CONTROL, deadline),
+            api,
+            deadline,
+            replica_id=-1,
+            isolation_level=1 if isolation is IsolationLevel.READ_COMMITTED else 0,
+            topics=[
+                topic(
+                    name=name,
+                    partitions=[
+                        partition(partition_index=one, current_leader_epoch=-1, timestamp=timestamps[TopicPartition(name, one)])
+                        for one in partitions
+                    ],
+                )
+                for name, partitions in members.items()
+            ],
+        )
+        found: dict[TopicPartition, ListedOffset | MirrorError] = {}
+        for answered in answer.topics:
+            for one in answered.partitions:
+                place = TopicPartition(answered.name, one.partition_index)
+                error = self._error_of(one.error_code, f"listing the offset of {place}", "ListOffsets", topic=place.topic)
+                found[place] = error or ListedOffset(one.offset, one.timestamp, one.leader_epoch)
+        return found
 
     def epoch_ends(self, leader_epochs: Mapping[TopicPartition, int], deadline: Deadline) -> dict[TopicPartition, EpochEnd]:
         """How far a leader epoch of each log reaches (KIP-320); of the next lower epoch where the log has no record of it."""
@@ -474,18 +563,29 @@ class Cluster:
         return _all_of(names, found, "DescribeConfigs")
 
     def _by_leader(self, places: Iterable[TopicPartition], deadline: Deadline) -> dict[int, dict[str, list[int]]]:
-        grouped: dict[int, dict[str, list[int]]] = {}
-        for place, partition in self.leaders(places, deadline).items():
-            grouped.setdefault(partition.leader, {}).setdefault(place.topic, []).append(place.partition)
-        return grouped
+        return _grouped(self.leaders(places, deadline))
 
     def _raise_for(self, code: int, what: str, api: str, *, topic: str = "", key: str = "") -> None:
         """Retriable for what may pass, ConfigError for what a person must change; nothing for 0."""
+        error = self._error_of(code, what, api, topic=topic, key=key)
+        if error is not None:
+            raise error
+
+    def _error_of(self, code: int, what: str, api: str, *, topic: str = "", key: str = "") -> MirrorError | None:
         if code == 0:
-            return
-        if error_class(code) is ErrorClass.DEFINITE:
-            raise ConfigError(f"{what}: {self.where} answered {refusal(code, api, topic=topic, key=key)}")
-        raise Retriable(error_name(code), what)
+            return None
+        if error_class(code) is not ErrorClass.DEFINITE:
+            return Retriable(error_name(code), what)
+        text = f"{what}: {self.where} answered {refusal(code, api, topic=topic, key=key)}"
+        return TopicAccessError(text, [topic]) if code == TOPIC_AUTHORIZATION_FAILED else ConfigError(text)
+
+
+def _grouped(leaders: Mapping[TopicPartition, PartitionMetadata]) -> dict[int, dict[str, list[int]]]:
+    """Partitions by topic, by leader."""
+    grouped: dict[int, dict[str, list[int]]] = {}
+    for place, partition in leaders.items():
+        grouped.setdefault(partition.leader, {}).setdefault(place.topic, []).append(place.partition)
+    return grouped
 
 
 def _missing(places: Sequence[TopicPartition], metadata: ClusterMetadata) -> list[str]:

@@ -19,12 +19,13 @@ class CoordinatorKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """`leader` is -1 while there is none."""
+    """`leader` is -1 while there is none. `in_sync_count`: replicas in sync, the leader's among them."""
 
     partition: int
     leader: int
     leader_epoch: int
     replica_count: int
+    in_sync_count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,9 @@ def parse_topic_metadata(topic: Any) -> TopicMetadata:
         bool(topic.is_internal),
         topic.error_code,
         {
-            one.partition_index: PartitionMetadata(one.partition_index, one.leader_id, one.leader_epoch, len(one.replica_nodes))
+            one.partition_index: PartitionMetadata(
+                one.partition_index, one.leader_id, one.leader_epoch, len(one.replica_nodes), len(one.isr_nodes)
+            )
             for one in topic.partitions
         },
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.connection import Connection, ReceiveBuffer
-from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name, refusal
+from shallow_mirror.broker.error_codes import TOPIC_AUTHORIZATION_FAILED, ErrorClass, error_class, error_name, refusal
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
     BatchRefused,
@@ -16,6 +16,7 @@ from shallow_mirror.errors import (
     DataLoss,
     MirrorError,
     Retriable,
+    TopicAccessError,
     TopicCreatedAgain,
 )
 from shallow_mirror.types import IsolationLevel, TopicPartition
@@ -106,7 +107,8 @@ def partition_error(
     if code in _UNREADABLE_AT_THE_BROKER:
         return CorruptBatch(place, position, 0, f"{cluster.where} answered {error_name(code)} to Fetch")
     if code and error_class(code) is ErrorClass.DEFINITE:
-        return ConfigError(f"Fetch of {place}: {cluster.where} answered {refusal(code, 'Fetch', topic=place.topic)}")
+        text = f"Fetch of {place}: {cluster.where} answered {refusal(code, 'Fetch', topic=place.topic)}"
+        return TopicAccessError(text, [place.topic]) if code == TOPIC_AUTHORIZATION_FAILED else ConfigError(text)
     if code:
         return Retriable(error_name(code), f"Fetch of {place}")
     if fetched.diverging is not None:

@@ -41,6 +41,14 @@ class LatestQuestion:
         places = {topic: _Places.of(topic, list(members)) for topic, members in partitions.items()}
         return cls(list_offsets.build_latest_body(partitions, isolation), places)
 
+    def members(self) -> list[TopicPartition]:
+        """Return the topic-partitions that are asked for."""
+        return [place for known in self.places.values() for place in known.places]
+
+    def partitions(self) -> dict[str, list[int]]:
+        """Return them by topic."""
+        return {topic: known.partitions for topic, known in self.places.items()}
+
     def ask(self, connection: Connection, deadline: Deadline) -> dict[TopicPartition, int] | None:
         """None where the answer holds errors or is to another question. Raises Retriable."""
         correlation_id = connection.next_correlation_id()

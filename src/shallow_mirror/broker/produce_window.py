@@ -15,10 +15,25 @@ from typing import NamedTuple
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.connection import Connection
-from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name, is_forbidden, refusal
+from shallow_mirror.broker.error_codes import (
+    TOPIC_AUTHORIZATION_FAILED,
+    ErrorClass,
+    error_class,
+    error_name,
+    is_forbidden,
+    refusal,
+)
 from shallow_mirror.broker.transport import Part
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch, MirrorError, ProducerEpochFenced, Retriable
+from shallow_mirror.errors import (
+    BatchRefused,
+    ConfigError,
+    CorruptBatch,
+    MirrorError,
+    ProducerEpochFenced,
+    Retriable,
+    TopicAccessError,
+)
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire.crc import verify_crc
 from shallow_mirror.wire.primitives import WireError
@@ -239,7 +254,8 @@ def _produce_error(place: TopicPartition, position: int, code: int, message: str
     if kind is ErrorClass.FENCED:
         return ProducerEpochFenced(error_name(code), f"Produce to {place}: {message}")
     if is_forbidden(code):
-        return ConfigError(f"Produce to {place}: the target answered {refusal(code, 'Produce', topic=place.topic)}")
+        text = f"Produce to {place}: the target answered {refusal(code, 'Produce', topic=place.topic)}"
+        return TopicAccessError(text, [place.topic]) if code == TOPIC_AUTHORIZATION_FAILED else ConfigError(text)
     if kind is ErrorClass.DEFINITE:
         return ProduceRefused(place, position, code, message)
     return Retriable(error_name(code), f"Produce to {place}: {message}")

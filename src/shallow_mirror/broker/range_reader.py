@@ -40,9 +40,17 @@ LEAST_SHARE_BYTES = 1 << 20
 answer, what is produced next has one batch per request."""
 
 EMPTY_ANSWERS_AT_END = 2
+"""Empty answers in a row, with the log known to reach beyond the range, that mean: no batch is left in it."""
+
 TRIES_BEFORE_GONE = 8
 """Between one and two seconds without a batch: then it is asked whether the topics are still there."""
-"""Empty answers in a row, with the log known to reach beyond the range, that mean: no batch is left in it."""
+
+PARTITION_PATIENCE_MS = 5_000.0
+"""How long a partition may be unreadable, or its log end below its range, before a reader that may leave it unfinished does so. A
+new leader may trail for moments."""
+
+LOG_ENDS_EARLY = "LOG_ENDS_EARLY"
+"""Error name: the log ends below the end of the range."""
 
 _FRAME_SLACK_BYTES = 65_536
 
@@ -80,19 +88,40 @@ FetchedResponse = tuple[IndexedPartition, ...]
 
 @dataclass(slots=True)
 class _Progress:
+    """`trouble`: why nothing came lately, since `trouble_since` (seconds of the deadline's clock).
+
+    `unfinished`: why the range was left at `position`.
+    """
+
     range: ReadRange
     position: int
     empty_answers: int = 0
+    trouble: Retriable | None = None
+    trouble_since: float = 0.0
+    tries: int = 0
+    retry_at: float = 0.0
+    unfinished: Retriable | None = None
 
     @property
     def is_done(self) -> bool:
-        return self.position >= self.range.end
+        return self.position >= self.range.end or self.unfinished is not None
+
+    def fail(self, error: Retriable, now: float) -> None:
+        if self.trouble is None:
+            self.trouble_since = now
+        self.trouble = error
+
+    def moved(self) -> None:
+        self.trouble, self.tries, self.retry_at, self.empty_answers = None, 0, 0.0, 0
 
 
 class RangeReader:
     """Iterate once. Raises DataLoss, CorruptBatch, BatchRefused (too large to be opened), ConfigError, Retriable.
 
     Message sets of magic 0 and 1 come as batches of magic 2 with the same offsets.
+
+    A partition that cannot be read holds up no other one. With `patience_ms` the iteration ends without those of which nothing
+    came for so long, once all others are done; `unfinished` names them. Without, they are waited for until the deadline.
 
     One receive buffer of `fetch_bytes`; it grows to the size of a single larger batch, `MAX_BATCH_BYTES` at the most. Readers
     that follow each other may share one `buffer`: a new one costs as much as reading a few megabytes.
@@ -109,6 +138,7 @@ class RangeReader:
         deadline: Deadline,
         max_wait_ms: int = 500,
         buffer: ReceiveBuffer | None = None,
+        patience_ms: float | None = None,
     ) -> None:
         self._cluster, self._isolation = cluster, isolation
         self._fetch_bytes, self._deadline, self._max_wait_ms = fetch_bytes, deadline, max_wait_ms
@@ -119,20 +149,27 @@ class RangeReader:
         self._names: dict[int, TopicNames | None] = {}
         self._failure: MirrorError | None = None
         self._tries = 0
+        self._patience_ms = patience_ms
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Where each range stands: at its end or beyond once the iteration is over."""
+        """Where each range stands once the iteration is over: at its end or beyond, but for those that are unfinished."""
         return {place: one.position for place, one in self._progress.items()}
+
+    def unfinished(self) -> dict[TopicPartition, Retriable]:
+        """Return why ranges were left at their positions; empty without `patience_ms`."""
+        return {place: one.unfinished for place, one in self._progress.items() if one.unfinished is not None}
 
     def __iter__(self) -> Iterator[FetchedResponse]:
         waiting: dict[int, Connection] = {}
         try:
             while True:
                 self._send_where_idle(waiting)
-                if not waiting:
-                    if self._undone():
-                        continue
+                self._leave_what_is_hopeless()
+                if not self._undone():
                     return
+                if not waiting:
+                    self._wait_for_the_next_try()
+                    continue
                 node_id = next(iter(waiting))
                 connection = waiting[node_id]
                 answered = self._receive(node_id, connection, waiting)
@@ -161,37 +198,83 @@ class RangeReader:
         idle = [place for place in self._undone() if place not in on_the_wire]
         if not idle:
             return
-        self._deadline.require(f"batches of {idle[0]} from offset {self._progress[idle[0]].position}")
-        failed: Retriable | None = None
+        if self._deadline.is_over():
+            self._give_up(idle[0])
+        now = self._deadline.clock()
+        due = [place for place in idle if self._progress[place].retry_at <= now]
+        if not due:
+            return
         try:
-            leaders = self._cluster.leaders(idle, self._deadline)
-        except Retriable as error:
+            leaders, leaderless = self._cluster.leaders_there_are(due, self._deadline)
+        except Retriable as error:  # no broker answers: there is nothing to go on with
             return self._again(error)
+        for place, without_leader in leaderless.items():
+            self._fail([place], without_leader)
         by_leader: dict[int, list[TopicPartition]] = {}
-        for place in idle:
-            by_leader.setdefault(leaders[place].leader, []).append(place)
+        for place, leader in leaders.items():
+            by_leader.setdefault(leader.leader, []).append(place)
         for node_id, places in by_leader.items():
             if node_id in waiting:
                 continue
+            began = self._deadline.clock()
             try:
                 waiting[node_id] = self._send(node_id, places)
             except Retriable as error:
-                failed = error
-        if failed is not None:
-            self._again(failed)
+                self._fail(places, error, self._deadline.clock() - began)
+
+    def _give_up(self, place: TopicPartition) -> None:
+        progress = self._progress[place]
+        if progress.trouble is not None:
+            raise progress.trouble
+        self._deadline.require(f"batches of {place} from offset {progress.position}")
+
+    def _fail(self, places: Sequence[TopicPartition], error: Retriable, took_s: float = 0.0) -> None:
+        """Nothing comes of these for now, each is tried again after a pause of its own; other partitions go on meanwhile.
+
+        The pause is at least twice what the try took: a broker that accepts no connection for seconds would hold up the others.
+        """
+        self._cluster.forget_metadata()
+        now = self._deadline.clock()
+        for place in places:
+            progress = self._progress[place]
+            progress.fail(error, now)
+            pause_s = self._cluster.back_off_ms(progress.tries) / 1000 if progress.tries else 0.0  # it may only have moved
+            progress.retry_at = now + max(pause_s, 2 * took_s)
+            progress.tries += 1
+        lasting = [place for place in places if self._progress[place].tries % TRIES_BEFORE_GONE == 0]
+        if lasting:
+            self._require_topics(lasting, error)
+
+    def _leave_what_is_hopeless(self) -> None:
+        """All at once, when nothing else is left to read and each had its time: partitions that can be read set the pace."""
+        if self._patience_ms is None:
+            return
+        now, left = self._deadline.clock(), [self._progress[place] for place in self._undone()]
+        if all(one.trouble is not None and now - one.trouble_since >= self._patience_ms / 1000 for one in left):
+            for one in left:
+                one.unfinished = one.trouble
+
+    def _wait_for_the_next_try(self) -> None:
+        now, undone = self._deadline.clock(), self._undone()
+        if self._deadline.is_over():
+            self._give_up(undone[0])
+        at = min(self._progress[place].retry_at for place in undone)
+        if at > now:
+            self._cluster.wait((at - now) * 1000, self._deadline)
 
     def _again(self, error: Retriable) -> None:
+        """After a pause, where no broker can be asked."""
         self._cluster.forget_metadata()
         self._cluster.pause(self._tries, self._deadline)
         self._tries += 1
         if self._deadline.is_over():
             raise error
         if self._tries >= TRIES_BEFORE_GONE:
-            self._require_topics(error)
+            self._require_topics(self._undone(), error)
 
-    def _require_topics(self, error: Retriable) -> None:
+    def _require_topics(self, places: Sequence[TopicPartition], error: Retriable) -> None:
         """Raises Retriable where a topic is not there: it was deleted, and nothing of it will ever come."""
-        names = sorted({place.topic for place in self._undone()})
+        names = sorted({place.topic for place in places})
         gone = missing_topics(self._cluster, names, self._deadline).gone
         if gone:
             name = error_name(UNKNOWN_TOPIC_OR_PARTITION)
@@ -224,12 +307,12 @@ class RangeReader:
         try:
             response = receive_fetch(connection, self._buffer, one, self._names[node_id])
         except Retriable as error:
-            self._again(error)
+            self._fail(self._asked[node_id], error)
             return None
         finally:
             del waiting[node_id]
         if response.error_code:
-            self._again(Retriable(error_name(response.error_code), "Fetch"))
+            self._fail(self._asked[node_id], Retriable(error_name(response.error_code), "Fetch"))
             return None
         if response.throttle_time_ms:
             self._cluster.wait(response.throttle_time_ms, self._deadline)
@@ -240,19 +323,20 @@ class RangeReader:
     def _advance(self, answered: Sequence[FetchedPartition], asked: Sequence[TopicPartition]) -> FetchedResponse:
         """Index every partition, move positions, remember the first failure for after the good batches."""
         out: list[IndexedPartition] = []
-        error: Retriable | None = None
         owed, has_records = set(asked), False
         for fetched in answered:
-            if fetched.topic_partition not in owed:
-                error = Retriable("PROTOCOL", f"a Fetch answer holds {fetched.topic_partition} unasked or twice")
+            place = fetched.topic_partition
+            if place not in owed:
+                error = Retriable("PROTOCOL", f"a Fetch answer holds {place} unasked or twice")
+                self._fail(asked, error)
                 continue
-            owed.remove(fetched.topic_partition)
-            progress = self._progress[fetched.topic_partition]
+            owed.remove(place)
+            progress = self._progress[place]
             wrong = partition_error(
                 self._cluster, fetched, progress.position, self._isolation, self._deadline, progress.range.topic_id
             )
             if isinstance(wrong, Retriable):
-                error = wrong
+                self._fail([place], wrong)
                 continue
             if wrong is not None:
                 self._failure = wrong
@@ -264,22 +348,20 @@ class RangeReader:
         self._order.rotate(-1)
         if out:
             self._tries = 0
-        if error is not None:
-            self._cluster.forget_metadata()
-        if error is not None and not out:
-            self._again(error)
         return tuple(out)
 
     def _index(self, fetched: FetchedPartition, progress: _Progress, *, is_sure: bool) -> IndexedPartition | None:
         records, index, failure = self._whole_batches(fetched)
         fetch_offset = progress.position
-        self._failure = failure or self._failure
         if not len(index):
+            self._failure = failure or self._failure
             if is_sure:
                 self._count_empty(fetched, progress)
             return None
-        progress.empty_answers = 0
+        progress.moved()
         progress.position = max(progress.position, _reached(index, progress.range.end))
+        if not progress.is_done:  # what came along behind the range is not asked for
+            self._failure = failure or self._failure
         return IndexedPartition(
             fetched.topic_partition,
             index,
@@ -310,8 +392,14 @@ class RangeReader:
         """
         is_committed = self._isolation is IsolationLevel.READ_COMMITTED
         reached = fetched.last_stable_offset if is_committed else fetched.high_watermark
-        if len(fetched.records) or reached < progress.range.end:
+        if len(fetched.records):
             return
+        if reached < progress.range.end:
+            # Behind the plan the log was cut, or a new leader does not know yet how far it reaches.
+            detail = f"the log of {fetched.topic_partition} ends at {reached}, below the planned end {progress.range.end}"
+            progress.fail(Retriable(LOG_ENDS_EARLY, detail), self._deadline.clock())
+            return
+        progress.trouble = None
         progress.empty_answers += 1
         if progress.empty_answers < EMPTY_ANSWERS_AT_END:
             return

@@ -14,10 +14,10 @@ from typing import Any
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.cluster_metadata import CoordinatorKind
-from shallow_mirror.broker.error_codes import ErrorClass, error_class, error_name, refusal
+from shallow_mirror.broker.error_codes import TOPIC_AUTHORIZATION_FAILED, ErrorClass, error_class, error_name, refusal
 from shallow_mirror.broker.messages import call, request_class
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, OutcomeUnknown, ProducerEpochFenced, Retriable
+from shallow_mirror.errors import ConfigError, OutcomeUnknown, ProducerEpochFenced, Retriable, TopicAccessError
 from shallow_mirror.types import SlotTxn, TopicPartition
 
 RECEIPT_VERSION = 1
@@ -136,8 +136,11 @@ def add_partitions(cluster: Cluster, txn: SlotTxn, places: Sequence[TopicPartiti
     )
     worst = _worst_of_partitions(answer)
     if worst:
-        topics = ", ".join(_topics_that_answered(worst, answer))
-        _raise_for(worst, "AddPartitionsToTxn", f"AddPartitionsToTxn of {txn}", topic=topics, key=txn.transactional_id)
+        topics, what = _topics_that_answered(worst, answer), f"AddPartitionsToTxn of {txn}"
+        if worst == TOPIC_AUTHORIZATION_FAILED:
+            forbidden = refusal(worst, "AddPartitionsToTxn", topic=", ".join(topics))
+            raise TopicAccessError(f"{what}: the target answered {forbidden}", topics)
+        _raise_for(worst, "AddPartitionsToTxn", f"{what}: {', '.join(topics)}", key=txn.transactional_id)
 
 
 def _topics_that_answered(code: int, answer: Any) -> list[str]:

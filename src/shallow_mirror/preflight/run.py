@@ -102,6 +102,7 @@ class _Preflight:
     ) -> tuple[TopicReport, ...]:
         planner = Planner(PlanSettings.of_mirror(self._config), self._source)
         listing = planner.log_ends(self._deadline())
+        listing.require_answers()
         guard = Loops(self._config, source_cluster_id=self._of_source.cluster_id, target_cluster_id=self._of_target.cluster_id)
         guard.refuse(listing.topic_ids)
         mirrored = {one.topic: position.target for one, position in positions.items()}
