@@ -20,6 +20,7 @@ from shallow_mirror.checkpoints.schema import (
     PROPERTY_MAP_ID,
     DecidedSegment,
     Removal,
+    in_source_order,
     properties_of_new_map,
     rows_from_arrow,
     rows_to_arrow,
@@ -28,7 +29,7 @@ from shallow_mirror.checkpoints.schema import (
 )
 from shallow_mirror.checkpoints.table_writer import CommitFailed, Comparison, Condition, Conditions, TableSnapshot, TableWriter
 from shallow_mirror.errors import Fenced, OffsetMapConflict, OutcomeUnknown
-from shallow_mirror.types import SourcePartition
+from shallow_mirror.types import SlotTxn, SourcePartition
 
 _log = logging.getLogger(__name__)
 
@@ -169,26 +170,51 @@ class OffsetMapOwner:
         self._positions = moved
 
     def unsettled(self) -> tuple[DecidedSegment, ...]:
-        """Rows of the last decision, if it was not settled: what a start has to resolve. Raises as `check_ownership`."""
-        snapshot = self._own_snapshot()
-        micro_batch = self._recorded.unsettled_micro_batch
-        return () if micro_batch is None else rows_from_arrow(snapshot.read((Comparison("micro_batch", "=", micro_batch),)))
+        """Rows of the last decision, if it was not settled, and of transactions that are pending: what a start has to resolve.
 
-    def settle(self, removals: Sequence[Removal] = ()) -> None:
+        Raises as `check_ownership`.
+        """
+        micro_batch = self._recorded.unsettled_micro_batch
+        conditions = [] if micro_batch is None else [(Comparison("micro_batch", "=", micro_batch),)]
+        return self._rows_that_match([*conditions, *self._pending_conditions()])
+
+    def pending_rows(self) -> tuple[DecidedSegment, ...]:
+        """Rows of the transactions that are pending. Raises as `check_ownership`."""
+        return self._rows_that_match(self._pending_conditions())
+
+    def _pending_conditions(self) -> list[Condition]:
+        return [_rows_of(Removal(txn)) for txn in self._recorded.pending_txns]
+
+    def _rows_that_match(self, conditions: Conditions) -> tuple[DecidedSegment, ...]:
+        """Rows of conditions of which no row matches two, in the order of the source."""
+        snapshot = self._own_snapshot()
+        rows = [row for condition in conditions for row in rows_from_arrow(snapshot.read(condition))]
+        return tuple(sorted(rows, key=in_source_order))
+
+    def settle(
+        self, removals: Sequence[Removal] = (), pending: Sequence[SlotTxn] = (), confirmed: Sequence[SlotTxn] = ()
+    ) -> None:
         """Record in an odd version that all rows hold but those of `removals`, which the same commit removes.
 
         Removing rows in commits of their own would leave a transaction behind that lacks some of its partitions, and whoever
         resolves it later would look for its evidence in the wrong places. Positions fall back where rows are removed. Without
         removals there is nothing to do when it is recorded already; after an unknown outcome it is written in any case,
         because its place in the log keeps a late commit out. Raises as `decide`.
+
+        `pending`: transactions to look at again, recorded until they are `confirmed`.
         """
-        if is_settled(self._recorded.version) and self._is_resolved and not removals:
+        kept = [txn for txn in self._recorded.pending_txns if txn not in confirmed and txn not in pending]
+        pending_txns = tuple(sorted((*kept, *pending)))
+        is_recorded = is_settled(self._recorded.version) and pending_txns == self._recorded.pending_txns
+        if is_recorded and self._is_resolved and not removals:
             return
         conditions = tuple(_rows_of(removal) for removal in removals)
         count = self._row_count_of(conditions) if conditions else 0
         row_count = self._recorded.row_count - count
         version = self._next_version(is_odd=True)
-        settled = replace(self._recorded, version=version, unsettled_micro_batch=None, row_count=row_count)
+        settled = replace(
+            self._recorded, version=version, unsettled_micro_batch=None, row_count=row_count, pending_txns=pending_txns
+        )
 
         def write(snapshot: TableSnapshot) -> None:
             if count:

@@ -8,12 +8,13 @@ metadata of the commit, so that a take-over or a removal does not make an older,
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import socket
 import time
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 
 from shallow_mirror.checkpoints.schema import (
@@ -28,6 +29,7 @@ from shallow_mirror.checkpoints.schema import (
 )
 from shallow_mirror.checkpoints.table_writer import CommitEntry, TableSnapshot
 from shallow_mirror.errors import ConfigError, OffsetMapConflict
+from shallow_mirror.types import SlotTxn
 
 
 def version_of(run_epoch: int, n: int) -> int:
@@ -64,6 +66,7 @@ class Recorded:
 
     `unsettled_micro_batch`: the decision whose rows may still be removed; None when there is none.
     `compacted_micro_batch`: the last decision before the last compaction. `row_count`: how many rows the map has.
+    `pending_txns`: transactions whose commit is durable, and whose markers some target partition has not taken yet.
     """
 
     version: int
@@ -74,6 +77,7 @@ class Recorded:
     decided_at_ms: int = 0
     compacted_micro_batch: int = 0
     row_count: int = 0
+    pending_txns: tuple[SlotTxn, ...] = ()
 
     @property
     def run_epoch(self) -> int:
@@ -91,6 +95,7 @@ class Recorded:
             "decided_at_ms": str(self.decided_at_ms),
             "compacted_micro_batch": str(self.compacted_micro_batch),
             "row_count": str(self.row_count),
+            "pending_txns": json.dumps([list(astuple(txn)) for txn in self.pending_txns]),
         }
 
     @classmethod
@@ -111,8 +116,9 @@ class Recorded:
                 decided_at_ms=int(metadata["decided_at_ms"]),
                 compacted_micro_batch=int(metadata["compacted_micro_batch"]),
                 row_count=int(metadata["row_count"]),
+                pending_txns=tuple(SlotTxn(*fields) for fields in json.loads(metadata.get("pending_txns", "[]"))),
             )
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, TypeError) as error:
             raise OffsetMapConflict(f"the commit of version {version} carries damaged metadata: {error!r}") from error
 
     def above(self, missed: Recorded) -> Recorded:
@@ -132,6 +138,7 @@ class Recorded:
             decided_at_ms=max(self.decided_at_ms, missed.decided_at_ms),
             compacted_micro_batch=max(self.compacted_micro_batch, missed.compacted_micro_batch),
             row_count=missed.row_count,
+            pending_txns=missed.pending_txns,
         )
 
 

@@ -12,7 +12,7 @@ from shallow_mirror.broker.txn import Receipt, describe_txn, read_receipt, read_
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOld, ConfigError, DataLoss, Retriable
 from shallow_mirror.sinks.resolve import DecidedTxn, LogEvidence, ReceiptEvidence, WrittenRange
-from shallow_mirror.types import IsolationLevel, SlotTxn
+from shallow_mirror.types import IsolationLevel, SlotTxn, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -139,13 +139,31 @@ def lost_ranges(
         for one in written
         if listed.has(one.topic_partition) and listed.topics[one.target.topic].topic_id == one.target.topic_id
     ]
-    ends = target.list_offsets(dict.fromkeys(there, -1), IsolationLevel.READ_UNCOMMITTED, deadline) if there else {}
+    ends = readable_ends(target, there, deadline, IsolationLevel.READ_UNCOMMITTED)
 
     def is_lost(one: WrittenRange) -> bool:
-        listed_end = ends.get(one.topic_partition)
-        return listed_end is None or (listed_end.offset <= one.start if wholly else listed_end.offset < one.end)
+        if one.topic_partition not in there:
+            return True
+        end = ends.get(one.topic_partition)  # without a leader nothing can be said
+        return end is not None and (end <= one.start if wholly else end < one.end)
 
     return tuple(one for one in written if is_lost(one))
+
+
+def readable_ends(
+    target: Cluster,
+    places: Sequence[TopicPartition],
+    deadline: Deadline,
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+) -> dict[TopicPartition, int]:
+    """Return the log ends (last stable offsets under read_committed) of the topic-partitions whose leaders answer."""
+    if not places:
+        return {}
+    try:
+        return target.latest_offsets(places, isolation, deadline)[0]
+    except Retriable as error:
+        _log.info("no leader of the target's partitions answers: %s", error)
+        return {}
 
 
 def refuse_forgotten(target: Cluster, decided: Sequence[DecidedTxn], deadline: Deadline) -> None:

@@ -63,7 +63,9 @@ class TargetCheck:
         wrong: dict[SourcePartition, Retriable] = {}
         for source, partition in found.items():
             target = targets[source]
-            if partition.leader < 0:
+            if target in self._job.held:
+                wrong[source] = Retriable("MARKER_PENDING", f"target {target} is not written to: {self._job.held[target]}")
+            elif partition.leader < 0:
                 wrong[source] = Retriable("LEADER_NOT_AVAILABLE", f"target {target} has no leader")
             elif partition.in_sync_count < least.get(target.topic, 1):
                 counts = f"{partition.in_sync_count} replicas in sync, {_MIN_IN_SYNC} is {least[target.topic]}"

@@ -30,12 +30,12 @@ from shallow_mirror.sinks.lost_processes import lost_worker
 from shallow_mirror.sinks.poison import NO_LIMITS, QuarantineBudget
 from shallow_mirror.sinks.protocol import MicroBatchOutcome, SlotResult, drive
 from shallow_mirror.sinks.recovery import TxnPerformer, most_telling
-from shallow_mirror.sinks.slot_names import transactional_id
+from shallow_mirror.sinks.slot_names import ids_of, transactional_id
 from shallow_mirror.sinks.slot_task import RESULT_SCHEMA, Observer, SlotJob
 from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.sinks.travelling import Travelling
 from shallow_mirror.sinks.unfinished import UnfinishedRange
-from shallow_mirror.types import EpochEnd, PlannedRange, Segment, SegmentKind, SourcePartition, TopicPartition
+from shallow_mirror.types import EpochEnd, PlannedRange, Segment, SegmentKind, SlotTxn, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +44,10 @@ _ABORT_PATIENCE_MS = 5_000
 BETWEEN, SLOWEST_SLOT, TOTAL = "Between", "SlowestSlot", "Total"
 """Steps of a round besides its actions. `Between`: since the round before, for Spark's log, its planning and waiting for data;
 `SlowestSlot`: the part of RunSlots that a task itself took; `Total`: of the round, without `Between`."""
+
+LOOK_AGAIN_EVERY_S = 2.0
+LOOK_AGAIN_MS = 10_000
+"""How often, and for how long, the driver looks whether the target can do again what it could not."""
 
 TASK_SHARE = 0.75
 """Part of the transaction timeout that tasks may use; the rest is for the decision and EndTxn."""
@@ -108,6 +112,7 @@ class MicroBatchSink:
         self.failure: BaseException | None = None
         self._running = threading.Lock()
         self._ended_at = clock()
+        self._look_again_at = 0.0
         self._is_stopping = False
         self.watch = StepWatch(job.source, job.target, job.transaction_timeout_ms, clock)
 
@@ -127,6 +132,7 @@ class MicroBatchSink:
         try:
             if self.failure is None and self._clock() - self._ended_at >= quiet_s:
                 self._owner.settle()
+                self._look_again()
         finally:
             self._running.release()
 
@@ -148,6 +154,7 @@ class MicroBatchSink:
         A range that is left out is as done for Spark: its plan would be replayed for ever otherwise. Positions are in the map,
         and the planner leads Spark back to them.
         """
+        self._look_again()
         first_rows: tuple[DecidedSegment, ...] = ()
         self._unfinished = {}
         self._budget = QuarantineBudget(self._job.quarantine or NO_LIMITS)
@@ -157,17 +164,46 @@ class MicroBatchSink:
             except DataLoss as loss:
                 first_rows += self._expired_rows(loss, first_rows)
                 continue
-            if outcome.not_committed:
-                raise Retriable(
-                    "SLOT_NOT_COMMITTED",
-                    f"{len(outcome.not_committed)} slot transactions were not committed; their ranges are read again",
-                )
+            _require_committed(outcome.not_committed)
             unknown = [one for result in outcome.slots for one in result.unknown]
             self._unfinished.update({one.source: one for result in outcome.slots for one in result.unfinished})
             if not unknown and not any(result.is_partial for result in outcome.slots):
                 self._left_out(tuple(self._unfinished.values()), self._owner.positions())
                 return
             first_rows = self._first_rows(unknown)
+
+    def _look_again(self) -> None:
+        """Find out whether partitions and ids of the target that could not be used can be used again.
+
+        Raises Retriable where rows were removed: positions have fallen back. Raises OutcomeUnknown.
+        """
+        if self._performer.availability.is_complete or self._clock() < self._look_again_at:
+            return
+        removed: Sequence[SlotTxn] = ()
+        try:
+            removed = self._performer.look_again(Deadline.after_ms(LOOK_AGAIN_MS, self._clock))
+        except Retriable as error:
+            _log.info("the target's unavailable partitions are looked at again later: %s", error)
+        self._look_again_at = self._clock() + LOOK_AGAIN_EVERY_S
+        _require_committed(removed)
+
+    def _slot_numbers(self) -> tuple[int, ...]:
+        """Return the number in the transactional id of each slot: ids whose last transaction does not complete are passed over.
+
+        Raises Retriable where too few are left.
+        """
+        numbers = [
+            number
+            for number in range(ids_of(self._slots))
+            if self._performer.availability.is_usable(transactional_id(self._job.mirror, number))
+        ]
+        if len(numbers) < self._slots:
+            blocked = ids_of(self._slots) - len(numbers)
+            raise Retriable(
+                "NO_TRANSACTIONAL_ID",
+                f"{blocked} transactional ids wait for target partitions that do not take the markers of their last transactions",
+            )
+        return tuple(numbers[: self._slots])
 
     def _round(self, planned: DataFrame, first_rows: Sequence[DecidedSegment]) -> MicroBatchOutcome:
         deadline = Deadline.after_ms(self._job.transaction_timeout_ms, self._clock)
@@ -224,6 +260,8 @@ class MicroBatchSink:
             ),
             target_ends=Travelling(target_ends_of(known.values()), TopicPartition, int),
             routes=dict(self._targets.known),
+            id_numbers=self._slot_numbers(),
+            held=self._performer.availability.held(),
             time_left_ms=self._job.transaction_timeout_ms * TASK_SHARE,
             left_out=frozenset(self._unfinished),
         )
@@ -268,8 +306,8 @@ class MicroBatchSink:
         Nothing is decided yet and everything before is settled, so no transaction is lost by it.
         """
         try:
-            for slot in range(self._slots):
-                name = transactional_id(self._job.mirror, slot)
+            for number in self._slot_numbers():
+                name = transactional_id(self._job.mirror, number)
                 self._performer.perform(protocol.InitProducerId(name), deadline.sooner(_ABORT_PATIENCE_MS))
         except MirrorError as error:
             _log.warning("open transactions on the target end by their timeout: %s", error)
@@ -288,6 +326,12 @@ class MicroBatchSink:
         """Zero-length rows for partitions that appeared while the query runs: they start where the plan says."""
         deadline = Deadline.after_ms(self._job.transaction_timeout_ms, self._clock)
         return first_rows(self._targets, self._source, {one.source: one.start for one in unknown}, deadline)
+
+
+def _require_committed(removed: Sequence[SlotTxn]) -> None:
+    """Raises Retriable where rows of a decision were removed: only a new query plans their ranges again."""
+    if removed:
+        raise Retriable("SLOT_NOT_COMMITTED", f"{len(removed)} slot transactions were not committed; their ranges are read again")
 
 
 def _positions_after(

@@ -14,7 +14,6 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import TargetDataLoss
 from shallow_mirror.sinks.poison import Refusal, poison_of
 from shallow_mirror.sinks.slot_admission import AdmittedPart
-from shallow_mirror.sinks.slot_names import transactional_id
 from shallow_mirror.types import SlotTxn, SourcePartition, TopicPartition
 from shallow_mirror.wire.believed_ends import may_be_set_aside
 from shallow_mirror.wire.records import OPENED_FETCHES
@@ -59,7 +58,7 @@ class OpenSlot:
 
     def clean_up(self, places: Sequence[TopicPartition]) -> None:
         """Before another try: nothing of the one before may still be open, or it would end with this one."""
-        name, timeout_ms = transactional_id(self._job.mirror, self.number), self._job.transaction_timeout_ms
+        name, timeout_ms = self._job.transactional_id_of(self.number), self._job.transaction_timeout_ms
         fenced = init_producer_id(self._target, name, timeout_ms, self._deadline)
         abort_forgotten(self._target, [fenced], places, timeout_ms, self._deadline)
 
@@ -107,7 +106,7 @@ class OpenSlot:
 
     def _open(self) -> tuple[SlotTxn, ProduceWindow]:
         if self.txn is None or self._window is None:
-            name = transactional_id(self._job.mirror, self.number)
+            name = self._job.transactional_id_of(self.number)
             self.txn = init_producer_id(self._target, name, self._job.transaction_timeout_ms, self._deadline)
             self._window = ProduceWindow(
                 self._target,

@@ -95,7 +95,7 @@ class Decide:
 
 @dataclass(frozen=True, slots=True)
 class EndTxn:
-    """Step 7. Answer: True when the coordinator said 0, False when its answer is ambiguous."""
+    """Step 7. Answer: True when the commit is durable, False when the coordinator's answer is ambiguous."""
 
     txn: SlotTxn
 
@@ -112,15 +112,21 @@ class Visibility:
     """`lost`: ranges that the target has lost (truncated, topic deleted), which nobody will ever see; normally none.
 
     `was_repaired`: markers were missing and have been written by an empty transaction, which may itself have been aborted.
+    `pending`: ranges of partitions without a leader, or with too few in-sync replicas to take the marker.
     """
 
     lost: tuple[WrittenRange, ...] = ()
     was_repaired: bool = False
+    pending: tuple[WrittenRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class InitProducerId:
-    """Fence a transactional id and end what it left open. No answer."""
+    """Fence a transactional id and end what it left open.
+
+    Answer: False where its last transaction cannot complete (its fate is decided, and a partition does not take the marker):
+    the id is fenced all the same, and is not used until it can be initialised.
+    """
 
     transactional_id: str
 
@@ -129,7 +135,8 @@ class InitProducerId:
 class AbortForgotten:
     """Make sure that nothing of these ids is open any more, at these places; None: wherever the map has records.
 
-    Only after InitProducerId answered 0 for each of them. No answer.
+    Only after InitProducerId for each of them. Places that cannot be read now are noted: nothing is written to them before
+    they have been looked at. No answer.
     """
 
     transactional_ids: tuple[str, ...]
@@ -152,9 +159,15 @@ class ReadTargetLog:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """The odd version: everything before it holds but the rows of `removals`, which the same commit removes. No answer."""
+    """The odd version: everything before it holds but the rows of `removals`, which the same commit removes. No answer.
+
+    `pending` are committed transactions of which a partition does not take the marker: they are to be looked at again, also
+    by the next start. `confirmed` are those that need no further look.
+    """
 
     removals: tuple[Removal, ...] = ()
+    pending: tuple[SlotTxn, ...] = ()
+    confirmed: tuple[SlotTxn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +245,10 @@ def run_micro_batch(first_rows: Sequence[DecidedSegment]) -> Generator[Action, A
     decided = decided_txns(rows)
     yield RefuseForgotten(decided)  # invariant F
     yield Decide(decision, rows)  # invariant A
-    removed = yield from end_all(decided)
-    return MicroBatchOutcome(rows, removed, results)
+    ended = yield from end_all(decided)
+    if ended.removals or ended.pending:
+        yield ended.settle  # invariant E
+    return MicroBatchOutcome(rows, ended.removed, results)
 
 
 def start_up(
@@ -250,38 +265,65 @@ def start_up(
         yield InitProducerId(transactional_id)
     if decided:
         yield AbortForgotten(others, tuple(sorted({place.topic_partition for one in decided for place in one.written})))
-    removed = yield from end_all(decided, choices, at_start=True)
+    ended = yield from end_all(decided, choices, reads_log=True)
+    yield ended.settle  # invariant E
     for transactional_id in transactional_ids:
         if transactional_id in named:  # invariant C: after resolution
             yield InitProducerId(transactional_id)
-    yield Settle()
     yield AbortForgotten(tuple(transactional_ids))  # invariant F
-    return removed
+    return ended.removed
+
+
+def confirm_pending(rows: Sequence[DecidedSegment]) -> Generator[Action, Any, tuple[SlotTxn, ...]]:
+    """Judge committed transactions whose markers a partition did not take. Returns those of which rows were removed."""
+    ended = yield from end_all(decided_txns(rows), reads_log=True)
+    yield ended.settle
+    return ended.removed
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What became of the transactions of a decision; the rows of `removals` are still to be removed."""
+
+    removals: tuple[Removal, ...] = ()
+    pending: tuple[SlotTxn, ...] = ()
+    confirmed: tuple[SlotTxn, ...] = ()
+
+    @property
+    def removed(self) -> tuple[SlotTxn, ...]:
+        return tuple(dict.fromkeys(removal.txn for removal in self.removals))
+
+    @property
+    def settle(self) -> Settle:
+        return Settle(self.removals, self.pending, self.confirmed)
 
 
 def end_all(
-    decided: Sequence[DecidedTxn], choices: Choices = NO_CHOICES, *, at_start: bool = False
-) -> Generator[Action, Any, tuple[SlotTxn, ...]]:
-    """EndTxn(commit) for every transaction, then make sure of each. Returns those of which rows were removed; settles with that.
+    decided: Sequence[DecidedTxn], choices: Choices = NO_CHOICES, *, reads_log: bool = False
+) -> Generator[Action, Any, Ended]:
+    """EndTxn(commit) for every transaction, then make sure of each. Whoever asked settles with what is returned.
 
-    `choices` count only for transactions that need one. `at_start`: the log is asked whatever EndTxn answered (invariant G).
-    Raises RecoverNeeded when a transaction needs a choice and has none; then no row is removed.
+    `choices` count only for transactions that need one. `reads_log`: whatever EndTxn answered (invariant G).
+    Raises RecoverNeeded when a transaction needs a choice and has none.
     """
     ended: list[tuple[DecidedTxn, bool]] = []
     for one in decided:
         ended.append((one, (yield EndTxn(one.txn))))
     removals: list[Removal] = []
+    pending: list[SlotTxn] = []
     unclear: list[Unclear] = []
     for one, is_definite in ended:
-        fate, seen, aborted = yield from _fate_of(one, is_definite, reads_log=at_start)
+        fate, seen, aborted = yield from _fate_of(one, is_definite, reads_log=reads_log)
         if fate is TxnFate.UNDECIDABLE or seen.lost:
             chosen = choices.get(one.txn)
             if chosen is None:
                 unclear.append(Unclear(one, seen.lost))
                 continue
             fate = yield from _follow(one, fate, chosen)
-        if at_start or not is_definite:
+        if reads_log or not is_definite:
             yield ReportFate(one.txn, fate)
+        if seen.pending:
+            pending.append(one.txn)
         if fate is TxnFate.NOT_COMMITTED:
             yield AbortForgotten((one.txn.transactional_id,), tuple(written.topic_partition for written in one.written))
             removals.append(Removal(one.txn))
@@ -291,9 +333,8 @@ def end_all(
         yield CheckOwnership()  # where another run took over, the operator has nothing to choose
         # Nothing is removed yet, not even what is definite: the next start finds the whole decision and the same evidence.
         raise RecoverNeeded("; ".join(str(one) for one in unclear))
-    if removals:
-        yield Settle(tuple(removals))  # invariant E
-    return tuple(dict.fromkeys(removal.txn for removal in removals))
+    confirmed = tuple(one.txn for one in decided if one.txn not in pending)
+    return Ended(tuple(removals), tuple(pending), confirmed)
 
 
 def _fate_of(
@@ -308,12 +349,13 @@ def _fate_of(
     if fate is not TxnFate.COMMITTED:
         return fate, Visibility(), ()
     seen: Visibility = yield AwaitVisible(one)
-    there = tuple(written for written in one.written if written not in seen.lost)
+    there = tuple(written for written in one.written if written not in (*seen.lost, *seen.pending))
     if not there or (is_definite and not seen.was_repaired and not reads_log):
         return fate, seen, ()
     yield InitProducerId(one.txn.transactional_id)  # invariant D
     evidence: Sequence[LogEvidence] = yield ReadTargetLog(DecidedTxn(one.txn, there))
     aborted = tuple(written for written, found in zip(there, evidence, strict=True) if found is LogEvidence.OURS_ABORTED)
+    # Only the log of all partitions can say that nothing was committed: what is pending is judged when it can be read.
     return (TxnFate.NOT_COMMITTED, seen, ()) if aborted == one.written else (fate, seen, aborted)
 
 

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from typing import Any, TypeVar
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.forgotten_markers import abort_forgotten, open_places, write_markers
-from shallow_mirror.broker.txn import EndTxnAnswer, end_txn, init_producer_id
+from shallow_mirror.broker.txn import EndTxnAnswer, blocked_txn, end_txn, init_producer_id
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import MirrorError, Retriable
+from shallow_mirror.errors import MirrorError, Retriable, TransactionBlockedError
 from shallow_mirror.sinks import protocol
-from shallow_mirror.sinks.evidence import look_at_logs, look_at_receipt, lost_ranges, refuse_foreign_receipts, refuse_forgotten
+from shallow_mirror.sinks.evidence import (
+    look_at_logs,
+    look_at_receipt,
+    lost_ranges,
+    readable_ends,
+    refuse_foreign_receipts,
+    refuse_forgotten,
+)
 from shallow_mirror.sinks.resolve import DecidedTxn, ReceiptEvidence, TxnFate, WrittenRange
 from shallow_mirror.sinks.slot_names import transactional_ids
 from shallow_mirror.sinks.slot_task import Observer, observe_nothing
-from shallow_mirror.types import IsolationLevel, SlotTxn
+from shallow_mirror.sinks.target_availability import TargetAvailability
+from shallow_mirror.types import SlotTxn, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +36,9 @@ SETTLE_PATIENCE_MS = 1_000
 LOSS_PATIENCE_MS = 30_000
 """How long records must be missing from the target before they count as lost: a broker that starts, and a leader whose followers
 are away, say less than there is."""
+
+LEADER_PATIENCE_MS = 5_000
+"""How long a target partition may be without a leader, or without enough in-sync replicas, before the others go on without it."""
 
 PENDING_PATIENCE_MS = 5_000
 """How long a receipt may stay pending before its marker counts as forgotten."""
@@ -40,7 +51,8 @@ _Outcome = TypeVar("_Outcome")
 class TxnPerformer:
     """Carries out every action but `RunSlots` and `Decide`, which belong to a micro-batch.
 
-    Every action may be carried out again after a crash: each is idempotent or fenced.
+    Every action may be carried out again after a crash: each is idempotent or fenced. `availability` says what of the target
+    cannot be used now, and `look_again` finds out what can be used again.
     """
 
     def __init__(
@@ -52,11 +64,12 @@ class TxnPerformer:
         observer: Observer = observe_nothing,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        availability: TargetAvailability | None = None,
     ) -> None:
         self._owner, self._target = owner, target
         self._transaction_timeout_ms = transaction_timeout_ms
         self._observer, self._clock, self._sleep = observer, clock, sleep
-        self._fenced: dict[str, SlotTxn] = {}
+        self.availability = TargetAvailability() if availability is None else availability
 
     def perform(self, action: protocol.Action, deadline: Deadline) -> Any:
         match action:
@@ -64,25 +77,27 @@ class TxnPerformer:
                 self._owner.check_ownership()
                 return self._owner.next_decision()
             case protocol.RefuseForgotten(decided):
-                return refuse_forgotten(self._target, decided, deadline)
+                return refuse_forgotten(self._target, decided, deadline.sooner(LEADER_PATIENCE_MS))
             case protocol.EndTxn(txn):
-                return end_txn(self._target, txn, True, deadline) is EndTxnAnswer.ENDED
+                return end_txn(self._target, txn, True, deadline) is not EndTxnAnswer.AMBIGUOUS
             case protocol.AwaitVisible(decided):
-                return self._await_visible(decided, deadline)
+                seen = self._await_visible(decided, deadline)
+                if seen.pending:
+                    self.availability.pending[decided.txn] = seen.pending
+                return seen
             case protocol.InitProducerId(name):
-                self._fenced[name] = init_producer_id(self._target, name, self._transaction_timeout_ms, deadline)
-                return None
+                return self._init_producer_id(name, deadline)
             case protocol.AbortForgotten(names, places):
-                if places is None:
-                    places = tuple({one.target.topic_partition for one in self._owner.positions().values()})
-                fenced = [self._fenced[name] for name in names]
-                return abort_forgotten(self._target, fenced, places, self._transaction_timeout_ms, deadline)
+                return self._abort_forgotten(names, places, deadline)
             case protocol.ReadReceipt(decided):
                 return self._receipt_evidence(decided, deadline)
             case protocol.ReadTargetLog(decided):
                 return look_at_logs(self._target, decided.txn, decided.written, deadline, self._pause)
-            case protocol.Settle(removals):
-                return self._owner.settle(removals)
+            case protocol.Settle(removals, pending, confirmed):
+                self._owner.settle(removals, pending, confirmed)
+                for txn in confirmed:
+                    self.availability.pending.pop(txn, None)
+                return None
             case protocol.CheckOwnership():
                 return self._owner.check_ownership()
             case protocol.ReportFate(txn, fate):
@@ -102,36 +117,102 @@ class TxnPerformer:
         """Before the first of them is fenced: a mirror that another offset map belongs to goes on undisturbed."""
         refuse_foreign_receipts(self._target, names, self._owner.map_id, deadline)
 
+    def look_again(self, deadline: Deadline) -> tuple[SlotTxn, ...]:
+        """Find out what of the target can be used again. Returns transactions of which rows were removed.
+
+        Raises Retriable, OutcomeUnknown; what has been found out until then counts.
+        """
+        for name in [name for name in self.availability.blocked if blocked_txn(self._target, name, deadline) is None]:
+            self._init_producer_id(name, deadline)
+        removed = self._confirm_pending(deadline)
+        if self.availability.unchecked:
+            # A partition with a pending transaction comes last: what is open there is to be committed, not aborted.
+            self._abort_forgotten(tuple(self.availability.fenced), tuple(self.availability.unchecked), deadline)
+        return removed
+
+    def _confirm_pending(self, deadline: Deadline) -> tuple[SlotTxn, ...]:
+        complete = [
+            txn
+            for txn, ranges in self.availability.pending.items()
+            if self._are_readable(ranges, deadline) and blocked_txn(self._target, txn.transactional_id, deadline) is None
+        ]
+        if not complete:
+            return ()
+        rows = [row for row in self._owner.pending_rows() if row.txn in complete]
+        return self.run(protocol.confirm_pending(rows), deadline)
+
+    def _are_readable(self, ranges: Sequence[WrittenRange], deadline: Deadline) -> bool:
+        places = [written.topic_partition for written in ranges]
+        return len(readable_ends(self._target, places, deadline.sooner(SETTLE_PATIENCE_MS))) == len(set(places))
+
+    def _init_producer_id(self, name: str, deadline: Deadline) -> bool:
+        """False where the id's last transaction cannot complete. Its fate is durable, so nothing can be done under the id."""
+        self.availability.fenced.pop(name, None)
+        try:
+            self.availability.fenced[name] = init_producer_id(self._target, name, self._transaction_timeout_ms, deadline)
+        except TransactionBlockedError as blocked:
+            if name not in self.availability.blocked:
+                _log.warning("not used for now: %s", blocked.detail)
+            self.availability.blocked[name] = blocked
+            return False
+        if self.availability.blocked.pop(name, None) is not None:
+            _log.info("transactional id %s can be used again", name)
+        return True
+
+    def _abort_forgotten(self, names: Sequence[str], places: Collection[TopicPartition] | None, deadline: Deadline) -> None:
+        """At the places that can be read; the others are held until they have been looked at."""
+        if places is None:
+            places = {position.target.topic_partition for position in self._owner.positions().values()}
+        listed = self._target.metadata(sorted({place.topic for place in places}), deadline)
+        there = {place for place in places if listed.has(place)}  # what was deleted holds nothing open
+        readable = readable_ends(self._target, sorted(there), deadline).keys() - self.availability.pending_partitions()
+        # The last transaction of a blocked id ends by itself: its markers are on their way.
+        fenced = [self.availability.fenced[name] for name in names if name in self.availability.fenced]
+        abort_forgotten(self._target, fenced, sorted(readable), self._transaction_timeout_ms, deadline)
+        self.availability.unchecked = (self.availability.unchecked | there) - readable
+
     def _await_visible(self, decided: DecidedTxn, deadline: Deadline) -> protocol.Visibility:
-        """EndTxn's 0 is not the end: wait until readers can see all of it, and write markers again that never came."""
+        """A durable commit is not the end: wait until readers can see all of it, and write markers again that never came.
+
+        Partitions without a leader, or with too few in-sync replicas, are not waited for longer than LEADER_PATIENCE_MS.
+        """
         waiting, polls = self._still_hidden(decided.written, deadline), 0
-        patience = deadline.sooner(SETTLE_PATIENCE_MS)
+        patience, leader_patience = deadline.sooner(SETTLE_PATIENCE_MS), deadline.sooner(LEADER_PATIENCE_MS)
         suspected: tuple[WrittenRange, ...] = ()
         was_repaired = False
         while waiting:
             deadline.require(f"the last stable offset of {waiting[0].topic_partition} to pass {waiting[0].end}")
             if patience.is_over():
-                was_repaired |= self._repair_if_open(decided, waiting, deadline)
+                unavailable = self._unavailable(decided.txn, waiting, deadline)
+                readable = tuple(written for written in waiting if written not in unavailable)
+                was_repaired |= bool(readable) and self._repair_if_open(decided, readable, deadline)
                 lost = lost_ranges(self._target, waiting, deadline)
                 if lost != suspected:
                     suspected, loss_patience = lost, deadline.sooner(LOSS_PATIENCE_MS)
                 elif lost == waiting and loss_patience.is_over():
                     return protocol.Visibility(lost, was_repaired)
+                if unavailable == waiting and not lost and leader_patience.is_over():
+                    return protocol.Visibility((), was_repaired, unavailable)
                 patience = deadline.sooner(SETTLE_PATIENCE_MS)
             self._pause(polls)
             polls += 1
             waiting = self._still_hidden(waiting, deadline)
         return protocol.Visibility(was_repaired=was_repaired)
 
+    def _unavailable(self, txn: SlotTxn, waiting: tuple[WrittenRange, ...], deadline: Deadline) -> tuple[WrittenRange, ...]:
+        """Ranges whose partitions do not take the marker: all that wait where the coordinator says that it still writes them."""
+        blocked = blocked_txn(self._target, txn.transactional_id, deadline)
+        if blocked is not None and blocked.producer_id == txn.producer_id:
+            return waiting
+        places = [written.topic_partition for written in waiting]
+        readable = readable_ends(self._target, places, deadline.sooner(SETTLE_PATIENCE_MS))
+        return tuple(written for written in waiting if written.topic_partition not in readable)
+
     def _still_hidden(self, written: tuple[WrittenRange, ...], deadline: Deadline) -> tuple[WrittenRange, ...]:
-        """Those that the last stable offset has not passed. A topic without a leader, or without existence, hides all."""
-        latest = {one.topic_partition: -1 for one in written}
-        try:
-            stable = self._target.list_offsets(latest, IsolationLevel.READ_COMMITTED, deadline.sooner(SETTLE_PATIENCE_MS))
-        except Retriable as error:
-            _log.info("settling: %s", error)
-            return written
-        return tuple(one for one in written if stable[one.topic_partition].offset < one.end)
+        """Those that the last stable offset has not passed. A topic without a leader, or without existence, hides its own."""
+        places = [one.topic_partition for one in written]
+        stable = readable_ends(self._target, places, deadline.sooner(SETTLE_PATIENCE_MS))
+        return tuple(one for one in written if stable.get(one.topic_partition, -1) < one.end)
 
     def _pause(self, polls: int) -> None:
         self._sleep(_POLL_MS[min(polls, len(_POLL_MS) - 1)] / 1000)
@@ -142,7 +223,7 @@ class TxnPerformer:
         while (found := look_at_receipt(self._target, decided, self._owner.map_id, deadline)) is ReceiptEvidence.PENDING:
             if patience.is_over():
                 break
-            init_producer_id(self._target, decided.txn.transactional_id, self._transaction_timeout_ms, deadline)
+            self._init_producer_id(decided.txn.transactional_id, deadline)
             self._pause(len(_POLL_MS))
         return found
 
@@ -151,11 +232,13 @@ class TxnPerformer:
 
         Somebody else's open transaction may hold the LSO as well: then there is nothing to repair, only to wait.
         """
-        if not open_places(self._target, {decided.txn.producer_id}, [one.topic_partition for one in waiting], deadline):
+        producer_id = decided.txn.producer_id
+        still_open = open_places(self._target, {producer_id}, [one.topic_partition for one in waiting], deadline)
+        if not still_open:
             return False
         _log.warning("recovery: %s was committed but its markers are missing: writing them with an empty commit", decided.txn)
-        places = [one.topic_partition for one in decided.written]
-        write_markers(self._target, decided.txn.transactional_id, places, True, self._transaction_timeout_ms, deadline)
+        name = decided.txn.transactional_id
+        write_markers(self._target, name, still_open[producer_id], True, self._transaction_timeout_ms, deadline)
         return True
 
 

@@ -20,7 +20,7 @@ import logging
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -38,6 +38,7 @@ from shallow_mirror.sinks.open_slot import CoalescedRefused, OpenSlot, PoisonFou
 from shallow_mirror.sinks.poison import QuarantineBudget, QuarantineLimits, Refusal
 from shallow_mirror.sinks.protocol import SlotResult
 from shallow_mirror.sinks.slot_admission import KnownRefusals, admit_part
+from shallow_mirror.sinks.slot_names import transactional_id
 from shallow_mirror.sinks.slot_reading import (
     DirectReadings,
     ReadingLimits,
@@ -101,6 +102,9 @@ class SlotJob:
     `leaves_out`: partitions that cannot be read or written are left out, so that they do not hold up the others; `isolates`:
     also those that a person has to mend, except what the driver gives up (`continues_after_data_loss`). `left_out`: those that
     an earlier round left out.
+
+    `id_numbers`: the number in the transactional id of each slot; empty for the slot's own. `held`: target partitions that no
+    transaction may include now, and why.
     """
 
     mirror: str
@@ -126,6 +130,11 @@ class SlotJob:
     continues_after_data_loss: bool = False
     left_out: frozenset[SourcePartition] = frozenset()
     observer: Observer = observe_nothing
+    id_numbers: tuple[int, ...] = ()
+    held: Mapping[TopicPartition, str] = field(default_factory=dict)
+
+    def transactional_id_of(self, slot: int) -> str:
+        return transactional_id(self.mirror, self.id_numbers[slot] if self.id_numbers else slot)
 
     @property
     def quarantines(self) -> bool:

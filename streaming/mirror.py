@@ -32,7 +32,7 @@ from shallow_mirror.sinks.evidence import refuse_used_ids
 from shallow_mirror.sinks.lost_processes import lost_jvm_told, lost_worker, unfit_python, unfit_python_told
 from shallow_mirror.sinks.micro_batch import TOTAL, MicroBatchReport, MicroBatchSink, first_rows
 from shallow_mirror.sinks.recovery import TxnPerformer, recover
-from shallow_mirror.sinks.slot_names import transactional_ids
+from shallow_mirror.sinks.slot_names import ids_of, transactional_ids
 from shallow_mirror.sinks.slot_task import Observer, observe_nothing
 from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.streaming import kafka_batches, mirror_ranges, notes, planned_stream, planning, scratch, session
@@ -265,13 +265,13 @@ class _Run:
                 now_ms=lambda: int(time.time() * 1000),
                 writer=self.map_writer,
                 before_creation=self._refuse_used_ids,
-                slots=self.config.write.slots,
+                slots=ids_of(self.config.write.slots),
             )
             _log.info("run epoch %d took over the offset map in %s", self.owner.run_epoch, self.config.tables)
         return self.owner
 
     def _refuse_used_ids(self) -> None:
-        refuse_used_ids(self.target, transactional_ids(self.config.mirror, self.config.write.slots), self._deadline())
+        refuse_used_ids(self.target, transactional_ids(self.config.mirror, ids_of(self.config.write.slots)), self._deadline())
 
     def _recover_and_query(self, owner: OffsetMapOwner, spark: Any) -> None:
         config = self.config

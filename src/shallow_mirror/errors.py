@@ -139,6 +139,26 @@ class ProducerEpochFenced(Retriable):
     """
 
 
+class TransactionBlockedError(Retriable):
+    """The last transaction of a transactional id cannot complete: a partition of it does not take its marker.
+
+    What becomes of the transaction is decided and durable (`state` is PrepareCommit or PrepareAbort). The id cannot be used
+    again before the partition has a leader and enough in-sync replicas.
+    """
+
+    def __init__(self, transactional_id: str, state: str, producer_id: int, producer_epoch: int) -> None:
+        self.transactional_id, self.state = transactional_id, state
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        super().__init__(
+            "CONCURRENT_TRANSACTIONS",
+            f"the last transaction of {transactional_id} (producer id {producer_id}, epoch {producer_epoch}) is in state {state}"
+            ": a partition of it has no leader or too few in-sync replicas, and does not take its marker",
+        )
+
+    def __reduce__(self) -> tuple[type[TransactionBlockedError], tuple[str, str, int, int]]:  # type: ignore[override]
+        return type(self), (self.transactional_id, self.state, self.producer_id, self.producer_epoch)
+
+
 class OutcomeUnknown(MirrorError):
     """The effect may or may not have happened: look at the map and the target before acting."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping
+from dataclasses import astuple
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -104,8 +105,9 @@ class Snapshot:
 
     @cached_property
     def settled(self) -> frozenset[Row]:
-        """Rows that a reader may rely on for ever."""
-        return frozenset(row for row in self.rows if column(row, "micro_batch") != self._doubtful)
+        """Rows that a reader may rely on for ever, and whose records were visible when they were settled."""
+        pending = set() if self.record is None else {astuple(txn) for txn in self.record.pending_txns}
+        return frozenset(row for row in self.rows if column(row, "micro_batch") != self._doubtful and _txn_of(row) not in pending)
 
     def doubtful_receipts(self) -> set[tuple[str, TopicPartition]]:
         """Group and place of the receipt of each transaction of that decision."""
@@ -124,6 +126,10 @@ class Snapshot:
     @cached_property
     def settled_data(self) -> dict[tuple[int, int], int]:
         return _records_of(self.settled)
+
+
+def _txn_of(row: Row) -> tuple[Any, ...]:
+    return tuple(column(row, name) for name in ("transactional_id", "target_producer_id", "target_producer_epoch"))
 
 
 def _records_of(rows: Iterable[Row]) -> dict[tuple[int, int], int]:

@@ -19,7 +19,7 @@ from tests.model import effects
 from tests.model.delta_log import ModelWriter
 from tests.model.effects import NO_ANSWER
 from tests.model.programs import Port, Program
-from tests.model.seams import ModelCluster, ModelTopics, one_column
+from tests.model.seams import PAUSE_S, ModelCluster, ModelTopics, one_column
 from tests.model.slot import MIRROR, TRANSACTION_TIMEOUT_MS, TaskFailed, poisoned, release
 from tests.model.source import QUIET, MicroBatch, Scenario, source_partition
 
@@ -35,8 +35,9 @@ from shallow_mirror.sinks.micro_batch import MicroBatchSink, first_rows
 from shallow_mirror.sinks.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.release import Releaser
 from shallow_mirror.sinks.single_slot import SINGLE_SLOT, SingleSlot
-from shallow_mirror.sinks.slot_names import transactional_id
+from shallow_mirror.sinks.slot_names import ids_of, transactional_id
 from shallow_mirror.sinks.slot_task import SlotJob
+from shallow_mirror.sinks.target_availability import TargetAvailability
 
 NOW_MS = 1_700_000_000_000
 START_MS = 12_000
@@ -87,6 +88,28 @@ class OwnerState:
         return copy.copy(self._owner)
 
 
+class Availability:
+    """A `TargetAvailability` between two phases; equal where every field is."""
+
+    def __init__(self, availability: TargetAvailability) -> None:
+        self._availability = copy.deepcopy(availability)
+        self._key = (
+            tuple(sorted(availability.fenced.items())),
+            tuple(sorted(availability.blocked)),
+            tuple(sorted(availability.pending.items())),
+            tuple(sorted(availability.unchecked)),
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Availability) and self._key == other._key
+
+    def thaw(self) -> TargetAvailability:
+        return copy.deepcopy(self._availability)
+
+
 @dataclass(frozen=True, slots=True)
 class TakeOver:
     run: Run
@@ -100,7 +123,7 @@ class TakeOver:
                 target_cluster_id="T",
                 run=self.run.identity,
                 now_ms=lambda: NOW_MS,
-                slots=self.run.scenario.slots(self.run.number),
+                slots=ids_of(self.run.scenario.slots(self.run.number)),
                 writer=ModelWriter(port),  # type: ignore[arg-type]
             )
         except (Retriable, OutcomeUnknown):
@@ -132,8 +155,8 @@ class Recover:
     def _recover(self, owner: OffsetMapOwner, port: Port) -> Program:
         target, deadline = ModelCluster(port), _deadline(port)
         owner.check_ownership()
-        scenario = self.run.scenario
-        recover(owner, _performer(owner, port), mirror=MIRROR, deadline=deadline)
+        scenario, availability = self.run.scenario, TargetAvailability()
+        recover(owner, _performer(owner, port, availability), mirror=MIRROR, deadline=deadline)
         if self.run.is_retry:
             return ReleaseAll(self.run, OwnerState(owner))
         known = owner.positions()
@@ -143,7 +166,7 @@ class Recover:
             owner.next_decision()
             owner.decide(rows, highest_slot=-1)
             owner.settle()
-        return Query(self.run, OwnerState(owner))
+        return Query(self.run, OwnerState(owner), Availability(availability))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +184,7 @@ class ReleaseAll:
         target = ModelCluster(port)
         slot = SingleSlot(
             owner,
-            _performer(owner, port),
+            _performer(owner, port, TargetAvailability()),
             transactional_id=transactional_id(MIRROR, SINGLE_SLOT),
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             clock=target.clock,
@@ -185,19 +208,22 @@ class Query:
 
     run: Run
     state: OwnerState
+    availability: Availability
 
     def play(self, port: Port) -> Program | Ended:
         owner = self.state.thaw()
-        return _supervised(self.run, owner, lambda: self._next(owner, port))
+        return _supervised(self.run, owner, lambda: self._next(owner, self.availability.thaw(), port))
 
-    def _next(self, owner: OffsetMapOwner, port: Port) -> Program | Ended:
+    def _next(self, owner: OffsetMapOwner, availability: TargetAvailability, port: Port) -> Program | Ended:
         positions = tuple(sorted((one, position.offset) for one, position in owner.positions().items()))
         planned = port.ask(effects.Plan(self.run.number, positions))
         if isinstance(planned, MicroBatch):
-            return CopyMicroBatch(self.run, OwnerState(owner), planned)
-        if planned is QUIET:
-            _sink(self.run, owner, port).settle_if_idle(0.0)
-            return Query(self.run, OwnerState(owner))
+            return CopyMicroBatch(self.run, OwnerState(owner), Availability(availability), planned)
+        if planned is QUIET or not availability.is_complete:
+            _sink(self.run, owner, availability, port).settle_if_idle(0.0)
+            if not availability.is_complete:
+                ModelCluster(port).sleep(PAUSE_S)
+            return Query(self.run, OwnerState(owner), Availability(availability))
         owner.settle()
         return Ended("done")
 
@@ -206,24 +232,25 @@ class Query:
 class CopyMicroBatch:
     run: Run
     state: OwnerState
+    availability: Availability
     planned: MicroBatch
 
     def play(self, port: Port) -> Program | Ended:
         owner = self.state.thaw()
-        return _supervised(self.run, owner, lambda: self._copy(owner, port))
+        return _supervised(self.run, owner, lambda: self._copy(owner, self.availability.thaw(), port))
 
-    def _copy(self, owner: OffsetMapOwner, port: Port) -> Program:
-        sink = _sink(self.run, owner, port)
+    def _copy(self, owner: OffsetMapOwner, availability: TargetAvailability, port: Port) -> Program:
+        sink = _sink(self.run, owner, availability, port)
         sink(PlannedFrame(port, self.run.number, self.planned), self.planned.batch_id)  # type: ignore[arg-type]
         port.ask(effects.CommitMicroBatch(self.planned.batch_id))
-        return Query(self.run, OwnerState(owner))
+        return Query(self.run, OwnerState(owner), Availability(availability))
 
 
 def _deadline(port: Port) -> Deadline:
     return Deadline.after_ms(START_MS, lambda: port.now_s)
 
 
-def _performer(owner: OffsetMapOwner, port: Port) -> TxnPerformer:
+def _performer(owner: OffsetMapOwner, port: Port, availability: TargetAvailability) -> TxnPerformer:
     target = ModelCluster(port)
     return TxnPerformer(
         owner,
@@ -231,10 +258,11 @@ def _performer(owner: OffsetMapOwner, port: Port) -> TxnPerformer:
         transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
         clock=target.clock,
         sleep=target.sleep,
+        availability=availability,
     )
 
 
-def _sink(run: Run, owner: OffsetMapOwner, port: Port) -> MicroBatchSink:
+def _sink(run: Run, owner: OffsetMapOwner, availability: TargetAvailability, port: Port) -> MicroBatchSink:
     target = ModelCluster(port)
 
     def report(_report: object) -> None:
@@ -245,7 +273,7 @@ def _sink(run: Run, owner: OffsetMapOwner, port: Port) -> MicroBatchSink:
         job=_job(run),
         slots=run.scenario.slots(run.number),
         owner=owner,
-        performer=_performer(owner, port),
+        performer=_performer(owner, port, availability),
         targets=ModelTopics(),  # type: ignore[arg-type]
         source=target,  # type: ignore[arg-type]
         report=report,
@@ -292,5 +320,6 @@ class PlannedFrame:
 
     def _evaluated(self, job: SlotJob) -> pa.Table:
         positions = tuple(sorted(job.positions.items()))
-        results = self._port.ask(effects.RunTasks(self._run, job.decision, positions, self._planned.ranges))
+        held = tuple(sorted(job.held))
+        results = self._port.ask(effects.RunTasks(self._run, job.decision, positions, self._planned.ranges, job.id_numbers, held))
         return one_column([pickle.dumps(one.error if isinstance(one, TaskFailed) else one) for one in results])

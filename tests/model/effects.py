@@ -102,8 +102,15 @@ class ReadReceipt:
 
 
 @dataclass(frozen=True, slots=True)
+class DescribeTxn:
+    """DescribeTransactions. Answer: (state, producer id, producer epoch), or None where the id is not known."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class ListOffsets:
-    """Answer: the last stable offsets or the log ends."""
+    """Answer: the last stable offsets or the log ends; None for a partition without a leader."""
 
     places: tuple[TopicPartition, ...]
     is_committed: bool
@@ -111,14 +118,15 @@ class ListOffsets:
 
 @dataclass(frozen=True, slots=True)
 class DescribeProducers:
-    """Answer: per place (producer id, start of its open transaction) of those that have one."""
+    """Answer: per place (producer id, start of its open transaction) of those that have one; None without a leader."""
 
     places: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Answer: (producer id, producer epoch, is aborted) of the batch at this offset; None where the log has none."""
+    """Answer: (producer id, producer epoch, is aborted) of the batch at this offset; None where the log has none, NO_ANSWER
+    without a leader."""
 
     place: TopicPartition
     offset: int
@@ -159,6 +167,8 @@ class RunTasks:
     decision: int
     positions: tuple[tuple[SourcePartition, int], ...]
     ranges: tuple[PlannedRange, ...]
+    id_numbers: tuple[int, ...] = ()
+    held: tuple[TopicPartition, ...] = ()
 
 
 Effect = (
@@ -171,6 +181,7 @@ Effect = (
     | WriteReceipt
     | EndTxn
     | ReadReceipt
+    | DescribeTxn
     | ListOffsets
     | DescribeProducers
     | Fetch

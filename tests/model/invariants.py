@@ -106,6 +106,7 @@ def check_done(scenario: Scenario, target: TargetCluster, table: Snapshot | None
     assert table is not None
     assert table.record is not None
     require(table.record.unsettled_micro_batch is None, "the mirror ended without recording that all rows hold")
+    require(not is_final or not table.record.pending_txns, "a committed transaction was never confirmed")
     for partition, (place, log) in enumerate(zip(scenario.places, scenario.logs, strict=True)):
         ends = [row[4] for row in table.rows if row[2] == partition]
         require(max(ends, default=0) == len(log), f"{place}: the map ends at {max(ends, default=0)}, the source at {len(log)}")

@@ -33,6 +33,8 @@ class Kind(enum.Enum):
     RELEASE = "held markers are written"
     FORGET = "held markers are forgotten"
     ABORT_PARTITION = "an operator aborts a transaction in one partition"
+    LOSE_LEADER = "a target partition loses its leader"
+    ELECT_LEADERS = "all target partitions have leaders"
     EXPIRE = "receipts expire"
     TRUNCATE = "retention"
     LOSE_CHECKPOINT = "Spark checkpoint lost"

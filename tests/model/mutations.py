@@ -57,9 +57,9 @@ def end_before_deciding(patch: pytest.MonkeyPatch) -> None:
         rows = (*first_rows, *(DecidedSegment(segment, result.txn) for result in results for segment in result.segments))
         if not rows:
             return protocol.MicroBatchOutcome(slots=results)
-        removed = yield from protocol.end_all(resolve.decided_txns(rows))
+        ended = yield from protocol.end_all(resolve.decided_txns(rows))
         yield protocol.Decide(decision, rows)
-        return protocol.MicroBatchOutcome(rows, removed, results)
+        return protocol.MicroBatchOutcome(rows, ended.removed, results)
 
     patch.setattr(protocol, "run_micro_batch", run_micro_batch)
 
@@ -84,9 +84,9 @@ def forget_to_resolve_one_slot(patch: pytest.MonkeyPatch) -> None:
     end_all = protocol.end_all
 
     def all_but_one(
-        decided: Sequence[resolve.DecidedTxn], *choices: Any, at_start: bool = False
-    ) -> Generator[Any, Any, tuple[SlotTxn, ...]]:
-        return end_all(decided[:1] if at_start else decided, *choices, at_start=at_start)
+        decided: Sequence[resolve.DecidedTxn], *choices: Any, reads_log: bool = False
+    ) -> Generator[Any, Any, protocol.Ended]:
+        return end_all(decided[:1] if reads_log else decided, *choices, reads_log=reads_log)
 
     patch.setattr(protocol, "end_all", all_but_one)
 
@@ -157,9 +157,9 @@ def remove_by_slot(patch: pytest.MonkeyPatch) -> None:
 def write_no_settled_mark(patch: pytest.MonkeyPatch) -> None:
     settle = OffsetMapOwner.settle
 
-    def without_a_mark(self: Any, removals: Sequence[Removal] = ()) -> None:
+    def without_a_mark(self: Any, removals: Sequence[Removal] = (), *others: Any) -> None:
         if removals:
-            settle(self, removals)
+            settle(self, removals, *others)
         self._is_resolved = True
 
     patch.setattr(OffsetMapOwner, "settle", without_a_mark)
@@ -170,11 +170,11 @@ def take_the_answer_to_end_txn_for_the_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def go_on_before_every_slot_is_definite(patch: pytest.MonkeyPatch) -> None:
-    def end_all(decided: Sequence[resolve.DecidedTxn], *_: object, **__: object) -> Generator[Any, Any, tuple[SlotTxn, ...]]:
+    def end_all(decided: Sequence[resolve.DecidedTxn], *_: object, **__: object) -> Generator[Any, Any, protocol.Ended]:
         for one in decided:
             if (yield protocol.EndTxn(one.txn)):
                 yield protocol.AwaitVisible(one)
-        return ()
+        return protocol.Ended()
 
     patch.setattr(protocol, "end_all", end_all)
 
@@ -210,11 +210,11 @@ def use_a_micro_batch_number_again(patch: pytest.MonkeyPatch) -> None:
 def keep_the_positions_of_before_the_resolution(patch: pytest.MonkeyPatch) -> None:
     settle = OffsetMapOwner.settle
 
-    def and_forget_that_they_moved(self: Any, removals: Sequence[Removal] = ()) -> None:
+    def and_forget_that_they_moved(self: Any, removals: Sequence[Removal] = (), *others: Any) -> None:
         before = self._positions or offset_map_owner.positions_of(
             self._snapshot().batches(columns=offset_map_owner.POSITION_COLUMNS)
         )
-        settle(self, removals)
+        settle(self, removals, *others)
         if removals:
             self._positions = before
 
@@ -231,12 +231,12 @@ def fence_other_slots_after_the_decision(patch: pytest.MonkeyPatch) -> None:
     def start_up(
         unsettled: Sequence[Any], transactional_ids: Sequence[str], choices: protocol.Choices
     ) -> Generator[Any, Any, tuple[SlotTxn, ...]]:
-        removed = yield from protocol.end_all(resolve.decided_txns(unsettled), choices, at_start=True)
+        ended = yield from protocol.end_all(resolve.decided_txns(unsettled), choices, reads_log=True)
         for transactional_id in transactional_ids:
             yield protocol.InitProducerId(transactional_id)
-        yield protocol.Settle()
+        yield ended.settle
         yield protocol.AbortForgotten(tuple(transactional_ids))
-        return removed
+        return ended.removed
 
     patch.setattr(protocol, "start_up", start_up)
 
@@ -258,14 +258,14 @@ def remove_before_settling(patch: pytest.MonkeyPatch) -> None:
     """Rows go in a commit of their own, which leaves the decision unsettled."""
     settle = OffsetMapOwner.settle
 
-    def in_two_commits(self: Any, removals: Sequence[Removal] = ()) -> None:
+    def in_two_commits(self: Any, removals: Sequence[Removal] = (), *others: Any) -> None:
         if removals:
             conditions = tuple(map(offset_map_owner._rows_of, removals))
             row_count = self._recorded.row_count - self._row_count_of(conditions)
             removal = replace(self._recorded, version=self._next_version(is_odd=False), row_count=row_count)
             self._positions = None
             self._commit(removal, lambda snapshot: self._writer.delete(snapshot, conditions, removal.version, removal.metadata()))
-        settle(self)
+        settle(self, (), *others)
 
     patch.setattr(OffsetMapOwner, "settle", in_two_commits)
 
@@ -286,6 +286,24 @@ def trust_the_answer_to_end_txn_at_a_start(patch: pytest.MonkeyPatch) -> None:
         return fate_of(one, is_definite, reads_log=False)
 
     patch.setattr(protocol, "_fate_of", without_the_log)
+
+
+def forget_what_is_pending(patch: pytest.MonkeyPatch) -> None:
+    """A committed transaction counts as settled while a partition has not taken its marker."""
+    settle = OffsetMapOwner.settle
+    patch.setattr(OffsetMapOwner, "settle", lambda self, removals=(), _pending=(), confirmed=(): settle(self, removals))
+
+
+def abort_what_is_pending(patch: pytest.MonkeyPatch) -> None:
+    """What is open where a leader is back is aborted, whatever the map says of it."""
+
+    def look_again(self: Any, deadline: Any) -> tuple[SlotTxn, ...]:
+        places = tuple(self.availability.pending_partitions())
+        self.availability.pending.clear()
+        self.perform(protocol.AbortForgotten(tuple(self.availability.fenced), places), deadline)
+        return ()
+
+    patch.setattr(TxnPerformer, "look_again", look_again)
 
 
 def release_what_was_released(patch: pytest.MonkeyPatch) -> None:

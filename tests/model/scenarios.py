@@ -37,6 +37,14 @@ SCENARIOS = {
     "records are refused": POISON,
     "what was refused is released": replace(POISON, retries=True),
     "what was refused is released, markers of aborts are forgotten": replace(POISON, retries=True, forgets_aborts=True),
+    "target partitions lose their leaders": replace(TWO_SLOTS, loses_leaders=True),
+    "target partitions lose their leaders, one slot": replace(TWO_PARTITIONS_IN_A_SLOT, loses_leaders=True),
+    "leaders are lost, markers of aborts are forgotten": replace(
+        TWO_PARTITIONS_IN_A_SLOT, loses_leaders=True, forgets_aborts=True, has_zombies=False
+    ),
+    "leaders are lost, markers are forgotten": replace(
+        TWO_PARTITIONS_IN_A_SLOT, loses_leaders=True, forgets_aborts=True, forgets_commits=True, has_zombies=False
+    ),
     "an operator aborts partitions": replace(TWO_PARTITIONS_IN_A_SLOT, has_operator=True),
     "markers are forgotten, two partitions in a slot": replace(
         TWO_PARTITIONS_IN_A_SLOT, forgets_aborts=True, forgets_commits=True, has_zombies=False

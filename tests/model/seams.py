@@ -25,7 +25,7 @@ from shallow_mirror.broker.range_reader import ReadRange
 from shallow_mirror.checkpoints import offset_map_owner
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, rows_to_arrow
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import DataLoss, Retriable
+from shallow_mirror.errors import DataLoss, MirrorError, Retriable
 from shallow_mirror.sinks import evidence
 from shallow_mirror.sinks.slot_task import RoutedTopic
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SlotTxn, TopicPartition
@@ -69,15 +69,32 @@ class ModelCluster:
     def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], isolation: IsolationLevel, _deadline: Deadline
     ) -> dict[TopicPartition, ListedOffset]:
-        places = tuple(sorted(timestamps))
-        offsets = self.port.ask(effects.ListOffsets(places, isolation is IsolationLevel.READ_COMMITTED))
-        return {place: ListedOffset(offset, -1, 0) for place, offset in zip(places, offsets, strict=True)}
+        while True:
+            offsets, leaderless = self.latest_offsets(list(timestamps), isolation, _deadline)
+            if not leaderless:
+                return {place: ListedOffset(offset, -1, 0) for place, offset in offsets.items()}
+            if _deadline.is_over():
+                raise next(iter(leaderless.values()))
+            self.sleep(PAUSE_S)
+
+    def latest_offsets(
+        self, places: Sequence[TopicPartition], isolation: IsolationLevel, _deadline: Deadline
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, MirrorError]]:
+        asked = tuple(sorted(set(places)))
+        offsets = self.port.ask(effects.ListOffsets(asked, isolation is IsolationLevel.READ_COMMITTED))
+        answers = dict(zip(asked, offsets, strict=True))
+        leaderless: dict[TopicPartition, MirrorError] = {
+            place: Retriable("LEADER_NOT_AVAILABLE", f"{place} has no leader") for place in asked if answers[place] is None
+        }
+        return {place: offset for place, offset in answers.items() if offset is not None}, leaderless
 
     def describe_producers(
         self, places: Collection[TopicPartition], _deadline: Deadline
     ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
         places = tuple(sorted(places))
         producers = self.port.ask(effects.DescribeProducers(places))
+        if None in producers:
+            raise Retriable("LEADER_NOT_AVAILABLE", f"one of {places} has no leader")
         return {
             place: tuple(ProducerState(producer_id, 0, start, -1) for producer_id, start in states)
             for place, states in zip(places, producers, strict=True)
@@ -94,6 +111,8 @@ class ModelReader:
         for wanted in self._ranges:
             partition, offset = wanted.topic_partition, wanted.position
             answer = self._port.ask(effects.Fetch(partition, offset))
+            if answer is NO_ANSWER:
+                raise Retriable("LEADER_NOT_AVAILABLE", f"{partition} has no leader")
             if answer is None:
                 raise DataLoss(partition, offset, None, "retention has deleted it")
             producer_id, producer_epoch, is_aborted = answer
@@ -112,6 +131,13 @@ def _call(cluster: ModelCluster, api: str, _deadline: Deadline, **fields: Any) -
     if answer is NO_ANSWER:
         raise Retriable("NETWORK_EXCEPTION", f"no answer to {api}")
     match api:
+        case "DescribeTransactions":
+            state = SimpleNamespace(error_code=105 if answer is None else 0)
+            if answer is not None:
+                state = SimpleNamespace(
+                    error_code=0, transaction_state=answer[0], producer_id=answer[1], producer_epoch=answer[2]
+                )
+            return SimpleNamespace(transaction_states=[state])
         case "InitProducerId":
             return SimpleNamespace(error_code=answer[0], producer_id=answer[1], producer_epoch=answer[2])
         case "AddPartitionsToTxn":
@@ -130,6 +156,8 @@ def _call(cluster: ModelCluster, api: str, _deadline: Deadline, **fields: Any) -
 
 def _request(api: str, fields: Mapping[str, Any]) -> effects.Effect:
     match api:
+        case "DescribeTransactions":
+            return effects.DescribeTxn(fields["transactional_ids"][0])
         case "InitProducerId":
             return effects.InitProducerId(fields["transactional_id"])
         case "AddPartitionsToTxn":

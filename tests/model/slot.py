@@ -11,7 +11,7 @@ from tests.model.effects import NO_ANSWER
 from tests.model.programs import Port
 from tests.model.seams import ModelCluster
 from tests.model.source import MAP_ID, Scenario, target_partition
-from tests.model.target_cluster import INVALID_TIMESTAMP
+from tests.model.target_cluster import INVALID_TIMESTAMP, NOT_AVAILABLE
 
 from shallow_mirror.broker.error_codes import error_name
 from shallow_mirror.broker.forgotten_markers import abort_forgotten
@@ -22,7 +22,7 @@ from shallow_mirror.errors import BatchRefused, MirrorError, ProducerEpochFenced
 from shallow_mirror.sinks.protocol import SlotResult
 from shallow_mirror.sinks.single_slot import SINGLE_SLOT
 from shallow_mirror.sinks.slot_names import transactional_id
-from shallow_mirror.types import PlannedRange, Segment, SegmentKind, SlotTxn, SourcePartition, TopicPartition
+from shallow_mirror.types import IsolationLevel, PlannedRange, Segment, SegmentKind, SlotTxn, SourcePartition, TopicPartition
 
 MIRROR = "m"
 TRANSACTION_TIMEOUT_MS = 9_000
@@ -48,6 +48,12 @@ class SlotTask:
     attempt: int
     ranges: tuple[PlannedRange, ...]
     positions: tuple[tuple[SourcePartition, int], ...]
+    id_numbers: tuple[int, ...] = ()
+    held: tuple[TopicPartition, ...] = ()
+
+    @property
+    def transactional_id(self) -> str:
+        return transactional_id(MIRROR, self.id_numbers[self.slot])
 
     def play(self, port: Port) -> SlotResult | TaskFailed:
         target = ModelCluster(port)
@@ -68,7 +74,8 @@ class SlotTask:
 
     def _clean_up(self, target: Any, deadline: Deadline) -> None:
         places = [target_partition(source.partition).topic_partition for source, _ in self.positions]
-        fenced = init_producer_id(target, transactional_id(MIRROR, self.slot), TRANSACTION_TIMEOUT_MS, deadline)
+        places = [place for place in places if place not in self.held and _has_leader(target, place)]
+        fenced = init_producer_id(target, self.transactional_id, TRANSACTION_TIMEOUT_MS, deadline)
         abort_forgotten(target, [fenced], places, TRANSACTION_TIMEOUT_MS, deadline)
 
     def _copy(self, target: Any, deadline: Deadline, poison: Sequence[_PoisonFound]) -> SlotResult:
@@ -83,6 +90,8 @@ class SlotTask:
             if one.source not in positions or is_partial:
                 continue
             place = target_partition(one.source.partition).topic_partition
+            if place in self.held or not _has_leader(target, place):
+                continue
             sequence = 0
             for offset in range(positions[one.source], one.end):
                 if self.scenario.stops_early and self.attempt == 0 and segments:
@@ -96,7 +105,7 @@ class SlotTask:
                 target_offset = None
                 if self.scenario.logs[one.source.partition][offset] != "m":
                     if txn is None:
-                        txn = init_producer_id(target, transactional_id(MIRROR, self.slot), TRANSACTION_TIMEOUT_MS, deadline)
+                        txn = init_producer_id(target, self.transactional_id, TRANSACTION_TIMEOUT_MS, deadline)
                     if place not in written:
                         add_partitions(target, txn, [place], deadline)
                         written.append(place)
@@ -113,6 +122,10 @@ class SlotTask:
             )
         unknown = tuple(one for one in self.ranges if one.source not in positions)
         return SlotResult(self.slot, txn, tuple(segments), unknown=unknown, is_partial=is_partial, quarantined=tuple(quarantined))
+
+
+def _has_leader(target: Any, place: TopicPartition) -> bool:
+    return target.latest_offsets([place], IsolationLevel.READ_UNCOMMITTED, None)[1] == {}
 
 
 class _PoisonFound(Exception):
@@ -159,6 +172,8 @@ def produce(port: Port, request: effects.Produce) -> int:
     code, offset = answer
     if code == INVALID_TIMESTAMP:
         raise BatchRefused(request.place, request.record, error_name(code), "wait")
+    if code == NOT_AVAILABLE:
+        raise Retriable(error_name(code), f"Produce to {request.place}")
     if code:
         raise ProducerEpochFenced(error_name(code), f"Produce to {request.place}")
     return int(offset)

@@ -39,7 +39,7 @@ class Scenario:
     refuses until the operator has found a remedy (`p`). `retries`: every second run is one of `quarantine retry`. `plan_sizes` and
     `layouts` (which slot has which partition) are taken in turn by the runs, so that a restart cuts and spreads otherwise.
     `has_zombies`: processes overlap, and tasks outlive them. `has_operator`: while no process runs, transactions may be aborted
-    in one partition.
+    in one partition. `loses_leaders`: target partitions have no leader for a while.
     """
 
     logs: tuple[str, ...] = ("rmr", "rr")
@@ -55,6 +55,7 @@ class Scenario:
     forgets_commits: bool = False
     has_zombies: bool = True
     has_operator: bool = False
+    loses_leaders: bool = False
     retries: bool = False
 
     @cached_property
@@ -106,9 +107,10 @@ def plan(
     """Step 1: the micro-batch that was not committed once more, or the next."""
     if checkpoint.planned_id > checkpoint.committed_id and checkpoint.ends is not None:
         return checkpoint, _micro_batch(checkpoint, scenario, run)
-    starts = checkpoint.ends
-    if starts is None:
-        starts = tuple(positions[source_partition(partition)] for partition in range(len(scenario.logs)))
+    reached = tuple(positions[source_partition(partition)] for partition in range(len(scenario.logs)))
+    starts = reached if checkpoint.ends is None else checkpoint.ends
+    if scenario.loses_leaders:  # what was left out is planned again from its position
+        starts = tuple(min(start, position) for start, position in zip(starts, reached, strict=True))
     size = scenario.plan_sizes[run % len(scenario.plan_sizes)]
     ends = tuple(min(start + size, len(log)) for start, log in zip(starts, scenario.logs, strict=True))
     if checkpoint.committed_id == scenario.quiet_after and not checkpoint.was_quiet:

@@ -14,7 +14,7 @@ from tests.model.effects import RECEIPTS
 
 from shallow_mirror.types import TopicPartition
 
-OK, INVALID_TIMESTAMP, OUT_OF_ORDER, INVALID_EPOCH, INVALID_STATE, INVALID_MAPPING = 0, 32, 45, 47, 48, 49
+OK, NOT_AVAILABLE, INVALID_TIMESTAMP, OUT_OF_ORDER, INVALID_EPOCH, INVALID_STATE, INVALID_MAPPING = 0, 5, 32, 45, 47, 48, 49
 CONCURRENT, UNSTABLE, FENCED = 51, 88, 90
 
 
@@ -102,11 +102,13 @@ class TargetCluster:
         self.logs: dict[TopicPartition, Log] = {place: Log() for place in places}
         self.receipts: dict[tuple[str, TopicPartition], str] = {}
         self.pending: dict[int, tuple[tuple[str, TopicPartition], str]] = {}
+        self.leaderless: frozenset[TopicPartition] = frozenset()
 
     def fork(self) -> TargetCluster:
         copy = TargetCluster(())
         copy.txns, copy.logs = dict(self.txns), dict(self.logs)
         copy.receipts, copy.pending = dict(self.receipts), dict(self.pending)
+        copy.leaderless = self.leaderless
         return copy
 
     def key(self) -> tuple[object, ...]:
@@ -115,6 +117,7 @@ class TargetCluster:
             tuple(self.logs.values()),
             tuple(sorted(self.receipts.items())),
             tuple(sorted(self.pending.items())),
+            self.leaderless,
         )
 
     def init_producer_id(self, name: str, markers: Markers) -> tuple[int, int, int]:
@@ -163,7 +166,32 @@ class TargetCluster:
         txn = self.txns[asked.transactional_id]
         return OK if txn.phase is Phase.ONGOING and place in txn.places else INVALID_STATE
 
+    def describe(self, name: str) -> tuple[str, int, int] | None:
+        """The coordinator's words for the last transaction of an id."""
+        txn = self.txns.get(name)
+        if txn is None:
+            return None
+        ending = "Commit" if txn.is_commit else "Abort"
+        words = {Phase.EMPTY: "Empty", Phase.ONGOING: "Ongoing"}
+        words |= {Phase.PREPARED: f"Prepare{ending}", Phase.COMPLETE: f"Complete{ending}"}
+        return words[txn.phase], txn.producer_id, txn.marker_epoch if txn.phase is Phase.PREPARED else txn.epoch
+
+    def lose_leader(self, place: TopicPartition) -> None:
+        self.leaderless |= {place}
+
+    def elect_leaders(self) -> None:
+        self.leaderless = frozenset()
+
+    def list_offset(self, place: TopicPartition, *, is_committed: bool) -> int | None:
+        log = self.logs[place]
+        return None if place in self.leaderless else log.last_stable_offset if is_committed else len(log.entries)
+
+    def describe_producers(self, place: TopicPartition) -> tuple[tuple[int, int], ...] | None:
+        return None if place in self.leaderless else self.logs[place].open_producers()
+
     def produce(self, asked: effects.Produce) -> tuple[int, int]:
+        if asked.place in self.leaderless:
+            return NOT_AVAILABLE, -1
         log = self.logs[asked.place]
         mine = (asked.txn.producer_id, asked.txn.producer_epoch)
         if any(one.producer_id == mine[0] and one.epoch > mine[1] for one in log.entries):
@@ -220,8 +248,9 @@ class TargetCluster:
             Markers.FIRST_FORGOTTEN: (first, ()),
             Markers.LAST_FORGOTTEN: (rest, ()),
         }[markers]
-        self._write_markers(txn, written)
-        self._set_held(name, txn, held)
+        without_leader = tuple(place for place in written if place in self.leaderless)
+        self._write_markers(txn, (place for place in written if place not in without_leader))
+        self._set_held(name, txn, tuple(sorted({*held, *without_leader})))
 
     def _set_held(self, name: str, txn: Txn, held: tuple[TopicPartition, ...]) -> None:
         self.txns[name] = txn._replace(phase=Phase.PREPARED if held else Phase.COMPLETE, places=(), held=held)
@@ -245,14 +274,16 @@ class TargetCluster:
         return [(name, place) for name in self.ongoing() for place in self.txns[name].places if place != RECEIPTS]
 
     def with_held_markers(self) -> list[str]:
-        return [name for name, txn in self.txns.items() if txn.held]
+        """Where some of them could be written now."""
+        return [name for name, txn in self.txns.items() if set(txn.held) - self.leaderless]
 
     def release(self, name: str, *, is_forgotten: bool = False) -> None:
-        """The markers that were held are written, or their coordinator is killed and forgets them."""
+        """The markers that were held are written where there is a leader, or their coordinator is killed and forgets them."""
         txn = self.txns[name]
-        if not is_forgotten:
-            self._write_markers(txn, txn.held)
-        self._set_held(name, txn, ())
+        if is_forgotten:
+            return self._set_held(name, txn, ())
+        self._write_markers(txn, (place for place in txn.held if place not in self.leaderless))
+        self._set_held(name, txn, tuple(place for place in txn.held if place in self.leaderless))
 
     def ongoing(self) -> list[str]:
         return [name for name, txn in self.txns.items() if txn.phase is Phase.ONGOING]
@@ -260,9 +291,12 @@ class TargetCluster:
     def truncate(self) -> None:
         """Retention deletes everything that readers could have read."""
         for place, log in self.logs.items():
-            self.logs[place] = log._replace(start=log.last_stable_offset)
+            if place not in self.leaderless:
+                self.logs[place] = log._replace(start=log.last_stable_offset)
 
-    def fetch(self, place: TopicPartition, offset: int) -> tuple[int, int, bool] | None:
+    def fetch(self, place: TopicPartition, offset: int) -> tuple[int, int, bool] | effects.NoAnswer | None:
+        if place in self.leaderless:
+            return effects.NO_ANSWER
         log = self.logs[place]
         if not log.start <= offset < log.last_stable_offset:
             return None

@@ -14,8 +14,11 @@ from tests.model import effects
 from tests.model.invariants import Violation
 from tests.model.moves import Delivery, Kind, Move
 from tests.model.mutations import (
+    Patch,
+    abort_what_is_pending,
     decide_behind_forgotten_records,
     fence_other_slots_after_the_decision,
+    forget_what_is_pending,
     let_a_receipt_outweigh_the_log,
     planted,
     remove_before_settling,
@@ -312,6 +315,79 @@ def test_a_partition_that_an_operator_aborted_while_the_mirror_was_down_is_copie
     assert operator_aborts_a_partition(library).is_confirmed
     with planted(trust_the_answer_to_end_txn_at_a_start), pytest.raises(Violation, match="a settled row says"):
         operator_aborts_a_partition(Library())
+
+
+LOST_LEADER = Scenario(
+    logs=("rrr", "rrr"), plan_sizes=(1,), layouts=((0, 0),), loses_leaders=True, forgets_aborts=True, forgets_commits=True,
+    has_zombies=False,
+)  # fmt: skip
+
+
+def copied_of(world: World, partition: int) -> int:
+    """Up to where the map covers a partition."""
+    return 0 if world.table is None else max((row[4] for row in world.table.rows if row[2] == partition), default=0)
+
+
+def leader_lost_at_the_commit(
+    library: Library, markers: Markers, *, crashes: bool = False, forgets: bool = False, until_others_end: bool = True
+) -> World:
+    """The second partition loses its leader right before EndTxn; the first one is copied on while it has none.
+
+    `forgets`: the coordinator that waits to write the marker is killed, and takes the transaction for complete.
+    """
+    world = World(library, LOST_LEADER)
+    until(world, run_asks(effects.EndTxn, of_run=0))
+    world.take(Move(Kind.LOSE_LEADER, LOST_LEADER.places[1]))
+    world.take(Move(Kind.PERFORM, 0, markers=markers))
+    until(world, lambda world: world.table.record.pending_txns != ())
+    world.waits_for_leaders = 0
+    if crashes:
+        world.take(Move(Kind.CRASH, 0))
+    if forgets:
+        for name in [name for name, txn in world.target.txns.items() if txn.held]:
+            world.target.release(name, is_forgotten=True)
+    if until_others_end:
+        until(world, lambda world: copied_of(world, 0) >= 2)
+        assert world.target.leaderless, "the others were copied only after all had leaders again"
+    run_on(world)
+    return world
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize(
+    ("markers", "forgets"),
+    [(Markers.WRITTEN, False), (Markers.WRITTEN, True), (Markers.FIRST_FORGOTTEN, False), (Markers.FORGOTTEN, False)],
+)
+def test_a_committed_transaction_whose_partition_has_no_leader_does_not_stop_the_others(
+    markers: Markers, forgets: bool, crashes: bool, library: Library
+) -> None:
+    assert leader_lost_at_the_commit(library, markers, crashes=crashes, forgets=forgets).is_confirmed
+
+
+@pytest.mark.parametrize(
+    ("bug", "leads_to", "crashes"),
+    [
+        (forget_what_is_pending, "a settled row says", True),
+        (abort_what_is_pending, "does not end", False),
+    ],
+)
+def test_what_is_pending_is_recorded_and_left_alone(bug: Patch, leads_to: str, crashes: bool) -> None:
+    with planted(bug), pytest.raises(Violation, match=leads_to):
+        leader_lost_at_the_commit(Library(), Markers.FIRST_FORGOTTEN, crashes=crashes, until_others_end=False)
+
+
+def test_an_undecided_transaction_whose_partition_has_no_leader_leaves_its_id_to_itself(library: Library) -> None:
+    world = World(library, LOST_LEADER)
+    until(world, task_asks(effects.WriteReceipt, of_run=0))
+    world.take(Move(Kind.LOSE_LEADER, LOST_LEADER.places[1]))
+    [task] = world.tasks
+    world.take(Move(Kind.TASK, task))
+    until(world, run_asks(effects.Commit, of_run=0))
+    world.take(Move(Kind.CRASH, 0))
+    until(world, lambda world: copied_of(world, 0) >= 1)
+    assert world.target.leaderless
+    run_on(world)
+    assert world.is_confirmed
 
 
 def test_a_run_that_was_taken_over_ends_as_fenced_also_where_the_evidence_is_gone(library: Library) -> None:

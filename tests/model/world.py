@@ -6,6 +6,7 @@ that: a fault, a switch to the other process, something that was late and comes 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tests.model import effects
@@ -16,11 +17,13 @@ from tests.model.invariants import Violation, check_commit, check_done, check_qu
 from tests.model.moves import FORGOTTEN_MARKERS, HELD_MARKERS, Delivery, Kind, Move, faults_of
 from tests.model.programs import Library, Node
 from tests.model.slot import SlotTask
-from tests.model.source import Scenario, SparkCheckpoint, plan
+from tests.model.source import MicroBatch, Scenario, SparkCheckpoint, plan, target_partition
 from tests.model.target_cluster import FENCED, Markers, Phase, TargetCluster
 
 MAX_STARTS = 12
 MAX_STEPS = 1_500
+WAITS_FOR_LEADERS = 14
+"""So many pauses of the product a target partition is without a leader at the most: longer than it waits for one partition."""
 MOST_RIVALS = 2
 """Processes that live at once."""
 
@@ -49,7 +52,7 @@ class World:
         self.tasks: dict[int, Task] = {}
         self.letters: tuple[Effect, ...] = ()
         self.current: int | None = None
-        self.starts = self.task_count = self.waits = self.steps = 0
+        self.starts = self.task_count = self.waits = self.steps = self.waits_for_leaders = 0
         self.is_copied = self.is_confirmed = self.is_stuck = False
         self.confirming: int | None = None
         self.has_lost_logs = not scenario.keeps_logs
@@ -71,7 +74,7 @@ class World:
                 tuple(self.processes.values()),
                 tuple(self.tasks.items()),
                 self.letters,
-                (self.current, self.starts, self.waits, self.confirming),
+                (self.current, self.starts, self.waits, self.waits_for_leaders, self.confirming),
                 (self.is_copied, self.is_confirmed, self.is_stuck, self.has_lost_logs),
             )
         )
@@ -88,6 +91,8 @@ class World:
             return Move(Kind.TASK, waiting[0]) if waiting else Move(Kind.PERFORM, self.current)
         if not self.is_copied:
             return Move(Kind.START)
+        if self.target.leaderless:
+            return Move(Kind.ELECT_LEADERS)
         if self.letters:
             return Move(Kind.LETTER, 0)
         for task in self.tasks:
@@ -128,6 +133,10 @@ class World:
             moves.append(Move(Kind.EXPIRE))
         if any(log.start < log.last_stable_offset for log in self.target.logs.values()):
             moves.append(Move(Kind.TRUNCATE))
+        if self.scenario.loses_leaders and not self.target.leaderless:
+            moves += [Move(Kind.LOSE_LEADER, place) for place in self.scenario.places]
+        if self.target.leaderless:
+            moves.append(Move(Kind.ELECT_LEADERS))
         if not self.processes and self.scenario.has_operator:
             moves += [Move(Kind.ABORT_PARTITION, where) for where in self.target.open_partitions()]
         if not self.processes and self.spark.ends is not None:
@@ -188,6 +197,10 @@ class World:
                 self.target.release(move.who)
             case Kind.FORGET:
                 self.target.release(move.who, is_forgotten=True)
+            case Kind.LOSE_LEADER:
+                self.target.lose_leader(move.who)
+            case Kind.ELECT_LEADERS:
+                self._elect_leaders()
             case Kind.ABORT_PARTITION:
                 self.target.abort_partition(*move.who)
             case Kind.EXPIRE:
@@ -227,9 +240,7 @@ class World:
         assert task.owner is not None
         program = task.node.program
         assert isinstance(program, SlotTask)
-        again = SlotTask(
-            program.scenario, program.run, program.decision, program.slot, program.attempt + 1, program.ranges, program.positions
-        )
+        again = replace(program, attempt=program.attempt + 1)
         self.tasks[number] = task._replace(owner=None)
         self.task_count += 1
         self.tasks[self.task_count] = Task(self.library.start(again), task.owner)
@@ -255,7 +266,9 @@ class World:
         awaited = []
         for slot in sorted({one.slot for one in request.ranges}):
             ranges = tuple(one for one in request.ranges if one.slot == slot)
-            program = SlotTask(self.scenario, request.run, request.decision, slot, 0, ranges, request.positions)
+            program = SlotTask(
+                self.scenario, request.run, request.decision, slot, 0, ranges, request.positions, request.id_numbers, request.held
+            )
             self.task_count += 1
             self.tasks[self.task_count] = Task(self.library.start(program), process.number)
             awaited.append(self.task_count)
@@ -324,16 +337,19 @@ class World:
             case effects.Commit():
                 return self._commit(request)
             case effects.ListOffsets(places, is_committed):
-                logs = [target.logs[place] for place in places]
-                return tuple(log.last_stable_offset if is_committed else len(log.entries) for log in logs)
+                return tuple(target.list_offset(place, is_committed=is_committed) for place in places)
             case effects.DescribeProducers(places):
-                return tuple(target.logs[place].open_producers() for place in places)
+                return tuple(target.describe_producers(place) for place in places)
+            case effects.DescribeTxn(name):
+                return target.describe(name)
             case effects.Fetch(place, offset):
                 return target.fetch(place, offset)
             case effects.ReadReceipt():
                 return target.read_receipt(request)
             case effects.Plan(run, positions):
                 self.spark, planned = plan(self.spark, self.scenario, run, dict(positions))
+                if isinstance(planned, MicroBatch) and self._is_left_out(planned):
+                    self._elect_leaders()  # there is nothing else to copy
                 return planned
             case effects.CommitMicroBatch(batch_id):
                 self.spark = self.spark._replace(committed_id=batch_id)
@@ -380,6 +396,9 @@ class World:
     def _wait(self) -> None:
         """Who waits lets the world go on: markers come at last, and what is open too long is aborted."""
         self.waits += 1
+        self.waits_for_leaders += bool(self.target.leaderless)
+        if self.waits_for_leaders == WAITS_FOR_LEADERS:
+            self._elect_leaders()
         if self.waits == 2:
             for name in self.target.with_held_markers():
                 self.target.release(name)
@@ -388,6 +407,17 @@ class World:
             for name in self.target.ongoing():
                 self.target.time_out(name, Markers.WRITTEN)
         self._check_target()
+
+    def _elect_leaders(self) -> None:
+        """Coordinators have tried to write the markers all the time."""
+        self.waits_for_leaders = 0
+        self.target.elect_leaders()
+        for name in self.target.with_held_markers():
+            self.target.release(name)
+
+    def _is_left_out(self, planned: MicroBatch) -> bool:
+        places = [target_partition(one.source.partition).topic_partition for one in planned.ranges]
+        return all(place in self.target.leaderless for place in places)
 
     def _check_target(self) -> None:
         if not self.scenario.keeps_receipts:

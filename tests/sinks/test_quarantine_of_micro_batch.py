@@ -50,6 +50,7 @@ class Driver:
         )
         self.owner.settle()
         self.fenced: list[str] = []
+        self.availability = TargetAvailability()
         self.sink = MicroBatchSink(
             job=clusters.job({}, quarantine=limits), slots=2, owner=self.owner, performer=self,  # type: ignore[arg-type]
             targets=SimpleNamespace(known={}), source=None, report=lambda _report: None, observer=observer,  # type: ignore[arg-type]

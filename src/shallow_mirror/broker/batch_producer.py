@@ -332,7 +332,7 @@ class BatchProducer:
         self._over()
 
     def _expect_ended(self, answer: EndTxnAnswer) -> None:
-        if answer is EndTxnAnswer.ENDED:
+        if answer in (EndTxnAnswer.ENDED, EndTxnAnswer.COMMITTING):
             return
         self._state = TxnState.FENCED
         self._because = ProducerEpochFenced("PRODUCER_FENCED", f"EndTxn of {self._txn}: {answer.value}")

@@ -17,7 +17,15 @@ from shallow_mirror.broker.cluster_metadata import CoordinatorKind
 from shallow_mirror.broker.error_codes import TOPIC_AUTHORIZATION_FAILED, ErrorClass, error_class, error_name, refusal
 from shallow_mirror.broker.messages import call, request_class
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, OutcomeUnknown, ProducerEpochFenced, Retriable, TopicAccessError
+from shallow_mirror.errors import (
+    BrokerTooOld,
+    ConfigError,
+    OutcomeUnknown,
+    ProducerEpochFenced,
+    Retriable,
+    TopicAccessError,
+    TransactionBlockedError,
+)
 from shallow_mirror.types import SlotTxn, TopicPartition
 
 RECEIPT_VERSION = 1
@@ -26,13 +34,19 @@ _AMBIGUOUS = frozenset({47, 48, 49, 90})
 _LOOK_FOR_COORDINATOR = frozenset({15, 16})
 _UNSTABLE_OFFSET_COMMIT = 88
 _NOT_ATTEMPTED = 55
+_CONCURRENT_TRANSACTIONS = 51
 _TRANSACTIONAL_ID_NOT_FOUND = 105
+_ENDING = frozenset({"PrepareCommit", "PrepareAbort"})
+
+MARKER_PATIENCE_MS = 2_000
+"""How long a coordinator may answer that it is still writing markers before it is asked what keeps it."""
 _NO_TXN_TIMEOUT_MS = 60_000
 """The field is there also without a transactional id, and means nothing."""
 
 
 class EndTxnAnswer(enum.Enum):
     ENDED = "ended"
+    COMMITTING = "committed, and a partition does not take its marker yet"
     AMBIGUOUS = "timed out, taken over, or committed and initialised again"
 
 
@@ -73,18 +87,24 @@ def init_producer_id(cluster: Cluster, transactional_id: str, transaction_timeou
     """A fresh producer epoch. Success means that the previous transaction of this id is wholly over.
 
     Always with producer id and epoch -1: with the current ones, coordinators before KIP-890 fence the sender.
+    Raises TransactionBlockedError where the previous transaction cannot complete, ConfigError, Retriable.
     """
-    answer = ask_coordinator(
+    answer = _ask_unless_blocked(
         cluster,
-        CoordinatorKind.TXN,
         transactional_id,
-        "InitProducerId",
-        lambda answer: answer.error_code,
+        lambda one: ask_coordinator(
+            cluster,
+            CoordinatorKind.TXN,
+            transactional_id,
+            "InitProducerId",
+            lambda answer: answer.error_code,
+            one,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
+            producer_id=-1,
+            producer_epoch=-1,
+        ),
         deadline,
-        transactional_id=transactional_id,
-        transaction_timeout_ms=transaction_timeout_ms,
-        producer_id=-1,
-        producer_epoch=-1,
     )
     if answer.error_code == 50:
         raise ConfigError(
@@ -281,19 +301,26 @@ def is_receipt(metadata: str) -> bool:
 def end_txn(cluster: Cluster, txn: SlotTxn, commit: bool, deadline: Deadline) -> EndTxnAnswer:
     """Raises OutcomeUnknown where no definite answer came before the deadline: the transaction may have ended."""
     try:
-        answer = ask_coordinator(
+        answer = _ask_unless_blocked(
             cluster,
-            CoordinatorKind.TXN,
             txn.transactional_id,
-            "EndTxn",
-            lambda answer: answer.error_code,
+            lambda one: ask_coordinator(
+                cluster,
+                CoordinatorKind.TXN,
+                txn.transactional_id,
+                "EndTxn",
+                lambda answer: answer.error_code,
+                one,
+                transactional_id=txn.transactional_id,
+                producer_id=txn.producer_id,
+                producer_epoch=txn.producer_epoch,
+                committed=commit,
+            ),
             deadline,
-            transactional_id=txn.transactional_id,
-            producer_id=txn.producer_id,
-            producer_epoch=txn.producer_epoch,
-            committed=commit,
         )
     except Retriable as error:
+        if isinstance(error, TransactionBlockedError) and commit and _is_committing(error, txn):
+            return EndTxnAnswer.COMMITTING
         raise OutcomeUnknown(f"EndTxn of {txn}: {error}") from error
     if answer.error_code in _AMBIGUOUS:
         return EndTxnAnswer.AMBIGUOUS
@@ -321,6 +348,43 @@ def describe_txn(cluster: Cluster, transactional_id: str, deadline: Deadline) ->
     _raise_for(code_of(answer), "DescribeTransactions", f"DescribeTransactions of {transactional_id}", key=transactional_id)
     found = answer.transaction_states[0]
     return CoordinatorState(found.transaction_state, found.producer_id, found.producer_epoch)
+
+
+def _is_committing(blocked: TransactionBlockedError, txn: SlotTxn) -> bool:
+    ours = (txn.producer_id, txn.producer_epoch)
+    return blocked.state == "PrepareCommit" and (blocked.producer_id, blocked.producer_epoch) == ours
+
+
+def blocked_txn(cluster: Cluster, transactional_id: str, deadline: Deadline) -> TransactionBlockedError | None:
+    """Say what keeps a transactional id from being used: an ended transaction whose markers are not written everywhere.
+
+    None where there is no such transaction, and where brokers cannot tell (Kafka before 3.0). Raises Retriable.
+    """
+    try:
+        found = describe_txn(cluster, transactional_id, deadline)
+    except BrokerTooOld:
+        return None
+    if found is None or found.state not in _ENDING:
+        return None
+    return TransactionBlockedError(transactional_id, found.state, found.producer_id, found.producer_epoch)
+
+
+def _ask_unless_blocked(cluster: Cluster, transactional_id: str, ask: Callable[[Deadline], Any], deadline: Deadline) -> Any:
+    """Repeat `ask` until it answers or the deadline is over. Raises TransactionBlockedError, Retriable.
+
+    CONCURRENT_TRANSACTIONS passes in milliseconds as a rule. It lasts where a partition does not take its marker, which may
+    take until a broker is repaired.
+    """
+    while True:
+        try:
+            return ask(deadline.sooner(MARKER_PATIENCE_MS))
+        except Retriable as error:
+            is_ending = error.error_name == error_name(_CONCURRENT_TRANSACTIONS)
+            blocked = blocked_txn(cluster, transactional_id, deadline) if is_ending else None
+            if blocked is not None:
+                raise blocked from error
+            if type(error) is not Retriable or deadline.is_over():
+                raise
 
 
 def ask_coordinator(
