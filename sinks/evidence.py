@@ -18,6 +18,9 @@ _log = logging.getLogger(__name__)
 
 _FETCH_BYTES = 1 << 20
 
+READ_PATIENCE_MS = 2_000
+"""How long a look at log ends may take: enough for thousands of partitions, and short beside the wait for a new leader."""
+
 
 def look_at_receipt(target: Cluster, decided: DecidedTxn, map_id: str, deadline: Deadline) -> ReceiptEvidence:
     """As it is now. Raises Retriable, ConfigError (another map's receipt: it may have replaced ours)."""
@@ -156,11 +159,14 @@ def readable_ends(
     deadline: Deadline,
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> dict[TopicPartition, int]:
-    """Return the log ends (last stable offsets under read_committed) of the topic-partitions whose leaders answer."""
+    """Return the log ends (last stable offsets under read_committed) of the topic-partitions whose leaders answer.
+
+    Does not wait for leaders: where none answers at all, that is known after READ_PATIENCE_MS.
+    """
     if not places:
         return {}
     try:
-        return target.latest_offsets(places, isolation, deadline)[0]
+        return target.latest_offsets(places, isolation, deadline.sooner(READ_PATIENCE_MS))[0]
     except Retriable as error:
         _log.info("no leader of the target's partitions answers: %s", error)
         return {}

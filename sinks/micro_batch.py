@@ -22,7 +22,7 @@ from shallow_mirror.checkpoints.quarantine_tables import QuarantineTable
 from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BatchRefused, DataLoss, MirrorError, Retriable
+from shallow_mirror.errors import BatchRefused, DataLoss, MirrorError, Retriable, TransactionBlockedError
 from shallow_mirror.sinks import protocol
 from shallow_mirror.sinks.expired import expired_rows
 from shallow_mirror.sinks.lingering import StepWatch
@@ -163,6 +163,10 @@ class MicroBatchSink:
                 outcome = self._round(planned, first_rows)
             except DataLoss as loss:
                 first_rows += self._expired_rows(loss, first_rows)
+                continue
+            except TransactionBlockedError as blocked:
+                # Nothing of the round is decided: the next one takes another id for that slot.
+                self._performer.availability.block(blocked)
                 continue
             _require_committed(outcome.not_committed)
             unknown = [one for result in outcome.slots for one in result.unknown]

@@ -143,7 +143,7 @@ class TxnPerformer:
 
     def _are_readable(self, ranges: Sequence[WrittenRange], deadline: Deadline) -> bool:
         places = [written.topic_partition for written in ranges]
-        return len(readable_ends(self._target, places, deadline.sooner(SETTLE_PATIENCE_MS))) == len(set(places))
+        return len(readable_ends(self._target, places, deadline)) == len(set(places))
 
     def _init_producer_id(self, name: str, deadline: Deadline) -> bool:
         """False where the id's last transaction cannot complete. Its fate is durable, so nothing can be done under the id."""
@@ -151,9 +151,7 @@ class TxnPerformer:
         try:
             self.availability.fenced[name] = init_producer_id(self._target, name, self._transaction_timeout_ms, deadline)
         except TransactionBlockedError as blocked:
-            if name not in self.availability.blocked:
-                _log.warning("not used for now: %s", blocked.detail)
-            self.availability.blocked[name] = blocked
+            self.availability.block(blocked)
             return False
         if self.availability.blocked.pop(name, None) is not None:
             _log.info("transactional id %s can be used again", name)
@@ -177,7 +175,9 @@ class TxnPerformer:
         Partitions without a leader, or with too few in-sync replicas, are not waited for longer than LEADER_PATIENCE_MS.
         """
         waiting, polls = self._still_hidden(decided.written, deadline), 0
-        patience, leader_patience = deadline.sooner(SETTLE_PATIENCE_MS), deadline.sooner(LEADER_PATIENCE_MS)
+        patience = deadline.sooner(SETTLE_PATIENCE_MS)
+        # Slots are looked at one after the other: a broker that the first has waited for is not waited for again.
+        leader_patience = deadline.sooner(0 if self.availability.pending else LEADER_PATIENCE_MS)
         suspected: tuple[WrittenRange, ...] = ()
         was_repaired = False
         while waiting:
@@ -205,13 +205,13 @@ class TxnPerformer:
         if blocked is not None and blocked.producer_id == txn.producer_id:
             return waiting
         places = [written.topic_partition for written in waiting]
-        readable = readable_ends(self._target, places, deadline.sooner(SETTLE_PATIENCE_MS))
+        readable = readable_ends(self._target, places, deadline)
         return tuple(written for written in waiting if written.topic_partition not in readable)
 
     def _still_hidden(self, written: tuple[WrittenRange, ...], deadline: Deadline) -> tuple[WrittenRange, ...]:
         """Those that the last stable offset has not passed. A topic without a leader, or without existence, hides its own."""
         places = [one.topic_partition for one in written]
-        stable = readable_ends(self._target, places, deadline.sooner(SETTLE_PATIENCE_MS))
+        stable = readable_ends(self._target, places, deadline)
         return tuple(one for one in written if stable.get(one.topic_partition, -1) < one.end)
 
     def _pause(self, polls: int) -> None:

@@ -15,11 +15,14 @@ start has to judge them; the rest is found out again by every start.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 
 from shallow_mirror.errors import TransactionBlockedError
 from shallow_mirror.sinks.resolve import WrittenRange
 from shallow_mirror.types import SlotTxn, TopicPartition
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -35,6 +38,13 @@ class TargetAvailability:
     def is_complete(self) -> bool:
         """Say whether everything can be used."""
         return not (self.blocked or self.pending or self.unchecked)
+
+    def block(self, blocked: TransactionBlockedError) -> None:
+        """Note that an id cannot be used before its last transaction is complete."""
+        if blocked.transactional_id not in self.blocked:
+            _log.warning("%s; another id is used meanwhile", blocked.detail)
+        self.fenced.pop(blocked.transactional_id, None)
+        self.blocked[blocked.transactional_id] = blocked
 
     def is_usable(self, transactional_id: str) -> bool:
         """Say whether a transaction can begin under this id: its last one is complete."""

@@ -103,8 +103,8 @@ def wait_for_run(process: subprocess.Popen[str], what: str, condition: Callable[
 class Running:
     """A mirror that runs on until the block ends, in a thread; its error is raised there."""
 
-    def __init__(self, settings: MirrorConfig, spark: Any) -> None:
-        self._mirror, self._spark = Mirror(settings), spark
+    def __init__(self, settings: MirrorConfig, spark: Any, observer: Observer = observe_nothing) -> None:
+        self._mirror, self._spark = Mirror(settings, observer=observer), spark
         self._thread = threading.Thread(target=self._run, name="mirror")
         self.error: BaseException | None = None
 

@@ -10,7 +10,9 @@ from shallow_mirror.streaming.kafka_batches import RowReader
 from shallow_mirror.types import IsolationLevel, PlannedRange
 
 
-def rows_of(clusters: Clusters, *ranges: PlannedRange, is_data_loss_fatal: bool = True, isolates: bool = False) -> list[pa.RecordBatch]:
+def rows_of(
+    clusters: Clusters, *ranges: PlannedRange, is_data_loss_fatal: bool = True, isolates: bool = False
+) -> list[pa.RecordBatch]:
     """What `kafka-batches` hands over, as it arrives in another process."""
     reader = RowReader(
         client=client_of(clusters.source),

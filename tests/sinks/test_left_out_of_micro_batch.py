@@ -20,6 +20,7 @@ from shallow_mirror.sinks import micro_batch, protocol
 from shallow_mirror.sinks.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.protocol import SlotResult
 from shallow_mirror.sinks.slot_task import SlotJob
+from shallow_mirror.sinks.target_availability import TargetAvailability
 from shallow_mirror.sinks.unfinished import Side, UnfinishedRange
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition
 
@@ -44,6 +45,7 @@ class Driver:
         self.owner.settle()
         self.ended: list[tuple[tuple[UnfinishedRange, ...], dict[SourcePartition, int]]] = []
         self.jobs: list[SlotJob] = []
+        self.availability = TargetAvailability()
         monkeypatch.setattr(micro_batch, "replace", self._replace)
         given = {"left_out": self._left_out} | settings
         self.sink = MicroBatchSink(

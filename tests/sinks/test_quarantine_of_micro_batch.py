@@ -24,6 +24,7 @@ from shallow_mirror.sinks import protocol
 from shallow_mirror.sinks.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.poison import QuarantineLimits
 from shallow_mirror.sinks.protocol import SlotResult
+from shallow_mirror.sinks.target_availability import TargetAvailability
 from shallow_mirror.types import Segment, SegmentKind
 
 RAW = batch(0, 2)

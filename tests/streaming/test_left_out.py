@@ -107,7 +107,11 @@ def test_one_problem_when_it_begins_one_line_when_it_ends_and_files_in_between(
     for _ in range(3):
         reports.micro_batch_done([left], positions((A, 5), (B, 7)))
     (problem,) = reports.problems
-    assert (problem.kind, problem.place, problem.error_name) == (ProblemKind.LEFT_OUT, TopicPartition("orders", 0), "BatchRefused")
+    assert (problem.kind, problem.place, problem.error_name) == (
+        ProblemKind.LEFT_OUT,
+        TopicPartition("orders", 0),
+        "BatchRefused",
+    )
     assert "too large" in problem.text
     assert problem.remedy.endswith("the other partitions continue, and the mirror tries this one again by itself")
     assert sources(read_left_out(tmp_path / "planner.json")) == sources(read_left_out(tmp_path / "status.json")) == [A]
