@@ -125,12 +125,13 @@ def is_stamping(settings: Mapping[str, str]) -> bool:
     return settings.get("message.timestamp.type") == "LogAppendTime"
 
 
-STAMPING_DOUBT = "has message.timestamp.type=LogAppendTime: records get the target's time. Set CreateTime to keep theirs"
+STAMPING = "has message.timestamp.type=LogAppendTime: records get the target's time"
+STAMPING_REMEDY = "Set message.timestamp.type=CreateTime on it to keep theirs; what was copied before keeps the target's time"
 
 
 def doubts_of(settings: Mapping[str, str], source: Mapping[str, str]) -> list[str]:
     """What makes the copy other than it might be expected, or the way of some batches longer, given both topics' settings."""
-    doubts = [STAMPING_DOUBT] if is_stamping(settings) else _time_doubts(settings)
+    doubts = [f"{STAMPING}. {STAMPING_REMEDY}"] if is_stamping(settings) else _time_doubts(settings)
     most, source_most = (int(one.get("max.message.bytes", 0)) for one in (settings, source))
     if most < source_most:
         doubts.append(

@@ -34,6 +34,7 @@ from shallow_mirror.sinks.micro_batch import TOTAL, MicroBatchReport, MicroBatch
 from shallow_mirror.sinks.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.slot_names import ids_of, transactional_ids
 from shallow_mirror.sinks.slot_task import Observer, observe_nothing
+from shallow_mirror.sinks.stamping_topics import StampingTopics
 from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.streaming import kafka_batches, mirror_ranges, notes, planned_stream, planning, scratch, session
 from shallow_mirror.streaming.flow_control import CopiedBytes
@@ -47,6 +48,7 @@ from shallow_mirror.streaming.sink_settings import job_template, target_topics
 from shallow_mirror.streaming.told_errors import told_error
 from shallow_mirror.streaming.topic_watch import TopicWatch
 from shallow_mirror.streaming.witness import Witness
+from shallow_mirror.types import SegmentKind
 
 _log = logging.getLogger(__name__)
 
@@ -153,6 +155,7 @@ class _Run:
         self.spark_log: Path | None = None
         self.copied = CopiedBytes(config.topics.bytes_per_second)
         self.witness = Witness(config, self.identity)
+        self.stamping = StampingTopics(self.witness.met)
 
     def start_and_supervise(self, spark: Any, own_session: bool) -> None:
         with self.witness.telling():
@@ -287,7 +290,7 @@ class _Run:
             owner.positions(),
             route=self.loops.target_of,
             announce=self.loops.announce,
-            tell=self.witness.met,
+            stamping=self.stamping,
         )
         topic_ids = self._register_partitions(owner, targets)
         sink = MicroBatchSink(
@@ -391,6 +394,7 @@ class _Run:
         self.witness.micro_batch(report, self.owner)
         self.owner.compact_if_due()
         segments = [row.segment for row in report.rows]
+        self.stamping.produced({one.target.topic for one in segments if one.kind is SegmentKind.DATA}, report.stamped_topics)
         self.copied.add(segments)
         measured = planning.measure(segments, report.duration_ms[TOTAL] / 1000, self.copied.totals)
         notes.write_measured(notes.measured_path(self.config.checkpoint), measured)

@@ -23,6 +23,7 @@ from shallow_mirror.sinks.recovery import recover
 from shallow_mirror.sinks.release import Released, Releaser
 from shallow_mirror.sinks.single_slot import SINGLE_SLOT
 from shallow_mirror.sinks.slot_task import Observer, RoutedTopic, SlotJob, fill_slot, observe_nothing
+from shallow_mirror.sinks.stamping_topics import StampingTopics
 from shallow_mirror.streaming.quarantine import Selection
 from shallow_mirror.streaming.sink_settings import job_template
 from shallow_mirror.streaming.status import run_of
@@ -94,6 +95,7 @@ class _KeptSlot:
 
     def __init__(self, config: MirrorConfig, taken: TakenOver, observer: Observer) -> None:
         self._config, self._taken, self._observer = config, taken, observer
+        self._stamping = StampingTopics()
 
     def fill(self, batches: Sequence[QuarantinedBatch], decision: int, deadline: Deadline) -> SlotResult:
         positions: dict[SourcePartition, int] = {}
@@ -127,6 +129,7 @@ class _KeptSlot:
                 "export them instead"
             )
         settings = self._taken.target.topic_configs([target.topic], deadline)[target.topic]
+        self._stamping.configured(target.topic, settings)
         limits = BatchLimits(
             max_message_bytes=int(settings["max.message.bytes"]),
             isolation_level=self._config.read.isolation_level,
