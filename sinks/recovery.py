@@ -168,7 +168,8 @@ class TxnPerformer:
         readable = readable_ends(self._target, sorted(there), deadline).keys() - self.availability.pending_partitions()
         # The last transaction of a blocked id ends by itself: its markers are on their way.
         fenced = [self.availability.fenced[name] for name in names if name in self.availability.fenced]
-        abort_forgotten(self._target, fenced, sorted(readable), self._transaction_timeout_ms, deadline)
+        named = self._owner.finished_producer_ids
+        abort_forgotten(self._target, fenced, sorted(readable), self._transaction_timeout_ms, deadline, named=named)
         self.availability.unchecked = (self.availability.unchecked | there) - readable
 
     def _await_visible(self, decided: DecidedTxn, deadline: Deadline) -> protocol.Visibility:

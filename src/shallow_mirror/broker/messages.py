@@ -52,6 +52,8 @@ from kafka.protocol.producer import (
     InitProducerIdResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 from kafka.protocol.sasl import (
     SaslAuthenticateRequest,
@@ -81,6 +83,7 @@ _USED: dict[str, tuple[Any, Any, int]] = {
     "DescribeConfigs": (DescribeConfigsRequest, DescribeConfigsResponse, 4),
     "DescribeProducers": (DescribeProducersRequest, DescribeProducersResponse, 0),
     "DescribeTransactions": (DescribeTransactionsRequest, DescribeTransactionsResponse, 0),
+    "WriteTxnMarkers": (WriteTxnMarkersRequest, WriteTxnMarkersResponse, 1),
     "SaslHandshake": (SaslHandshakeRequest, SaslHandshakeResponse, 1),
     "SaslAuthenticate": (SaslAuthenticateRequest, SaslAuthenticateResponse, 2),
     "ListGroups": (ListGroupsRequest, ListGroupsResponse, 4),
@@ -96,6 +99,7 @@ _SINCE = {
     "DescribeGroups": "2.4",
     "Heartbeat": "2.4",
     "OffsetCommit": "2.4",
+    "WriteTxnMarkers": "2.8",
 }
 """May be missing: no decision of the mirror depends on the answer."""
 _TOO_OLD = "is too old: source and target need Kafka 2.8 or later"
