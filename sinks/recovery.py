@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from typing import Any, TypeVar
 
 from shallow_mirror.broker.cluster import Cluster
-from shallow_mirror.broker.forgotten_markers import abort_forgotten, open_places, write_markers
+from shallow_mirror.broker.forgotten_markers import ProducersOfMap, abort_forgotten, held_back_by, open_places, write_markers
 from shallow_mirror.broker.txn import EndTxnAnswer, blocked_txn, end_txn, init_producer_id
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
@@ -88,7 +88,7 @@ class TxnPerformer:
             case protocol.InitProducerId(name):
                 return self._init_producer_id(name, deadline)
             case protocol.AbortForgotten(names, places):
-                return self._abort_forgotten(names, places, deadline)
+                return self._abort_forgotten(names, places, deadline, named=self._owner.finished_producer_ids)
             case protocol.ReadReceipt(decided):
                 return self._receipt_evidence(decided, deadline)
             case protocol.ReadTargetLog(decided):
@@ -159,8 +159,18 @@ class TxnPerformer:
             _log.info("transactional id %s can be used again", name)
         return True
 
-    def _abort_forgotten(self, names: Sequence[str], places: Collection[TopicPartition] | None, deadline: Deadline) -> None:
-        """At the places that can be read; the others are held until they have been looked at."""
+    def _abort_forgotten(
+        self,
+        names: Sequence[str],
+        places: Collection[TopicPartition] | None,
+        deadline: Deadline,
+        *,
+        named: ProducersOfMap | None = None,
+    ) -> None:
+        """At the places that can be read; the others are held until they have been looked at.
+
+        `named` only right after InitProducerId of `names`: later a slot may have got another producer id.
+        """
         if places is None:
             places = {position.target.topic_partition for position in self._owner.positions().values()}
         listed = self._target.metadata(sorted({place.topic for place in places}), deadline)
@@ -168,7 +178,6 @@ class TxnPerformer:
         readable = readable_ends(self._target, sorted(there), deadline).keys() - self.availability.pending_partitions()
         # The last transaction of a blocked id ends by itself: its markers are on their way.
         fenced = [self.availability.fenced[name] for name in names if name in self.availability.fenced]
-        named = self._owner.finished_producer_ids
         abort_forgotten(self._target, fenced, sorted(readable), self._transaction_timeout_ms, deadline, named=named)
         self.availability.unchecked = (self.availability.unchecked | there) - readable
 
@@ -181,12 +190,16 @@ class TxnPerformer:
         patience, leader_patience = deadline.sooner(SETTLE_PATIENCE_MS), deadline.sooner(LEADER_PATIENCE_MS)
         suspected: tuple[WrittenRange, ...] = ()
         was_repaired = False
+        held_back = ""
         while waiting:
-            deadline.require(f"the last stable offset of {waiting[0].topic_partition} to pass {waiting[0].end}")
+            deadline.require(f"the last stable offset of {waiting[0].topic_partition} to pass {waiting[0].end}{held_back}")
             if patience.is_over():
                 unavailable = self._unavailable(decided.txn, waiting, deadline)
                 readable = tuple(written for written in waiting if written not in unavailable)
                 was_repaired |= bool(readable) and self._repair_if_open(decided, readable, deadline)
+                if readable:
+                    places = [written.topic_partition for written in readable]
+                    held_back = held_back_by(self._target, places, decided.txn.producer_id, deadline)
                 lost = lost_ranges(self._target, waiting, deadline)
                 if lost != suspected:
                     suspected, loss_patience = lost, deadline.sooner(LOSS_PATIENCE_MS)

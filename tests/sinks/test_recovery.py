@@ -17,7 +17,9 @@ from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import Retriable
+from shallow_mirror.sinks import protocol, recovery
 from shallow_mirror.sinks.recovery import TxnPerformer, recover
+from shallow_mirror.sinks.resolve import DecidedTxn, WrittenRange
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition, TopicPartition
 
 NAME = "m-0"
@@ -74,4 +76,29 @@ def test_a_start_ends_what_an_expired_transactional_id_left_open_or_waits_for_wh
     _start(owner, target)
     assert log.last_stable_offset == log.end_offset == 2
     assert [one.producer_id for one in log.aborted] == [txn.producer_id]
+    target.close()
+
+
+def test_who_holds_back_what_was_decided_is_named_with_what_ends_it(
+    tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An open transaction of a producer id that the map does not name: it may be going on, so the mirror leaves it alone."""
+    monkeypatch.setattr(recovery, "SETTLE_PATIENCE_MS", 50)
+    target, deadline = Cluster(client_of(clusters.target)), Deadline.after_ms(20_000, time.monotonic)
+    place, log = TopicPartition("copy", 0), clusters.target.log("copy", 0)
+    other, ours = (init_producer_id(target, name, 60_000, deadline) for name in ("another-application", NAME))
+    for txn in (other, ours):
+        add_partitions(target, txn, [place], deadline)
+        log.append(transactional(0, (txn.producer_id, txn.producer_epoch)), NOW_MS)
+    owner = _take_over(tmp_path, "first")
+    owner.settle()
+    performer = TxnPerformer(owner, target, transaction_timeout_ms=60_000)
+    decided = DecidedTxn(ours, (WrittenRange(TargetPartition("copy", "t", 0), 1, 2),))
+    assert performer.perform(protocol.EndTxn(ours), deadline)
+    with pytest.raises(Retriable) as raised:
+        performer.perform(protocol.AwaitVisible(decided), Deadline.after_ms(500, time.monotonic))
+    assert "gave up waiting for the last stable offset of copy-0 to pass 2; target copy-0" in str(raised.value)
+    assert f"the transaction of producer id {other.producer_id} (epoch 0) is open from offset 0 on" in str(raised.value)
+    assert "if that producer is gone, end it by kafka-transactions.sh" in str(raised.value)
+    assert clusters.target.asked("WriteTxnMarkers") == 0
     target.close()

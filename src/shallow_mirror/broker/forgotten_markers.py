@@ -180,6 +180,13 @@ def open_transactions(target: Cluster, places: Collection[TopicPartition], deadl
     return [OpenTxn(place, state) for place in held for state in described[place] if state.current_txn_start_offset >= 0]
 
 
+def held_back_by(target: Cluster, places: Collection[TopicPartition], ours: int, deadline: Deadline) -> str:
+    """Return what other producers than `ours` have open at `places`, as the end of a sentence; empty where nothing is."""
+    others = [one for one in open_transactions(target, places, deadline) if one.producer.producer_id != ours]
+    told = [f"{one}: if that producer is gone, end it by {one.abort_command(target)}" for one in others]
+    return "".join(f"; {sentence}" for sentence in told)
+
+
 def write_markers(
     target: Cluster,
     transactional_id: str,
