@@ -62,6 +62,7 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
+from shallow_mirror import __version__
 from shallow_mirror.broker.connection import Connection
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOld, ConfigError, Retriable
@@ -165,7 +166,7 @@ def check_versions(connection: Connection, deadline: Deadline) -> None:
 
     A connection does not know whether it leads to a source or to a target: every broker is asked for all of them.
     """
-    answer = call(connection, "ApiVersions", deadline, client_software_name="shallow-mirror", client_software_version="0.1.0")
+    answer = call(connection, "ApiVersions", deadline, client_software_name="shallow-mirror", client_software_version=__version__)
     peer = connection.transport.peer
     if answer.error_code:
         raise BrokerTooOld(f"broker {peer} {_TOO_OLD}: it does not answer ApiVersions 3")
