@@ -13,6 +13,7 @@ from shallow_mirror.broker.txn import EndTxnAnswer, blocked_txn, end_txn, init_p
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, Retriable, TransactionBlockedError
+from shallow_mirror.plurals import counted
 from shallow_mirror.sinks import protocol
 from shallow_mirror.sinks.evidence import (
     look_at_logs,
@@ -275,7 +276,7 @@ def recover(
     performer.refuse_foreign_receipts(names, deadline)
     removed = performer.run(protocol.start_up(unsettled, names, choices), deadline)
     if removed:
-        _log.warning("recovery: %d slot transactions were not committed; their ranges are read again", len(removed))
+        _log.warning("recovery: not committed: %s; the same ranges are read again", counted(len(removed), "slot transaction"))
 
 
 def most_telling(errors: list[MirrorError]) -> MirrorError:

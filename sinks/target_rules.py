@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from shallow_mirror.broker.cluster_metadata import TopicMetadata
+from shallow_mirror.plurals import counted
 from shallow_mirror.types import TargetPartition
 
 COPIED = (
@@ -82,7 +83,8 @@ def missing_problem(source: str, partitions: int) -> str:
     """Of a target topic that nobody creates."""
     return (
         f"(for source topic {source}) does not exist and topics.create is false: "
-        f"create it with at least {partitions} partitions, set topics.create: true, or exclude {source} (topics.exclude)"
+        f"create it with at least {counted(partitions, 'partition')}, set topics.create: true, or exclude {source} "
+        "(topics.exclude)"
     )
 
 

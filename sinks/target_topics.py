@@ -13,6 +13,7 @@ from shallow_mirror.broker.error_codes import is_forbidden, refusal
 from shallow_mirror.broker.topics import TopicSpec, add_partitions, ensure_topics
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.plurals import counted
 from shallow_mirror.sinks import target_rules
 from shallow_mirror.sinks.slot_task import RoutedTopic
 from shallow_mirror.sinks.stamping_topics import StampingTopics
@@ -177,7 +178,9 @@ class TargetTopics:
             )
             for source, target in sorted(missing.items())
         ]
-        _log.info("creating target topics: %s", ", ".join(f"{spec.name} ({spec.partitions} partitions)" for spec in specs))
+        _log.info(
+            "creating target topics: %s", ", ".join(f"{spec.name} ({counted(spec.partitions, 'partition')})" for spec in specs)
+        )
         try:
             ensure_topics(self._target_client, specs, timeout_s=deadline.remaining_ms() / 1000)
         except ConfigError as refused:
@@ -191,9 +194,9 @@ class TargetTopics:
         bounded = target_rules.bounded_replicas(self._replication_factor, brokers)
         if bounded != self._replication_factor:
             _log.warning(
-                "topics.replication_factor is %s, the target has %d brokers: new topics get %s replicas",
+                "topics.replication_factor is %s, the target has %s: new topics get %s",
                 self._replication_factor,
-                brokers,
-                bounded,
+                counted(brokers, "broker"),
+                counted(bounded, "replica"),
             )
         return bounded

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import Retriable
+from shallow_mirror.plurals import counted
 from shallow_mirror.sinks import routing
 from shallow_mirror.streaming import notes, planning
 from shallow_mirror.streaming.broken_at_source import BrokenAtSource
@@ -99,7 +100,7 @@ class MicroBatchPlanner:
         there: otherwise nothing is planned before the source has something new."""
         behind = {one: at for one, at in self._recorded.items() if at < start.get(one, at)}
         if behind:
-            _log.warning("%d partitions are planned again from their positions in the offset map", len(behind))
+            _log.warning("planned again from their positions in the offset map: %s", counted(len(behind), "partition"))
         return behind
 
     def _latest(

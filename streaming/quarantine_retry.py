@@ -15,6 +15,7 @@ from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kept_readings import KeptReadings
 from shallow_mirror.sinks.micro_batch import TASK_SHARE, target_ends_of
 from shallow_mirror.sinks.poison import NO_LIMITS
@@ -63,7 +64,7 @@ def retry(
         _release_all(releaser, Quarantine.open(config.tables, spark, mirror=config.mirror), selection)
         taken.owner.settle()
         released = releaser.released
-        counts = f"{released.batch_count} batches released, {len(released.refused)} refused again"
+        counts = f"{counted(released.batch_count, 'batch')} released, {len(released.refused)} refused again"
         taken.outcome = f"quarantine retry: {counts}"
     return released
 

@@ -114,5 +114,5 @@ def test_a_mirror_tells_what_it_does_in_its_log_its_metrics_its_problems_and_a_r
     assert (page.code, page.lines, page.slow_imports) == (0, [str(tmp_path / "r.html")], "[]"), page.said
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert f"{plain}-0: source offsets 0 to 7" in text
-    assert "In quarantine: 1 batches" in text
+    assert "In quarantine: 1 batch," in text
     assert text.count("<svg") == 7

@@ -85,7 +85,7 @@ def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
     ]
     assert (
         line["message"]
-        == "micro-batch 1: 5 records, 1 batches (1 raw, 0 rebuilt), 0.0 kB in 0.45 s, dropped 1 expired, 1 quarantined; ? offsets left"
+        == "micro-batch 1: 5 records, 1 batch (1 raw, 0 rebuilt), 0.0 kB in 0.45 s, dropped 1 expired, 1 quarantined; ? offsets left"
     )
     assert (line["micro_batch"]["record_count"], line["micro_batch"]["duration_ms"]) == (5, STEPS)
     (row,) = store.read("micro_batches", ())

@@ -27,6 +27,7 @@ from shallow_mirror.broker.messages import LastAnswer, call, request_class
 from shallow_mirror.broker.opening import ConnectionOpener
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, Retriable, TopicAccessError
+from shallow_mirror.plurals import counted
 from shallow_mirror.types import EpochEnd, IsolationLevel, TopicPartition
 
 BACK_OFF_MS = (5, 10, 20, 50, 100, 200, 500, 1000)
@@ -601,7 +602,9 @@ def _missing(places: Sequence[TopicPartition], metadata: ClusterMetadata) -> lis
             reason = error_name(topic.error_code) if topic is not None else "no answer for it"
             sentences[f"topic {place.topic}: {reason}; create it, or correct the name"] = None
         elif place.partition not in topic.partitions:
-            sentences[f"{place}: the topic has {len(topic.partitions)} partitions, 0 to {len(topic.partitions) - 1}"] = None
+            sentences[
+                f"{place}: the topic has {counted(len(topic.partitions), 'partition')}, 0 to {len(topic.partitions) - 1}"
+            ] = None
     return list(sentences)
 
 
