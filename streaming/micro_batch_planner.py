@@ -25,6 +25,9 @@ _PATIENCE_MS = 60_000.0
 _PAUSE_S = 1.0
 _TRUNCATION_CHECKS = 5
 
+WARN_AFTER_S, WARN_EVERY_S = 10.0, 60.0
+"""How long the source does not answer before a stream without notes says so, and how often it says it again."""
+
 
 class MicroBatchPlanner:
     """State of the planner process over the life of a query: estimates, slots of last time, the available-now target."""
@@ -51,6 +54,8 @@ class MicroBatchPlanner:
         self._target: LogEnds | None = None
         self._is_available_now = False
         self._since_ms: int | None = None
+        self._silent_since_s: float | None = None
+        self._warned_at_s: float | None = None
         self._planned: tuple[float, float] | None = None
         self._copied: Mapping[str, int] | None = None
         self._broken = BrokenAtSource()
@@ -249,6 +254,24 @@ class MicroBatchPlanner:
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(self._settings.request_timeout_ms, self._clock)
 
+    def _warn(self, waiting_for: Retriable | None) -> None:
+        """Log what is waited for where nobody reads notes: Spark passes the planner's standard error on to the driver's.
+
+        The query itself shows nothing: for Spark a stream whose source does not answer is one that has no new data.
+        """
+        now_s = self._clock()
+        if waiting_for is None:
+            if self._warned_at_s is not None and self._silent_since_s is not None:
+                _log.warning("the source answers again, after %.0f s", now_s - self._silent_since_s)
+            self._silent_since_s = self._warned_at_s = None
+            return
+        self._silent_since_s = now_s if self._silent_since_s is None else self._silent_since_s
+        silent_s = now_s - self._silent_since_s
+        is_due = self._warned_at_s is None or now_s - self._warned_at_s >= WARN_EVERY_S
+        if silent_s >= WARN_AFTER_S and is_due:
+            self._warned_at_s = now_s
+            _log.warning("nothing new is planned since %.0f s, the source does not answer: %s", silent_s, waiting_for)
+
     def _note(
         self,
         ends: Offsets,
@@ -257,6 +280,8 @@ class MicroBatchPlanner:
         left_out: Sequence[LeftOut] = (),
         caught_up: Sequence[SourcePartition] = (),
     ) -> None:
+        if self._settings.note_path is None:
+            self._warn(waiting_for)
         now_ms = self._now_ms()
         self._since_ms = None if waiting_for is None else self._since_ms or now_ms
         note = notes.PlannerNote(

@@ -65,6 +65,8 @@ def render(report: StatusReport) -> RenderableType:
         lines.append(f"the source does not answer: {report.source_problem}")
     if report.target_problem is not None:
         lines.append(f"the target does not answer: {report.target_problem}")
+    if report.starting is not None:
+        lines.append(f"starting, since {_time(report.starting_since_ms)}: {report.starting}")
     if report.waiting_for is not None:
         lines.append(f"the mirror waits since {_time(report.waiting_since_ms)} for: {report.waiting_for}")
     if report.quarantined_batches:

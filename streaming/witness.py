@@ -57,6 +57,7 @@ class Witness:
         self._told_wait_ms: int | None = None
         self._looked_at_note = 0.0
         self._micro_batch_count = 0
+        self._told_steps: set[str] = set()
         left_out_path = scratch.scratch_folder() / f"left-out-{identity.run_id}.json"
         self.left_out = LeftOutReports(
             left_out_path, notes.left_out_path(config.checkpoint), report=self.met, count=self._count_left_out
@@ -99,6 +100,17 @@ class Witness:
             self._metrics.run_epoch.set(owner.run_epoch)
             if owner.recorded().decided_at_ms:
                 self._metrics.decided(owner.recorded().decided_at_ms)
+
+    def start_step(self, step: str, detail: str = "") -> None:
+        """Note for `status` what the start does from now on. Logged once per run: the supervisor may start the query often."""
+        if step not in self._told_steps:
+            self._told_steps.add(step)
+            _log.info("start: %s%s", step, detail)
+        try:
+            note = notes.StartNote(step=f"{step}{detail}", since_ms=_now_ms())
+            notes.write_start(notes.start_path(self._config.checkpoint), note)
+        except OSError as error:
+            _log.warning("the note for status was not written: %s", error)
 
     def stands_at(self, known: Mapping[SourcePartition, Position]) -> None:
         """Positions from which lag is counted."""

@@ -125,6 +125,19 @@ def test_what_the_supervisor_meets_is_counted_from_the_first_wait_to_the_error_t
     assert run["outcome"] == "BatchRefused"
 
 
+def test_each_step_of_a_start_is_logged_once_and_noted_each_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = config(tmp_path)
+    witness, path = Witness(settings, RunIdentity.of_this_process()), notes.start_path(settings.checkpoint)
+    caplog.set_level(logging.INFO)
+    for count in (3, 4):
+        witness.start_step("starting the query", f" over {count} partitions")
+        note = notes.read_start(path)
+        assert note is not None
+        assert note.step == f"starting the query over {count} partitions"
+    witness.start_step("waiting for the first plan")
+    assert caplog.messages == ["start: starting the query over 3 partitions", "start: waiting for the first plan"]
+
+
 def test_a_wait_is_told_once_whoever_waits(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
