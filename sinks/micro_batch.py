@@ -23,7 +23,6 @@ from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefused, DataLoss, MirrorError, Retriable
-from shallow_mirror.plurals import counted
 from shallow_mirror.sinks import protocol
 from shallow_mirror.sinks.expired import expired_rows
 from shallow_mirror.sinks.lingering import StepWatch

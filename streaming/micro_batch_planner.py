@@ -89,9 +89,7 @@ class MicroBatchPlanner:
             return {**start, **behind}
         left_out = {one.source: one for one in read_left_out(self._settings.left_out_path) if one.source in start}
         back = {
-            source: one.position
-            for source, one in left_out.items()
-            if one.position is not None and one.position < start[source]
+            source: one.position for source, one in left_out.items() if one.position is not None and one.position < start[source]
         }
         current = {**start, **back} if back else start
         while True:

@@ -137,11 +137,11 @@ def read_measured(path: Path | None) -> Measured | None:
 
 
 def write_start(path: Path | None, note: StartNote) -> None:
-    _write(path, {"step": note.step, "since_ms": note.since_ms})
+    write_document(path, {"step": note.step, "since_ms": note.since_ms})
 
 
 def read_start(path: Path | None) -> StartNote | None:
-    document = _read(path)
+    document = read_document(path)
     try:
         return StartNote(step=str(document["step"]), since_ms=int(document["since_ms"]))
     except (KeyError, TypeError, ValueError, OverflowError):

@@ -124,9 +124,7 @@ class Planner:
                 self._ask_for(self._listed[1].topic_ids, len(listed.topics))
         known = self._listed[1]
         none: tuple[dict[TopicPartition, int], dict[TopicPartition, MirrorError]] = ({}, {})
-        found, wrong = (
-            self._cluster.latest_offsets(known.places, self._settings.isolation, deadline) if known.places else none
-        )
+        found, wrong = self._cluster.latest_offsets(known.places, self._settings.isolation, deadline) if known.places else none
         unanswered: dict[SourcePartition, MirrorError] = {
             source: Retriable("LEADER_NOT_AVAILABLE", f"{source.topic_partition} has no leader") for source in known.leaderless
         }

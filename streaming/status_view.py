@@ -14,8 +14,8 @@ from rich.text import Text
 
 from shallow_mirror.checkpoints.group_positions import GroupSyncPass
 from shallow_mirror.checkpoints.problems import KnownProblem
-from shallow_mirror.streaming.left_out import LeftOut
 from shallow_mirror.plurals import counted
+from shallow_mirror.streaming.left_out import LeftOut
 from shallow_mirror.streaming.open_transactions import OpenTransaction
 from shallow_mirror.streaming.status import MicroBatchStatus, PartitionStatus, RunStatus, StatusReport, total
 
