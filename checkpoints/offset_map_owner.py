@@ -182,6 +182,20 @@ class OffsetMapOwner:
         """Rows of the transactions that are pending. Raises as `check_ownership`."""
         return self._rows_that_match(self._pending_conditions())
 
+    def finished_producer_ids(self) -> dict[int, str]:
+        """Return the transactional id of each producer id of the target that a row names, without those of pending transactions.
+
+        Raises as `check_ownership`.
+        """
+        found: dict[int, str] = {}
+        for piece in self._own_snapshot().batches(columns=["transactional_id", "target_producer_id"]):
+            rows = pa.Table.from_batches([piece]).group_by(["transactional_id", "target_producer_id"]).aggregate([])
+            named = (row for row in rows.to_pylist() if row["transactional_id"] is not None)  # a slot may open no transaction
+            found.update((row["target_producer_id"], row["transactional_id"]) for row in named)
+        for txn in self._recorded.pending_txns:
+            found.pop(txn.producer_id, None)  # committed: what is open under it is to become visible
+        return found
+
     def _pending_conditions(self) -> list[Condition]:
         return [_rows_of(Removal(txn)) for txn in self._recorded.pending_txns]
 

@@ -55,7 +55,8 @@ TASK_SHARE = 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchReport:
-    """What one round did. Durations in ms by step name; `retried`: what made a slot start again, and which."""
+    """What one round did. Durations in ms by step name; `retried`: what made a slot start again, and which. `stamped_topics`:
+    target topics whose broker gave batches its own time."""
 
     micro_batch: int
     rows: tuple[DecidedSegment, ...]
@@ -63,6 +64,7 @@ class MicroBatchReport:
     duration_ms: Mapping[str, float]
     quarantined: tuple[QuarantinedBatch, ...] = ()
     retried: tuple[tuple[int, Retriable], ...] = ()
+    stamped_topics: frozenset[str] = frozenset()
 
 
 LeftOutReport = Callable[[Sequence[UnfinishedRange], Mapping[SourcePartition, Position]], None]
@@ -233,6 +235,7 @@ class MicroBatchSink:
                     duration_ms=steps,
                     quarantined=tuple(one for result in outcome.slots for one in result.quarantined),
                     retried=tuple((result.slot, error) for result in outcome.slots for error in result.retried),
+                    stamped_topics=frozenset(topic for result in outcome.slots for topic in result.stamped_topics),
                 )
             )
         return outcome

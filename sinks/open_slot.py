@@ -118,6 +118,11 @@ class OpenSlot:
             self._job.observer("task.initialised")
         return self.txn, self._window
 
+    @property
+    def stamped_topics(self) -> tuple[str, ...]:
+        """Return the target topics whose broker overwrote the times of batches that this slot has written."""
+        return () if self._window is None else tuple(sorted({place.topic for place in self._window.stamped}))
+
     def write_receipt(self) -> None:
         """The last write of the transaction: commits with it, and proves it. Nothing to prove where nothing was written."""
         if self.txn is None:

@@ -48,6 +48,7 @@ class SlotResult:
     slot stopped at a batch boundary before its ranges were done. Both ask for another round. `quarantined`: the batches of its
     segments of that kind. `duration_ms`: of the task itself, without what Spark needs to begin and to end it. `retried`: what
     made it start again. `unfinished`: planned ranges that it left out, wholly or from some offset on.
+    `stamped_topics`: target topics whose broker gave batches its own time.
     """
 
     slot: int
@@ -60,6 +61,7 @@ class SlotResult:
     duration_ms: float = 0.0
     retried: tuple[Retriable, ...] = ()
     unfinished: tuple[UnfinishedRange, ...] = ()
+    stamped_topics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,12 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from typing import Any, TypeVar
 
 from shallow_mirror.broker.cluster import Cluster
-from shallow_mirror.broker.forgotten_markers import abort_forgotten, open_places, write_markers
+from shallow_mirror.broker.forgotten_markers import ProducersOfMap, abort_forgotten, held_back_by, open_places, write_markers
 from shallow_mirror.broker.txn import EndTxnAnswer, blocked_txn, end_txn, init_producer_id
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, Retriable, TransactionBlockedError
+from shallow_mirror.plurals import counted
 from shallow_mirror.sinks import protocol
 from shallow_mirror.sinks.evidence import (
     look_at_logs,
@@ -88,7 +89,7 @@ class TxnPerformer:
             case protocol.InitProducerId(name):
                 return self._init_producer_id(name, deadline)
             case protocol.AbortForgotten(names, places):
-                return self._abort_forgotten(names, places, deadline)
+                return self._abort_forgotten(names, places, deadline, named=self._owner.finished_producer_ids)
             case protocol.ReadReceipt(decided):
                 return self._receipt_evidence(decided, deadline)
             case protocol.ReadTargetLog(decided):
@@ -157,8 +158,18 @@ class TxnPerformer:
             _log.info("transactional id %s can be used again", name)
         return True
 
-    def _abort_forgotten(self, names: Sequence[str], places: Collection[TopicPartition] | None, deadline: Deadline) -> None:
-        """At the places that can be read; the others are held until they have been looked at."""
+    def _abort_forgotten(
+        self,
+        names: Sequence[str],
+        places: Collection[TopicPartition] | None,
+        deadline: Deadline,
+        *,
+        named: ProducersOfMap | None = None,
+    ) -> None:
+        """At the places that can be read; the others are held until they have been looked at.
+
+        `named` only right after InitProducerId of `names`: later a slot may have got another producer id.
+        """
         if places is None:
             places = {position.target.topic_partition for position in self._owner.positions().values()}
         listed = self._target.metadata(sorted({place.topic for place in places}), deadline)
@@ -166,7 +177,7 @@ class TxnPerformer:
         readable = readable_ends(self._target, sorted(there), deadline).keys() - self.availability.pending_partitions()
         # The last transaction of a blocked id ends by itself: its markers are on their way.
         fenced = [self.availability.fenced[name] for name in names if name in self.availability.fenced]
-        abort_forgotten(self._target, fenced, sorted(readable), self._transaction_timeout_ms, deadline)
+        abort_forgotten(self._target, fenced, sorted(readable), self._transaction_timeout_ms, deadline, named=named)
         self.availability.unchecked = (self.availability.unchecked | there) - readable
 
     def _await_visible(self, decided: DecidedTxn, deadline: Deadline) -> protocol.Visibility:
@@ -180,12 +191,16 @@ class TxnPerformer:
         leader_patience = deadline.sooner(0 if self.availability.pending else LEADER_PATIENCE_MS)
         suspected: tuple[WrittenRange, ...] = ()
         was_repaired = False
+        held_back = ""
         while waiting:
-            deadline.require(f"the last stable offset of {waiting[0].topic_partition} to pass {waiting[0].end}")
+            deadline.require(f"the last stable offset of {waiting[0].topic_partition} to pass {waiting[0].end}{held_back}")
             if patience.is_over():
                 unavailable = self._unavailable(decided.txn, waiting, deadline)
                 readable = tuple(written for written in waiting if written not in unavailable)
                 was_repaired |= bool(readable) and self._repair_if_open(decided, readable, deadline)
+                if readable:
+                    places = [written.topic_partition for written in readable]
+                    held_back = held_back_by(self._target, places, decided.txn.producer_id, deadline)
                 lost = lost_ranges(self._target, waiting, deadline)
                 if lost != suspected:
                     suspected, loss_patience = lost, deadline.sooner(LOSS_PATIENCE_MS)
@@ -261,7 +276,7 @@ def recover(
     performer.refuse_foreign_receipts(names, deadline)
     removed = performer.run(protocol.start_up(unsettled, names, choices), deadline)
     if removed:
-        _log.warning("recovery: %d slot transactions were not committed; their ranges are read again", len(removed))
+        _log.warning("recovery: not committed: %s; the same ranges are read again", counted(len(removed), "slot transaction"))
 
 
 def most_telling(errors: list[MirrorError]) -> MirrorError:

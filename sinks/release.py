@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from shallow_mirror.checkpoints.quarantined_batches import BatchKey, QuarantinedBatch
 from shallow_mirror.deadline import Deadline
+from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.protocol import SlotResult
 from shallow_mirror.sinks.single_slot import SingleSlot
 from shallow_mirror.types import Segment, SegmentKind
@@ -29,7 +30,7 @@ class Released:
 
     def sentences(self) -> list[str]:
         records = sum(one.record_count for one in self.segments)
-        lines = [f"released {self.batch_count} batches with {records:,} records"]
+        lines = [f"released {counted(self.batch_count, 'batch')} with {counted(records, 'record')}"]
         if self.segments:
             lines[0] += ": they are at the ends of their target partitions, behind records that were copied since"
         return lines + [f"still in quarantine: {one}" for one in self.refused]

@@ -342,6 +342,7 @@ class _Copying:
             is_partial,
             tuple(self._quarantined),
             unfinished=tuple(unfinished.values()),
+            stamped_topics=slot.stamped_topics,
         )
 
     def leave_out_unavailable(self, sources: Iterable[SourcePartition]) -> None:

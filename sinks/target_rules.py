@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from shallow_mirror.broker.cluster_metadata import TopicMetadata
+from shallow_mirror.plurals import counted
 from shallow_mirror.types import TargetPartition
 
 COPIED = (
@@ -82,7 +83,8 @@ def missing_problem(source: str, partitions: int) -> str:
     """Of a target topic that nobody creates."""
     return (
         f"(for source topic {source}) does not exist and topics.create is false: "
-        f"create it with at least {partitions} partitions, set topics.create: true, or exclude {source} (topics.exclude)"
+        f"create it with at least {counted(partitions, 'partition')}, set topics.create: true, or exclude {source} "
+        "(topics.exclude)"
     )
 
 
@@ -125,12 +127,13 @@ def is_stamping(settings: Mapping[str, str]) -> bool:
     return settings.get("message.timestamp.type") == "LogAppendTime"
 
 
-STAMPING_DOUBT = "has message.timestamp.type=LogAppendTime: records get the target's time. Set CreateTime to keep theirs"
+STAMPING = "has message.timestamp.type=LogAppendTime: records get the target's time"
+STAMPING_REMEDY = "Set message.timestamp.type=CreateTime on it to keep theirs; what was copied before keeps the target's time"
 
 
 def doubts_of(settings: Mapping[str, str], source: Mapping[str, str]) -> list[str]:
     """What makes the copy other than it might be expected, or the way of some batches longer, given both topics' settings."""
-    doubts = [STAMPING_DOUBT] if is_stamping(settings) else _time_doubts(settings)
+    doubts = [f"{STAMPING}. {STAMPING_REMEDY}"] if is_stamping(settings) else _time_doubts(settings)
     most, source_most = (int(one.get("max.message.bytes", 0)) for one in (settings, source))
     if most < source_most:
         doubts.append(

@@ -11,12 +11,12 @@ from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.cluster_metadata import TopicMetadata
 from shallow_mirror.broker.error_codes import is_forbidden, refusal
 from shallow_mirror.broker.topics import TopicSpec, add_partitions, ensure_topics
-from shallow_mirror.checkpoints.problem_log import log_problem
-from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.plurals import counted
 from shallow_mirror.sinks import target_rules
 from shallow_mirror.sinks.slot_task import RoutedTopic
+from shallow_mirror.sinks.stamping_topics import StampingTopics
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SourcePartition, TargetPartition
 
 _log = logging.getLogger(__name__)
@@ -44,11 +44,11 @@ class TargetTopics:
         log_append_time: LogAppendTimePolicy,
         coalesce_bytes: int | None,
         announce: Callable[[Mapping[str, str]], None] = lambda _: None,
-        tell: Callable[[Problem], None] = log_problem,
+        stamping: StampingTopics | None = None,
     ) -> None:
-        """`announce` hears of all names when there are new ones; `tell` of settings that do not stop the mirror, each time they
-        are looked at."""
-        self._announce, self._tell = announce, tell
+        """`announce` hears of all names when there are new ones. `stamping` is kept up to date; None: its problems are logged."""
+        self._announce = announce
+        self.stamping = StampingTopics() if stamping is None else stamping
         self._source, self._target, self._target_client = source, target, target_client
         self._mirrored = dict(mirrored)
         self._route, self._create, self._replication_factor = route, create, replication_factor
@@ -109,9 +109,7 @@ class TargetTopics:
         if problems:
             raise ConfigError(problems)
         for target in sorted(found):
-            if target_rules.is_stamping(settings[target]):
-                doubt, remedy = target_rules.STAMPING_DOUBT.split(". ")
-                self._tell(Problem(kind=ProblemKind.CONFIG, text=f"target topic {target} {doubt}", remedy=remedy))
+            self.stamping.configured(target, settings[target])
         has_new = not names.keys() <= self._routes.keys()
         for source, target in names.items():
             self._routes[source] = RoutedTopic(
@@ -180,7 +178,9 @@ class TargetTopics:
             )
             for source, target in sorted(missing.items())
         ]
-        _log.info("creating target topics: %s", ", ".join(f"{spec.name} ({spec.partitions} partitions)" for spec in specs))
+        _log.info(
+            "creating target topics: %s", ", ".join(f"{spec.name} ({counted(spec.partitions, 'partition')})" for spec in specs)
+        )
         try:
             ensure_topics(self._target_client, specs, timeout_s=deadline.remaining_ms() / 1000)
         except ConfigError as refused:
@@ -194,9 +194,9 @@ class TargetTopics:
         bounded = target_rules.bounded_replicas(self._replication_factor, brokers)
         if bounded != self._replication_factor:
             _log.warning(
-                "topics.replication_factor is %s, the target has %d brokers: new topics get %s replicas",
+                "topics.replication_factor is %s, the target has %s: new topics get %s",
                 self._replication_factor,
-                brokers,
-                bounded,
+                counted(brokers, "broker"),
+                counted(bounded, "replica"),
             )
         return bounded

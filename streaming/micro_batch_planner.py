@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import Retriable
+from shallow_mirror.plurals import counted
 from shallow_mirror.sinks import routing
 from shallow_mirror.streaming import notes, planning
 from shallow_mirror.streaming.broken_at_source import BrokenAtSource
@@ -23,6 +24,9 @@ _log = logging.getLogger(__name__)
 _PATIENCE_MS = 60_000.0
 _PAUSE_S = 1.0
 _TRUNCATION_CHECKS = 5
+
+WARN_AFTER_S, WARN_EVERY_S = 10.0, 60.0
+"""How long the source does not answer before a stream without notes says so, and how often it says it again."""
 
 
 class MicroBatchPlanner:
@@ -50,6 +54,8 @@ class MicroBatchPlanner:
         self._target: LogEnds | None = None
         self._is_available_now = False
         self._since_ms: int | None = None
+        self._silent_since_s: float | None = None
+        self._warned_at_s: float | None = None
         self._planned: tuple[float, float] | None = None
         self._copied: Mapping[str, int] | None = None
         self._broken = BrokenAtSource()
@@ -97,7 +103,7 @@ class MicroBatchPlanner:
         there: otherwise nothing is planned before the source has something new."""
         behind = {one: at for one, at in self._recorded.items() if at < start.get(one, at)}
         if behind:
-            _log.warning("%d partitions are planned again from their positions in the offset map", len(behind))
+            _log.warning("planned again from their positions in the offset map: %s", counted(len(behind), "partition"))
         return behind
 
     def _latest(
@@ -246,6 +252,24 @@ class MicroBatchPlanner:
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(self._settings.request_timeout_ms, self._clock)
 
+    def _warn(self, waiting_for: Retriable | None) -> None:
+        """Log what is waited for where nobody reads notes: Spark passes the planner's standard error on to the driver's.
+
+        The query itself shows nothing: for Spark a stream whose source does not answer is one that has no new data.
+        """
+        now_s = self._clock()
+        if waiting_for is None:
+            if self._warned_at_s is not None and self._silent_since_s is not None:
+                _log.warning("the source answers again, after %.0f s", now_s - self._silent_since_s)
+            self._silent_since_s = self._warned_at_s = None
+            return
+        self._silent_since_s = now_s if self._silent_since_s is None else self._silent_since_s
+        silent_s = now_s - self._silent_since_s
+        is_due = self._warned_at_s is None or now_s - self._warned_at_s >= WARN_EVERY_S
+        if silent_s >= WARN_AFTER_S and is_due:
+            self._warned_at_s = now_s
+            _log.warning("nothing new is planned since %.0f s, the source does not answer: %s", silent_s, waiting_for)
+
     def _note(
         self,
         ends: Offsets,
@@ -254,6 +278,8 @@ class MicroBatchPlanner:
         left_out: Sequence[LeftOut] = (),
         caught_up: Sequence[SourcePartition] = (),
     ) -> None:
+        if self._settings.note_path is None:
+            self._warn(waiting_for)
         now_ms = self._now_ms()
         self._since_ms = None if waiting_for is None else self._since_ms or now_ms
         note = notes.PlannerNote(

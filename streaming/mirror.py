@@ -17,6 +17,7 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 
 from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.reach import named_cluster
 from shallow_mirror.checkpoints.controls import open_controls_to_read
 from shallow_mirror.checkpoints.observation_stores import ObservationStore, open_store
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
@@ -28,12 +29,14 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import CorruptBatch, DataLoss, MirrorError, OutcomeUnknown, Retriable, TopicCreatedAgain
 from shallow_mirror.groups.sync import GroupSync
 from shallow_mirror.local_kafka.jars import delta_jars
+from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.evidence import refuse_used_ids
 from shallow_mirror.sinks.lost_processes import lost_jvm_told, lost_worker, unfit_python, unfit_python_told
 from shallow_mirror.sinks.micro_batch import TOTAL, MicroBatchReport, MicroBatchSink, first_rows
 from shallow_mirror.sinks.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.slot_names import ids_of, transactional_ids
 from shallow_mirror.sinks.slot_task import Observer, observe_nothing
+from shallow_mirror.sinks.stamping_topics import StampingTopics
 from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.streaming import kafka_batches, mirror_ranges, notes, planned_stream, planning, scratch, session
 from shallow_mirror.streaming.flow_control import CopiedBytes
@@ -47,6 +50,7 @@ from shallow_mirror.streaming.sink_settings import job_template, target_topics
 from shallow_mirror.streaming.told_errors import told_error
 from shallow_mirror.streaming.topic_watch import TopicWatch
 from shallow_mirror.streaming.witness import Witness
+from shallow_mirror.types import SegmentKind
 
 _log = logging.getLogger(__name__)
 
@@ -153,6 +157,7 @@ class _Run:
         self.spark_log: Path | None = None
         self.copied = CopiedBytes(config.topics.bytes_per_second)
         self.witness = Witness(config, self.identity)
+        self.stamping = StampingTopics(self.witness.met)
 
     def start_and_supervise(self, spark: Any, own_session: bool) -> None:
         with self.witness.telling():
@@ -160,8 +165,12 @@ class _Run:
 
     def _start_and_supervise(self, spark: Any, own_session: bool) -> None:
         try:
-            self.source_cluster_id: str = self._patiently(self.config.source_cluster_name, lambda: self._id_of(self.source))
-            self.target_cluster_id: str = self._patiently(self.config.target_cluster_name, lambda: self._id_of(self.target))
+            self.source_cluster_id: str = self._patiently(
+                self.config.source_cluster_name, lambda: self._id_of(self.source, self.config.source_cluster_name)
+            )
+            self.target_cluster_id: str = self._patiently(
+                self.config.target_cluster_name, lambda: self._id_of(self.target, self.config.target_cluster_name)
+            )
             self.config = without_own_targets(self.config, is_same_cluster=self.source_cluster_id == self.target_cluster_id)
             self.loops = Loops(self.config, source_cluster_id=self.source_cluster_id, target_cluster_id=self.target_cluster_id)
             tables, setting = self.config.tables, self.config.tables_writer
@@ -169,6 +178,7 @@ class _Run:
             self._patiently("rights", self._refuse_missing_rights)
             if spark is None:
                 self.spark_log = self.config.spark_log
+                self.witness.start_step("starting Spark", f" (its log: {self.config.spark_log})")
                 spark = session.local_session(
                     f"shallow-mirror {self.config.mirror}",
                     log_file=self.config.spark_log,
@@ -248,8 +258,10 @@ class _Run:
         """Of one attempt of something that is tried again; over at once when a stop is asked for."""
         return Deadline.after_ms(most_ms, lambda: math.inf if self.stop.is_set() else time.monotonic())
 
-    def _id_of(self, cluster: Cluster) -> str:
-        return cluster.cluster_id(self._deadline(REACH_ATTEMPT_MS))
+    def _id_of(self, cluster: Cluster, where: str) -> str:
+        with named_cluster(where):
+            cluster_id: str = self._patiently(where, lambda: cluster.cluster_id(self._deadline(REACH_ATTEMPT_MS)))
+            return cluster_id
 
     def _refuse_missing_rights(self) -> None:
         refuse_missing_rights(self.config, self.source, self.target, self._deadline())
@@ -279,6 +291,8 @@ class _Run:
             owner, self.target, transaction_timeout_ms=config.write.transaction_timeout_ms, observer=self.observer
         )
         owner.check_ownership()
+        count = counted(owner.highest_slot + 1, "transactional id")
+        self.witness.start_step("resolving the transactions of the last run", f", fencing {count}")
         recover(owner, performer, mirror=config.mirror, deadline=self._deadline())
         targets = target_topics(
             config,
@@ -287,7 +301,7 @@ class _Run:
             owner.positions(),
             route=self.loops.target_of,
             announce=self.loops.announce,
-            tell=self.witness.met,
+            stamping=self.stamping,
         )
         topic_ids = self._register_partitions(owner, targets)
         sink = MicroBatchSink(
@@ -319,6 +333,8 @@ class _Run:
         watch = TopicWatch(
             config, targets, {one.topic for one in known}, controls, paused_path, loops=self.loops, tell=self.witness.met
         )
+        count = counted(len(known), "partition")
+        self.witness.start_step("starting the query", f" over {count}")
         try:
             with watch:
                 self._run_query(spark, sink, options)
@@ -339,6 +355,7 @@ class _Run:
         """
         deadline = self._deadline()
         known = owner.positions()
+        self.witness.start_step("looking for new topics and partitions", f", {counted(len(known), 'partition')} known so far")
         planner = Planner(PlanSettings.of_mirror(self.config), self.source)
         starts = planner.start_offsets(known, deadline, is_start=not self.has_begun)
         self.loops.read()
@@ -347,9 +364,11 @@ class _Run:
         mirrored = {one.topic for one in known}.intersection(topics)
         refuse_hidden_topics(self.source, self.config.topics.include, mirrored, listed, deadline)
         self.loops.refuse(listed)
+        self.witness.start_step("preparing target topics", f" of {counted(len(listed), 'source topic')}")
         targets.prepare({name: len(topic.partitions) for name, topic in listed.items()}, deadline)
         rows = first_rows(targets, self.source, starts, deadline)
         if rows:
+            self.witness.start_step("registering new partitions", f": {len(rows):,}")
             owner.next_decision()
             owner.decide(rows, highest_slot=-1)
             owner.settle()
@@ -367,6 +386,7 @@ class _Run:
         writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", self.config.checkpoint)
         trigger = {"availableNow": True} if self.available_now else {"processingTime": f"{self.config.trigger_s} seconds"}
         query = writer.trigger(**trigger).start()
+        self.witness.start_step("waiting for the first plan")
         failure: StreamingQueryException | None = None
         try:
             while not query.awaitTermination(_POLL_S):
@@ -391,6 +411,7 @@ class _Run:
         self.witness.micro_batch(report, self.owner)
         self.owner.compact_if_due()
         segments = [row.segment for row in report.rows]
+        self.stamping.produced({one.target.topic for one in segments if one.kind is SegmentKind.DATA}, report.stamped_topics)
         self.copied.add(segments)
         measured = planning.measure(segments, report.duration_ms[TOTAL] / 1000, self.copied.totals)
         notes.write_measured(notes.measured_path(self.config.checkpoint), measured)

@@ -44,12 +44,24 @@ class TopicsNote:
     problems: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartNote:
+    """What a start is doing until the first plan: `step`, since `since_ms`."""
+
+    step: str
+    since_ms: int
+
+
 def note_path(checkpoint: str) -> Path | None:
     return _beside(checkpoint, "planner")
 
 
 def measured_path(checkpoint: str) -> Path | None:
     return _beside(checkpoint, "measured")
+
+
+def start_path(checkpoint: str) -> Path | None:
+    return _beside(checkpoint, "start")
 
 
 def topics_path(checkpoint: str) -> Path | None:
@@ -121,6 +133,18 @@ def read_measured(path: Path | None) -> Measured | None:
             copied={str(name): int(size) for name, size in document["copied"].items()},
         )
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError):
+        return None
+
+
+def write_start(path: Path | None, note: StartNote) -> None:
+    write_document(path, {"step": note.step, "since_ms": note.since_ms})
+
+
+def read_start(path: Path | None) -> StartNote | None:
+    document = read_document(path)
+    try:
+        return StartNote(step=str(document["step"]), since_ms=int(document["since_ms"]))
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 

@@ -14,6 +14,7 @@ from shallow_mirror.broker.range_reader import RangeReader, ReadRange
 from shallow_mirror.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, Retriable
+from shallow_mirror.plurals import counted
 from shallow_mirror.sinks import routing
 from shallow_mirror.streaming import planning
 from shallow_mirror.streaming.plan_settings import PlanSettings
@@ -306,7 +307,7 @@ class Planner:
             for one, batch in self.first_batches(starts, listing, deadline.sooner(_SAMPLE_MS)):
                 sampled[one] = batch.bytes_per_offset
         except MirrorError as error:
-            _log.info("sampled the batches of %d of %d partitions: %s", len(sampled), len(starts), error)
+            _log.info("sampled the batches of %d of %s: %s", len(sampled), counted(len(starts), "partition"), error)
         return sampled
 
     def moved_down(self, starts: Offsets, listing: LogEnds, deadline: Deadline) -> dict[SourcePartition, int]:

@@ -17,6 +17,7 @@ from rich.console import Console
 from shallow_mirror.checkpoints.quarantine import Quarantine, QuarantineEntry
 from shallow_mirror.checkpoints.table_writer import Comparison
 from shallow_mirror.errors import ConfigError, OffsetMapConflict
+from shallow_mirror.plurals import counted
 
 LINES_FILE = "batches.jsonl"
 
@@ -80,7 +81,7 @@ def show(entries: Sequence[QuarantineEntry], console: Console, *, as_json: bool 
     if as_json:
         print(json.dumps([document_of(one) for one in entries]), file=console.file)
         return
-    count = "no batch" if not entries else "1 batch" if len(entries) == 1 else f"{len(entries)} batches"
+    count = counted(len(entries), "batch") if entries else "no batch"
     console.print("\n".join([count, *(_line(one) for one in entries)]), markup=False)
 
 
@@ -88,7 +89,7 @@ def _line(entry: QuarantineEntry) -> str:
     what = "its row of the table quarantine was deleted" if entry.described is None else _why(entry.described)
     if entry.is_released:
         what = f"released to {entry.segment.target.topic_partition}, offset {entry.released[0].target_start}; before that: {what}"
-    return f"{entry}, {entry.segment.record_count} records, {entry.segment.size_bytes} bytes: {what}"
+    return f"{entry}, {counted(entry.segment.record_count, 'record')}, {counted(entry.segment.size_bytes, 'byte')}: {what}"
 
 
 def _why(described: Mapping[str, Any]) -> str:

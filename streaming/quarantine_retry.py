@@ -15,6 +15,7 @@ from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kept_readings import KeptReadings
 from shallow_mirror.sinks.micro_batch import TASK_SHARE, target_ends_of
 from shallow_mirror.sinks.poison import NO_LIMITS
@@ -23,6 +24,7 @@ from shallow_mirror.sinks.recovery import recover
 from shallow_mirror.sinks.release import Released, Releaser
 from shallow_mirror.sinks.single_slot import SINGLE_SLOT
 from shallow_mirror.sinks.slot_task import Observer, RoutedTopic, SlotJob, fill_slot, observe_nothing
+from shallow_mirror.sinks.stamping_topics import StampingTopics
 from shallow_mirror.streaming.quarantine import Selection
 from shallow_mirror.streaming.sink_settings import job_template
 from shallow_mirror.streaming.status import run_of
@@ -62,7 +64,7 @@ def retry(
         _release_all(releaser, Quarantine.open(config.tables, spark, mirror=config.mirror), selection)
         taken.owner.settle()
         released = releaser.released
-        counts = f"{released.batch_count} batches released, {len(released.refused)} refused again"
+        counts = f"{counted(released.batch_count, 'batch')} released, {len(released.refused)} refused again"
         taken.outcome = f"quarantine retry: {counts}"
     return released
 
@@ -94,6 +96,7 @@ class _KeptSlot:
 
     def __init__(self, config: MirrorConfig, taken: TakenOver, observer: Observer) -> None:
         self._config, self._taken, self._observer = config, taken, observer
+        self._stamping = StampingTopics()
 
     def fill(self, batches: Sequence[QuarantinedBatch], decision: int, deadline: Deadline) -> SlotResult:
         positions: dict[SourcePartition, int] = {}
@@ -127,6 +130,7 @@ class _KeptSlot:
                 "export them instead"
             )
         settings = self._taken.target.topic_configs([target.topic], deadline)[target.topic]
+        self._stamping.configured(target.topic, settings)
         limits = BatchLimits(
             max_message_bytes=int(settings["max.message.bytes"]),
             isolation_level=self._config.read.isolation_level,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.resolve import LogEvidence, ReceiptEvidence, TxnFate
 from shallow_mirror.streaming.recover import SlotReport, Untold
 
@@ -54,7 +55,7 @@ def _lines(report: SlotReport) -> list[str]:
         state = "does not know it any more"
     else:
         state = f"{found.state}, producer id {found.producer_id}, epoch {found.producer_epoch}"
-    lines = [f"slot {report.slot}: Kafka transaction {txn}, {report.record_count:,} records"]
+    lines = [f"slot {report.slot}: Kafka transaction {txn}, {counted(report.record_count, 'record')}"]
     lines += [f"  copied from {one.topic}-{one.partition} [{start}, {end})" for one, (start, end) in report.copied.items()]
     lines += [f"  coordinator: {state}", f"  receipt: {_RECEIPTS[report.receipt]}"]
     for written, evidence in zip(report.decided.written, report.log, strict=True):

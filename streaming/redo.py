@@ -22,6 +22,7 @@ from shallow_mirror.checkpoints.schema import rows_from_arrow, schema_of
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.plurals import counted
 from shallow_mirror.sinks import routing
 from shallow_mirror.sinks.micro_batch import TASK_SHARE, first_rows, target_ends_of
 from shallow_mirror.sinks.protocol import SlotResult
@@ -73,7 +74,7 @@ class Redone:
         what = "was copied before" if self.was_done else "copied"
         place, target = self.request.place, TopicPartition(self.request.target_topic, self.request.place.partition)
         return (
-            f"{what}: offsets {self.start} to {self.end - 1} of {place} (whole batches), {self.record_count:,} records, "
+            f"{what}: offsets {self.start} to {self.end - 1} of {place} (whole batches), {counted(self.record_count, 'record')}, "
             f"to {target}; the offset map of this copy is in {self.tables}"
         )
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.checkpoints.positions import Position
-from shallow_mirror.checkpoints.problem_log import log_problem
-from shallow_mirror.checkpoints.problems import Problem
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.sinks.slot_task import Observer, SlotJob
+from shallow_mirror.sinks.stamping_topics import StampingTopics
 from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.types import SourcePartition
 
@@ -48,7 +47,7 @@ def target_topics(
     *,
     route: Callable[[str], str],
     announce: Callable[[Mapping[str, str]], None] = lambda _: None,
-    tell: Callable[[Problem], None] = log_problem,
+    stamping: StampingTopics | None = None,
 ) -> TargetTopics:
     """`known`: the positions of the map, whose target topics stand. `route` names those of other source topics, and
     `announce` hears of all of them before anything is copied to new ones."""
@@ -65,5 +64,5 @@ def target_topics(
         isolation=config.read.isolation_level,
         log_append_time=config.read.log_append_time,
         coalesce_bytes=config.write.coalesce_bytes,
-        tell=tell,
+        stamping=stamping,
     )

@@ -113,7 +113,9 @@ class StatusReport:
     """`micro_batches`: the last few, newest last. `waiting_for` is None as well when no run is there to wait.
 
     `source_problem`: why log ends and lags are missing; `target_problem`: why nothing can be written now. `planned_at_ms`:
-    when the planner was last heard of. `quarantined_batches` and `quarantined_bytes` are what is in quarantine now.
+    when the planner was last heard of.
+    `starting`: what a start does that has not come to its first plan.
+    `quarantined_batches` and `quarantined_bytes` are what is in quarantine now.
     `gone_topics`: mirrored topics that the source does not have any more; `topic_problems`: settings that are not followed; both
     as the mirror saw them last.
     `left_out`: partitions that are broken, while the others are copied without them; empty when no run is there.
@@ -137,6 +139,8 @@ class StatusReport:
     paused_topics: tuple[PausedTopic, ...] = ()
     gone_topics: tuple[str, ...] = ()
     topic_problems: tuple[str, ...] = ()
+    starting: str | None = None
+    starting_since_ms: int | None = None
     groups: GroupSyncPass | None = None
     problems: tuple[KnownProblem, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
@@ -189,6 +193,7 @@ def gather_status(
     view = ask_source(config, positions, copied_until_ms)
     at_ms = now_ms()
     is_waiting = note is not None and not (run is not None and run.is_over)
+    start = _current_start(notes.read_start(notes.start_path(config.checkpoint)), run, note)
     return StatusReport(
         mirror=config.mirror,
         at_ms=at_ms,
@@ -206,10 +211,21 @@ def gather_status(
         paused_topics=tuple(PausedTopic(topic=topic, since_ms=since_ms) for topic, since_ms in paused.items()),
         gone_topics=() if topics is None else topics.gone,
         topic_problems=() if topics is None else topics.problems,
+        starting=None if start is None else start.step,
+        starting_since_ms=None if start is None else start.since_ms,
         groups=None if config.groups.sync_s is None else last_pass(store, datetime.now(UTC)),
         left_out=read_left_out(notes.left_out_path(config.checkpoint)) if run is not None and not run.is_over else (),
         problems=() if recorded is None else read_problems(store, recorded.run_epoch)[-PROBLEMS_SHOWN:],
     )
+
+
+def _current_start(
+    start: notes.StartNote | None, run: RunStatus | None, planned: notes.PlannerNote | None
+) -> notes.StartNote | None:
+    """None where the run is over, or was heard to plan, or to wait, after that step began."""
+    if start is None or run is None or run.is_over or start.since_ms < run.started_at_ms:
+        return None
+    return None if planned is not None and planned.at_ms >= start.since_ms else start
 
 
 def of_included_topics(config: MirrorConfig, found: Mapping[SourcePartition, Position]) -> dict[SourcePartition, Position]:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from shallow_mirror.checkpoints.group_positions import GroupSyncPass
 from shallow_mirror.checkpoints.problems import KnownProblem
+from shallow_mirror.plurals import counted
 from shallow_mirror.streaming.left_out import LeftOut
 from shallow_mirror.streaming.open_transactions import OpenTransaction
 from shallow_mirror.streaming.status import MicroBatchStatus, PartitionStatus, RunStatus, StatusReport, total
@@ -64,11 +65,13 @@ def render(report: StatusReport) -> RenderableType:
         lines.append(f"the source does not answer: {report.source_problem}")
     if report.target_problem is not None:
         lines.append(f"the target does not answer: {report.target_problem}")
+    if report.starting is not None:
+        lines.append(f"starting, since {_time(report.starting_since_ms)}: {report.starting}")
     if report.waiting_for is not None:
         lines.append(f"the mirror waits since {_time(report.waiting_since_ms)} for: {report.waiting_for}")
     if report.quarantined_batches:
         lines.append(
-            f"in quarantine: {report.quarantined_batches:,} batches, {report.quarantined_bytes:,} bytes "
+            f"in quarantine: {counted(report.quarantined_batches, 'batch')}, {counted(report.quarantined_bytes, 'byte')} "
             "(`shallow-mirror quarantine CONF list`)"
         )
     lines += _left_out_lines(report.left_out)
@@ -102,7 +105,7 @@ def _lag_line(partitions: tuple[PartitionStatus, ...]) -> str:
     offsets = total([one.lag_offsets for one in partitions])
     ages = [one.lag_ms for one in partitions if one.lag_ms is not None]
     oldest_ms = max(ages, default=0) if len(ages) == len(partitions) else None
-    return f"{len(partitions)} partitions, lag {_number(offsets)} offsets, {_number(oldest_ms)} ms"
+    return f"{counted(len(partitions), 'partition')}, lag {counted(offsets, 'offset')}, {_number(oldest_ms)} ms"
 
 
 def _groups_line(done: GroupSyncPass) -> str:
@@ -111,8 +114,8 @@ def _groups_line(done: GroupSyncPass) -> str:
         return f"groups: could not be brought in step at {at}: {done.problem}"
     in_place = done.in_place_count + done.committed_count
     return (
-        f"groups: {done.group_count:,} at {at}: {in_place:,} of {done.partition_count:,} offsets in place at the target, "
-        f"{done.waiting_count:,} wait, {done.left_count:,} are left alone (`shallow-mirror groups CONF`)"
+        f"groups: {done.group_count:,} at {at}: {in_place:,} of {counted(done.partition_count, 'offset')} in place at the "
+        f"target, {done.waiting_count:,} wait, {done.left_count:,} are left alone (`shallow-mirror groups CONF`)"
     )
 
 

@@ -126,13 +126,17 @@ class TopicWatch:
             self._tell(gone, problems)
 
     def _tell(self, gone: Sequence[str], problems: Mapping[str, str]) -> None:
-        """What is new becomes a problem of the run, all of it is in the note. `problems`: what to do, by sentence."""
+        """What is new becomes a problem of the run, all of it is in the note. `problems`: what to do, by sentence.
+
+        Topics that stamp are in the note only: they became problems when a Produce answer, or their settings, said so.
+        """
         said = {f"source topic {name} {_GONE}": _REMEDY_OF_GONE for name in gone} | {**problems}
         for sentence in sorted(said.keys() - self._told):
             self._tell_problem(Problem(kind=ProblemKind.CONFIG, text=sentence, remedy=said[sentence]))
         self._told = frozenset(said)
+        stamping = [f"{sentence} (remedy: {remedy})" for sentence, remedy in self._targets.stamping.sentences().items()]
         try:
-            note = notes.TopicsNote(at_ms=int(time.time() * 1000), gone=tuple(gone), problems=tuple(problems))
+            note = notes.TopicsNote(at_ms=int(time.time() * 1000), gone=tuple(gone), problems=(*problems, *stamping))
             notes.write_topics(notes.topics_path(self._config.checkpoint), note)
         except OSError as error:
             _log.warning("the note about topics was not written: %s", error)

@@ -20,6 +20,7 @@ from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch, MirrorError
 from shallow_mirror.log_format import fields
+from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.lingering import LingeringStep
 from shallow_mirror.sinks.micro_batch import TOTAL, MicroBatchReport
 from shallow_mirror.sinks.poison import REMEDY_OF_DAMAGE
@@ -56,6 +57,7 @@ class Witness:
         self._told_wait_ms: int | None = None
         self._looked_at_note = 0.0
         self._micro_batch_count = 0
+        self._told_steps: set[str] = set()
         left_out_path = scratch.scratch_folder() / f"left-out-{identity.run_id}.json"
         self.left_out = LeftOutReports(
             left_out_path, notes.left_out_path(config.checkpoint), report=self.met, count=self._count_left_out
@@ -98,6 +100,17 @@ class Witness:
             self._metrics.run_epoch.set(owner.run_epoch)
             if owner.recorded().decided_at_ms:
                 self._metrics.decided(owner.recorded().decided_at_ms)
+
+    def start_step(self, step: str, detail: str = "") -> None:
+        """Note for `status` what the start does from now on. Logged once per run: the supervisor may start the query often."""
+        if step not in self._told_steps:
+            self._told_steps.add(step)
+            _log.info("start: %s%s", step, detail)
+        try:
+            note = notes.StartNote(step=f"{step}{detail}", since_ms=_now_ms())
+            notes.write_start(notes.start_path(self._config.checkpoint), note)
+        except OSError as error:
+            _log.warning("the note for status was not written: %s", error)
 
     def stands_at(self, known: Mapping[SourcePartition, Position]) -> None:
         """Positions from which lag is counted."""
@@ -173,7 +186,7 @@ class Witness:
     def caught_up(self, known: Mapping[SourcePartition, Position]) -> None:
         """The offsets of the start are reached, as `available_now` wants it."""
         count = self._micro_batch_count
-        what = f"{count:,} micro-batch{'' if count == 1 else 'es'}" if count else "nothing new"
+        what = counted(count, "micro-batch") if count else "nothing new"
         _log.info("caught up: %s; %s", what, _left(self._lag(known)))
 
     def _lag(self, known: Mapping[SourcePartition, Position]) -> int | None:
@@ -226,14 +239,14 @@ def sentence(one: MicroBatchObservation) -> str:
     dropped = ", ".join(f"{count:,} {kind}" for kind, count in sorted(one.dropped_batch_counts.items()))
     size = f"{one.size_bytes / 1e6:.1f} MB" if one.size_bytes >= 100_000 else f"{one.size_bytes / 1e3:.1f} kB"
     return (
-        f"micro-batch {one.micro_batch}: {one.record_count:,} records, {one.batch_count:,} batches ({raw:,} raw, "
-        f"{one.rebuilt_batch_count:,} rebuilt), {size} in {seconds:.2f} s"
+        f"micro-batch {one.micro_batch}: {counted(one.record_count, 'record')}, {counted(one.batch_count, 'batch')} "
+        f"({raw:,} raw, {one.rebuilt_batch_count:,} rebuilt), {size} in {seconds:.2f} s"
         f"{f', dropped {dropped}' if dropped else ''}; {_left(one.lag_offsets)}"
     )
 
 
 def _left(lag_offsets: int | None) -> str:
-    return f"{'?' if lag_offsets is None else f'{lag_offsets:,}'} offsets left"
+    return f"{counted(lag_offsets, 'offset')} left"
 
 
 def problems_of(report: MicroBatchReport, segments: list[Segment]) -> list[Problem]:

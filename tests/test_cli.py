@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.console_entry import console
 
-from shallow_mirror import cli
+from shallow_mirror import __version__, cli
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.checkpoints.schema import DecidedSegment
@@ -55,6 +55,11 @@ def _exit_code(*arguments: str) -> int:
     with pytest.raises(SystemExit) as caught:
         cli.main(arguments)
     return 0 if caught.value.code is None else int(caught.value.code)
+
+
+def test_the_version_is_printed_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _exit_code("--version") == 0
+    assert capsys.readouterr().out == f"shallow-mirror {__version__}\n"
 
 
 def _put(monkeypatch: pytest.MonkeyPatch, name: str, **content: Any) -> None:

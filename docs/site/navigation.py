@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Start": ("index.md", "tour.md", "concepts.md"),
+    "Start": ("index.md", "install.md", "tour.md", "concepts.md"),
     "Guides": ("security.md", "topics.md", "groups.md", "flow.md", "monitoring.md", "preflight.md", "verify.md", "quarantine.md"),
     "Where it runs": ("spark-submit.md", "databricks.md"),
     "Operations": ("operations.md", "sources.md"),

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from shallow_mirror import __version__
 from shallow_mirror.commands.exit_codes import exit_code_of
 from shallow_mirror.commands.groups import groups
 from shallow_mirror.commands.lean_imports import LeanImports
@@ -48,8 +49,21 @@ _READING_COMMANDS = ("preflight", "status", "translate", "groups", "recover", "v
 _OWN_PROCESS = object()
 
 
+def _show_version(is_wanted: bool) -> None:
+    """Print name and version and end the process, before a command is asked for."""
+    if is_wanted:
+        print(f"shallow-mirror {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _prepare(context: typer.Context, verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False) -> None:
+def _prepare(
+    context: typer.Context,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
     if context.obj is _OWN_PROCESS and context.invoked_subcommand in _READING_COMMANDS:
         LeanImports.begin()
     begin_logging("text", logging.DEBUG if verbose else logging.INFO)

@@ -32,7 +32,7 @@ def test_an_equal_copy_is_0_and_nothing_is_imported_that_takes_long(
 ) -> None:
     ended = verified(tmp_path, *options)
     assert (ended.code, ended.lines[0], ended.slow_imports, ended.said) == (0, "no difference", "[]", "")
-    assert ended.lines[1].startswith("15 records in 1 partitions of 1 topics are equal")
+    assert ended.lines[1].startswith("15 records in 1 partition of 1 topic found equal")
 
 
 def test_a_difference_is_1_and_is_told_with_its_place_also_to_machines(copied: Mirrored, tmp_path: Path) -> None:

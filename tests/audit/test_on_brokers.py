@@ -206,7 +206,7 @@ def test_damage_in_the_map_and_records_of_others_are_found_and_the_command_says_
         write(source, topic_name, [f"a{partition}{i}" for i in range(10)], partition)
     settings, conf = mirrored(tmp_path, clusters, topic_name), tmp_path / "mirror.yaml"
     assert _exit_code("verify", str(conf)) == 0
-    assert capsys.readouterr().out.startswith("no difference\n30 records in 3 partitions of 1 topics are equal")
+    assert capsys.readouterr().out.startswith("no difference\n30 records in 3 partitions of 1 topic found equal")
     write(target, topic_name, ["from elsewhere"], 0)
     table = DeltaTable(table_uri(settings.tables))
     table.update(

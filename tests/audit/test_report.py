@@ -53,7 +53,7 @@ def test_all_differences_are_counted_and_the_first_kept_and_fewer_printed() -> N
     report = report_of(tally)
     assert (report.is_equal, len(report.differences)) == (False, KEPT_DIFFERENCES)
     lines = report.sentences()
-    assert lines[0] == "1005 differences: 1005 missing"
+    assert lines[0] == "1,005 differences: 1005 missing"
     assert lines[-1] == "  and 995 more (--json lists up to 1000)"
     assert len([line for line in lines if line.startswith("  missing: ")]) == SHOWN_DIFFERENCES
 
@@ -63,11 +63,11 @@ def test_all_differences_are_counted_and_the_first_kept_and_fewer_printed() -> N
     [
         (
             {"batch_count": 1_200, "opened_batch_count": 3},
-            "are equal: 1,200 batches by checksum and header, 3 batches by records",
+            "found equal: 1,200 batches by checksum and header, 3 batches by records",
         ),
-        ({"batch_count": 8}, "are equal: 8 batches by checksum and header"),
-        ({"opened_batch_count": 8}, "are equal: 8 batches by records"),
-        ({}, "are equal"),
+        ({"batch_count": 8}, "found equal: 8 batches by checksum and header"),
+        ({"opened_batch_count": 8}, "found equal: 8 batches by records"),
+        ({}, "found equal"),
     ],
 )
 def test_ways_of_comparing_that_no_batch_went_are_left_out(counts: dict[str, int], ends_with: str) -> None:

@@ -15,7 +15,7 @@ from tests.security.token_endpoint import TokenEndpoint
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.reach import REACH_MS, reach
-from shallow_mirror.errors import Retriable
+from shallow_mirror.errors import BrokerTooOld, Retriable
 
 OAUTH = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "OAUTHBEARER"}
 
@@ -63,6 +63,14 @@ def test_a_cluster_that_does_not_answer_is_named_with_its_remedy_long_before_pat
     assert str(raised.value).startswith("NETWORK_EXCEPTION: the source cluster east does not answer: gave up asking for metadata")
     assert f"cannot connect to {nowhere}" in str(raised.value)
     assert "check its bootstrap.servers" in str(raised.value)
+
+
+def test_a_broker_that_is_too_old_is_named_with_its_cluster() -> None:
+    clock = SleepingClock()
+    with StrictCluster() as fake, closing(cluster_at(fake.bootstrap, clock)) as cluster:
+        fake.not_offered = frozenset({"EndTxn"})
+        with pytest.raises(BrokerTooOld, match=r"^source cluster east: broker 127\.0\.0\.1:\d+ is too old: .* no EndTxn"):
+            reach(cluster, "source cluster east", clock.deadline())
 
 
 def test_a_token_endpoint_that_is_away_is_named_and_not_the_brokers(tmp_path: Path) -> None:

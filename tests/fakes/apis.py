@@ -379,6 +379,7 @@ _HANDLERS: dict[str, Callable[[ClusterState, int, Any, Change], Any]] = {
     "AddOffsetsToTxn": txn_apis.add_offsets,
     "TxnOffsetCommit": txn_apis.txn_offset_commit,
     "EndTxn": txn_apis.end_txn,
+    "WriteTxnMarkers": txn_apis.write_txn_markers,
     "OffsetFetch": txn_apis.offset_fetch,
     "Heartbeat": txn_apis.heartbeat,
     "DescribeConfigs": _describe_configs,

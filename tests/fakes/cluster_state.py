@@ -80,6 +80,11 @@ class ClusterState:
         with self.lock:
             self.transactions.time_out(transactional_id)
 
+    def forget_txn(self, transactional_id: str) -> None:
+        """The coordinator forgets an id that was not used for long; markers that it has still to write are never written."""
+        with self.lock:
+            del self.transactions.txns[transactional_id]
+
     # --- for the handlers, which hold the lock ---
 
     def require_coordinator(self, kind: int, node_id: int) -> None:

@@ -23,6 +23,7 @@ _MODULES = {
     "AddOffsetsToTxn": (producer, 3),
     "EndTxn": (producer, 3),
     "TxnOffsetCommit": (producer, 3),
+    "WriteTxnMarkers": (producer, 1),
     "DescribeConfigs": (admin, 4),
     "DescribeProducers": (admin, 0),
     "SaslHandshake": (sasl, 1),

@@ -145,6 +145,14 @@ class PartitionLog:
         )
         return Appended(self.end_offset - header.records_count, now_ms if is_append_time else -1, self.log_start_offset)
 
+    def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
+        """Raises Refused where the marker is older than what the producer, or the coordinator of its last marker, has here."""
+        entry = self.producers.get(producer_id)
+        if entry is not None and producer_epoch < entry.epoch:
+            raise Refused(47, f"marker of epoch {producer_epoch} behind {entry.epoch}")
+        if entry is not None and coordinator_epoch < entry.coordinator_epoch:
+            raise Refused(52, f"marker of coordinator epoch {coordinator_epoch} behind {entry.coordinator_epoch}")
+
     def append_marker(
         self, producer_id: int, producer_epoch: int, *, is_commit: bool, coordinator_epoch: int, now_ms: int
     ) -> None:

@@ -143,6 +143,19 @@ class RawClient:
     def end(self, txn: str, producer_id: int, epoch: int, *, commit: bool) -> int:
         return self.settled(lambda: self.end_once(txn, producer_id, epoch, commit=commit))
 
+    def write_marker(self, topic: str, producer_id: int, epoch: int, *, coordinator_epoch: int, partition: int = 0) -> int:
+        """One abort marker, to the broker that this client is connected to."""
+        kind = request_type("WriteTxnMarkers").WritableTxnMarker
+        marker = kind(
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            transaction_result=False,
+            topics=[kind.WritableTxnMarkerTopic(name=topic, partition_indexes=[partition])],
+            coordinator_epoch=coordinator_epoch,
+        )
+        answer = self.ask("WriteTxnMarkers", markers=[marker])
+        return int(answer.markers[0].topics[0].partitions[0].error_code)
+
     def commit_offset(self, txn: str, producer_id: int, epoch: int, topic: str, offset: int, metadata: str = "") -> int:
         kind = request_type("TxnOffsetCommit").TxnOffsetCommitRequestTopic
         part = kind.TxnOffsetCommitRequestPartition(

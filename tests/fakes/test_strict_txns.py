@@ -204,3 +204,22 @@ def test_a_group_may_be_asked_for_what_does_not_exist(peer: Peer) -> None:
     peer.client.initialised(peer.txn)
     assert peer.client.group_offset(f"{peer.txn}-unknown", peer.topic) == (0, -1)
     assert peer.client.group_offset(peer.txn, f"{peer.topic}-missing") == (0, -1)
+
+
+def test_a_marker_from_outside_has_its_rules(peer: Peer) -> None:
+    peer.create(partitions=2)
+    txn = peer.client.initialised(peer.txn)
+    producer_id, epoch = peer.begun()
+    assert epoch == txn[1] + 1
+    assert peer.produce(transactional(0, (producer_id, epoch)), txn=peer.txn) == 0
+    assert peer.offset(isolation=1) == 0
+    write = peer.client.write_marker
+    assert write(peer.topic, producer_id, epoch - 1, coordinator_epoch=0) == 47
+    assert write(f"{peer.topic}-missing", producer_id, epoch, coordinator_epoch=0) == 3
+    assert write(peer.topic, producer_id, epoch + 1, coordinator_epoch=5) == 0
+    assert (peer.offset(), peer.offset(isolation=1)) == (2, 2), "aborted, though its coordinator knows nothing of it"
+    assert write(peer.topic, producer_id, epoch + 1, coordinator_epoch=4) == 52
+    assert write(peer.topic, producer_id, epoch + 1, coordinator_epoch=5) == 0
+    assert peer.offset(isolation=1) == 3, "a marker that ends nothing is written all the same"
+    assert peer.produce(transactional(1, (producer_id, epoch)), txn=peer.txn) == 47
+    assert write(peer.topic, producer_id + 999, 0, coordinator_epoch=0, partition=1) == 0

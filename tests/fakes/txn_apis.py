@@ -117,6 +117,43 @@ def end_txn(state: ClusterState, node_id: int, body: Any, change: Change) -> Any
     return answer_type("EndTxn")(throttle_time_ms=change.throttle_ms, error_code=code)
 
 
+def write_txn_markers(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    """As a leader is asked by a coordinator, or by an operator: nothing compares it with what coordinators know."""
+    response = answer_type("WriteTxnMarkers")
+    result = response.WritableTxnMarkerResult
+    topic = result.WritableTxnMarkerTopicResult
+
+    def written(place: Place, marker: Any) -> None:
+        log = state.log_of(place)
+        log.check_leader(node_id, -1)
+        log.check_marker(marker.producer_id, marker.producer_epoch, marker.coordinator_epoch)
+        log.append_marker(
+            marker.producer_id,
+            marker.producer_epoch,
+            is_commit=marker.transaction_result,
+            coordinator_epoch=marker.coordinator_epoch,
+            now_ms=state.now_ms(),
+        )
+        state.lock.notify_all()
+
+    def answered(name: str, index: int, marker: Any) -> Any:
+        code, _, _ = attempt(change, lambda: written((name, index), marker), (name, index))
+        return topic.WritableTxnMarkerPartitionResult(partition_index=index, error_code=code)
+
+    return response(
+        markers=[
+            result(
+                producer_id=marker.producer_id,
+                topics=[
+                    topic(name=one.name, partitions=[answered(one.name, index, marker) for index in one.partition_indexes])
+                    for one in marker.topics
+                ],
+            )
+            for marker in body.markers
+        ]
+    )
+
+
 def heartbeat(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
     """Nobody is a member of a group."""
 

@@ -222,7 +222,7 @@ def keep_the_positions_of_before_the_resolution(patch: pytest.MonkeyPatch) -> No
 
 
 def forget_the_forgotten_abort_marker(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovery, "abort_forgotten", lambda *_: None)
+    patch.setattr(recovery, "abort_forgotten", lambda *_, **__: None)
     patch.setattr(recovery, "refuse_forgotten", lambda *_: None)
     patch.setattr(slot, "abort_forgotten", lambda *_: None)
 

@@ -42,7 +42,7 @@ class ModelCluster:
 
     def __init__(self, port: Port) -> None:
         self.port = port
-        self.config = SimpleNamespace(request_timeout_ms=60_000)
+        self.config = SimpleNamespace(request_timeout_ms=60_000, bootstrap=[("target", 9092)])
 
     def coordinator(self, _kind: object, _key: str, _deadline: Deadline) -> ModelCluster:
         return self

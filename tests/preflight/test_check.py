@@ -235,7 +235,7 @@ def test_more_replicas_than_brokers_and_more_in_sync_than_replicas_stop_the_mirr
     planned.source.create_topic("orders")
     assert topic_of(planned.check(topics={"replication_factor": 2}), "orders").target.replication_factor == 1
     planned.target.broker_configs |= {"min.insync.replicas": "3", "default.replication.factor": "2"}
-    assert any("would be created with 2 replicas; the target has 1 brokers" in one for one in said(planned.check(), Level.STOPS))
+    assert any("would be created with 2 replicas; the target has 1 broker" in one for one in said(planned.check(), Level.STOPS))
     planned.target.broker_configs["default.replication.factor"] = "1"
     assert any("has min.insync.replicas=3, more than its 1 replicas" in one for one in said(planned.check(), Level.STOPS))
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -190,6 +190,24 @@ def test_what_an_earlier_process_planned_of_a_recreated_topic_is_left_out(tmp_pa
     old = SourcePartition("orders", "old", 0)
     planner = _micro_batches(tmp_path, _cluster(), on_data_loss="continue")
     assert [one.source for one in planner.ranges({old: 3, A: 10}, {old: 9, A: 20})] == [A]
+
+
+def test_a_stream_whose_notes_nobody_reads_warns_of_a_source_that_is_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster, now = _cluster(), [0.0]
+    settings = replace(PlanSettings.of_mirror(_config(tmp_path)), note_path=None)
+    planner = MicroBatchPlanner(settings, _planner(tmp_path, cluster), parallelism=1, clock=lambda: now[0])
+    cluster.away = True
+    warned = []
+    for now[0] in (0.0, 9.0, 11.0, 40.0, 70.0, 72.0):
+        assert planner.latest({A: 20}) == {A: 20}
+        warned.append(len(caplog.records))
+    assert warned == [0, 0, 1, 1, 1, 2]
+    assert "nothing new is planned since 72 s, the source does not answer: NETWORK_EXCEPTION" in caplog.records[-1].getMessage()
+    cluster.away = False
+    assert planner.latest({A: 20}) == {A: 100, B: 0}
+    assert caplog.records[-1].getMessage() == "the source answers again, after 72 s"
 
 
 def test_a_source_that_is_away_is_waited_for_and_noted(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests import mirror_runs as runs
 from tests.console_entry import console
-from tests.mirror_runs import command, conf_file, create_topic, open_transaction, said, wait_for_run, write
+from tests.mirror_runs import command, conf_file, create_topic, open_transaction, said, set_topic, wait_for_run, write
 
 from shallow_mirror.checkpoints.observation_stores import DeltalakeStore
 from shallow_mirror.checkpoints.problem_log import read_problems
@@ -72,6 +72,7 @@ def test_a_mirror_tells_what_it_does_in_its_log_its_metrics_its_problems_and_a_r
     with command(tmp_path, conf, "--log-format", "json") as process:
         wait_for_run(process, "the take-over", lambda: shows(run_epoch=1))
         wait_for_run(process, "three records", lambda: shows(records_total=3))
+        set_topic(target, plain, {"message.timestamp.type": "LogAppendTime"})
         with open_transaction(source, plain, ["c", "d", "e"]):
             write(source, plain, ["behind the transaction"])
             wait_for_run(process, "what is open", lambda: shows(open_source_transactions=1))
@@ -99,16 +100,19 @@ def test_a_mirror_tells_what_it_does_in_its_log_its_metrics_its_problems_and_a_r
     assert (seen["run_epoch", ""], seen["waiting", ""], seen["batches_total", "refused"]) == (1, 0, 1)
     assert all(one["level"] != "ERROR" for one in lines)
 
-    problems = {one.problem.kind.value: one for one in read_problems(DeltalakeStore(settings.tables), 1)}
-    assert problems.keys() == {"config", "quarantined"}
-    assert problems["quarantined"].problem.place == (narrow, 0)
-    assert "LogAppendTime" in problems["config"].problem.text
+    problems = read_problems(DeltalakeStore(settings.tables), 1)
+    assert [one.problem.place for one in problems if one.problem.kind == "quarantined"] == [(narrow, 0)]
+    stamping = [f"target topic {one} has message.timestamp.type=LogAppendTime" for one in (narrow, plain)]
+    in_config = [(one.problem.text.partition(":")[0], one.occurrences) for one in problems if one.problem.kind == "config"]
+    assert in_config == [(stamping[0], 1), (stamping[1], 1)], "at the start, and of a topic that was changed under the mirror"
+    assert {one.problem.kind for one in problems} == {"config", "quarantined"}
+    assert all(any(line.startswith(one) for line in status.lines) for one in stamping), status.lines
     assert (status.code, status.slow_imports) == (0, "[]"), status.said
     assert any(f"quarantined (run 1): {narrow}-0: batch at offsets 0 to 0" in line for line in status.lines), status.lines
-    assert any("remedy: Set CreateTime to keep theirs" in line for line in status.lines)
+    assert any("remedy: Set message.timestamp.type=CreateTime on it to keep theirs" in line for line in status.lines)
 
     assert (page.code, page.lines, page.slow_imports) == (0, [str(tmp_path / "r.html")], "[]"), page.said
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert f"{plain}-0: source offsets 0 to 7" in text
-    assert "In quarantine: 1 batches" in text
+    assert "In quarantine: 1 batch," in text
     assert text.count("<svg") == 7

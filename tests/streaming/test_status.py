@@ -247,6 +247,28 @@ def test_a_run_that_ended_says_how_and_waits_for_nothing(tmp_path: Path, monkeyp
     assert (ended.waiting_for, ended.planned_at_ms) == (None, 20_000)
 
 
+def test_a_start_is_shown_until_it_is_heard_to_plan_or_to_wait_or_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = config(tmp_path)
+    take_over(settings.tables)
+    path, since_ms = notes.start_path(settings.checkpoint), RUN.started_at_ms + 10
+
+    def shown() -> tuple[str | None, int | None]:
+        report = gather(settings, monkeypatch)
+        return report.starting, report.starting_since_ms
+
+    assert shown() == (None, None)
+    notes.write_start(path, notes.StartNote(step="starting the query over 3 partitions", since_ms=since_ms))
+    assert shown() == ("starting the query over 3 partitions", since_ms)
+    for at_ms, is_shown in ((since_ms - 1, True), (since_ms, False)):
+        note = notes.PlannerNote(at_ms=at_ms, waiting_for=None, since_ms=None)
+        notes.write_note(notes.note_path(settings.checkpoint), note)
+        assert (shown()[0] is not None) is is_shown
+    notes.write_start(path, notes.StartNote(step="of the run before", since_ms=RUN.started_at_ms - 1))
+    assert shown() == (None, None)
+
+
 def test_only_the_newest_run_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config(tmp_path)
     observations = Observations(settings.tables)

@@ -85,7 +85,7 @@ def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
     ]
     assert (
         line["message"]
-        == "micro-batch 1: 5 records, 1 batches (1 raw, 0 rebuilt), 0.0 kB in 0.45 s, dropped 1 expired, 1 quarantined; ? offsets left"
+        == "micro-batch 1: 5 records, 1 batch (1 raw, 0 rebuilt), 0.0 kB in 0.45 s, dropped 1 expired, 1 quarantined; ? offsets left"
     )
     assert (line["micro_batch"]["record_count"], line["micro_batch"]["duration_ms"]) == (5, STEPS)
     (row,) = store.read("micro_batches", ())
@@ -123,6 +123,19 @@ def test_what_the_supervisor_meets_is_counted_from_the_first_wait_to_the_error_t
     assert last.problem.text == "orders-0: batch at base offset 7 refused: it is too large"
     (run,) = [row for row in store.read("runs", ()) if row["outcome"] is not None]
     assert run["outcome"] == "BatchRefused"
+
+
+def test_each_step_of_a_start_is_logged_once_and_noted_each_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = config(tmp_path)
+    witness, path = Witness(settings, RunIdentity.of_this_process()), notes.start_path(settings.checkpoint)
+    caplog.set_level(logging.INFO)
+    for count in (3, 4):
+        witness.start_step("starting the query", f" over {count} partitions")
+        note = notes.read_start(path)
+        assert note is not None
+        assert note.step == f"starting the query over {count} partitions"
+    witness.start_step("waiting for the first plan")
+    assert caplog.messages == ["start: starting the query over 3 partitions", "start: waiting for the first plan"]
 
 
 def test_a_wait_is_told_once_whoever_waits(

@@ -11,6 +11,7 @@ from shallow_mirror.audit.differences import Difference, DifferenceKind
 from shallow_mirror.audit.judgement import Unchecked
 from shallow_mirror.audit.stretch import StretchResult
 from shallow_mirror.checkpoints.audits import VerifiedRange
+from shallow_mirror.plurals import counted
 
 KEPT_DIFFERENCES = 1_000
 """So many are kept with their places; all are counted."""
@@ -67,17 +68,17 @@ class Report:
     def _ways(self) -> str:
         """How the batches were compared."""
         counts = {"by checksum and header": self.batch_count, "by records": self.opened_batch_count}
-        ways = ", ".join(f"{count:,} batches {how}" for how, count in counts.items() if count)
+        ways = ", ".join(f"{counted(count, 'batch')} {how}" for how, count in counts.items() if count)
         return ways and f": {ways}"
 
     def sentences(self) -> list[str]:
         """The answer first, then what it rests on, then the first differences."""
         total = sum(self.difference_counts.values())
         found = ", ".join(f"{count} {kind}" for kind, count in sorted(self.difference_counts.items()))
-        lines = ["no difference" if self.is_equal else f"{total} {'difference' if total == 1 else 'differences'}: {found}"]
+        lines = ["no difference" if self.is_equal else f"{counted(total, 'difference')}: {found}"]
         lines.append(
-            f"{self.record_count:,} records in {self.partition_count} partitions of {len(self.topics)} topics are equal"
-            f"{self._ways()}"
+            f"{counted(self.record_count, 'record')} in {counted(self.partition_count, 'partition')} of "
+            f"{counted(len(self.topics), 'topic')} found equal{self._ways()}"
         )
         megabytes = (self.source_bytes + self.target_bytes) / 1e6
         lines.append(

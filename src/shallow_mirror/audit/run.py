@@ -31,6 +31,7 @@ from shallow_mirror.checkpoints.quarantine_tables import open_quarantine_to_read
 from shallow_mirror.checkpoints.table_writer import Comparison
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.plurals import counted
 from shallow_mirror.types import IsolationLevel, SourcePartition, TargetPartition, TopicPartition
 
 STRETCH_FETCHES = 16
@@ -48,7 +49,7 @@ class AuditProgress:
     difference_count: int
 
     def __str__(self) -> str:
-        found = "no difference" if self.difference_count == 0 else f"{self.difference_count} differences"
+        found = "no difference" if self.difference_count == 0 else counted(self.difference_count, "difference")
         return f"{self.place}, {self.read_bytes / 1e6:,.0f} MB read, {found}"
 
 

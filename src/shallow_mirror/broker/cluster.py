@@ -27,6 +27,7 @@ from shallow_mirror.broker.messages import LastAnswer, call, request_class
 from shallow_mirror.broker.opening import ConnectionOpener
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, Retriable, TopicAccessError
+from shallow_mirror.plurals import counted
 from shallow_mirror.types import EpochEnd, IsolationLevel, TopicPartition
 
 BACK_OFF_MS = (5, 10, 20, 50, 100, 200, 500, 1000)
@@ -36,7 +37,7 @@ NEW_TOPIC_PATIENCE_MS = 1000
 """How long a topic may be unknown before it does not exist: brokers hear of a new one a moment after its creator."""
 
 _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
-_CONTROL = "control"
+CONTROL = "control"
 _EARLIEST_LOCAL = -4
 
 _SLOW_FAILURE_S = 0.5
@@ -150,7 +151,7 @@ class Cluster:
             if last is not None and deadline.is_over():
                 break
             try:
-                connection = self._connect(key, address, _CONTROL, deadline)
+                connection = self._connect(key, address, CONTROL, deadline)
             except Retriable as error:
                 self._unreachable_at[address] = self._clock()
                 last = error
@@ -293,7 +294,7 @@ class Cluster:
             self._brokers[answer.node_id] = (answer.host, answer.port)
             self._coordinators[kind, key] = answer.node_id
         try:
-            return self.connection(self._coordinators[kind, key], _CONTROL, deadline)
+            return self.connection(self._coordinators[kind, key], CONTROL, deadline)
         except Retriable:
             self.forget_coordinator(kind, key)
             raise
@@ -369,7 +370,7 @@ class Cluster:
         """What one leader says; errors of single topic-partitions go to `wrong`. It may use half of the time that is left."""
         deadline, began = deadline.sooner(max(_LEAST_SHARE_MS, deadline.remaining_ms() / 2)), self._clock()
         try:
-            connection = self.connection(node_id, _CONTROL, deadline)
+            connection = self.connection(node_id, CONTROL, deadline)
             answer = question.ask(connection, deadline)
             if answer is not None:
                 return answer
@@ -423,7 +424,7 @@ class Cluster:
         request = request_class(api)
         topic, partition = request.ListOffsetsTopic, request.ListOffsetsTopic.ListOffsetsPartition
         answer = call(
-            self.connection(node_id, _CONTROL, deadline),
+            self.connection(node_id, CONTROL, deadline),
             api,
             deadline,
             replica_id=-1,
@@ -468,7 +469,7 @@ class Cluster:
                 )
                 for name, partitions in members.items()
             ]
-            connection = self.connection(node_id, _CONTROL, deadline)
+            connection = self.connection(node_id, CONTROL, deadline)
             answer = call(connection, "OffsetForLeaderEpoch", deadline, replica_id=-1, topics=asked)
             for answered in answer.topics:
                 for one in answered.partitions:
@@ -492,7 +493,7 @@ class Cluster:
         found: dict[TopicPartition, tuple[ProducerState, ...]] = {}
         for node_id, members in self._by_leader(places, deadline).items():
             answer = call(
-                self.connection(node_id, _CONTROL, deadline),
+                self.connection(node_id, CONTROL, deadline),
                 "DescribeProducers",
                 deadline,
                 topics=[topic(name=name, partition_indexes=partitions) for name, partitions in members.items()],
@@ -504,7 +505,11 @@ class Cluster:
                     self._raise_for(one.error_code, what, "DescribeProducers", topic=place.topic)
                     found[place] = tuple(
                         ProducerState(
-                            state.producer_id, state.producer_epoch, state.current_txn_start_offset, state.last_timestamp
+                            state.producer_id,
+                            state.producer_epoch,
+                            state.current_txn_start_offset,
+                            state.last_timestamp,
+                            state.coordinator_epoch,
                         )
                         for state in one.active_producers
                     )
@@ -527,7 +532,7 @@ class Cluster:
         name = str(node_id)
         found = self.retrying(
             "reading broker settings",
-            lambda one: self._configs(self.connection(node_id, _CONTROL, one), _BROKER_RESOURCE, [name], "broker", one),
+            lambda one: self._configs(self.connection(node_id, CONTROL, one), _BROKER_RESOURCE, [name], "broker", one),
             deadline,
         )
         return found[name]
@@ -597,7 +602,9 @@ def _missing(places: Sequence[TopicPartition], metadata: ClusterMetadata) -> lis
             reason = error_name(topic.error_code) if topic is not None else "no answer for it"
             sentences[f"topic {place.topic}: {reason}; create it, or correct the name"] = None
         elif place.partition not in topic.partitions:
-            sentences[f"{place}: the topic has {len(topic.partitions)} partitions, 0 to {len(topic.partitions) - 1}"] = None
+            sentences[
+                f"{place}: the topic has {counted(len(topic.partitions), 'partition')}, 0 to {len(topic.partitions) - 1}"
+            ] = None
     return list(sentences)
 
 

@@ -59,12 +59,13 @@ class ListedOffset:
 @dataclass(frozen=True, slots=True)
 class ProducerState:
     """`current_txn_start_offset` is -1 where the producer has no open transaction; `last_timestamp_ms`, of its newest batch, -1
-    where the broker does not know."""
+    where the broker does not know. `coordinator_epoch`: of its last transaction marker there, -1 where there was none."""
 
     producer_id: int
     producer_epoch: int
     current_txn_start_offset: int
     last_timestamp_ms: int
+    coordinator_epoch: int = -1
 
 
 def parse_topic_metadata(topic: Any) -> TopicMetadata:

@@ -52,6 +52,8 @@ from kafka.protocol.producer import (
     InitProducerIdResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 from kafka.protocol.sasl import (
     SaslAuthenticateRequest,
@@ -60,6 +62,7 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
+from shallow_mirror import __version__
 from shallow_mirror.broker.connection import Connection
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOld, ConfigError, Retriable
@@ -81,6 +84,7 @@ _USED: dict[str, tuple[Any, Any, int]] = {
     "DescribeConfigs": (DescribeConfigsRequest, DescribeConfigsResponse, 4),
     "DescribeProducers": (DescribeProducersRequest, DescribeProducersResponse, 0),
     "DescribeTransactions": (DescribeTransactionsRequest, DescribeTransactionsResponse, 0),
+    "WriteTxnMarkers": (WriteTxnMarkersRequest, WriteTxnMarkersResponse, 1),
     "SaslHandshake": (SaslHandshakeRequest, SaslHandshakeResponse, 1),
     "SaslAuthenticate": (SaslAuthenticateRequest, SaslAuthenticateResponse, 2),
     "ListGroups": (ListGroupsRequest, ListGroupsResponse, 4),
@@ -96,6 +100,7 @@ _SINCE = {
     "DescribeGroups": "2.4",
     "Heartbeat": "2.4",
     "OffsetCommit": "2.4",
+    "WriteTxnMarkers": "2.8",
 }
 """May be missing: no decision of the mirror depends on the answer."""
 _TOO_OLD = "is too old: source and target need Kafka 2.8 or later"
@@ -161,7 +166,7 @@ def check_versions(connection: Connection, deadline: Deadline) -> None:
 
     A connection does not know whether it leads to a source or to a target: every broker is asked for all of them.
     """
-    answer = call(connection, "ApiVersions", deadline, client_software_name="shallow-mirror", client_software_version="0.1.0")
+    answer = call(connection, "ApiVersions", deadline, client_software_name="shallow-mirror", client_software_version=__version__)
     peer = connection.transport.peer
     if answer.error_code:
         raise BrokerTooOld(f"broker {peer} {_TOO_OLD}: it does not answer ApiVersions 3")

@@ -88,6 +88,8 @@ class ProduceWindow:
     ) -> None:
         self._cluster, self._transactional_id = cluster, transactional_id
         self._in_flight_requests, self._in_flight_bytes, self._deadline = in_flight_requests, in_flight_bytes, deadline
+        self.stamped: set[TopicPartition] = set()
+        """Partitions of which the broker has overwritten the times of a batch: message.timestamp.type=LogAppendTime."""
 
     def produce_all(
         self, queues: Queues, placed: dict[TopicPartition, list[int]] | None = None
@@ -127,7 +129,16 @@ class ProduceWindow:
         frames_of = partial(ProduceFrames, connection.client_id, self._transactional_id, _ACKS_ALL, broker_ms)
         # Twice what the broker may wait for its followers: a leader that takes no bytes any more is noticed as well.
         patience = partial(self._deadline.sooner, timeout_ms * 2)
-        return _Pipeline(connection, _pack(queues), frames_of, patience, placed, self._in_flight_requests, self._in_flight_bytes)
+        return _Pipeline(
+            connection,
+            _pack(queues),
+            frames_of,
+            patience,
+            placed,
+            self.stamped,
+            in_flight_requests=self._in_flight_requests,
+            in_flight_bytes=self._in_flight_bytes,
+        )
 
 
 class _Pipeline:
@@ -141,10 +152,13 @@ class _Pipeline:
         frames_of: Callable[[tuple[TopicPartition, ...]], ProduceFrames],
         patience: Callable[[], Deadline],
         placed: dict[TopicPartition, list[int]],
+        stamped: set[TopicPartition],
+        *,
         in_flight_requests: int,
         in_flight_bytes: int,
     ) -> None:
         self._connection, self._requests, self._patience, self._placed = connection, requests, patience, placed
+        self._stamped = stamped
         self._frames_of = cache(frames_of)
         self._most_requests, self._most_bytes = in_flight_requests, in_flight_bytes
         self._several = max(1, in_flight_requests // 2)
@@ -196,15 +210,20 @@ class _Pipeline:
         request, frames = self._in_flight.popleft()
         self._bytes -= request.size_bytes
         frame = self._connection.receive(patience)
-        base_offsets = frames.base_offsets(frame)
-        if base_offsets is None:
-            return _acknowledge_one_by_one(self._connection, request, frame, self._placed)
-        for place, base_offset in zip(request.places, base_offsets, strict=True):
+        answer = frames.plain_answer(frame)
+        if answer is None:
+            return _acknowledge_one_by_one(self._connection, request, frame, self._placed, self._stamped)
+        for place, base_offset in zip(request.places, answer.base_offsets, strict=True):
             self._placed[place].append(base_offset)
+        self._stamped.update(request.places[at] for at in answer.stamped)
 
 
 def _acknowledge_one_by_one(
-    connection: Connection, request: _Request, frame: memoryview, placed: dict[TopicPartition, list[int]]
+    connection: Connection,
+    request: _Request,
+    frame: memoryview,
+    placed: dict[TopicPartition, list[int]],
+    stamped: set[TopicPartition],
 ) -> None:
     try:
         response = parse_produce_response(frame)
@@ -216,6 +235,8 @@ def _acknowledge_one_by_one(
     for place, one in answered.items():
         if not one.error_code:
             placed[place].append(one.base_offset)
+            if one.is_stamped:
+                stamped.add(place)
     for place in request.places:
         one = answered[place]
         if one.error_code:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.cluster_metadata import ClusterMetadata
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import Retriable
+from shallow_mirror.errors import BrokerTooOld, Retriable
 
 REACH_MS = 10_000
 
@@ -19,10 +22,20 @@ _WITHOUT_TOKEN = {
 def reach(cluster: Cluster, where: str, deadline: Deadline) -> ClusterMetadata:
     """Its brokers and id. `where` as in "source cluster east". Raises Retriable within REACH_MS, ConfigError."""
     try:
-        return cluster.metadata([], deadline.sooner(REACH_MS))
+        with named_cluster(where):
+            return cluster.metadata([], deadline.sooner(REACH_MS))
     except Retriable as error:
         said, remedy = _told(error.error_name)
         raise Retriable(error.error_name, f"the {where} {said}: {error.detail}: {remedy}") from error
+
+
+@contextmanager
+def named_cluster(where: str) -> Iterator[None]:
+    """Name the cluster in the BrokerTooOld of a broker, which knows its own address only."""
+    try:
+        yield
+    except BrokerTooOld as error:
+        raise BrokerTooOld([f"{where}: {problem}" for problem in error.problems]) from error
 
 
 def _told(error_name: str) -> tuple[str, str]:

@@ -10,6 +10,7 @@ import typer
 from shallow_mirror.commands.exit_codes import EXIT_REFUSED
 from shallow_mirror.commands.options import AsJson, Conf
 from shallow_mirror.commands.sessions import session_for
+from shallow_mirror.plurals import counted
 
 quarantine = typer.Typer(
     help="Batches that the target refused for good, kept as the source sent them (write.on_refused: quarantine).",
@@ -56,7 +57,7 @@ def quarantine_export(
     with session_for(config) as spark:
         found = Quarantine.open(config.tables, spark, mirror=config.mirror)
         count = export(found, [one for one in found.entries() if is_all or not one.is_released], folder)
-    print(f"{count} batches in {folder}")
+    print(f"{counted(count, 'batch')} in {folder}")
 
 
 @quarantine.command("retry")

@@ -25,6 +25,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.groups.judgement import commits_of
 from shallow_mirror.groups.look import GroupLook, add_rows
 from shallow_mirror.groups.report import Group, GroupPartition, Outcome, Step
+from shallow_mirror.plurals import counted
 from shallow_mirror.types import SourcePartition
 
 _log = logging.getLogger(__name__)
@@ -163,9 +164,9 @@ class GroupSync:
         self._problem = None
         if done.committed_count:
             _log.info(
-                "groups: %d offsets of %d groups committed at the target, %d wait, %d are left alone",
-                done.committed_count,
-                done.group_count,
+                "groups: %s of %s committed at the target, waiting: %d, left alone: %d",
+                counted(done.committed_count, "offset"),
+                counted(done.group_count, "group"),
                 done.waiting_count,
                 done.left_count,
             )

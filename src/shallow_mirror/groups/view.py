@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Outcome
+from shallow_mirror.plurals import counted
 
 
 def show(report: GroupsReport, console: Console, *, as_json: bool = False) -> None:
@@ -43,10 +44,10 @@ def sentence(group: Group, origin: str, other: str) -> str:
     steps = ", ".join(f"{count:,} {what}" for what, count in sorted(group.steps().items())) or "nothing to do"
     repeats = sum(one.repeats or 0 for one in group.partitions)
     waits = sum(one.waits_for or 0 for one in group.partitions if one.outcome is Outcome.WAITS)
-    there = f"at {other}: {group.state}" + (f" ({len(group.clients)} members)" if group.clients else "")
-    waiting = f", waits for {_counted(waits, 'offset')}" if waits else ""
+    there = f"at {other}: {group.state}" + (f" ({counted(len(group.clients), 'member')})" if group.clients else "")
+    waiting = f", waits for {counted(waits, 'offset')}" if waits else ""
     here = f"; still active at {origin}: stop its consumers before it goes over" if group.is_active_at_origin else ""
-    return f"{group.name}: {outcomes}; repeats {_counted(repeats, 'record')}{waiting}; {there}, {steps}{here}"
+    return f"{group.name}: {outcomes}; repeats {counted(repeats, 'record')}{waiting}; {there}, {steps}{here}"
 
 
 def _table(partitions: Sequence[GroupPartition]) -> Table:
@@ -71,12 +72,8 @@ def _table(partitions: Sequence[GroupPartition]) -> Table:
 
 
 def _why(one: GroupPartition) -> str:
-    withheld = f"{one.withheld:,} records behind it are in quarantine" if one.withheld else None
+    withheld = f"in quarantine behind it: {counted(one.withheld, 'record')}" if one.withheld else None
     return "; ".join(text for text in (one.reason, withheld) if text)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _number(value: int | None) -> str:

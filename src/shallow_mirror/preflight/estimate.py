@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shallow_mirror.plurals import counted
+
 LEAST_MEASURED_BYTES = 1 << 20
 """Less says nothing about speed: setting up weighs more."""
 
@@ -93,7 +95,7 @@ def mirror_pace(rows: Iterable[Mapping[str, Any]]) -> Pace | None:
     if not telling:
         return None
     return Pace(
-        basis=f"this mirror's last {len(telling)} micro-batches of at least {LEAST_MEASURED_BYTES >> 20} MiB",
+        basis=f"this mirror's last {counted(len(telling), 'micro-batch')} of at least {LEAST_MEASURED_BYTES >> 20} MiB",
         is_bound=False,
         measured_bytes=sum(size for size, _ in telling),
         measured_s=sum(seconds for _, seconds in telling),

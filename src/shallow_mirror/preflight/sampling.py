@@ -11,6 +11,7 @@ from typing import TypeVar
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch, DataLoss
+from shallow_mirror.plurals import counted
 from shallow_mirror.preflight.counts import Amount, RuleCount, TopicCounts
 from shallow_mirror.preflight.estimate import PartitionSample
 from shallow_mirror.preflight.findings import Finding, Level
@@ -39,7 +40,7 @@ class PreflightProgress:
     refused_batch_count: int
 
     def __str__(self) -> str:
-        refused = f"{self.refused_batch_count:,} batches refused" if self.refused_batch_count else "nothing refused"
+        refused = f"{counted(self.refused_batch_count, 'batch')} refused" if self.refused_batch_count else "nothing refused"
         return f"{self.place}, {self.read_bytes / 1e6:,.0f} MB read, {refused}"
 
 

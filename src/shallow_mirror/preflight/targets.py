@@ -13,6 +13,7 @@ from shallow_mirror.broker.fetch_exchange import MAX_BATCH_BYTES
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.plurals import counted
 from shallow_mirror.preflight.findings import Finding, Level
 from shallow_mirror.sinks import routing, target_rules
 from shallow_mirror.types import TargetPartition
@@ -151,7 +152,8 @@ class TargetPlans:
         if replicas is None:
             return
         if not plan.exists and replicas > self._target.broker_count:
-            what = f"would be created with {replicas} replicas; the target has {self._target.broker_count} brokers. "
+            brokers = counted(self._target.broker_count, "broker")
+            what = f"would be created with {counted(replicas, 'replica')}; the target has {brokers}. "
             yield Finding(Level.STOPS, f"target topic {plan.topic}", f"{what}Set topics.replication_factor")
         if least > replicas:
             what = f"has min.insync.replicas={least}, more than its {replicas} replicas: nothing can be written to it"

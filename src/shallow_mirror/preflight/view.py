@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from shallow_mirror.plurals import counted
 from shallow_mirror.preflight.counts import Amount, RuleCount
 from shallow_mirror.preflight.findings import Level, listed, sentences
 from shallow_mirror.preflight.report import Report, TopicReport
@@ -166,7 +167,7 @@ def _table(topics: Iterable[TopicReport]) -> Table:
 
 def _target(plan: TargetPlan) -> str:
     if plan.exists:
-        return f"{plan.topic} (+{plan.added_partitions} partitions)" if plan.added_partitions else plan.topic
+        return f"{plan.topic} (+{counted(plan.added_partitions, 'partition')})" if plan.added_partitions else plan.topic
     return f"{plan.topic} (new)" if plan.created_with is not None else f"{plan.topic} (missing)"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from shallow_mirror.checkpoints.problems import KnownProblem
+from shallow_mirror.plurals import counted
 from shallow_mirror.report import charts
 from shallow_mirror.report.charts import short
 from shallow_mirror.report.history import BATCHES, STEPS, Groups, History, grouped, lag_points, rates
@@ -79,7 +80,9 @@ def _notices(status: StatusReport) -> str:
     if status.waiting_for is not None:
         lines.append(f"The mirror waits since {_moment(status.waiting_since_ms)} for: {status.waiting_for}")
     if status.quarantined_batches:
-        lines.append(f"In quarantine: {status.quarantined_batches:,} batches, {status.quarantined_bytes:,} bytes.")
+        lines.append(
+            f"In quarantine: {counted(status.quarantined_batches, 'batch')}, {counted(status.quarantined_bytes, 'byte')}."
+        )
     lines += [f"Open at the source: {one.sentence(status.at_ms)}" for one in status.open_transactions[:5]]
     return "".join(f'<p class="notice">{escape(line)}</p>' for line in lines)
 
@@ -188,7 +191,8 @@ def _bars(title: str, groups: Groups, parts: Sequence[tuple[str, str]], unit: st
 def _about_map(picture: MapPicture | None) -> str:
     if picture is None:
         return ""
-    return f"{picture.source.topic_partition}: source offsets {picture.first:,} to {picture.end:,} in {picture.row_count:,} rows"
+    rows = counted(picture.row_count, "row")
+    return f"{picture.source.topic_partition}: source offsets {picture.first:,} to {picture.end:,} in {rows}"
 
 
 def _map(picture: MapPicture | None) -> str:

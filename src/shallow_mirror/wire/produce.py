@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire.primitives import NO_TAGS, Reader, compact_string, string, uvarint
@@ -17,8 +18,10 @@ _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 _INDEX = struct.Struct(">i")
 _PARTITION_ANSWER = struct.Struct(">ihqqq")
 _PLAIN_ANSWER = struct.Struct(">ihqqq3s")
-_BASE_OFFSET_AT, _BASE_OFFSET_BYTES, _TIME_AND_LOG_START_BYTES = 6, 8, 16
+_BASE_OFFSET_AT, _BASE_OFFSET_BYTES, _TIME_BYTES, _LOG_START_BYTES = 6, 8, 8, 8
 """Behind partition and error code, and what follows it."""
+_NO_APPEND_TIME_MS = -1
+"""The topic has message.timestamp.type=CreateTime: its batches keep their times."""
 _NOTHING_ELSE = b"\x01\x00\x00"
 """No record errors, no message, no tags."""
 _CORRELATION_BYTES = 4
@@ -42,7 +45,8 @@ RawBatch = memoryview | SplitBatch
 
 @dataclass(frozen=True, slots=True)
 class ProducedPartition:
-    """`base_offset` is -1 on an error. `record_errors`: (index of the record in its batch, message)."""
+    """`base_offset` is -1 on an error. `log_append_time_ms` is -1 where the batch kept its times (CreateTime).
+    `record_errors`: (index of the record in its batch, message)."""
 
     topic_partition: TopicPartition
     error_code: int
@@ -52,12 +56,23 @@ class ProducedPartition:
     error_message: str | None
     record_errors: tuple[tuple[int, str | None], ...]
 
+    @property
+    def is_stamped(self) -> bool:
+        return self.log_append_time_ms != _NO_APPEND_TIME_MS
+
 
 @dataclass(frozen=True, slots=True)
 class ProduceResponse:
     correlation_id: int
     partitions: tuple[ProducedPartition, ...]
     throttle_time_ms: int
+
+
+class PlainAnswer(NamedTuple):
+    """Every batch was appended, and nothing else is said. `stamped`: indices of those that got the broker's time, ascending."""
+
+    base_offsets: list[int]
+    stamped: Sequence[int]
 
 
 class ProduceFrames:
@@ -106,12 +121,12 @@ class ProduceFrames:
         parts[0] = _FRAME_HEAD.pack(size, API_KEY, API_VERSION, correlation_id)
         return parts
 
-    def base_offsets(self, frame: memoryview) -> list[int] | None:
-        """Of the batches in the order of the partitions, where `frame`, an answer, says that all were appended and nothing else.
+    def plain_answer(self, frame: memoryview) -> PlainAnswer | None:
+        """Read `frame`, an answer, where it says that all batches were appended and nothing else, in the order of the partitions.
 
         None: it has to be parsed.
         """
-        return self._answer.base_offsets(frame)
+        return self._answer.read(frame)
 
 
 class _PlainAnswer:
@@ -125,17 +140,17 @@ class _PlainAnswer:
         self._size = _CORRELATION_BYTES + len(start) + heads + self._partitions * _PLAIN_ANSWER.size + len(_END)
         self._last: _OffsetsIn | None = None
 
-    def base_offsets(self, frame: memoryview) -> list[int] | None:
+    def read(self, frame: memoryview) -> PlainAnswer | None:
         if len(frame) != self._size:
             return None
-        offsets = None if self._last is None else self._last.base_offsets(frame)
-        if offsets is None:
+        answer = None if self._last is None else self._last.read(frame)
+        if answer is None:
             positions = self._positions(frame)
             if positions is None:
                 return None
             self._last = _OffsetsIn(frame, positions)
-            offsets = self._last.base_offsets(frame)
-        return None if offsets is None or -1 in offsets else offsets
+            answer = self._last.read(frame)
+        return None if answer is None or -1 in answer.base_offsets else answer
 
     def _positions(self, frame: memoryview) -> list[int] | None:
         """Where the base offset of each batch is."""
@@ -170,18 +185,23 @@ class _OffsetsIn:
         in_order = sorted(positions)
         fields, pos = [f">{_CORRELATION_BYTES}x"], _CORRELATION_BYTES
         for position in in_order:
-            fields.append(f"{position - pos}sq{_TIME_AND_LOG_START_BYTES}x")
-            pos = position + _BASE_OFFSET_BYTES + _TIME_AND_LOG_START_BYTES
+            fields.append(f"{position - pos}sqq{_LOG_START_BYTES}x")
+            pos = position + _BASE_OFFSET_BYTES + _TIME_BYTES + _LOG_START_BYTES
         self._layout = struct.Struct("".join((*fields, f"{len(frame) - pos}s")))
-        self._around = self._layout.unpack(frame)[::2]
+        self._around = self._layout.unpack(frame)[::3]
         self._lanes = [in_order.index(position) for position in positions]
+        self._no_times = (_NO_APPEND_TIME_MS,) * len(positions)
 
-    def base_offsets(self, frame: memoryview) -> list[int] | None:
+    def read(self, frame: memoryview) -> PlainAnswer | None:
         values = self._layout.unpack(frame)
-        if values[::2] != self._around:
+        if values[::3] != self._around:
             return None
-        offsets = values[1::2]
-        return [offsets[lane] for lane in self._lanes]
+        offsets, times = values[1::3], values[2::3]
+        # Compared as a whole first: hardly any topic stamps, and an answer may be about thousands of partitions.
+        stamped: Sequence[int] = ()
+        if times != self._no_times:
+            stamped = [at for at, lane in enumerate(self._lanes) if times[lane] != _NO_APPEND_TIME_MS]
+        return PlainAnswer([offsets[lane] for lane in self._lanes], stamped)
 
 
 def parse_produce_response(frame: memoryview) -> ProduceResponse:
