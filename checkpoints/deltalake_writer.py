@@ -20,6 +20,8 @@ from shallow_mirror.checkpoints.schema import OFFSET_MAP, PROPERTY_MIRROR
 from shallow_mirror.checkpoints.table_writer import (
     COMMITS_KEPT,
     COMPACTED_FILE_BYTES,
+    COUNTED_VERSION,
+    COUNTERS,
     REPLACED_FILES_KEPT_HOURS,
     TABLE_SETTINGS,
     TXN_VERSION,
@@ -83,6 +85,15 @@ class DeltalakeSnapshot:
     def batches(self, condition: Condition = (), columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The same rows piece by piece, for maps that are larger than memory."""
         yield from map(_plain_texts, self._query(condition, columns))
+
+    def row_count(self) -> int:
+        """Answered from the statistics of the files. Raises OSError."""
+        return int(self._query((), ["count(*) AS row_count"]).read_all()["row_count"][0].as_py())
+
+    def counters(self) -> Mapping[str, int]:
+        """From the application versions, which checkpoints of the log keep whoever writes them."""
+        found = {name: self.table.transaction_version(_counter_id(name)) for name in (*COUNTERS, COUNTED_VERSION)}
+        return {name: int(value) - 1 for name, value in found.items() if value is not None}
 
     def _query(self, condition: Condition, columns: list[str] | None) -> pa.RecordBatchReader:
         """By the query engine: it opens only files whose statistics fit, and hundreds of small ones many times faster than an
@@ -218,9 +229,21 @@ def _commit(snapshot: DeltalakeSnapshot, version: int | None, metadata: Mapping[
         raise CommitFailed(f"version {version} is not higher than {recorded}, which is recorded")
     return CommitProperties(
         custom_metadata={**metadata, TXN_VERSION: str(recorded if version is None else version)},
-        app_transactions=None if version is None else [Transaction(mirror, version)],
+        app_transactions=None if version is None else [Transaction(mirror, version), *_counters(version, metadata)],
         max_commit_retries=0,
     )
+
+
+def _counters(version: int, metadata: Mapping[str, str]) -> list[Transaction]:
+    """A commit's metadata is gone once somebody cleans the log behind a checkpoint; application versions stay."""
+    if not metadata.keys() >= set(COUNTERS):
+        return []
+    counted = {**{name: int(metadata[name] or -1) for name in COUNTERS}, COUNTED_VERSION: version}
+    return [Transaction(_counter_id(name), value + 1) for name, value in counted.items()]
+
+
+def _counter_id(name: str) -> str:
+    return f"shallow_mirror.{name}"
 
 
 @contextlib.contextmanager

@@ -14,7 +14,15 @@ import pyarrow as pa
 
 from shallow_mirror.checkpoints.deltalake_writer import DeltalakeWriter
 from shallow_mirror.checkpoints.positions import POSITION_COLUMNS, Position, moved_by, positions_of
-from shallow_mirror.checkpoints.recorded import Recorded, RunIdentity, check_table, is_settled, read_recorded, version_of
+from shallow_mirror.checkpoints.recorded import (
+    UNKNOWN_RUN,
+    Recorded,
+    RunIdentity,
+    check_table,
+    is_settled,
+    read_recorded,
+    version_of,
+)
 from shallow_mirror.checkpoints.schema import (
     OFFSET_MAP,
     PROPERTY_MAP_ID,
@@ -55,6 +63,10 @@ class OffsetMapOwner:
         self._positions: dict[SourcePartition, Position] | None = None
         self._checked: TableSnapshot | None = None
         """What the next commit may be made on: whatever came into the log since makes it fail, or lose to a higher version."""
+        self._counted_at: int | None = None
+        """Version of the table at which it held the rows that this run knows of; None before `positions` has counted them."""
+        self._has_decided_unseen = False
+        """A commit of this run may lie above one of somebody else's that came after `_counted_at`."""
 
     @classmethod
     def take_over(
@@ -129,6 +141,7 @@ class OffsetMapOwner:
         snapshot = self._snapshot()
         found = self._found(snapshot)
         if found.version == self._recorded.version:
+            self._require_own_rows(snapshot)
             self._checked = snapshot
             return
         if not self._recorded.version < found.version <= self._highest_version:
@@ -253,14 +266,13 @@ class OffsetMapOwner:
         """
         self._require_resolved()
         if self._positions is None:
-            counted = _Counted(self._own_snapshot().batches(columns=POSITION_COLUMNS))
+            snapshot = self._own_snapshot()
+            counted = _Counted(snapshot.batches(columns=POSITION_COLUMNS))
             positions = positions_of(counted)
             if counted.row_count != self._recorded.row_count:
-                raise OffsetMapConflict(
-                    f"the offset map holds {counted.row_count} rows, the mirror has written {self._recorded.row_count}: somebody "
-                    "else removed or added rows. Restore the table to its version before that (DESCRIBE HISTORY, RESTORE TABLE)"
-                )
+                raise _foreign_rows(counted.row_count, self._recorded.row_count, None)
             self._positions = positions
+            self._counted_at, self._has_decided_unseen = snapshot.delta_version, False
         return dict(self._positions)
 
     def compact_if_due(self) -> bool:
@@ -303,6 +315,7 @@ class OffsetMapOwner:
             found = self._found(after)
             if found == record:
                 self._recorded = record
+                self._take_note_of_commit(before, after)
                 return
             if found.version == record.version:
                 self._adopt(found)
@@ -315,6 +328,30 @@ class OffsetMapOwner:
     def _adopt(self, found: Recorded) -> None:
         """What was written without our knowing; it wants to be resolved."""
         self._recorded, self._positions, self._is_resolved, self._checked = found, None, False, None
+        self._counted_at = None
+
+    def _take_note_of_commit(self, before: TableSnapshot, after: TableSnapshot) -> None:
+        """Where the commit of this run is all that came, the rows need not be counted."""
+        if after.delta_version == before.delta_version + 1 and self._counted_at == before.delta_version:
+            self._counted_at = after.delta_version
+        else:
+            self._has_decided_unseen = True
+
+    def _require_own_rows(self, snapshot: TableSnapshot) -> None:
+        """Count the rows where a commit came that is not known to be this run's. Raises OffsetMapConflict, OutcomeUnknown.
+
+        Whoever compacts the table changes no row; whoever deletes rows would make a later start copy their records again.
+        """
+        if self._counted_at is None or self._counted_at == snapshot.delta_version:
+            return
+        try:
+            row_count = snapshot.row_count()
+        except OSError as error:
+            raise OutcomeUnknown(f"the offset map cannot be read: {error}") from error
+        if row_count != self._recorded.row_count:
+            last_good = None if self._has_decided_unseen else self._counted_at
+            raise _foreign_rows(row_count, self._recorded.row_count, last_good)
+        self._counted_at, self._has_decided_unseen = snapshot.delta_version, False
 
     def _snapshot(self) -> TableSnapshot:
         snapshot = _snapshot(self._writer)
@@ -327,12 +364,15 @@ class OffsetMapOwner:
         if self._found(snapshot).version != self._recorded.version:
             self._is_resolved = False
             raise OutcomeUnknown("the offset map does not record what this run knows to have written: check ownership again")
+        self._require_own_rows(snapshot)
         return snapshot
 
     def _found(self, snapshot: TableSnapshot) -> Recorded:
         found = read_recorded(snapshot)
         if found is None:
             raise OffsetMapConflict("the offset map has lost its recorded version")
+        if found.run == UNKNOWN_RUN and found.version == self._recorded.version:
+            return self._recorded  # a version is of one run; who wrote it was cleaned from the log while the mirror was idle
         if found.run.run_id != self._recorded.run.run_id:
             raise Fenced(f"{found.run}, run epoch {found.run_epoch}")
         return found
@@ -344,6 +384,24 @@ class OffsetMapOwner:
     def _require_resolved(self) -> None:
         if not self._is_resolved:
             raise OutcomeUnknown("the last decision is not resolved yet: no positions and no decision before it is settled")
+
+
+def _foreign_rows(row_count: int, written: int, last_good: int | None) -> OffsetMapConflict:
+    """`last_good`: version of the table after which this run has written nothing, and before which nothing was missing."""
+    if last_good is not None:
+        remedy = (
+            f"The mirror has decided nothing since version {last_good} of the table: RESTORE TABLE ... TO VERSION AS OF "
+            f"{last_good}, then start again"
+        )
+    else:
+        remedy = (
+            "Find that commit in DESCRIBE HISTORY. If the mirror has added no rows after it, RESTORE TABLE to the version before "
+            "it, then start again. Otherwise a RESTORE would remove rows of the mirror, and be refused: put the missing rows "
+            "back from that version (docs/operations.md, OffsetMapConflict)"
+        )
+    return OffsetMapConflict(
+        f"the offset map holds {row_count} rows, the mirror has written {written}: somebody else removed or added rows. {remedy}"
+    )
 
 
 class _Counted:

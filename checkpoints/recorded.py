@@ -27,7 +27,7 @@ from shallow_mirror.checkpoints.schema import (
     SCHEMA_VERSION,
     problems_of_columns,
 )
-from shallow_mirror.checkpoints.table_writer import CommitEntry, TableSnapshot
+from shallow_mirror.checkpoints.table_writer import COUNTED_VERSION, COUNTERS, CommitEntry, TableSnapshot
 from shallow_mirror.errors import ConfigError, OffsetMapConflict
 from shallow_mirror.types import SlotTxn
 
@@ -56,8 +56,14 @@ class RunIdentity:
         return cls(run_id=str(uuid.uuid4()), host=socket.gethostname(), pid=os.getpid(), started_at_ms=now_ms)
 
     def __str__(self) -> str:
+        if self == UNKNOWN_RUN:
+            return "a run whose commits were cleaned from the log"
         started = datetime.fromtimestamp(self.started_at_ms / 1000, UTC).isoformat(timespec="seconds")
         return f"run {self.run_id} on {self.host} (pid {self.pid}), started {started}"
+
+
+UNKNOWN_RUN = RunIdentity(run_id="", host="", pid=0, started_at_ms=0)
+"""Of a version whose commit is not in the log any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +127,23 @@ class Recorded:
         except (KeyError, ValueError, TypeError) as error:
             raise OffsetMapConflict(f"the commit of version {version} carries damaged metadata: {error!r}") from error
 
+    @classmethod
+    def from_counters(cls, version: int, counters: Mapping[str, int]) -> Recorded | None:
+        """What is known of `version` without its commit: all but its run. None where the counters are not of that version."""
+        if not counters.keys() >= set(COUNTERS) or counters.get(COUNTED_VERSION) != version:
+            return None
+        unsettled = counters["unsettled_micro_batch"]
+        return cls(
+            version=version,
+            run=UNKNOWN_RUN,
+            highest_slot=counters["highest_slot"],
+            micro_batch=counters["micro_batch"],
+            unsettled_micro_batch=None if unsettled < 0 else unsettled,
+            decided_at_ms=counters["decided_at_ms"],
+            compacted_micro_batch=counters["micro_batch"],
+            row_count=counters["row_count"],
+        )
+
     def above(self, missed: Recorded) -> Recorded:
         """With what a commit below says that the writer of this one had not seen: what it left unsettled still is.
 
@@ -163,20 +186,27 @@ def recorded_of(version: int, commits: Iterable[CommitEntry]) -> Recorded | None
     return recorded
 
 
+_NO_RECORD_REMEDY = (
+    "Whether its last decision holds cannot be known from the rows. Restore its _delta_log from a backup, or continue from its "
+    "rows with another mirror id and other tables (docs/operations.md, OffsetMapConflict)"
+)
+
+
 def read_recorded(snapshot: TableSnapshot) -> Recorded | None:
     """None in a table that nobody has taken over yet. Raises OffsetMapConflict when the log does not say who wrote it."""
     version = snapshot.txn_version()
     if version is None:
         if snapshot.read(columns=["run_epoch"]).num_rows:
             raise OffsetMapConflict(
-                "the offset map holds rows but no recorded version: it is damaged or was copied without its log"
+                "the offset map holds rows but no recorded version: its log was cleaned by somebody else, or it was copied "
+                f"without its log. {_NO_RECORD_REMEDY}"
             )
         return None
-    recorded = recorded_of(version, snapshot.commits())
+    recorded = recorded_of(version, snapshot.commits()) or Recorded.from_counters(version, snapshot.counters())
     if recorded is None:
         raise OffsetMapConflict(
             f"the offset map records version {version}, but no commit in its log carries that version's metadata: "
-            "somebody else wrote or cleaned the table; restore its _delta_log"
+            f"somebody else wrote or cleaned the table. {_NO_RECORD_REMEDY}"
         )
     return recorded
 

@@ -120,6 +120,13 @@ class SparkSnapshot:
                 piece = []
         yield pa.RecordBatch.from_pylist(piece, schema=schema)
 
+    def row_count(self) -> int:
+        return int(self._rows((), None).count())
+
+    def counters(self) -> Mapping[str, int]:
+        """Nothing: a commit through Spark records one application version, and SQL reads none."""
+        return {}
+
     def _rows(self, condition: Condition, columns: list[str] | None) -> DataFrame:
         found = where(self._session.read.option("versionAsOf", self.delta_version).table(self._name), condition)
         return found if columns is None else found.select(*columns)

@@ -47,6 +47,12 @@ TABLE_SETTINGS: Mapping[str, str] = {
 }
 
 
+COUNTERS = ("highest_slot", "micro_batch", "unsettled_micro_batch", "decided_at_ms", "row_count")
+"""Of a commit's metadata: what a mirror must know to continue. deltalake records them as application versions as well."""
+COUNTED_VERSION = "counted_version"
+"""The application version with which the counters were recorded."""
+
+
 class CommitFailed(Exception):
     """Internal: the library raised. The commit may have been written all the same: read back."""
 
@@ -110,7 +116,11 @@ def user_metadata_entry(text: str | None) -> CommitEntry | None:
 
 
 class TableSnapshot(Protocol):
-    """The table at one version of its log; later commits are not seen."""
+    """The table at one version of its log; later commits are not seen.
+
+    `counters`: `COUNTERS` and `COUNTED_VERSION` as far as they outlive the commits of the log, -1 for one that is empty; nothing
+    where the writer cannot record them.
+    """
 
     @property
     def delta_version(self) -> int: ...
@@ -122,6 +132,8 @@ class TableSnapshot(Protocol):
     def commits(self) -> Iterable[CommitEntry]: ...
     def read(self, condition: Condition = (), columns: list[str] | None = None) -> pa.Table: ...
     def batches(self, condition: Condition = (), columns: list[str] | None = None) -> Iterable[pa.RecordBatch]: ...
+    def row_count(self) -> int: ...
+    def counters(self) -> Mapping[str, int]: ...
 
 
 class TableWriter(Protocol):

@@ -35,7 +35,7 @@ from shallow_mirror.sinks.slot_task import RESULT_SCHEMA, Observer, SlotJob
 from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.sinks.travelling import Travelling
 from shallow_mirror.sinks.unfinished import UnfinishedRange
-from shallow_mirror.types import EpochEnd, PlannedRange, Segment, SegmentKind, SlotTxn, SourcePartition, TopicPartition
+from shallow_mirror.types import EpochEnd, Segment, SegmentKind, SlotTxn, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -100,12 +100,14 @@ class MicroBatchSink:
         goes_on_after_data_loss: bool = False,
         quarantine: QuarantineTable | None = None,
         left_out: LeftOutReport = nothing_left_out,
+        register: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`quarantine` is there where the job may quarantine, `left_out` where it may leave partitions out: it is called at
         the end of each micro-batch with what was left out and the positions of the map. What it raises ends the query,
-        because Spark would continue behind the ranges that were left out."""
-        self._quarantine, self._left_out = quarantine, left_out
+        because Spark would continue behind the ranges that were left out. `register` adds the first rows of partitions that
+        appeared since; it is called in front of each micro-batch, and by `register_if_idle`."""
+        self._quarantine, self._left_out, self._register = quarantine, left_out, register
         self._unfinished: dict[SourcePartition, UnfinishedRange] = {}
         self._budget = QuarantineBudget(NO_LIMITS)
         self._job, self._slots, self._owner, self._performer, self._targets = job, slots, owner, performer, targets
@@ -138,11 +140,25 @@ class MicroBatchSink:
         finally:
             self._running.release()
 
+    def register_if_idle(self) -> None:
+        """From another thread than Spark's: register new partitions unless a micro-batch runs, which does so when it begins.
+
+        Raises what `register` raises.
+        """
+        if not self._running.acquire(blocking=False):
+            return
+        try:
+            if self.failure is None:
+                self._register()
+        finally:
+            self._running.release()
+
     def __call__(self, planned: DataFrame, spark_batch_id: int) -> None:
         with self._running:
             if self._is_stopping:
                 raise StoppedBeforeMicroBatch(f"stopped before Spark batch {spark_batch_id}")
             try:
+                self._register()  # here as well: between two micro-batches the lock may never be free for the driver's loop
                 self._copy(planned)
             except BaseException as error:
                 self.failure = error
@@ -151,7 +167,8 @@ class MicroBatchSink:
                 self._ended_at = self._clock()
 
     def _copy(self, planned: DataFrame) -> None:
-        """Rounds until every planned range is done, or left out; one, but for new partitions and slots that stopped early.
+        """Rounds until every planned range is done, or left out; one, but for slots that stopped early and offsets that are
+        given up.
 
         A range that is left out is as done for Spark: its plan would be replayed for ever otherwise. Positions are in the map,
         and the planner leads Spark back to them.
@@ -172,11 +189,17 @@ class MicroBatchSink:
                 continue
             _require_committed(outcome.not_committed)
             unknown = [one for result in outcome.slots for one in result.unknown]
+            if unknown:
+                # Only a plan that others wrote can name such a partition: this mirror's planner plans what is registered. The
+                # query begins again, and with it the registration of what the source has.
+                raise Retriable(
+                    "PARTITION_NOT_REGISTERED", f"{unknown[0].source.topic_partition} is planned, the offset map does not know it"
+                )
             self._unfinished.update({one.source: one for result in outcome.slots for one in result.unfinished})
-            if not unknown and not any(result.is_partial for result in outcome.slots):
+            if not any(result.is_partial for result in outcome.slots):
                 self._left_out(tuple(self._unfinished.values()), self._owner.positions())
                 return
-            first_rows = self._first_rows(unknown)
+            first_rows = ()
 
     def _look_again(self) -> None:
         """Find out whether partitions and ids of the target that could not be used can be used again.
@@ -328,11 +351,6 @@ class MicroBatchSink:
         targets = {source: position.target for source, position in known.items()}
         targets.update({row.segment.source: row.segment.target for row in first_rows})
         return expired_rows(loss, _positions_after(known, first_rows), targets, self._source, deadline)
-
-    def _first_rows(self, unknown: Sequence[PlannedRange]) -> tuple[DecidedSegment, ...]:
-        """Zero-length rows for partitions that appeared while the query runs: they start where the plan says."""
-        deadline = Deadline.after_ms(self._job.transaction_timeout_ms, self._clock)
-        return first_rows(self._targets, self._source, {one.source: one.start for one in unknown}, deadline)
 
 
 def _require_committed(removed: Sequence[SlotTxn]) -> None:

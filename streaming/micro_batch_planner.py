@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import Retriable
@@ -24,6 +25,8 @@ _log = logging.getLogger(__name__)
 _PATIENCE_MS = 60_000.0
 _PAUSE_S = 1.0
 _TRUNCATION_CHECKS = 5
+_REGISTRATION_PATIENCE_S = 120.0
+"""Longer than an attempt of the driver may take. A driver that does not see the notes of this process is noticed by it."""
 
 WARN_AFTER_S, WARN_EVERY_S = 10.0, 60.0
 """How long the source does not answer before a stream without notes says so, and how often it says it again."""
@@ -46,6 +49,9 @@ class MicroBatchPlanner:
         """`recorded`: positions in the offset map when the query begins. A Spark checkpoint further than that is led back."""
         self._settings, self._planner, self._parallelism = settings, planner, parallelism
         self._recorded: Offsets = recorded or {}
+        self._registered: dict[SourcePartition, int] = dict(self._recorded)
+        self._newly_registered: dict[SourcePartition, int] = {}
+        self._unregistered_since: dict[SourcePartition, float] = {}
         self._clock, self._sleep, self._now_ms = clock, sleep, now_ms
         self._bytes_per_offset: dict[SourcePartition, float] = {}
         self._bytes_per_batch: float | None = None
@@ -71,15 +77,22 @@ class MicroBatchPlanner:
         return self._planner.starts_at_a_start(list(listing.ends), (), listing, deadline)
 
     def prepare_available_now(self) -> None:
-        """Fix the end of the query. Raises Retriable: a query that must end has nothing to wait for otherwise."""
+        """Fix the end of the query. Raises Retriable: a query that must end has nothing to wait for otherwise.
+
+        What appeared after the driver's start is not part of it: to wait for its registration would delay the end.
+        """
         self._is_available_now = True
-        self._target = self._insist()
+        listing = self._insist()
+        if self._settings.registration is not None:
+            listing = replace(listing, ends={one: end for one, end in listing.ends.items() if one in self._registered})
+        self._target = listing
 
     def latest(self, start: Offsets) -> Offsets:
         """Where the next micro-batch ends; `start` while the source does not answer, or nothing may go yet. Raises DataLoss.
 
-        New partitions enter at their log start, without a range; they move from the next plan on. With available-now, where
-        a plan without anything new would end the query, it waits here until something may go.
+        New partitions enter without a range: at their log start, or where the driver has registered them; they move from the
+        next plan on. With available-now, where a plan without anything new would end the query, it waits here until something
+        may go. Raises Retriable where new partitions cannot be registered.
 
         A partition that a micro-batch left out is led back to its position, without a range, while the others move; then it is
         kept out of plans until its next try.
@@ -112,14 +125,14 @@ class MicroBatchPlanner:
         """And how long nothing may go, where that keeps everything back. `back` are at their positions again, and stay there."""
         try:
             start, listing = self._checked(start)
-            entering = listing.ends.keys() - start.keys()
-            found = self._planner.starts_of(entering, listing, self._deadline(), is_first_run=False)
+            seen = self._planner.starts_of(self._unregistered(start, listing), listing, self._deadline(), is_first_run=False)
         except Retriable as error:
             self._note({}, waiting_for=error)
             return start, 0.0
         self._has_listed = True
+        entering = self._entering(start, listing, seen)
         paused = notes.read_paused(self._settings.paused_path)
-        ends = planning.moved(start, listing.ends)
+        ends = planning.moved(start, self._plannable(listing.ends))
         open_ends = {one: end for one, end in ends.items() if one.topic not in paused} if paused else ends
         broken = self._broken.after(listing, self._now_ms())
         held = {*back, *self._broken.held(left_out, listing, self._now_ms())}
@@ -134,7 +147,60 @@ class MicroBatchPlanner:
         self._note(ends, waiting_for=None, left_out=broken, caught_up=caught_up)
         if wait_s == 0.0 and not open_ends and held & ends.keys():
             wait_s = self._held_wait_s()
-        return planning.merge_new(planned, found), wait_s
+        return ({**planned, **entering} if entering else planned), wait_s
+
+    def _unregistered(self, start: Offsets, listing: LogEnds) -> Collection[SourcePartition]:
+        """Partitions whose first offset is asked for: new ones, and where registration is required all that lack it.
+
+        A mirror plans only what the driver has registered: what Spark's log of plans names and the offset map does not would
+        begin elsewhere after a crash, for `topics.start` holds for what the map does not know at a start.
+        """
+        exchange = self._settings.registration
+        if exchange is None:
+            return listing.ends.keys() - start.keys()
+        if self._target is not None:
+            return ()
+        unregistered = listing.ends.keys() - self._registered.keys()
+        registered = exchange.read_registered() if unregistered else {}
+        newly = {one: registered[one] for one in unregistered if one in registered}
+        self._registered |= newly
+        self._newly_registered |= newly  # kept until a plan takes them in: this one may still fail
+        return unregistered - newly.keys()
+
+    def _entering(self, start: Offsets, listing: LogEnds, seen: Offsets) -> Offsets:
+        """Where partitions enter the plan. Raises Retriable where the driver cannot be asked, or does not answer.
+
+        What has just been registered may be in `start` already: an older plan named it, and it is led to its position.
+        """
+        exchange = self._settings.registration
+        if exchange is None:
+            return seen
+        if seen or self._unregistered_since:
+            self._ask_for_registration(exchange, seen)
+        entering = {one: self._registered[one] for one in listing.ends.keys() - start.keys() if one in self._registered}
+        newly, self._newly_registered = self._newly_registered, {}
+        return {**entering, **newly}
+
+    def _ask_for_registration(self, exchange: notes.RegistrationNotes, seen: Offsets) -> None:
+        """Written anew with every plan: the driver may have missed the note before."""
+        if seen and not self._unregistered_since:
+            _log.info("%d new partitions are planned once the offset map holds their first row", len(seen))
+        now = self._clock()
+        self._unregistered_since = {partition: self._unregistered_since.get(partition, now) for partition in seen}
+        for partition, since in self._unregistered_since.items():
+            if now - since > _REGISTRATION_PATIENCE_S:
+                # The query begins again, and the driver registers what it finds: also where it cannot see these files.
+                raise Retriable("NOT_REGISTERED", f"the driver does not register {partition.topic_partition}, which is new")
+        try:
+            exchange.write_seen(seen)
+        except OSError as error:
+            raise Retriable("NOTE_NOT_WRITTEN", f"new partitions cannot be registered: {error}") from error
+
+    def _plannable(self, ends: Offsets) -> Offsets:
+        """Those that are registered, where registration is required."""
+        if self._settings.registration is None or ends.keys() <= self._registered.keys():
+            return ends
+        return {one: end for one, end in ends.items() if one in self._registered}
 
     def _held_wait_s(self) -> float:
         """With available-now a query ends where nothing is planned: what was left out is tried again for so long first."""
@@ -158,7 +224,7 @@ class MicroBatchPlanner:
         """Ranges of a micro-batch, also of one that an earlier process planned: then sizes are looked up, and
         topics that were excluded or deleted since are left out: positions are in the map, so nothing is lost by that."""
         rules = self._settings
-        moving = {one: to for one, to in planning.moved(start, end).items() if to > start[one]}
+        moving = {one: to for one, to in self._plannable(planning.moved(start, end)).items() if to > start[one]}
         self._recorded = {one: at for one, at in self._recorded.items() if one not in moving}  # read from their positions anyway
         topics = {one.topic for one in moving}
         included = {name for name in topics if routing.is_included(name, rules.include, rules.exclude)}

@@ -8,6 +8,7 @@ import math
 import os
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -46,6 +47,7 @@ from shallow_mirror.streaming.loops import Loops, without_own_targets
 from shallow_mirror.streaming.missing_rights import refuse_missing_rights
 from shallow_mirror.streaming.plan_settings import PlanSettings
 from shallow_mirror.streaming.planner import Planner
+from shallow_mirror.streaming.registration import PartitionRegistrar, decide_first_rows
 from shallow_mirror.streaming.sink_settings import job_template, target_topics
 from shallow_mirror.streaming.told_errors import told_error
 from shallow_mirror.streaming.topic_watch import TopicWatch
@@ -304,6 +306,16 @@ class _Run:
             stamping=self.stamping,
         )
         topic_ids = self._register_partitions(owner, targets)
+        exchange = notes.RegistrationNotes.of_query(scratch.scratch_folder(), uuid.uuid4().hex)
+        registrar = PartitionRegistrar(
+            exchange,
+            owner,
+            targets,
+            self.source,
+            deadline=self._deadline,
+            report=self.witness.stands_at,
+            observer=self.observer,
+        )
         sink = MicroBatchSink(
             job=replace(
                 job_template(config, map_id=owner.map_id, run_id=self.identity.run_id, observer=self.observer),
@@ -320,6 +332,7 @@ class _Run:
             goes_on_after_data_loss=self._goes_on_after_data_loss,
             quarantine=open_quarantine(config.tables, self.tables_writer, spark),
             left_out=self.witness.left_out.micro_batch_done,
+            register=registrar.register,
         )
         known = owner.positions()
         self.witness.stands_at(known)
@@ -327,7 +340,12 @@ class _Run:
         paused_path = scratch.scratch_folder() / f"paused-{self.identity.run_id}.json"
         self.witness.left_out.query_begins(initial)
         options = planned_stream.options_of_mirror(
-            config, owner.map_id, initial=initial, paused_path=paused_path, left_out_path=self.witness.left_out.path
+            config,
+            owner.map_id,
+            initial=initial,
+            paused_path=paused_path,
+            left_out_path=self.witness.left_out.path,
+            registration=exchange,
         )
         controls = open_controls_to_read(config.tables, spark)
         watch = TopicWatch(
@@ -342,6 +360,8 @@ class _Run:
             if not self._goes_on_after_data_loss:
                 raise
             raise Retriable("TOPIC_CREATED_AGAIN", f"{again}; what it holds now is mirrored from its start") from again
+        finally:
+            exchange.discard()
         owner.settle()
 
     @property
@@ -369,9 +389,7 @@ class _Run:
         rows = first_rows(targets, self.source, starts, deadline)
         if rows:
             self.witness.start_step("registering new partitions", f": {len(rows):,}")
-            owner.next_decision()
-            owner.decide(rows, highest_slot=-1)
-            owner.settle()
+            decide_first_rows(owner, rows)
         self.has_begun = True
         return {name: topic.topic_id for name, topic in listed.items()}
 
@@ -395,6 +413,7 @@ class _Run:
                     sink.stop()
                     break
                 self.witness.looks_at(sink.watch.lingering())
+                sink.register_if_idle()
                 sink.settle_if_idle(self.config.trigger_s + _QUIET_S)
         except StreamingQueryException as error:
             failure = error

@@ -161,6 +161,57 @@ def read_topics(path: Path | None) -> TopicsNote | None:
         return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrationNotes:
+    """Two files through which planner and driver agree on partitions that appear during a query.
+
+    The planner notes in `seen_path` which ones it has seen and where they begin. The driver writes their rows into the offset
+    map, and then notes their positions in `registered_path`. Only registered partitions are planned. Unlike the other notes
+    these are no hints: a note of another query (`query_id`) is never believed.
+    """
+
+    seen_path: Path
+    registered_path: Path
+    query_id: str
+
+    @classmethod
+    def of_query(cls, folder: Path, query_id: str) -> RegistrationNotes:
+        return cls(
+            seen_path=folder / f"seen-{query_id}.json", registered_path=folder / f"registered-{query_id}.json", query_id=query_id
+        )
+
+    def write_seen(self, starts: Mapping[SourcePartition, int]) -> None:
+        """Replace the note. Raises OSError."""
+        self._write(self.seen_path, starts)
+
+    def read_seen(self) -> dict[SourcePartition, int]:
+        """Return start offsets by partition; nothing where there is no note of this query."""
+        return self._read(self.seen_path)
+
+    def write_registered(self, positions: Mapping[SourcePartition, int]) -> None:
+        """Replace the note. Raises OSError."""
+        self._write(self.registered_path, positions)
+
+    def read_registered(self) -> dict[SourcePartition, int]:
+        """Return positions by partition; nothing where there is no note of this query."""
+        return self._read(self.registered_path)
+
+    def discard(self) -> None:
+        """Delete both at the end of the query. Raises OSError."""
+        for path in (self.seen_path, self.registered_path):
+            path.unlink(missing_ok=True)
+
+    def _write(self, path: Path, offsets: Mapping[SourcePartition, int]) -> None:
+        write_document(path, {"query_id": self.query_id, "offsets": planning.build_stream_offset(offsets)})
+
+    def _read(self, path: Path) -> dict[SourcePartition, int]:
+        document = read_document(path)
+        try:
+            return planning.parse_stream_offset(document["offsets"]) if document["query_id"] == self.query_id else {}
+        except (KeyError, TypeError, ValueError):
+            return {}
+
+
 def write_paused(path: Path | None, topics: Collection[str]) -> None:
     write_document(path, {"topics": sorted(topics)})
 

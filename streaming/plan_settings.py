@@ -19,7 +19,8 @@ class PlanSettings:
     `start_offsets` wins over it and may hold -1 and -2 as well. `start_rules` are for topics of which nothing is known when the
     mirror starts, `topic_bytes_per_second` for each topic by itself: the first pattern that matches counts.
     `transaction_timeout_ms` bounds a micro-batch in time, `micro_batch_offsets` in offsets; None: no such bound. New topics are
-    looked for at least once in `discovery_s`. Without the paths of the notes nothing is noted, learned, paused or left out.
+    looked for at least once in `discovery_s`. Without the paths of the notes nothing is noted, learned, paused or left out. With
+    `registration` a partition that appears is planned only after the driver has registered it in the offset map.
     `isolates`: what is wrong for good with one partition leaves it out, and ends nothing.
     """
 
@@ -46,10 +47,16 @@ class PlanSettings:
     paused_path: Path | None = None
     isolates: bool = False
     left_out_path: Path | None = None
+    registration: notes.RegistrationNotes | None = None
 
     @classmethod
     def of_mirror(
-        cls, config: MirrorConfig, *, paused_path: Path | None = None, left_out_path: Path | None = None
+        cls,
+        config: MirrorConfig,
+        *,
+        paused_path: Path | None = None,
+        left_out_path: Path | None = None,
+        registration: notes.RegistrationNotes | None = None,
     ) -> PlanSettings:
         return cls(
             include=tuple(config.topics.include),
@@ -72,4 +79,5 @@ class PlanSettings:
             paused_path=paused_path,
             isolates=config.on_error == "isolate",
             left_out_path=left_out_path,
+            registration=registration,
         )

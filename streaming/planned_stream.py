@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from shallow_mirror.broker.client_config import ClientConfig
     from shallow_mirror.config import MirrorConfig
     from shallow_mirror.streaming.micro_batch_planner import MicroBatchPlanner
+    from shallow_mirror.streaming.notes import RegistrationNotes
     from shallow_mirror.streaming.plan_settings import PlanSettings
 
 _CONFIG = "mirrorsecret"
@@ -41,6 +42,7 @@ _MAP_ID = "map"
 """In the options and in stream offsets."""
 _PAUSED = "paused"
 _LEFT_OUT = "leftout"
+_REGISTRATION = "registration"
 
 
 def register(spark: SparkSession, source: type[DataSource]) -> None:
@@ -65,9 +67,11 @@ def options_of_mirror(
     parallelism: int | None = None,
     paused_path: Path | None = None,
     left_out_path: Path | None = None,
+    registration: RegistrationNotes | None = None,
 ) -> dict[str, str]:
     """Options of a mirror's stream. `initial` is where a new Spark checkpoint begins: the map's positions, or `read.start`
-    if None. `paused_path`, `left_out_path`: files of the driver's machine, where the planner runs as well."""
+    if None. `paused_path`, `left_out_path` and those of `registration`: files of the driver's machine, where the planner runs
+    as well."""
     options = {_CONFIG: config.to_json(), _MAP_ID: map_id, _PARALLELISM: str(parallelism or _session_parallelism())}
     if initial is not None:
         options[_INITIAL] = json.dumps(planning.build_stream_offset(initial))
@@ -75,6 +79,8 @@ def options_of_mirror(
         options[_PAUSED] = str(paused_path)
     if left_out_path is not None:
         options[_LEFT_OUT] = str(left_out_path)
+    if registration is not None:
+        options[_REGISTRATION] = json.dumps([str(registration.seen_path.parent), registration.query_id])
     return options
 
 
@@ -130,7 +136,16 @@ class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         from shallow_mirror.streaming.plan_settings import PlanSettings
 
         paused, left_out = (Path(self.options[key]) if key in self.options else None for key in (_PAUSED, _LEFT_OUT))
-        return PlanSettings.of_mirror(config, paused_path=paused, left_out_path=left_out)
+        registration = self._registration()
+        return PlanSettings.of_mirror(config, paused_path=paused, left_out_path=left_out, registration=registration)
+
+    def _registration(self) -> RegistrationNotes | None:
+        from shallow_mirror.streaming.notes import RegistrationNotes
+
+        if _REGISTRATION not in self.options:
+            return None
+        folder, query_id = json.loads(self.options[_REGISTRATION])
+        return RegistrationNotes.of_query(Path(folder), query_id)
 
     @property
     def parallelism(self) -> int:

@@ -164,7 +164,7 @@ class Planner:
         listing.require_answers(listing.unanswered.keys() - known.keys())  # where they begin depends on when they are seen
         unknown = [one for one in listing.ends if one not in known]
         if not is_start:
-            return self.starts_of(unknown, listing, deadline, is_first_run=not known)
+            return self.starts_of(unknown, listing, deadline, is_first_run=False)
         return self.starts_at_a_start(unknown, {one.topic for one in known}, listing, deadline)
 
     def starts_at_a_start(

@@ -132,11 +132,6 @@ def require_not_truncated(start: Offsets, ends: Offsets) -> None:
         raise loss
 
 
-def merge_new(offsets: Offsets, found: Offsets) -> Offsets:
-    """`offsets` with the partitions of `found` that it lacks. Nothing known moves."""
-    return {**found, **offsets} if found else offsets
-
-
 def budget_bytes(ceiling_bytes: int, bytes_per_s: float | None, transaction_timeout_ms: int | None) -> int:
     """How much a micro-batch may read: the first is small, later ones need at most a quarter of the timeout.
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 import multiprocessing
+import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -157,6 +159,77 @@ def test_rows_that_somebody_else_removed_or_added_are_noticed_until_the_table_is
     decide(third, data(9, 12))
     third.settle([Removal(TXN)])
     assert third.positions() == {}
+
+
+# --- a log that somebody else cleaned
+
+
+def clean_log(tables: Path) -> None:
+    """As a job that optimises all tables leaves it: a checkpoint, and no commit that is older than a day."""
+    log = tables / "offset_map" / "_delta_log"
+    for file in log.iterdir():
+        os.utime(file, (time.time() - 40 * 3600,) * 2)
+    delta(tables).optimize.compact()
+    delta(tables).create_checkpoint()
+    delta(tables).cleanup_metadata()
+    assert len(list(log.glob("*.json"))) == 1
+
+
+@pytest.mark.parametrize("is_settled_before", [True, False])
+def test_a_mirror_continues_where_it_was_when_somebody_else_has_cleaned_the_log(tmp_path: Path, is_settled_before: bool) -> None:
+    owner = settled(tmp_path, "one", slots=7)
+    decide(owner, data(0, 5))
+    decide(owner, data(5, 9, txn=SlotTxn("m-0", 1000, 4)), data(0, 2, txn=SlotTxn("m-0", 1000, 4), source=OTHER))
+    if is_settled_before:
+        owner.settle()
+    before = owner.recorded()
+    clean_log(tmp_path)
+    reader = OffsetMap.open(str(tmp_path))
+    assert reader.positions()[SOURCE].offset == (9 if is_settled_before else 5)
+    second = take(tmp_path, "two")
+    known = replace(before, version=version_of(2, 0), run=run_of("two"), compacted_micro_batch=2)
+    assert second.recorded() == known
+    assert len(second.unsettled()) == (0 if is_settled_before else 2)
+    second.settle([Removal(SlotTxn("m-0", 1000, 4))])
+    assert second.positions()[SOURCE].offset == 5
+    clean_log(tmp_path)
+    third = settled(tmp_path, "three")
+    assert third.recorded().row_count == 1
+    decide(third, data(5, 6))
+
+
+def test_a_running_mirror_that_was_idle_recognises_its_own_version_in_a_log_that_was_cleaned(tmp_path: Path) -> None:
+    owner = settled(tmp_path, "one")
+    decide(owner, data(0, 5))
+    owner.settle()
+    clean_log(tmp_path)
+    owner.check_ownership()
+    decide(owner, data(5, 9))
+    settled(tmp_path, "two")
+    clean_log(tmp_path)
+    with pytest.raises(Fenced, match="a run whose commits were cleaned from the log, run epoch 2"):
+        owner.check_ownership()
+
+
+def test_rows_that_are_missing_are_noticed_in_a_log_that_was_cleaned(tmp_path: Path) -> None:
+    owner = settled(tmp_path, "one")
+    decide(owner, data(0, 5), data(5, 9))
+    owner.settle()
+    delta(tmp_path).delete("source_start = 5")
+    clean_log(tmp_path)
+    with pytest.raises(OffsetMapConflict, match="holds 1 rows, the mirror has written 2"):
+        settled(tmp_path, "two").positions()
+
+
+def test_counters_of_another_version_are_not_believed(tmp_path: Path) -> None:
+    """A mirror of before they were recorded has decided since."""
+    owner = settled(tmp_path, "one")
+    decide(owner, data(0, 5))
+    later = CommitProperties(app_transactions=[Transaction("m", version_of(1, 9))])
+    write_deltalake(delta(tmp_path), OFFSET_MAP.empty_table(), mode="append", commit_properties=later)
+    clean_log(tmp_path)
+    with pytest.raises(OffsetMapConflict, match="another mirror id and other tables"):
+        take(tmp_path, "two")
 
 
 # --- take-over and fencing

@@ -12,7 +12,7 @@ import duckdb
 import polars
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from tests.checkpoints.map_rows import NEWER, TARGET, TXN, Faulty, data, lose, once, run_of
 
 from shallow_mirror.checkpoints import deltalake_writer, offset_map_owner, spark_writer
@@ -29,7 +29,7 @@ from shallow_mirror.checkpoints.schema import (
 )
 from shallow_mirror.checkpoints.table_writer import TABLE_SETTINGS, CommitFailed, Comparison, TableSnapshot, TableWriter
 from shallow_mirror.checkpoints.tables import WriterName, choose_writer, open_writer
-from shallow_mirror.errors import ConfigError, Fenced, MirrorError, OutcomeUnknown
+from shallow_mirror.errors import ConfigError, Fenced, MirrorError, OffsetMapConflict, OutcomeUnknown
 from shallow_mirror.types import SlotTxn
 
 EMPTY = OFFSET_MAP.empty_table()
@@ -325,3 +325,86 @@ def test_polars_and_duckdb_see_the_rows_that_the_writer_reads(place: Place) -> N
         found = connection.sql("SELECT * FROM files ORDER BY source_start").to_arrow_table()
     assert found.to_pylist() == expected
     assert files.schema.names == found.column_names
+
+
+# --- commits of others
+
+
+def test_a_delete_of_somebody_else_is_noticed_at_the_next_look(place: Place) -> None:
+    owner = place.settled("one")
+    owner.positions()
+    decide(owner, data(0, 1))
+    good = place.delta_version()
+    DeltaTable(f"{place.tables}/offset_map").delete()
+    with pytest.raises(OffsetMapConflict, match=f"holds 0 rows, the mirror has written 1.* TO VERSION AS OF {good}"):
+        owner.check_ownership()
+
+
+@LongOnSpark
+def test_rows_that_somebody_deletes_under_a_running_mirror_end_it_before_the_next_decision(place: Place) -> None:
+    owner = place.settled("one")
+    for start in range(3):
+        decide(owner, data(start, start + 1))
+        owner.positions()
+    owner.settle()
+    table = DeltaTable(f"{place.tables}/offset_map")
+    good = table.version()
+    table.delete("source_start = 1")
+    recorded = owner.recorded()
+    for attempt in (owner.check_ownership, lambda: decide(owner, data(3, 4)), lambda: owner.settle([Removal(TXN)])):
+        with pytest.raises(OffsetMapConflict, match=f"holds 2 rows, the mirror has written 3.* TO VERSION AS OF {good}"):
+            attempt()
+    assert owner.recorded() == recorded, "nothing was decided on top of it"
+    with pytest.raises(OffsetMapConflict, match="DESCRIBE HISTORY"):
+        place.settled("refused").positions()
+    DeltaTable(f"{place.tables}/offset_map").restore(good)
+    after = place.settled("two")
+    assert [position.offset for position in after.positions().values()] == [3]
+    decide(after, data(3, 4))
+
+
+def put_back(place: Place, version: int) -> None:
+    """Add the rows that the table had in `version` and has no more: as docs/operations.md says, where there is SQL."""
+    path = f"{place.tables}/offset_map"
+    if place.spark is not None:
+        name = f"delta.`{path}`"
+        before = f"SELECT * FROM {name} VERSION AS OF {version}"
+        place.spark.sql(f"INSERT INTO {name} {before} EXCEPT ALL SELECT * FROM {name}")
+        return
+    rows_then = DeltaTable(path, version=version).to_pyarrow_table().to_pylist()
+    rows_now = DeltaTable(path).to_pyarrow_table().to_pylist()
+    missing = [row for row in rows_then if row not in rows_now]
+    write_deltalake(path, pa.Table.from_pylist(missing, schema=OFFSET_MAP), mode="append")
+
+
+@LongOnSpark
+def test_rows_that_were_deleted_long_ago_can_be_put_back_beside_what_was_decided_since(place: Place) -> None:
+    """As after a delete that an earlier version of the mirror did not notice."""
+    owner = place.settled("one")
+    for start in range(2):
+        decide(owner, data(start, start + 1))
+    owner.positions()
+    table = DeltaTable(f"{place.tables}/offset_map")
+    good = table.version()
+    table.delete("source_start = 1")
+    owner._counted_at = None
+    decide(owner, data(2, 3))
+    owner.settle()
+    with pytest.raises(OffsetMapConflict, match="holds 2 rows, the mirror has written 3"):
+        place.settled("refused").positions()
+    put_back(place, good)
+    after = place.settled("two")
+    assert [position.offset for position in after.positions().values()] == [3]
+    decide(after, data(3, 4))
+
+
+@LongOnSpark
+def test_somebody_elses_compaction_under_a_running_mirror_changes_nothing(place: Place) -> None:
+    owner = place.settled("one")
+    owner.positions()
+    for start in range(3):
+        decide(owner, data(start, start + 1))
+        DeltaTable(f"{place.tables}/offset_map").optimize.compact()
+        owner.check_ownership()
+    owner.settle()
+    assert [position.offset for position in place.settled("two").positions().values()] == [3]

@@ -89,6 +89,13 @@ class Snapshot:
     def batches(self, condition: Condition = (), columns: list[str] | None = None) -> Iterable[pa.RecordBatch]:
         return self.read(condition, columns).to_batches()
 
+    def row_count(self) -> int:
+        return len(self.rows)
+
+    def counters(self) -> Mapping[str, int]:
+        """None: in the model no log is cleaned."""
+        return {}
+
     @cached_property
     def record(self) -> Recorded | None:
         """As the product reads it."""

@@ -360,6 +360,11 @@ def test_a_topic_begins_where_the_first_rule_that_matches_says(tmp_path: Path, r
     assert planner.start_offsets(later, _deadline(), is_start=False) == {A: 10, B: 0}
 
 
+def test_what_appears_after_a_start_that_found_no_topic_begins_at_its_log_start(tmp_path: Path) -> None:
+    planner = _planner(tmp_path, _cluster(), start="latest")
+    assert planner.start_offsets({}, _deadline(), is_start=False) == {A: 10, B: 0}
+
+
 def test_what_the_map_knows_wins_over_the_rules_and_its_new_partitions_begin_at_their_log_start(tmp_path: Path) -> None:
     planner = _planner(tmp_path, _cluster(), topics={"start": {"orders": "latest"}})
     assert planner.start_offsets({B: SimpleNamespace(offset=3)}, _deadline()) == {A: 10}

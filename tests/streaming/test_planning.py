@@ -66,10 +66,6 @@ def test_a_log_that_ends_below_the_position_is_data_loss() -> None:
         planning.require_not_truncated({A: 5}, {A: 4})
 
 
-def test_new_partitions_enter_and_known_ones_do_not_move() -> None:
-    assert planning.merge_new({A: 5}, {A: 0, B: 3}) == {A: 5, B: 3}
-
-
 @pytest.mark.parametrize(("rate", "expected"), [(None, 64 * MIB), (4.0 * MIB, 300 * MIB), (1e12, 1024 * MIB), (10.0, MIB)])
 def test_the_first_micro_batch_is_small_and_later_ones_fit_a_quarter_of_the_timeout(rate: float | None, expected: int) -> None:
     assert planning.budget_bytes(1024 * MIB, rate, 300_000) == expected
