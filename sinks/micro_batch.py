@@ -28,10 +28,11 @@ from shallow_mirror.sinks.expired import expired_rows
 from shallow_mirror.sinks.lingering import StepWatch
 from shallow_mirror.sinks.lost_processes import lost_worker
 from shallow_mirror.sinks.poison import NO_LIMITS, QuarantineBudget
-from shallow_mirror.sinks.protocol import MicroBatchOutcome, SlotResult, drive
+from shallow_mirror.sinks.protocol import EarlyEnd, MicroBatchOutcome, SlotResult, drive
 from shallow_mirror.sinks.recovery import TxnPerformer, most_telling
 from shallow_mirror.sinks.slot_names import ids_of, transactional_id
 from shallow_mirror.sinks.slot_task import RESULT_SCHEMA, Observer, SlotJob
+from shallow_mirror.sinks.slot_time import TASK_SHARE
 from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.sinks.travelling import Travelling
 from shallow_mirror.sinks.unfinished import UnfinishedRange
@@ -49,13 +50,11 @@ LOOK_AGAIN_EVERY_S = 2.0
 LOOK_AGAIN_MS = 10_000
 """How often, and for how long, the driver looks whether the target can do again what it could not."""
 
-TASK_SHARE = 0.75
-"""Part of the transaction timeout that tasks may use; the rest is for the decision and EndTxn."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchReport:
-    """What one round did. Durations in ms by step name; `retried`: what made a slot start again, and which."""
+    """What one round did. Durations in ms by step name; `retried`: what made a slot start again, and which; `early_ends`: of the
+    slots that the commit interval ended."""
 
     micro_batch: int
     rows: tuple[DecidedSegment, ...]
@@ -63,6 +62,7 @@ class MicroBatchReport:
     duration_ms: Mapping[str, float]
     quarantined: tuple[QuarantinedBatch, ...] = ()
     retried: tuple[tuple[int, Retriable], ...] = ()
+    early_ends: tuple[EarlyEnd, ...] = ()
 
 
 LeftOutReport = Callable[[Sequence[UnfinishedRange], Mapping[SourcePartition, Position]], None]
@@ -75,7 +75,7 @@ def nothing_left_out(unfinished: Sequence[UnfinishedRange], _positions: Mapping[
 
 
 class StoppedBeforeMicroBatch(Exception):
-    """Raised into Spark so that a micro-batch that was only about to start does not begin."""
+    """Raised into Spark so that a micro-batch, or a further round of one, that was only about to start does not begin."""
 
 
 class MicroBatchSink:
@@ -142,6 +142,8 @@ class MicroBatchSink:
                 raise StoppedBeforeMicroBatch(f"stopped before Spark batch {spark_batch_id}")
             try:
                 self._copy(planned)
+            except StoppedBeforeMicroBatch:
+                raise
             except BaseException as error:
                 self.failure = error
                 raise
@@ -170,6 +172,10 @@ class MicroBatchSink:
             if not unknown and not any(result.is_partial for result in outcome.slots):
                 self._left_out(tuple(self._unfinished.values()), self._owner.positions())
                 return
+            if self._is_stopping:
+                # On a slow link what is planned may take many rounds more. The next start finds the same plan in Spark's
+                # checkpoint, and reads it from the positions that this round has reached.
+                raise StoppedBeforeMicroBatch("stopped between two rounds of a micro-batch")
             first_rows = self._first_rows(unknown)
 
     def _look_again(self) -> None:
@@ -229,6 +235,7 @@ class MicroBatchSink:
                     duration_ms=steps,
                     quarantined=tuple(one for result in outcome.slots for one in result.quarantined),
                     retried=tuple((result.slot, error) for result in outcome.slots for error in result.retried),
+                    early_ends=tuple(result.early_end for result in outcome.slots if result.early_end is not None),
                 )
             )
         return outcome

@@ -30,7 +30,7 @@ from shallow_mirror.groups.sync import GroupSync
 from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.sinks.evidence import refuse_used_ids
 from shallow_mirror.sinks.lost_processes import lost_jvm_told, lost_worker, unfit_python, unfit_python_told
-from shallow_mirror.sinks.micro_batch import TOTAL, MicroBatchReport, MicroBatchSink, first_rows
+from shallow_mirror.sinks.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport, MicroBatchSink, first_rows
 from shallow_mirror.sinks.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.slot_names import ids_of, transactional_ids
 from shallow_mirror.sinks.slot_task import Observer, observe_nothing
@@ -392,5 +392,6 @@ class _Run:
         self.owner.compact_if_due()
         segments = [row.segment for row in report.rows]
         self.copied.add(segments)
-        measured = planning.measure(segments, report.duration_ms[TOTAL] / 1000, self.copied.totals)
+        seconds, slot_seconds = report.duration_ms[TOTAL] / 1000, report.duration_ms[SLOWEST_SLOT] / 1000
+        measured = planning.measure(segments, seconds, self.copied.totals, slot_seconds=slot_seconds)
         notes.write_measured(notes.measured_path(self.config.checkpoint), measured)
