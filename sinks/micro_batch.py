@@ -32,7 +32,7 @@ from shallow_mirror.sinks.protocol import EarlyEnd, MicroBatchOutcome, SlotResul
 from shallow_mirror.sinks.recovery import TxnPerformer, most_telling
 from shallow_mirror.sinks.slot_names import ids_of, transactional_id
 from shallow_mirror.sinks.slot_task import RESULT_SCHEMA, Observer, SlotJob
-from shallow_mirror.sinks.slot_time import TASK_SHARE
+from shallow_mirror.sinks.slot_time import SlotTime
 from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.sinks.travelling import Travelling
 from shallow_mirror.sinks.unfinished import UnfinishedRange
@@ -98,13 +98,16 @@ class MicroBatchSink:
         goes_on_after_data_loss: bool = False,
         quarantine: QuarantineTable | None = None,
         left_out: LeftOutReport = nothing_left_out,
+        slot_time: SlotTime | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`quarantine` is there where the job may quarantine, `left_out` where it may leave partitions out: it is called at
         the end of each micro-batch with what was left out and the positions of the map. What it raises ends the query,
-        because Spark would continue behind the ranges that were left out."""
+        because Spark would continue behind the ranges that were left out. `slot_time`: what earlier sinks of the run have
+        seen."""
         self._quarantine, self._left_out = quarantine, left_out
         self._unfinished: dict[SourcePartition, UnfinishedRange] = {}
+        self._slot_time = SlotTime(slots) if slot_time is None else slot_time
         self._budget = QuarantineBudget(NO_LIMITS)
         self._job, self._slots, self._owner, self._performer, self._targets = job, slots, owner, performer, targets
         self._source, self._report, self._observer, self._clock = source, report, observer, clock
@@ -256,6 +259,7 @@ class MicroBatchSink:
         self, planned: DataFrame, decision: int, first_rows: Sequence[DecidedSegment], deadline: Deadline
     ) -> tuple[SlotResult, ...]:
         known = self._owner.positions()
+        time_left_ms = self._slot_time.time_left_ms(self._job.transaction_timeout_ms)
         job = replace(
             self._job,
             decision=decision,
@@ -269,10 +273,12 @@ class MicroBatchSink:
             routes=dict(self._targets.known),
             id_numbers=self._slot_numbers(),
             held=self._performer.availability.held(),
-            time_left_ms=self._job.transaction_timeout_ms * TASK_SHARE,
+            time_left_ms=time_left_ms,
+            commit_interval_ms=self._slot_time.commit_interval_ms(self._job.commit_interval_ms, self._job.transaction_timeout_ms),
             left_out=frozenset(self._unfinished),
         )
         slots = planned.mapInArrow(lambda batches: job(batches), RESULT_SCHEMA)
+        began = self._clock()
         try:
             table = slots.toArrow()  # the only evaluation of this round
         except (PySparkException, Py4JError) as failure:
@@ -283,6 +289,9 @@ class MicroBatchSink:
         answers = [pickle.loads(body) for body in table.column("body").to_pylist()]
         errors = [answer for answer in answers if isinstance(answer, MirrorError)]
         results = [answer for answer in answers if isinstance(answer, SlotResult)]
+        # Seen before the decision: where the first transactions have timed out, the next try already gives each slot less time.
+        slowest_ms = time_left_ms if errors else max((result.duration_ms for result in results), default=0.0)
+        self._slot_time.saw((self._clock() - began) * 1000, slowest_ms, len(answers))
         try:
             self._budget.take(one for result in results for one in result.quarantined)
         except BatchRefused as excess:

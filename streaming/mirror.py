@@ -34,6 +34,7 @@ from shallow_mirror.sinks.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchRepo
 from shallow_mirror.sinks.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.slot_names import ids_of, transactional_ids
 from shallow_mirror.sinks.slot_task import Observer, observe_nothing
+from shallow_mirror.sinks.slot_time import SlotTime
 from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.streaming import kafka_batches, mirror_ranges, notes, planned_stream, planning, scratch, session
 from shallow_mirror.streaming.flow_control import CopiedBytes
@@ -153,6 +154,7 @@ class _Run:
         self.spark_log: Path | None = None
         self.copied = CopiedBytes(config.topics.bytes_per_second)
         self.witness = Witness(config, self.identity)
+        self.slot_time = SlotTime(config.write.slots)
 
     def start_and_supervise(self, spark: Any, own_session: bool) -> None:
         with self.witness.telling():
@@ -306,6 +308,7 @@ class _Run:
             goes_on_after_data_loss=self._goes_on_after_data_loss,
             quarantine=open_quarantine(config.tables, self.tables_writer, spark),
             left_out=self.witness.left_out.micro_batch_done,
+            slot_time=self.slot_time,
         )
         known = owner.positions()
         self.witness.stands_at(known)
