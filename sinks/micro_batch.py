@@ -290,8 +290,11 @@ class MicroBatchSink:
         errors = [answer for answer in answers if isinstance(answer, MirrorError)]
         results = [answer for answer in answers if isinstance(answer, SlotResult)]
         # Seen before the decision: where the first transactions have timed out, the next try already gives each slot less time.
-        slowest_ms = time_left_ms if errors else max((result.duration_ms for result in results), default=0.0)
-        self._slot_time.saw((self._clock() - began) * 1000, slowest_ms, len(answers))
+        all_tasks_ms = (self._clock() - began) * 1000
+        if errors:
+            self._slot_time.saw_failure(all_tasks_ms, time_left_ms, len(answers))
+        else:
+            self._slot_time.saw(all_tasks_ms, max((result.duration_ms for result in results), default=0.0), len(answers))
         try:
             self._budget.take(one for result in results for one in result.quarantined)
         except BatchRefused as excess:
