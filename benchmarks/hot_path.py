@@ -94,6 +94,7 @@ class OneSlot:
             in_flight_requests=IN_FLIGHT_REQUESTS,
             in_flight_bytes=IN_FLIGHT_BYTES,
             max_segments=200_000,
+            commit_interval_ms=TIMEOUT_MS,
             transaction_timeout_ms=TIMEOUT_MS,
             time_left_ms=TIMEOUT_MS,
         )

@@ -59,25 +59,35 @@ class SegmentBuilder:
     def segment_count(self) -> int:
         return len(self._rows)
 
+    @property
+    def position(self) -> int:
+        """The source offset behind what is recorded so far."""
+        return self._position
+
     def add(
         self,
         index: BatchIndex,
         admission: Admission,
         target_base_offsets: Sequence[int],
         rewritten: Mapping[int, Rewritten] = _NOTHING_REWRITTEN,
+        *,
+        end: int | None = None,
     ) -> None:
         """`target_base_offsets`: where the batches that were sent, in order, were appended on the target.
 
-        A batch that is not in `rewritten` was sent as one.
+        A batch that is not in `rewritten` was sent as one. Only the batches in front of the `end`-th are recorded, None: all. All
+        that was sent has to be of these, else ValueError: what is on the target without a row would be copied again.
         """
+        end = len(index) if end is None else end
         is_raw = admission.verdicts == Verdict.RAW
         is_raw[list(rewritten)] = False
+        is_raw[end:] = False
         sent, done = 0, 0
-        for first, end in _raw_runs(index, is_raw):
+        for first, behind in _raw_runs(index, is_raw):
             sent = self._add_one_by_one(range(done, first), index, admission, target_base_offsets, rewritten, sent)
-            self._add_raw(first, end, index, target_base_offsets[sent : sent + end - first])
-            sent, done = sent + end - first, end
-        sent = self._add_one_by_one(range(done, len(index)), index, admission, target_base_offsets, rewritten, sent)
+            self._add_raw(first, behind, index, target_base_offsets[sent : sent + behind - first])
+            sent, done = sent + behind - first, behind
+        sent = self._add_one_by_one(range(done, end), index, admission, target_base_offsets, rewritten, sent)
         if sent != len(target_base_offsets):
             raise ValueError(f"{self._source}: {len(target_base_offsets)} target offsets of {sent} batches that were sent")
 

@@ -28,10 +28,11 @@ from shallow_mirror.sinks.expired import expired_rows
 from shallow_mirror.sinks.lingering import StepWatch
 from shallow_mirror.sinks.lost_processes import lost_worker
 from shallow_mirror.sinks.poison import NO_LIMITS, QuarantineBudget
-from shallow_mirror.sinks.protocol import MicroBatchOutcome, SlotResult, drive
+from shallow_mirror.sinks.protocol import EarlyEnd, MicroBatchOutcome, SlotResult, drive
 from shallow_mirror.sinks.recovery import TxnPerformer, most_telling
 from shallow_mirror.sinks.slot_names import ids_of, transactional_id
 from shallow_mirror.sinks.slot_task import RESULT_SCHEMA, Observer, SlotJob
+from shallow_mirror.sinks.slot_time import SlotTime
 from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.sinks.travelling import Travelling
 from shallow_mirror.sinks.unfinished import UnfinishedRange
@@ -49,14 +50,11 @@ LOOK_AGAIN_EVERY_S = 2.0
 LOOK_AGAIN_MS = 10_000
 """How often, and for how long, the driver looks whether the target can do again what it could not."""
 
-TASK_SHARE = 0.75
-"""Part of the transaction timeout that tasks may use; the rest is for the decision and EndTxn."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchReport:
-    """What one round did. Durations in ms by step name; `retried`: what made a slot start again, and which. `stamped_topics`:
-    target topics whose broker gave batches its own time."""
+    """What one round did. Durations in ms by step name; `retried`: what made a slot start again, and which; `early_ends`: of the
+    slots that the commit interval ended; `stamped_topics`: target topics whose broker gave batches its own time."""
 
     micro_batch: int
     rows: tuple[DecidedSegment, ...]
@@ -65,6 +63,7 @@ class MicroBatchReport:
     quarantined: tuple[QuarantinedBatch, ...] = ()
     retried: tuple[tuple[int, Retriable], ...] = ()
     stamped_topics: frozenset[str] = frozenset()
+    early_ends: tuple[EarlyEnd, ...] = ()
 
 
 LeftOutReport = Callable[[Sequence[UnfinishedRange], Mapping[SourcePartition, Position]], None]
@@ -77,7 +76,7 @@ def nothing_left_out(unfinished: Sequence[UnfinishedRange], _positions: Mapping[
 
 
 class StoppedBeforeMicroBatch(Exception):
-    """Raised into Spark so that a micro-batch that was only about to start does not begin."""
+    """Raised into Spark so that a micro-batch, or a further round of one, that was only about to start does not begin."""
 
 
 class MicroBatchSink:
@@ -101,14 +100,17 @@ class MicroBatchSink:
         quarantine: QuarantineTable | None = None,
         left_out: LeftOutReport = nothing_left_out,
         register: Callable[[], None] = lambda: None,
+        slot_time: SlotTime | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`quarantine` is there where the job may quarantine, `left_out` where it may leave partitions out: it is called at
         the end of each micro-batch with what was left out and the positions of the map. What it raises ends the query,
         because Spark would continue behind the ranges that were left out. `register` adds the first rows of partitions that
-        appeared since; it is called in front of each micro-batch, and by `register_if_idle`."""
+        appeared since; it is called in front of each micro-batch, and by `register_if_idle`. `slot_time`: what earlier
+        sinks of the run have seen."""
         self._quarantine, self._left_out, self._register = quarantine, left_out, register
         self._unfinished: dict[SourcePartition, UnfinishedRange] = {}
+        self._slot_time = SlotTime(slots) if slot_time is None else slot_time
         self._budget = QuarantineBudget(NO_LIMITS)
         self._job, self._slots, self._owner, self._performer, self._targets = job, slots, owner, performer, targets
         self._source, self._report, self._observer, self._clock = source, report, observer, clock
@@ -160,6 +162,8 @@ class MicroBatchSink:
             try:
                 self._register()  # here as well: between two micro-batches the lock may never be free for the driver's loop
                 self._copy(planned)
+            except StoppedBeforeMicroBatch:
+                raise
             except BaseException as error:
                 self.failure = error
                 raise
@@ -199,6 +203,10 @@ class MicroBatchSink:
             if not any(result.is_partial for result in outcome.slots):
                 self._left_out(tuple(self._unfinished.values()), self._owner.positions())
                 return
+            if self._is_stopping:
+                # On a slow link what is planned may take many rounds more. The next start finds the same plan in Spark's
+                # checkpoint, and reads it from the positions that this round has reached.
+                raise StoppedBeforeMicroBatch("stopped between two rounds of a micro-batch")
             first_rows = ()
 
     def _look_again(self) -> None:
@@ -259,6 +267,7 @@ class MicroBatchSink:
                     quarantined=tuple(one for result in outcome.slots for one in result.quarantined),
                     retried=tuple((result.slot, error) for result in outcome.slots for error in result.retried),
                     stamped_topics=frozenset(topic for result in outcome.slots for topic in result.stamped_topics),
+                    early_ends=tuple(result.early_end for result in outcome.slots if result.early_end is not None),
                 )
             )
         return outcome
@@ -279,6 +288,7 @@ class MicroBatchSink:
         self, planned: DataFrame, decision: int, first_rows: Sequence[DecidedSegment], deadline: Deadline
     ) -> tuple[SlotResult, ...]:
         known = self._owner.positions()
+        time_left_ms = self._slot_time.time_left_ms(self._job.transaction_timeout_ms)
         job = replace(
             self._job,
             decision=decision,
@@ -292,10 +302,12 @@ class MicroBatchSink:
             routes=dict(self._targets.known),
             id_numbers=self._slot_numbers(),
             held=self._performer.availability.held(),
-            time_left_ms=self._job.transaction_timeout_ms * TASK_SHARE,
+            time_left_ms=time_left_ms,
+            commit_interval_ms=self._slot_time.commit_interval_ms(self._job.commit_interval_ms, self._job.transaction_timeout_ms),
             left_out=frozenset(self._unfinished),
         )
         slots = planned.mapInArrow(lambda batches: job(batches), RESULT_SCHEMA)
+        began = self._clock()
         try:
             table = slots.toArrow()  # the only evaluation of this round
         except (PySparkException, Py4JError) as failure:
@@ -306,6 +318,12 @@ class MicroBatchSink:
         answers = [pickle.loads(body) for body in table.column("body").to_pylist()]
         errors = [answer for answer in answers if isinstance(answer, MirrorError)]
         results = [answer for answer in answers if isinstance(answer, SlotResult)]
+        # Seen before the decision: where the first transactions have timed out, the next try already gives each slot less time.
+        all_tasks_ms = (self._clock() - began) * 1000
+        if errors:
+            self._slot_time.saw_failure(all_tasks_ms, time_left_ms, len(answers))
+        else:
+            self._slot_time.saw(all_tasks_ms, max((result.duration_ms for result in results), default=0.0), len(answers))
         try:
             self._budget.take(one for result in results for one in result.quarantined)
         except BatchRefused as excess:

@@ -13,6 +13,7 @@ from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import TargetDataLoss
 from shallow_mirror.sinks.poison import Refusal, poison_of
+from shallow_mirror.sinks.protocol import EarlyEnd
 from shallow_mirror.sinks.slot_admission import AdmittedPart
 from shallow_mirror.types import SlotTxn, SourcePartition, TopicPartition
 from shallow_mirror.wire.believed_ends import may_be_set_aside
@@ -55,6 +56,14 @@ class OpenSlot:
         self._job, self._target, self._deadline = job, target, deadline
         self._window: ProduceWindow | None = None
         self._sequences: dict[TopicPartition, int] = {}
+        self._until: Deadline | None = None
+        self._has_stopped = False
+        self._sent_bytes = 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the slot hands over what it has: `write.commit_interval` has passed since its first batch."""
+        return self._has_stopped or (self._until is not None and self._until.is_over())
 
     def clean_up(self, places: Sequence[TopicPartition]) -> None:
         """Before another try: nothing of the one before may still be open, or it would end with this one."""
@@ -63,17 +72,28 @@ class OpenSlot:
         abort_forgotten(self._target, [fenced], places, timeout_ms, self._deadline)
 
     def copy(self, admitted: Sequence[AdmittedPart], builder_of: Callable[[SourcePartition], SegmentBuilder]) -> None:
-        """Restamp and produce what is sent of one response, and hand every batch's fate to the segments.
+        """Restamp and produce what is sent of one response, and hand the fate of its batches to the segments.
+
+        Where the commit interval ends in the middle, that of the batches up to there: `is_due`, and nothing may follow. Of each
+        partition the recorded batches are then the front of the response, and nothing behind them is on the target.
 
         Raises PoisonFound, CoalescedRefused.
         """
+        # A sequence is counted for every batch of a response, sent or not. So where a response is not sent whole, nothing more
+        # may be produced under this epoch: the broker would see a gap. The transaction ends with the round, and the next
+        # round has an epoch of its own, which begins at sequence 0.
+        assert not self._has_stopped, "a slot that has stopped writes its receipt and nothing else"
+        if self._until is None and any(one.admission.next_position > builder_of(one.part.source).position for one in admitted):
+            self._until = self._deadline.sooner(self._job.commit_interval_ms)
         sent = [one for one in admitted if len(one.outgoing)]
         placed = self._produce(sent) if sent else {}
         for one in admitted:
             source = one.part.source
             self.fetched_bytes += int(one.part.index.size_bytes.sum())
             base_offsets = placed.get(self._target_of(source), [])
-            builder_of(source).add(one.part.index, one.admission, base_offsets, one.outgoing.rewritten)
+            self._has_stopped = self._has_stopped or len(base_offsets) < len(one.outgoing)
+            end = one.done_with(len(base_offsets))
+            builder_of(source).add(one.part.index, one.admission, base_offsets, one.outgoing.rewritten, end=end)
 
     def _produce(self, sent: Sequence[AdmittedPart]) -> dict[TopicPartition, list[int]]:
         txn, window = self._open()
@@ -93,14 +113,16 @@ class OpenSlot:
         following = restamp_all(list(stamped.values()), producer_id=txn.producer_id, producer_epoch=txn.producer_epoch)
         self._sequences.update(zip(stamped, following, strict=True))
         queues = {place: one.batches() for place, one in stamped.items()}
+        continuing = {self._target_of(one.part.source): set(one.outgoing.continuing()) for one in sent}
         try:
-            placed = window.produce_all(queues)
+            placed = window.produce_all(queues, continuing=continuing)
         except ProduceRefused as refused:
             raise self._explained(refused, sent, queues) from refused
         for place, base_offsets in placed.items():
             recorded_end = self._job.target_ends.get(place, 0)
             if base_offsets and base_offsets[0] < recorded_end:
                 raise TargetDataLoss(place, recorded_end, base_offsets[0])
+            self._sent_bytes += sum(map(len, queues[place][: len(base_offsets)]))
         self._job.observer("task.produced")
         return placed
 
@@ -114,6 +136,7 @@ class OpenSlot:
                 in_flight_requests=self._job.in_flight_requests,
                 in_flight_bytes=self._job.in_flight_bytes,
                 deadline=self._deadline,
+                until=self._until,
             )
             self._job.observer("task.initialised")
         return self.txn, self._window
@@ -122,6 +145,14 @@ class OpenSlot:
     def stamped_topics(self) -> tuple[str, ...]:
         """Return the target topics whose broker overwrote the times of batches that this slot has written."""
         return () if self._window is None else tuple(sorted({place.topic for place in self._window.stamped}))
+
+    def early_end(self) -> EarlyEnd | None:
+        """Return what the slot did until the commit interval ended it; None where it was not that."""
+        if not self.is_due or self._until is None:
+            return None
+        seconds = self._until.clock() - self._until.at + self._job.commit_interval_ms / 1000
+        sending_s = 0.0 if self._window is None else self._window.busy_s()
+        return EarlyEnd(self._sent_bytes, seconds, sending_s)
 
     def write_receipt(self) -> None:
         """The last write of the transaction: commits with it, and proves it. Nothing to prove where nothing was written."""

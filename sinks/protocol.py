@@ -41,14 +41,26 @@ from shallow_mirror.types import PlannedRange, Segment, SlotTxn, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
+class EarlyEnd:
+    """A slot that write.commit_interval ended before its ranges were done: what it wrote since its first batch, in how long.
+
+    `sending_s`: of `seconds`, how long something was on its way to the target. The rest is waiting for the source.
+    """
+
+    sent_bytes: int
+    seconds: float
+    sending_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class SlotResult:
     """What a task did: step 5. `txn` is None where the slot produced nothing.
 
     `unknown` are ranges whose partition the driver had no position for: they were left alone. `is_partial` says that the
     slot stopped at a batch boundary before its ranges were done. Both ask for another round. `quarantined`: the batches of its
     segments of that kind. `duration_ms`: of the task itself, without what Spark needs to begin and to end it. `retried`: what
-    made it start again. `unfinished`: planned ranges that it left out, wholly or from some offset on.
-    `stamped_topics`: target topics whose broker gave batches its own time.
+    made it start again. `unfinished`: planned ranges that it left out, wholly or from some offset on. `early_end`: where the
+    commit interval is why it is partial. `stamped_topics`: target topics whose broker gave batches its own time.
     """
 
     slot: int
@@ -62,6 +74,7 @@ class SlotResult:
     retried: tuple[Retriable, ...] = ()
     unfinished: tuple[UnfinishedRange, ...] = ()
     stamped_topics: tuple[str, ...] = ()
+    early_end: EarlyEnd | None = None
 
 
 @dataclass(frozen=True, slots=True)

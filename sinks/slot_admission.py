@@ -34,6 +34,14 @@ class AdmittedPart:
     outgoing: Outgoing
     quarantined: tuple[QuarantinedBatch, ...] = ()
 
+    def done_with(self, sent: int) -> int:
+        """Return how many fetched batches are done with once the first `sent` batches of `outgoing` are on the target.
+
+        All in front of the first one that has yet to be sent: what is dropped or set aside there needs no sending. `sent` has to
+        be where no source batch was sent in part.
+        """
+        return int(self.outgoing.firsts[sent]) if sent < len(self.outgoing) else len(self.part.index)
+
 
 def admit_part(job: SlotJob, part: ReadPart, position: int, known: KnownRefusals) -> AdmittedPart:
     """Raises BatchRefused for what cannot be copied, CorruptBatch for what cannot be opened to be rebuilt, unless the job lets it

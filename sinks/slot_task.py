@@ -7,6 +7,9 @@ What the target refuses for good has used no sequence number, but batches behind
 transaction is given up, and the next one goes as far as that batch, without it. The driver's next round goes on behind it.
 So it is with a batch that was made of several, but that the next one takes each of them as it is.
 
+A slot writes for `write.commit_interval` at the most, then it hands over what it has, also in the middle of a response. So what
+is planned need not fit into the transaction timeout: each round moves the positions by what the link carries, a batch at least.
+
 One broken partition does not stop the others: what cannot be read or written for now is left out of the ranges
 (`unfinished`), and with `on_error: isolate` also what a person has to mend (sinks/leaving_out.py).
 
@@ -97,7 +100,8 @@ class SlotJob:
     `target_ends` the ends of what it knows on the target.
     `time_left_ms` is what remains of the micro-batch's deadline when the task starts (clocks of different machines are
     never compared). `max_segments` bounds the rows a slot may return: it stops at a batch boundary and the rest is read in
-    another round. `quarantine` bounds the batches that are set aside; None: what cannot be copied is an error.
+    another round. So it does when `commit_interval_ms` have passed since its first batch. `quarantine` bounds the batches that
+    are set aside; None: what cannot be copied is an error.
 
     `leaves_out`: partitions that cannot be read or written are left out, so that they do not hold up the others; `isolates`:
     also those that a person has to mend, except what the driver gives up (`continues_after_data_loss`). `left_out`: those that
@@ -122,6 +126,7 @@ class SlotJob:
     in_flight_requests: int
     in_flight_bytes: int
     max_segments: int
+    commit_interval_ms: float
     transaction_timeout_ms: int
     time_left_ms: float
     quarantine: QuarantineLimits | None = None
@@ -315,13 +320,14 @@ class _Copying:
             self.leave_out_unavailable(part.source for part in every)
             parts = [part for part in every if part.source not in self.left_out]
             admitted = [admit_part(self._job, one, max(self.reached[one.source], one.start), self._known) for one in parts]
-            for one in admitted:
-                self._set_aside(one.quarantined)
             self.is_writing = True
             self._slot.copy(admitted, self._builder_of)
             self.is_writing = False
-            self.reached.update({one.part.source: one.admission.next_position for one in admitted})
-            if sum(builder.segment_count for builder in self._builders.values()) > self._job.max_segments:
+            for one in admitted:
+                self.reached[one.part.source] = self._builder_of(one.part.source).position
+                # Those behind the end of a slot that stopped in the middle are met again by the next round.
+                self._set_aside([kept for kept in one.quarantined if kept.source_end <= self.reached[kept.source]])
+            if self._slot.is_due or self._has_many_segments():
                 is_partial = True
                 break
         if not is_partial:
@@ -332,6 +338,7 @@ class _Copying:
         self.is_writing = True
         segments = tuple(segment for builder in self._builders.values() for segment in builder.build())
         slot = self._slot
+        early_end = slot.early_end() if is_partial else None
         slot.write_receipt()
         return SlotResult(
             slot.number,
@@ -343,6 +350,7 @@ class _Copying:
             tuple(self._quarantined),
             unfinished=tuple(unfinished.values()),
             stamped_topics=slot.stamped_topics,
+            early_end=early_end,
         )
 
     def leave_out_unavailable(self, sources: Iterable[SourcePartition]) -> None:
@@ -353,6 +361,9 @@ class _Copying:
         for source, error in self._targets.unavailable(sources).items():
             self.left_out[source] = UnfinishedRange.of(source, self.reached[source], Side.TARGET, error)
         self.is_writing = False
+
+    def _has_many_segments(self) -> bool:
+        return sum(builder.segment_count for builder in self._builders.values()) > self._job.max_segments
 
     def _builder_of(self, source: SourcePartition) -> SegmentBuilder:
         if source not in self._builders:

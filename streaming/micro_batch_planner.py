@@ -139,7 +139,10 @@ class MicroBatchPlanner:
         if held:
             open_ends = {one: end for one, end in open_ends.items() if one not in held}
         rate = self._learn(start, open_ends, listing)
-        budget = planning.budget_bytes(self._settings.micro_batch_bytes, rate, self._settings.transaction_timeout_ms)
+        settings = self._settings
+        budget = planning.budget_bytes(
+            settings.micro_batch_bytes, rate, settings.transaction_timeout_ms, settings.commit_interval_ms
+        )
         planned, wait_s = self._within_limits(start, open_ends, budget)
         size = sum(planning.estimated_bytes(start, {one: planned[one] for one in ends}, self._bytes_per_offset).values())
         self._planned = (self._clock(), size)
@@ -309,11 +312,14 @@ class MicroBatchPlanner:
         return self._own_rate()
 
     def _own_rate(self) -> float | None:
-        """Planned bytes by the time since: too low when the query idled, never too high."""
+        """Planned bytes by the time since: too low when the query idled, never too high. So the plan that follows from it is no
+        smaller than what tells a speed."""
         if self._planned is None or self._planned[1] < planning.LEAST_MICRO_BATCH_BYTES:
             return None
         at, size = self._planned
-        return size / max(0.001, self._clock() - at)
+        least_ms = self._settings.commit_interval_ms
+        least = 0.0 if least_ms is None else planning.LEAST_MICRO_BATCH_BYTES / least_ms * 1000
+        return max(least, size / max(0.001, self._clock() - at))
 
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(self._settings.request_timeout_ms, self._clock)

@@ -33,10 +33,11 @@ from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.evidence import refuse_used_ids
 from shallow_mirror.sinks.lost_processes import lost_jvm_told, lost_worker, unfit_python, unfit_python_told
-from shallow_mirror.sinks.micro_batch import TOTAL, MicroBatchReport, MicroBatchSink, first_rows
+from shallow_mirror.sinks.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport, MicroBatchSink, first_rows
 from shallow_mirror.sinks.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.slot_names import ids_of, transactional_ids
 from shallow_mirror.sinks.slot_task import Observer, observe_nothing
+from shallow_mirror.sinks.slot_time import SlotTime
 from shallow_mirror.sinks.stamping_topics import StampingTopics
 from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.streaming import kafka_batches, mirror_ranges, notes, planned_stream, planning, scratch, session
@@ -160,6 +161,7 @@ class _Run:
         self.copied = CopiedBytes(config.topics.bytes_per_second)
         self.witness = Witness(config, self.identity)
         self.stamping = StampingTopics(self.witness.met)
+        self.slot_time = SlotTime(config.write.slots)
 
     def start_and_supervise(self, spark: Any, own_session: bool) -> None:
         with self.witness.telling():
@@ -333,6 +335,7 @@ class _Run:
             quarantine=open_quarantine(config.tables, self.tables_writer, spark),
             left_out=self.witness.left_out.micro_batch_done,
             register=registrar.register,
+            slot_time=self.slot_time,
         )
         known = owner.positions()
         self.witness.stands_at(known)
@@ -432,5 +435,6 @@ class _Run:
         segments = [row.segment for row in report.rows]
         self.stamping.produced({one.target.topic for one in segments if one.kind is SegmentKind.DATA}, report.stamped_topics)
         self.copied.add(segments)
-        measured = planning.measure(segments, report.duration_ms[TOTAL] / 1000, self.copied.totals)
+        seconds, slot_seconds = report.duration_ms[TOTAL] / 1000, report.duration_ms[SLOWEST_SLOT] / 1000
+        measured = planning.measure(segments, seconds, self.copied.totals, slot_seconds=slot_seconds)
         notes.write_measured(notes.measured_path(self.config.checkpoint), measured)

@@ -18,10 +18,10 @@ class PlanSettings:
     `start_timestamp_ms` is a ListOffsets timestamp (-2 earliest, -1 latest), for partitions known at the first run;
     `start_offsets` wins over it and may hold -1 and -2 as well. `start_rules` are for topics of which nothing is known when the
     mirror starts, `topic_bytes_per_second` for each topic by itself: the first pattern that matches counts.
-    `transaction_timeout_ms` bounds a micro-batch in time, `micro_batch_offsets` in offsets; None: no such bound. New topics are
-    looked for at least once in `discovery_s`. Without the paths of the notes nothing is noted, learned, paused or left out. With
-    `registration` a partition that appears is planned only after the driver has registered it in the offset map.
-    `isolates`: what is wrong for good with one partition leaves it out, and ends nothing.
+    `transaction_timeout_ms` and `commit_interval_ms` bound a micro-batch in time, `micro_batch_offsets` in offsets; None: no
+    such bound. New topics are looked for at least once in `discovery_s`. Without the paths of the notes nothing is noted,
+    learned, paused or left out. With `registration` a partition that appears is planned only after the driver has registered
+    it in the offset map. `isolates`: what is wrong for good with one partition leaves it out, and ends nothing.
     """
 
     include: tuple[str, ...]
@@ -36,6 +36,7 @@ class PlanSettings:
     micro_batch_bytes: int
     micro_batch_offsets: int | None = None
     transaction_timeout_ms: int | None = None
+    commit_interval_ms: float | None = None
     slots: int
     slot_bytes: int = DEFAULT_SLOT_BYTES
     request_bytes: int = DEFAULT_REQUEST_BYTES
@@ -68,6 +69,7 @@ class PlanSettings:
             topic_bytes_per_second=tuple(config.topics.bytes_per_second.items()),
             micro_batch_bytes=config.read.micro_batch_bytes,
             transaction_timeout_ms=config.write.transaction_timeout_ms,
+            commit_interval_ms=config.write.commit_interval_s * 1000,
             slots=config.write.slots,
             slot_bytes=config.write.slot_bytes,
             request_bytes=config.write.request_bytes if config.write.coalesce_bytes is None else 1,  # they fill their requests

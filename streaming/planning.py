@@ -21,7 +21,14 @@ Offsets = Mapping[SourcePartition, int]
 STREAM_OFFSET_VERSION = 1
 FIRST_MICRO_BATCH_BYTES = 64 << 20
 LEAST_MICRO_BATCH_BYTES = 1 << 20
+"""From so much on the time of a micro-batch says something about the speed of the path."""
+TELLING_S = 5.0
+"""Or from this time of its slots on, however little they read in it."""
+LEAST_PLAN_BYTES = 64 << 10
+"""A plan is not smaller, however slow the path: the commit interval ends slots anyway."""
 TIMEOUT_SHARE = 0.25
+INTERVAL_SHARE = 0.75
+"""A little less than the commit interval: a slot that takes somewhat longer than was planned needs no second round."""
 UNKNOWN_BYTES_PER_OFFSET = 1024.0
 _IMBALANCE = 1.25
 
@@ -132,8 +139,11 @@ def require_not_truncated(start: Offsets, ends: Offsets) -> None:
         raise loss
 
 
-def budget_bytes(ceiling_bytes: int, bytes_per_s: float | None, transaction_timeout_ms: int | None) -> int:
-    """How much a micro-batch may read: the first is small, later ones need at most a quarter of the timeout.
+def budget_bytes(
+    ceiling_bytes: int, bytes_per_s: float | None, transaction_timeout_ms: int | None, commit_interval_ms: float | None = None
+) -> int:
+    """Return how much a micro-batch may read: the first is small, later ones need at most a quarter of the timeout, and less
+    than the commit interval, after which slots hand over what they have.
 
     Without a timeout only the ceiling counts.
     """
@@ -141,8 +151,10 @@ def budget_bytes(ceiling_bytes: int, bytes_per_s: float | None, transaction_time
         return ceiling_bytes
     if bytes_per_s is None:
         return min(ceiling_bytes, FIRST_MICRO_BATCH_BYTES)
-    in_time = int(bytes_per_s * transaction_timeout_ms / 1000 * TIMEOUT_SHARE)
-    return max(1, min(ceiling_bytes, max(in_time, LEAST_MICRO_BATCH_BYTES)))
+    planned_ms = transaction_timeout_ms * TIMEOUT_SHARE
+    if commit_interval_ms is not None:
+        planned_ms = min(planned_ms, commit_interval_ms * INTERVAL_SHARE)
+    return max(1, min(ceiling_bytes, max(int(bytes_per_s * planned_ms / 1000), LEAST_PLAN_BYTES)))
 
 
 def plan_ends(
@@ -254,8 +266,12 @@ def plan_ranges(
     )
 
 
-def measure(segments: Sequence[Segment], seconds: float, copied: Mapping[str, int]) -> Measured:
-    """What a micro-batch's segments say about the next: bytes by source offset, and bytes a second."""
+def measure(segments: Sequence[Segment], seconds: float, copied: Mapping[str, int], *, slot_seconds: float = 0.0) -> Measured:
+    """Return what a micro-batch's segments say about the next: bytes by source offset, and bytes a second.
+
+    `seconds`: of all its steps. `slot_seconds`: of its slowest slot, the path between the clusters alone. Where little was read
+    the other steps take most of the time, and only a slot that took long for it shows that the path is slow.
+    """
     sizes: dict[SourcePartition, int] = {}
     offsets: dict[SourcePartition, int] = {}
     for one in segments:
@@ -266,7 +282,13 @@ def measure(segments: Sequence[Segment], seconds: float, copied: Mapping[str, in
     total, batches = sum(sizes.values()), sum(one.batch_count for one in segments)
     return Measured(
         bytes_per_offset={one: size / offsets[one] for one, size in sizes.items() if size > 0 and offsets[one] > 0},
-        bytes_per_s=total / seconds if total >= LEAST_MICRO_BATCH_BYTES and seconds > 0 else None,
+        bytes_per_s=_bytes_per_s(total, seconds, slot_seconds),
         bytes_per_batch=total / batches if batches else None,
         copied=copied,
     )
+
+
+def _bytes_per_s(total: int, seconds: float, slot_seconds: float) -> float | None:
+    if total >= LEAST_MICRO_BATCH_BYTES and seconds > 0:
+        return total / seconds
+    return total / slot_seconds if total > 0 and slot_seconds >= TELLING_S else None

@@ -17,13 +17,14 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kept_readings import KeptReadings
-from shallow_mirror.sinks.micro_batch import TASK_SHARE, target_ends_of
+from shallow_mirror.sinks.micro_batch import target_ends_of
 from shallow_mirror.sinks.poison import NO_LIMITS
 from shallow_mirror.sinks.protocol import SlotResult
 from shallow_mirror.sinks.recovery import recover
 from shallow_mirror.sinks.release import Released, Releaser
 from shallow_mirror.sinks.single_slot import SINGLE_SLOT
 from shallow_mirror.sinks.slot_task import Observer, RoutedTopic, SlotJob, fill_slot, observe_nothing
+from shallow_mirror.sinks.slot_time import TASK_SHARE
 from shallow_mirror.sinks.stamping_topics import StampingTopics
 from shallow_mirror.streaming.quarantine import Selection
 from shallow_mirror.streaming.sink_settings import job_template

@@ -24,12 +24,13 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks import routing
-from shallow_mirror.sinks.micro_batch import TASK_SHARE, first_rows, target_ends_of
+from shallow_mirror.sinks.micro_batch import first_rows, target_ends_of
 from shallow_mirror.sinks.protocol import SlotResult
 from shallow_mirror.sinks.recovery import recover
 from shallow_mirror.sinks.single_slot import SINGLE_SLOT
 from shallow_mirror.sinks.slot_reading import DirectReadings, ReadingLimits
 from shallow_mirror.sinks.slot_task import Observer, fill_slot, observe_nothing
+from shallow_mirror.sinks.slot_time import TASK_SHARE
 from shallow_mirror.sinks.source_log import CheckedReadings
 from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.streaming import planning

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from shallow_mirror.broker.range_reader import LOG_ENDS_EARLY
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.errors import BatchRefused, CorruptBatch, DataLoss, Fenced, MirrorError, RecoverNeeded, Retriable
+from shallow_mirror.sinks.protocol import EarlyEnd
 from shallow_mirror.streaming.left_out import LeftOut
 from shallow_mirror.types import TopicPartition
 
@@ -69,6 +72,25 @@ def problem_of_wait(text: str, name: str | None) -> Problem:
     """The planner waits. `name`: of the error that it waits out, where it is known."""
     helps = _RETRIABLE.get(name or "", "see that the source runs and that this machine reaches its brokers")
     return Problem(kind=ProblemKind.WAIT, text=text, remedy=f"{helps}; the mirror asks again by itself")
+
+
+def problem_of_early_ends(early_ends: Sequence[EarlyEnd], commit_interval: str) -> Problem:
+    """Slots of one round were ended by the commit interval: the path between the clusters is slower than what is planned."""
+    seconds = max(end.seconds for end in early_ends)
+    rate = sum(end.sent_bytes for end in early_ends) / max(0.001, seconds) / 1e6
+    sending = sum(end.sending_s for end in early_ends) / max(0.001, sum(end.seconds for end in early_ends))
+    side, share = ("target", sending) if sending >= 0.5 else ("source", 1 - sending)
+    remedy = {
+        "target": "look at the network and the load of the target; small batches over a long distance need more requests in "
+        "flight (write.in_flight_requests), or become larger ones (write.coalesce_bytes)",
+        "source": "look at the network and the load of the source",
+    }[side]
+    return Problem(
+        kind=ProblemKind.WAIT,
+        text=f"slots end before their ranges are done, after write.commit_interval ({commit_interval}): {rate:.3f} MB/s, "
+        f"{share:.0%} of the time waiting for the {side}; each round commits what was copied",
+        remedy=remedy,
+    )
 
 
 def problem_of_end(error: MirrorError) -> Problem:

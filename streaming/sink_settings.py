@@ -31,6 +31,7 @@ def job_template(config: MirrorConfig, *, map_id: str, run_id: str, observer: Ob
         in_flight_requests=config.write.in_flight_requests,
         in_flight_bytes=config.write.in_flight_bytes,
         max_segments=config.read.max_segments,
+        commit_interval_ms=config.write.commit_interval_s * 1000,
         transaction_timeout_ms=config.write.transaction_timeout_ms,
         time_left_ms=0.0,
         quarantine=config.write.quarantine_limits,

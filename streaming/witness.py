@@ -28,7 +28,7 @@ from shallow_mirror.streaming import notes, scratch
 from shallow_mirror.streaming.left_out import LeftOut
 from shallow_mirror.streaming.left_out_reports import LeftOutReports
 from shallow_mirror.streaming.notes import PlannerNote
-from shallow_mirror.streaming.remedies import problem_of_end, problem_of_retry, problem_of_wait
+from shallow_mirror.streaming.remedies import problem_of_early_ends, problem_of_end, problem_of_retry, problem_of_wait
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LOOK_AT_NOTE_EVERY_S = 2.0
+
+REPEATED_EARLY_ENDS = 2
+"""Rounds in a row: the first plan of a run is made without knowing how fast the path is."""
 
 _RETRIED = "Then: shallow-mirror quarantine CONF retry"
 _EXPORTED = "Its bytes: shallow-mirror quarantine CONF export DIR"
@@ -58,6 +61,7 @@ class Witness:
         self._looked_at_note = 0.0
         self._micro_batch_count = 0
         self._told_steps: set[str] = set()
+        self._early_ends_in_a_row = 0
         left_out_path = scratch.scratch_folder() / f"left-out-{identity.run_id}.json"
         self.left_out = LeftOutReports(
             left_out_path, notes.left_out_path(config.checkpoint), report=self.met, count=self._count_left_out
@@ -179,9 +183,19 @@ class Witness:
         _log.info("%s", sentence(observed), extra=fields(micro_batch=asdict(observed)))
         for problem in problems_of(report, segments):
             self.met(problem, logging.INFO)
+        self._note_early_ends(report)
         if self._metrics is not None:
             self._metrics.micro_batch(observed, ages_s(segments, observed.settled_at_ms))
             self._metrics.decided(owner.recorded().decided_at_ms)
+
+    def _note_early_ends(self, report: MicroBatchReport) -> None:
+        """One warning when slots begin to end early in one round after another, one line when they no longer do."""
+        before = self._early_ends_in_a_row
+        self._early_ends_in_a_row = before + 1 if report.early_ends else 0
+        if self._early_ends_in_a_row == REPEATED_EARLY_ENDS:
+            self.met(problem_of_early_ends(report.early_ends, self._config.write.commit_interval))
+        elif before >= REPEATED_EARLY_ENDS and not report.early_ends:
+            _log.info("slots are done with their ranges within write.commit_interval again")
 
     def caught_up(self, known: Mapping[SourcePartition, Position]) -> None:
         """The offsets of the start are reached, as `available_now` wants it."""

@@ -288,3 +288,14 @@ def test_key_files_that_do_not_fit_are_told_with_the_side_whose_they_are(tmp_pat
         "target.client.ssl.certificate.location: cannot read /not/there: No such file or directory",
         "target.client.ssl.key.location: cannot read /nor/there: No such file or directory",
     )
+
+
+def test_a_commit_interval_is_below_what_slots_may_take_and_by_default_fits_itself_to_a_short_timeout() -> None:
+    assert _loaded().write.commit_interval_s == 20
+    short = _loaded(write={"transaction_timeout_ms": 12_000})
+    assert short.write.commit_interval_s == 4
+    assert MirrorConfig.from_json(short.to_json()) == short
+    assert _loaded(write={"commit_interval": "200 seconds"}).write.commit_interval_s == 200
+    (problem,) = _problems(write={"transaction_timeout_ms": 12_000, "commit_interval": "20 seconds"})
+    assert problem.startswith("write.commit_interval: 20 seconds are not below 9, the 75% of write.transaction_timeout_ms=12000")
+    assert "write.commit_interval" in _problems(write={"commit_interval": "0 s"})[0]

@@ -23,6 +23,7 @@ from shallow_mirror.checkpoints.schema import CATALOG, schema_of
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks import routing
 from shallow_mirror.sinks.poison import QuarantineLimits
+from shallow_mirror.sinks.slot_time import DEFAULT_COMMIT_INTERVAL, commit_interval_problem, default_commit_interval
 from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy
 
 DEFAULT_SLOT_BYTES = 32 << 20
@@ -217,6 +218,7 @@ class WriteSettings(_Group):
     slot_bytes: int = Field(default=DEFAULT_SLOT_BYTES, ge=1 << 10, le=1 << 40)
     request_bytes: int = Field(default=DEFAULT_REQUEST_BYTES, ge=1, le=1 << 30)
     transaction_timeout_ms: int = Field(default=300_000, ge=10_000, le=900_000)
+    commit_interval: Annotated[str, _NumberAsText, _checked(parse_interval)] = DEFAULT_COMMIT_INTERVAL
     in_flight_requests: int = Field(default=5, ge=1, le=16)
     in_flight_bytes: int = Field(default=4 << 20, ge=64 << 10, le=1 << 30)
     bytes_per_second: _BytesPerSecond | None = None
@@ -224,6 +226,10 @@ class WriteSettings(_Group):
     on_refused: Literal["stop", "quarantine"] = "stop"
     max_quarantined_batches: int = Field(default=100, ge=1, le=1_000_000)
     max_quarantined_bytes: int = Field(default=16 << 20, ge=1 << 10, le=256 << 20)
+
+    @property
+    def commit_interval_s(self) -> float:
+        return parse_interval(self.commit_interval)
 
     @property
     def quarantine_limits(self) -> QuarantineLimits | None:
@@ -332,6 +338,9 @@ class MirrorConfig(_Group):
             problems.append(f"source.alias and target.alias are both {config.source.alias!r}: give the clusters two names")
         if config is not None and schema_of(config.tables) is not None:
             problems += _catalog_problems(config)
+        if config is not None:
+            config, interval_problems = _with_commit_interval(config)
+            problems += interval_problems
         if problems or config is None:
             raise ConfigError(problems)
         tables = _absolute(config.tables, folder)
@@ -383,6 +392,16 @@ def _absolute(location: str, folder: Path) -> str:
         if _URI.match(location) or schema_of(location) is not None
         else str((folder / Path(location).expanduser()).resolve())
     )
+
+
+def _with_commit_interval(config: MirrorConfig) -> tuple[MirrorConfig, list[str]]:
+    """The default fits itself to a short transaction timeout; what the file says is taken as it is, or refused."""
+    write = config.write
+    if "commit_interval" not in write.model_fields_set:
+        interval = default_commit_interval(write.transaction_timeout_ms)
+        return config.model_copy(update={"write": write.model_copy(update={"commit_interval": interval})}), []
+    problem = commit_interval_problem(write.commit_interval_s, write.transaction_timeout_ms)
+    return config, [] if problem is None else [f"write.commit_interval: {problem}"]
 
 
 def _catalog_problems(config: MirrorConfig) -> list[str]:

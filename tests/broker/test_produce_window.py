@@ -7,9 +7,12 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.fakes.changes import (
     AS_IT_SHOULD,
     Change,
@@ -208,6 +211,142 @@ def test_no_more_bytes_are_in_flight_than_allowed_and_a_larger_batch_travels_alo
         client.close()
         assert fake.most_in_flight["Produce"] == 3
         assert 90_000 < fake.most_in_flight_bytes["Produce"] < 91_000
+
+
+# --- a limit ---
+
+LIMIT_MS = 5_000
+
+
+class Paced:
+    """A slot whose window has a limit, on a link where every Produce answer takes its time on the clock."""
+
+    def __init__(
+        self, fake: StrictCluster, slot: Slot, clock: SleepingClock, seconds: Sequence[float], deadline_ms: float = 20_000
+    ) -> None:
+        for each in seconds:
+            fake.change("Produce", after(partial(clock.sleep, each)))
+        limit, deadline = clock.deadline(LIMIT_MS), clock.deadline(deadline_ms)
+        self.window = ProduceWindow(
+            slot.client, NAME, in_flight_requests=1, in_flight_bytes=1 << 24, deadline=deadline, until=limit
+        )
+
+
+@pytest.mark.parametrize("stops_after", range(1, 8))
+def test_a_window_stops_sending_at_its_limit_and_answers_for_what_is_on_the_target(
+    fake: StrictCluster, slot: Slot, clock: SleepingClock, stops_after: int
+) -> None:
+    paced = Paced(fake, slot, clock, [0.1] * (stops_after - 1) + [LIMIT_MS / 1000])
+    queues = {A: slot.batches([1, 2, 3, 1, 1, 2, 1]), C: slot.batches([2, 1, 1])}
+    placed = paced.window.produce_all(queues)
+    slot.commit()
+    assert fake.asked("Produce") == stops_after
+    for place, batches in queues.items():
+        assert len(placed[place]) == min(stops_after, len(batches))
+        assert payloads(fake, place) == [bytes(one[16:]) for one in batches[: len(placed[place])]]
+
+
+def test_nothing_stops_in_the_middle_of_what_one_source_batch_became(
+    fake: StrictCluster, slot: Slot, clock: SleepingClock
+) -> None:
+    paced = Paced(fake, slot, clock, [0.1, LIMIT_MS / 1000])
+    queues = {A: slot.batches([1] * 6), C: slot.batches([1] * 6)}
+    placed = paced.window.produce_all(queues, continuing={A: {1, 2, 3}, C: {3, 4}})
+    assert {place: len(offsets) for place, offsets in placed.items()} == {A: 4, C: 2}
+    slot.commit()
+    assert payloads(fake, A) == [bytes(one[16:]) for one in queues[A][:4]]
+
+
+def test_the_first_request_of_a_transaction_is_sent_however_late_it_is_and_no_second_one(
+    fake: StrictCluster, slot: Slot, clock: SleepingClock
+) -> None:
+    paced = Paced(fake, slot, clock, [])
+    clock.sleep(LIMIT_MS / 1000)
+    assert paced.window.produce_all({A: slot.batches([1, 1])}) == {A: [0]}
+    assert paced.window.produce_all({A: slot.batches([1, 1])[1:]}) == {A: []}
+
+
+def test_each_leader_gets_its_first_request_whatever_the_others_took(
+    fake: StrictCluster, slot: Slot, clock: SleepingClock
+) -> None:
+    fake.move_leader(("t", 1), 2)
+    fake.change("Produce", after(partial(clock.sleep, LIMIT_MS / 1000)), node_id=1)
+    paced = Paced(fake, slot, clock, [])
+    placed = paced.window.produce_all({A: slot.batches([1, 1]), B: slot.batches([1, 1])})
+    assert len(placed[A]) >= 1
+    assert len(placed[B]) >= 1
+
+
+def test_on_a_slow_link_no_more_is_in_flight_than_comes_through_before_the_limit(clock: SleepingClock) -> None:
+    """100 kB/s: 5 s carry the first 64 kB and some 430 kB more, not the 4 MB that may be in flight."""
+    with StrictCluster(look_ahead_s=LOOK_AHEAD_S) as fake:
+        fake.create_topic("t", 3)
+        client = client_of(fake, clock)
+        slot = Slot(client, clock)
+        fake.change_always("Produce", after(partial(clock.sleep, 0.5)))
+        limit = clock.deadline(LIMIT_MS)
+        window = ProduceWindow(
+            client, NAME, in_flight_requests=16, in_flight_bytes=4 << 20, deadline=clock.deadline(100_000), until=limit
+        )
+        placed = window.produce_all({A: slot.batches([1] * 100, 50_000)})
+        client.close()
+        assert fake.most_in_flight_bytes["Produce"] < 500_000
+        assert 8 <= len(placed[A]) <= 11
+        assert len(fake.log("t").data()) == len(placed[A])
+
+
+def test_a_large_batch_behind_small_ones_is_sent_although_these_have_shown_no_more_than_the_latency(
+    fake: StrictCluster, slot: Slot, clock: SleepingClock
+) -> None:
+    paced = Paced(fake, slot, clock, [0.08] * 10)
+    sizes = [10, 10, 200_000, 10, 900_000]
+    assert len(paced.window.produce_all({A: [slot.batches([1] * 5, size)[at] for at, size in enumerate(sizes)]})[A]) == 5
+
+
+def test_a_batch_that_could_not_come_through_before_the_deadline_is_left_to_the_next_transaction(
+    fake: StrictCluster, slot: Slot, clock: SleepingClock
+) -> None:
+    paced = Paced(fake, slot, clock, [2.0, 2.0])
+    sizes = [40_000, 40_000, 900_000]
+    placed = paced.window.produce_all({A: [slot.batches([1] * 3, size)[at] for at, size in enumerate(sizes)]})
+    assert len(placed[A]) == 2
+
+
+def test_where_not_even_the_first_request_is_acknowledged_the_error_says_what_to_change(
+    fake: StrictCluster, clock: SleepingClock
+) -> None:
+    client = client_of(fake, clock, request_timeout_ms=100)
+    slot = Slot(client, clock)
+    hold = threading.Event()
+    fake.change("Produce", held(hold))
+    window = ProduceWindow(
+        client, NAME, in_flight_requests=5, in_flight_bytes=1 << 24, deadline=clock.deadline(), until=clock.deadline(LIMIT_MS)
+    )
+    with pytest.raises(Retriable, match=r"t-0 and 1 other partitions: .* did not acknowledge .*request\.timeout\.ms") as caught:
+        window.produce_all({A: slot.batches([1, 1]), C: slot.batches([1])})
+    assert caught.value.error_name == "NETWORK_EXCEPTION"
+    hold.set()
+    client.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_queue_is_sent_as_far_as_a_stop_allows_and_never_with_a_hole(data: st.DataObject) -> None:
+    """Whatever the sizes, the parts of source batches and the moment of the limit."""
+    clock = SleepingClock()
+    with StrictCluster() as fake, contextlib.closing(client_of(fake, clock)) as client:
+        fake.create_topic("t", 3)
+        slot = Slot(client, clock)
+        seconds = data.draw(st.lists(st.sampled_from([0.0, 0.3, 2.0, LIMIT_MS / 1000]), max_size=8))
+        paced = Paced(fake, slot, clock, seconds, deadline_ms=1_000_000)
+        queues = {place: slot.batches([1] * data.draw(st.integers(0, 6))) for place in (A, B, C)}
+        continuing = {place: data.draw(st.sets(st.integers(1, 5))) for place in queues}
+        placed = paced.window.produce_all(queues, continuing=continuing)
+        slot.commit()
+        for place, batches in queues.items():
+            assert payloads(fake, place) == [bytes(one[16:]) for one in batches[: len(placed[place])]]
+            assert len(placed[place]) == len(batches) or len(placed[place]) not in continuing[place]
+        assert any(placed.values()) or not any(queues.values())
 
 
 # --- refused, fenced, lost ---

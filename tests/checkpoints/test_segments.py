@@ -129,6 +129,25 @@ def test_every_offset_is_in_exactly_one_row_and_every_record_is_counted(shape: l
     assert targets == list(range(100, 100 + records))
 
 
+def test_batches_in_front_of_an_end_are_recorded_and_nothing_behind_it() -> None:
+    """Raw, dropped and rewritten ones. A batch that was sent behind the end would be copied again, so it is an error."""
+    records = view(batch(0, 2), marker(2, 1, 9), batch(3, deltas=[0, 2]), batch(9, 2), marker(11, 1, 9), batch(12, 1))
+    index = index_batches(records)
+    admission = admit(index, records, topic_partition=TopicPartition("t", 0), position=0, range_end=99, aborted=(), limits=LIMITS)
+    rewritten = {2: Rewritten(np.array([3, 5]), [SentPart(1, 0, 1), SentPart(2, 0, 1)])}
+    sent = {0: 0, 1: 1, 2: 1, 3: 3, 4: 4, 5: 4, 6: 5}
+    reached = {0: 0, 1: 2, 2: 3, 3: 6, 4: 11, 5: 12, 6: 13}
+    for end, count in sent.items():
+        builder = SegmentBuilder(SOURCE, TARGET, 0)
+        builder.add(index, admission, [100, 102, 110, 120, 130][:count], rewritten, end=end)
+        assert builder.position == reached[end]
+        assert check_coverage({SOURCE: 0}, builder.build()) == {SOURCE: reached[end]}
+        assert sum(row.record_count for row in builder.build() if row.kind is SegmentKind.DATA) == [0, 2, 2, 4, 6, 6, 7][end]
+    builder = SegmentBuilder(SOURCE, TARGET, 0)
+    with pytest.raises(ValueError, match="4 target offsets of 3 batches"):
+        builder.add(index, admission, [100, 102, 110, 120], rewritten, end=3)
+
+
 def test_a_hole_and_an_overlap_are_found() -> None:
     first, second = built(batch(0, 2)) + built(batch(3, 2), position=3)
     with pytest.raises(ValueError, match="does not continue at 2"):

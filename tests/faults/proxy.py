@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import math
 import socket
 import struct
 import threading
@@ -144,6 +145,7 @@ class Proxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"proxy of {broker_port}")
         self._flowing = asyncio.Event()
+        self._link = _Link()
         self._listener: socket.socket | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._unforeseen: list[BaseException] = []
@@ -185,6 +187,15 @@ class Proxy:
     def stall(self) -> None:
         self._loop.call_soon_threadsafe(self._flowing.clear)
 
+    def limit(self, bytes_per_s: float) -> None:
+        """Requests of all connections together pass at this speed from now on; replies as they come."""
+        self._link.bytes_per_s = bytes_per_s
+
+    @property
+    def requested_bytes(self) -> int:
+        """Of all requests that have passed."""
+        return self._link.passed_bytes
+
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(STOP_TIMEOUT_S)
 
@@ -215,7 +226,7 @@ class Proxy:
         try:
             await self._flowing.wait()
             broker = await asyncio.open_connection(HOST, self._broker_port)
-            self._unforeseen += await _Connection(client, broker, self._plan, self._flowing).run()
+            self._unforeseen += await _Connection(client, broker, self._plan, self._flowing, self._link).run()
         except (OSError, asyncio.CancelledError):
             """The broker is away, or the proxy is told to end it: the client sees the end of its connection."""
         finally:
@@ -229,9 +240,31 @@ class _Ended(Exception):
     """By a fault, for both sides."""
 
 
+class _Link:
+    """What all connections share: they queue for it. In a part of a frame at a time, so that none waits for a whole one."""
+
+    PART_BYTES = 16 << 10
+
+    def __init__(self) -> None:
+        self.bytes_per_s = math.inf
+        self.passed_bytes = 0
+        self._free_at = 0.0
+
+    async def carry(self, size_bytes: int) -> None:
+        """Return when so many bytes have passed."""
+        loop = asyncio.get_running_loop()
+        self.passed_bytes += size_bytes
+        while size_bytes > 0 and self.bytes_per_s < math.inf:
+            part = min(size_bytes, self.PART_BYTES)
+            size_bytes -= part
+            self._free_at = max(self._free_at, loop.time()) + part / self.bytes_per_s
+            await asyncio.sleep(self._free_at - loop.time())
+
+
 class _Connection:
-    def __init__(self, client: _Stream, broker: _Stream, plan: FaultPlan, flowing: asyncio.Event) -> None:
+    def __init__(self, client: _Stream, broker: _Stream, plan: FaultPlan, flowing: asyncio.Event, link: _Link) -> None:
         self._client, self._broker, self._plan, self._flowing = client, broker, plan, flowing
+        self._link = link
         self._harmed_replies: dict[int, Fault] = {}
 
     async def run(self) -> list[BaseException]:
@@ -261,6 +294,7 @@ class _Connection:
                 await self._harm(fault)
             elif fault is not None:
                 self._harmed_replies[correlation_id] = fault
+            await self._link.carry(len(frame))
             await _write(self._broker[1], frame)
 
     async def _forward_replies(self) -> None:

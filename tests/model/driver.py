@@ -305,7 +305,12 @@ class _TellingJob(SlotJob):
 def _job(run: Run) -> SlotJob:
     """Of its fields only those that the driver itself looks at have a value."""
     fields: dict[str, Any] = dict.fromkeys(one.name for one in dataclasses.fields(SlotJob))
-    fields |= {"mirror": MIRROR, "run_id": run.identity.run_id, "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS}
+    fields |= {
+        "mirror": MIRROR,
+        "run_id": run.identity.run_id,
+        "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS,
+        "commit_interval_ms": 1_000.0,
+    }
     return _TellingJob(**fields | {"source": _CLIENT, "target": _CLIENT})
 
 

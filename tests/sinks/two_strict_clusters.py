@@ -61,6 +61,7 @@ class Clusters:
             "in_flight_requests": 5,
             "in_flight_bytes": 1 << 20,
             "max_segments": 1000,
+            "commit_interval_ms": 5_000.0,
             "transaction_timeout_ms": 60_000,
             "time_left_ms": 10_000.0,
         }

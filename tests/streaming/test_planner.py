@@ -244,7 +244,7 @@ def test_sampled_and_measured_sizes_bound_the_micro_batch(tmp_path: Path) -> Non
     planner = _micro_batches(tmp_path, cluster)
     planner._planner.batches = {A: FirstBatch(base_offset=0, next_offset=2, size_bytes=16 * MIB)}  # type: ignore[attr-defined]
     assert planner.latest({A: 0})[A] == 8
-    measured = planning.Measured(bytes_per_offset={A: 4.0 * MIB}, bytes_per_s=MIB * 80 / 75)
+    measured = planning.Measured(bytes_per_offset={A: 4.0 * MIB}, bytes_per_s=MIB * 80 / 15)
     notes.write_measured(notes.measured_path(_config(tmp_path).checkpoint), measured)
     assert planner.latest({A: 0})[A] == 20
 

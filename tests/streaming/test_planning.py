@@ -66,9 +66,15 @@ def test_a_log_that_ends_below_the_position_is_data_loss() -> None:
         planning.require_not_truncated({A: 5}, {A: 4})
 
 
-@pytest.mark.parametrize(("rate", "expected"), [(None, 64 * MIB), (4.0 * MIB, 300 * MIB), (1e12, 1024 * MIB), (10.0, MIB)])
+@pytest.mark.parametrize(("rate", "expected"), [(None, 64 * MIB), (4.0 * MIB, 300 * MIB), (1e12, 1024 * MIB), (10.0, MIB // 16)])
 def test_the_first_micro_batch_is_small_and_later_ones_fit_a_quarter_of_the_timeout(rate: float | None, expected: int) -> None:
     assert planning.budget_bytes(1024 * MIB, rate, 300_000) == expected
+
+
+def test_a_plan_takes_less_than_the_commit_interval_at_the_speed_that_was_seen() -> None:
+    assert planning.budget_bytes(1024 * MIB, 4.0 * MIB, 300_000, 20_000) == 60 * MIB
+    assert planning.budget_bytes(1024 * MIB, 4.0 * MIB, 300_000, 200_000) == 300 * MIB
+    assert planning.budget_bytes(1024 * MIB, 0.1 * MIB, 300_000, 20_000) == int(1.5 * MIB)
 
 
 def test_the_ceiling_holds_for_the_first_micro_batch_too() -> None:
@@ -158,6 +164,14 @@ def test_what_was_read_is_measured_by_offset_and_second() -> None:
     assert measured.bytes_per_offset == {A: 4 * MIB / 20}
     assert measured.bytes_per_s == 2 * MIB
     assert planning.measure(segments[1:], 2.0, {}).bytes_per_s is None
+
+
+def test_a_slow_path_is_measured_however_little_was_read_and_a_short_micro_batch_is_not() -> None:
+    target = TargetPartition("orders", "t", 0)
+    little = [Segment(source=A, source_start=0, source_end=9, kind=SegmentKind.DATA, target=target, size_bytes=40_000)]
+    assert planning.measure(little, 12.0, {}, slot_seconds=10.0).bytes_per_s == 4_000
+    assert planning.measure(little, 12.0, {}, slot_seconds=1.0).bytes_per_s is None
+    assert planning.measure([], 12.0, {}, slot_seconds=10.0).bytes_per_s is None
 
 
 @given(_OFFSETS, _OFFSETS)

@@ -27,6 +27,7 @@ from shallow_mirror.log_format import JsonFormatter
 from shallow_mirror.sinks.lingering import LingeringStep
 from shallow_mirror.sinks.micro_batch import MicroBatchReport
 from shallow_mirror.sinks.poison import REMEDY_OF_DAMAGE
+from shallow_mirror.sinks.protocol import EarlyEnd
 from shallow_mirror.streaming import notes, status, status_view
 from shallow_mirror.streaming.metrics import ClustersSeen, Metrics
 from shallow_mirror.streaming.mirror import Mirror
@@ -300,3 +301,19 @@ def test_status_shows_the_last_problems_with_their_remedy(tmp_path: Path, monkey
     assert "last problems:" in shown
     assert "retriable (run 1, 2 times since" in shown
     assert "    remedy: see that the brokers run" in shown
+
+
+def test_slots_that_end_early_again_and_again_are_reported_once_with_speed_and_side(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    witness, _, owner = witness_of(config(tmp_path))
+    rows = [segment(A, 0, 5, NOW_MS - 500)]
+    decide(owner, *rows)
+    early = (EarlyEnd(2_000_000, 20.0, 19.0), EarlyEnd(500_000, 20.0, 20.0))
+    for early_ends in (early, (), early, early, early, ()):
+        witness.micro_batch(report(*rows, early_ends=early_ends), owner)
+    texts = [one.getMessage() for one in caplog.records if "slots" in one.getMessage()]
+    assert len(texts) == 2
+    assert "0.125 MB/s, 98% of the time waiting for the target" in texts[0]
+    assert "within write.commit_interval again" in texts[1]

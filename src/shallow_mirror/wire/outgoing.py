@@ -51,6 +51,11 @@ class Outgoing:
     def __len__(self) -> int:
         return len(self.chosen)
 
+    def continuing(self) -> list[int]:
+        """Return which of them go on with what the one in front of them began: parts of one fetched batch that had to be split,
+        or of several that became more than one."""
+        return (np.flatnonzero(self.firsts[1:] == self.firsts[:-1]) + 1).tolist()
+
 
 def make_outgoing(
     index: BatchIndex,
