@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shallow_mirror.broker.range_reader import LOG_ENDS_EARLY
+from shallow_mirror.broker.error_codes import LOG_ENDS_EARLY
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.errors import BatchRefused, CorruptBatch, DataLoss, Fenced, MirrorError, RecoverNeeded, Retriable
 from shallow_mirror.streaming.left_out import LeftOut
