@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shallow_mirror.broker.range_reader import LOG_ENDS_EARLY
+from shallow_mirror.broker.error_codes import LOG_ENDS_EARLY
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.errors import BatchRefused, CorruptBatch, DataLoss, Fenced, MirrorError, RecoverNeeded, Retriable
 from shallow_mirror.sinks.protocol import EarlyEnd

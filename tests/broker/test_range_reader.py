@@ -604,3 +604,44 @@ def test_whatever_happens_every_batch_comes_once_and_in_order(
     for one in ranges:
         expected = stored(fake, one.topic_partition, one.position, one.end) if one.position < one.end else []
         assert read[one.topic_partition] == expected
+
+
+# --- a partition that cannot be read ---
+
+
+def test_a_partition_without_a_leader_is_left_where_it_stands_once_the_others_are_done(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    ends = {place: fill(fake, place, [1] * 3) for place in (A, B)}
+    fake.move_leader(("t", 0), -1)
+    reader = RangeReader(
+        client,
+        [whole(place, end) for place, end in ends.items()],
+        isolation=COMMITTED,
+        fetch_bytes=1 << 16,
+        deadline=clock.deadline(),
+        max_wait_ms=10,
+        patience_ms=5_000,
+    )
+    assert [part.topic_partition for response in reader for part in response] == [B]
+    assert {place: error.error_name for place, error in reader.unfinished().items()} == {A: "LEADER_NOT_AVAILABLE"}
+    assert reader.positions() == {A: 0, B: 3}
+
+
+def test_without_patience_it_is_waited_for_until_the_deadline(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    end = fill(fake, A, [1] * 3)
+    fake.move_leader(("t", 0), -1)
+    with pytest.raises(Retriable, match="LEADER_NOT_AVAILABLE"):
+        Reading(client, clock, whole(A, end)).run()
+
+
+def test_what_comes_along_damaged_behind_a_range_is_not_its_business(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    end = fill(fake, A, [2])
+    damaged = bytearray(batch(2, 1))
+    damaged[16] = 9
+    fake.seed(("t", 0), bytes(damaged))
+    assert Reading(client, clock, whole(A, end)).run()[A] == stored(fake, A, 0, end)
+    with pytest.raises(CorruptBatch):
+        Reading(client, clock, whole(A, end + 1)).run()

@@ -43,6 +43,7 @@ class Driver:
             tables, mirror="m", source_cluster_id="S", target_cluster_id="T", run=run_of("r"), now_ms=lambda: 1
         )
         self.owner.settle()
+        self.availability = TargetAvailability()
         self.ended: list[tuple[tuple[UnfinishedRange, ...], dict[SourcePartition, int]]] = []
         self.jobs: list[SlotJob] = []
         self.availability = TargetAvailability()

@@ -17,7 +17,9 @@ from shallow_mirror.checkpoints.problems import ProblemKind
 from shallow_mirror.config import MetricsSettings
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.node import free_ports
-from shallow_mirror.streaming.metrics import OTHER_TOPICS, PREFIX, ClustersSeen, Metrics, serving
+from shallow_mirror.sinks.unfinished import Side
+from shallow_mirror.streaming.left_out import LeftOut
+from shallow_mirror.streaming.metrics import MAX_LEFT_OUT_SERIES, OTHER_TOPICS, PREFIX, ClustersSeen, Metrics, serving
 from shallow_mirror.streaming.open_transactions import OpenTransaction
 from shallow_mirror.streaming.status import PartitionStatus
 from shallow_mirror.types import SourcePartition
@@ -163,3 +165,16 @@ def test_the_documented_alerts_and_metrics_exist(repository: Path) -> None:
         if family.name.startswith(PREFIX)
     }
     assert told == ours
+
+
+def test_partitions_that_are_left_out_have_a_series_each_up_to_a_bound() -> None:
+    metrics = metrics_of()
+    many = tuple(
+        LeftOut(source=SourcePartition("t", "id", number), side=Side.SOURCE, error_name="X", reason="y", since_ms=1)
+        for number in range(MAX_LEFT_OUT_SERIES + 7)
+    )
+    metrics.clusters.left_out = many
+    assert value(metrics, "left_out_partitions", topic="t", partition="0", side="source") == 1
+    assert value(metrics, "left_out_partitions", topic=OTHER_TOPICS, partition="", side="source") == 7
+    metrics.clusters.left_out = ()
+    assert value(metrics, "left_out_partitions", topic="t", partition="0", side="source") is None

@@ -11,7 +11,9 @@ import pytest
 from rich.console import Console
 
 from shallow_mirror.checkpoints.group_positions import GroupSyncPass
+from shallow_mirror.sinks.unfinished import Side
 from shallow_mirror.streaming import status_view
+from shallow_mirror.streaming.left_out import LeftOut
 from shallow_mirror.streaming.open_transactions import OpenTransaction
 from shallow_mirror.streaming.status import MicroBatchStatus, PartitionStatus, PausedTopic, RunStatus, StatusReport
 from shallow_mirror.types import SourcePartition
@@ -161,6 +163,17 @@ def test_paused_and_gone_topics_and_settings_that_are_not_followed_have_a_line_e
     assert "paused since 1970-01-01T00:00:01+00:00: orders" in text
     assert "gone from the source, what was copied of it stays on the target: bills" in text
     assert "target topic logs: retention.ms=5 could not be set" in text
+
+
+def test_partitions_that_are_left_out_have_a_line_each_and_are_in_the_document() -> None:
+    source = SourcePartition("orders", "id", 3)
+    left = LeftOut(source=source, side=Side.TARGET, error_name="NOT_ENOUGH_REPLICAS", reason="1 in sync", since_ms=0, position=7)
+    text = shown(report(left_out=(left,) * 12))
+    assert "orders-3 is left out since 1970-01-01T00:00:00+00:00 because of the target: 1 in sync" in text
+    assert "and 2 more partitions: --json has all" in text
+    (document,) = report(left_out=(left,)).document()["left_out"]
+    assert (document["topic"], document["partition"], document["side"], document["position"]) == ("orders", 3, "target", 7)
+    assert json.dumps(document)
 
 
 def test_the_last_look_at_the_groups_is_a_line() -> None:

@@ -12,6 +12,9 @@ class ErrorClass(enum.Enum):
     UNKNOWN = "the effect may have happened"
 
 
+LOG_ENDS_EARLY = "LOG_ENDS_EARLY"
+"""A name of ours: the log ends below the end of the range that is read of it."""
+
 UNKNOWN_TOPIC_OR_PARTITION = 3
 TOPIC_AUTHORIZATION_FAILED = 29
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.connection import Connection, ReceiveBuffer
-from shallow_mirror.broker.error_codes import UNKNOWN_TOPIC_OR_PARTITION, error_name
+from shallow_mirror.broker.error_codes import LOG_ENDS_EARLY, UNKNOWN_TOPIC_OR_PARTITION, error_name
 from shallow_mirror.broker.fetch_exchange import (
     MAX_BATCH_BYTES,
     is_in_remote_storage,
@@ -48,9 +48,6 @@ TRIES_BEFORE_GONE = 8
 PARTITION_PATIENCE_MS = 5_000.0
 """How long a partition may be unreadable, or its log end below its range, before a reader that may leave it unfinished does so. A
 new leader may trail for moments."""
-
-LOG_ENDS_EARLY = "LOG_ENDS_EARLY"
-"""Error name: the log ends below the end of the range."""
 
 _FRAME_SLACK_BYTES = 65_536
 
