@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections import defaultdict
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import TableNotFoundError
 
+from shallow_mirror.checkpoints.delta_tables import LIBRARY_ERRORS, open_table
 from shallow_mirror.checkpoints.deltalake_writer import QUIET, DeltalakeSnapshot, checkpoint_and_clean, sql_of
 from shallow_mirror.checkpoints.local_log import local_log
-from shallow_mirror.checkpoints.schema import table_uri
 from shallow_mirror.checkpoints.spark_rows import append_rows, delete_rows, read_rows, tidy_rows
 from shallow_mirror.checkpoints.spark_sql import spark_errors, writer_session
+from shallow_mirror.checkpoints.store_errors import one_line, store_error
+from shallow_mirror.checkpoints.table_storage import Tables, TableStorage, storage_of
 from shallow_mirror.checkpoints.table_writer import COMPACTED_FILE_BYTES, TABLE_SETTINGS, Condition
 from shallow_mirror.checkpoints.tables import WriterName, is_read_by_spark, name_in_sql
-from shallow_mirror.errors import OutcomeUnknown
+from shallow_mirror.errors import MirrorError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,9 +33,15 @@ _log = logging.getLogger(__name__)
 
 
 MANY_FILES = 200
+WARN_AGAIN_S = 60.0
+"""A store that is unreachable fails several writes a micro-batch: the log gets one line a minute for each kind of failure."""
+
+_NOT_TIDIED = "could not tidy the table %s, it will be tried again"
+_NOT_WRITTEN = "could not write an observation to %s"
+_NOT_READ = "could not read the observations in %s"
 
 _SETTINGS = {name: value for name, value in TABLE_SETTINGS.items() if name != "delta.dataSkippingStatsColumns"}
-_DELTALAKE_ERRORS = (DeltaError, OSError, ValueError, RuntimeError)
+_DELTALAKE_ERRORS = (*LIBRARY_ERRORS, MirrorError)
 
 
 class ObservationStore(Protocol):
@@ -46,89 +57,106 @@ class ObservationStore(Protocol):
     def flush(self) -> None: ...
 
 
-def open_store(tables: str, writer: WriterName, spark: SparkSession | None) -> ObservationStore:
+def open_store(tables: Tables, writer: WriterName, spark: SparkSession | None) -> ObservationStore:
     """For a run: it does not wait for its observations until it flushes them."""
     return BackgroundStore(_store(tables, writer, spark))
 
 
-def open_store_to_read(tables: str, spark: SparkSession | None) -> ObservationStore:
+def open_store_to_read(tables: Tables, spark: SparkSession | None) -> ObservationStore:
     return _store(tables, "spark" if is_read_by_spark(tables) else "deltalake", spark)
 
 
-def _store(tables: str, writer: WriterName, spark: SparkSession | None) -> ObservationStore:
-    return DeltalakeStore(tables) if writer == "deltalake" or spark is None else SparkStore(tables, spark)
+def _store(tables: Tables, writer: WriterName, spark: SparkSession | None) -> ObservationStore:
+    return DeltalakeStore(tables) if writer == "deltalake" or spark is None else SparkStore(storage_of(tables).location, spark)
 
 
 class DeltalakeStore:
-    def __init__(self, tables: str) -> None:
-        self._tables = tables
+    def __init__(self, tables: Tables) -> None:
+        self._storage = storage_of(tables)
+        self._told = RepeatedWarnings()
 
     def append(self, table: str, rows: pa.Table) -> None:
         try:
-            uri = table_uri(self._tables, table)
-            write_deltalake(uri, rows, mode="append", configuration=_SETTINGS, post_commithook_properties=QUIET)
+            write_deltalake(
+                self._storage.uri(table),
+                rows,
+                mode="append",
+                configuration=_SETTINGS,
+                storage_options=self._storage.options(),
+                post_commithook_properties=QUIET,
+            )
         except _DELTALAKE_ERRORS as error:
-            _not_written(table, error)
+            self._warn("append rows", _NOT_WRITTEN, table, error)
 
     def tidy(self, table: str) -> None:
         """Also of a table that was made before it had settings. An append meanwhile conflicts with nothing of it."""
         try:
-            tidy_table(table_uri(self._tables, table))
+            tidy_table(self._storage, table)
         except TableNotFoundError:
             return
-        except (*_DELTALAKE_ERRORS, OutcomeUnknown) as error:
-            _not_tidied(table, error)
+        except _DELTALAKE_ERRORS as error:
+            self._warn("compact the table", _NOT_TIDIED, table, error)
 
     def delete(self, table: str, condition: Condition) -> None:
         try:
-            DeltaTable(table_uri(self._tables, table)).delete(sql_of(condition), post_commithook_properties=QUIET)
-        except TableNotFoundError:
-            return
+            opened = open_table(self._storage, self._storage.uri(table))
+            if opened is not None:
+                opened.delete(sql_of(condition), post_commithook_properties=QUIET)
         except _DELTALAKE_ERRORS as error:
-            _not_tidied(table, error)
+            self._warn("delete rows", _NOT_TIDIED, table, error)
 
     def read(self, table: str, condition: Condition) -> list[dict[str, Any]]:
         try:
-            return list(DeltalakeSnapshot(DeltaTable(table_uri(self._tables, table))).read(condition).to_pylist())
-        except TableNotFoundError:
-            return []
+            opened = open_table(self._storage, self._storage.uri(table))
+            return [] if opened is None else list(DeltalakeSnapshot(opened).read(condition).to_pylist())
         except _DELTALAKE_ERRORS as error:
-            return _not_read(table, error)
+            self._warn("read rows", _NOT_READ, table, error)
+            return []
 
     def flush(self) -> None:
         """Nothing waits."""
+
+    def _warn(self, operation: str, sentence: str, table: str, error: Exception) -> None:
+        cause = store_error(error, operation, self._storage.uri(table))
+        text = f"{type(error).__name__}: {one_line(error)}" if cause is None else str(cause)
+        self._told.warn((sentence, table), f"{sentence % table}: {text}")
 
 
 class SparkStore:
     def __init__(self, tables: str, spark: SparkSession) -> None:
         self._tables, self._session = tables, writer_session(spark)
+        self._told = RepeatedWarnings()
 
     def append(self, table: str, rows: pa.Table) -> None:
         try:
             append_rows(self._session, name_in_sql(self._tables, table), rows)
         except spark_errors() as error:
-            _not_written(table, error)
+            self._warn(_NOT_WRITTEN, table, error)
 
     def tidy(self, table: str) -> None:
         try:
             tidy_rows(self._session, name_in_sql(self._tables, table), MANY_FILES)
         except spark_errors() as error:
-            _not_tidied(table, error)
+            self._warn(_NOT_TIDIED, table, error)
 
     def delete(self, table: str, condition: Condition) -> None:
         try:
             delete_rows(self._session, name_in_sql(self._tables, table), condition)
         except spark_errors() as error:
-            _not_tidied(table, error)
+            self._warn(_NOT_TIDIED, table, error)
 
     def read(self, table: str, condition: Condition) -> list[dict[str, Any]]:
         try:
             return read_rows(self._session, name_in_sql(self._tables, table), condition)
         except spark_errors() as error:
-            return _not_read(table, error)
+            self._warn(_NOT_READ, table, error)
+            return []
 
     def flush(self) -> None:
         """Nothing waits."""
+
+    def _warn(self, sentence: str, table: str, error: Exception) -> None:
+        self._told.warn((sentence, table), f"{sentence % table}: {type(error).__name__}: {one_line(error)}")
 
 
 class BackgroundStore:
@@ -165,29 +193,36 @@ class BackgroundStore:
             self._store.append(table, pa.concat_tables(pieces))
 
 
-def tidy_table(uri: str) -> bool:
-    """Whether there was anything to do. Raises what deltalake raises."""
-    table = DeltaTable(uri)
-    if len(table.file_uris()) < MANY_FILES:
+def tidy_table(storage: TableStorage, table: str) -> bool:
+    """Return whether there was anything to do. Raises what deltalake raises, MirrorError."""
+    uri = storage.uri(table)
+    opened = DeltaTable(uri, storage_options=storage.options())
+    if len(opened.file_uris()) < MANY_FILES:
         return False
-    if any(table.metadata().configuration.get(name) != value for name, value in _SETTINGS.items()):
-        table.alter.set_table_properties(dict(_SETTINGS))
-    above, log = table.version(), local_log(uri)
-    table.optimize.compact(target_size=COMPACTED_FILE_BYTES, post_commithook_properties=QUIET)
+    if any(opened.metadata().configuration.get(name) != value for name, value in _SETTINGS.items()):
+        opened.alter.set_table_properties(dict(_SETTINGS))
+    above, log = opened.version(), local_log(uri)
+    opened.optimize.compact(target_size=COMPACTED_FILE_BYTES, post_commithook_properties=QUIET)
     if log is not None:
         log.sync(above)
-    checkpoint_and_clean(uri, log)
+    checkpoint_and_clean(uri, log, storage)
     return True
 
 
-def _not_tidied(table: str, error: Exception) -> None:
-    _log.warning("could not tidy the table %s, it will be tried again: %s: %s", table, type(error).__name__, error)
+class RepeatedWarnings:
+    """Logs a warning at once, and repetitions of its kind once in WARN_AGAIN_S seconds, with their number. For any thread."""
 
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._logged_at: dict[object, float] = {}
+        self._left_out: dict[object, int] = {}
 
-def _not_written(table: str, error: Exception) -> None:
-    _log.warning("could not write an observation to %s: %s: %s", table, type(error).__name__, error)
-
-
-def _not_read(table: str, error: Exception) -> list[dict[str, Any]]:
-    _log.warning("could not read the observations in %s: %s: %s", table, type(error).__name__, error)
-    return []
+    def warn(self, kind: object, text: str) -> None:
+        with self._lock:
+            now = self._clock()
+            if now - self._logged_at.get(kind, -math.inf) < WARN_AGAIN_S:
+                self._left_out[kind] = self._left_out.get(kind, 0) + 1
+                return
+            self._logged_at[kind] = now
+            left_out = self._left_out.pop(kind, 0)
+        _log.warning("%s%s", text, f" ({left_out} more since the last such line)" if left_out else "")
