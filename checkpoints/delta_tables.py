@@ -11,7 +11,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from shallow_mirror.checkpoints.store_errors import one_line, store_error
 from shallow_mirror.checkpoints.table_storage import TableStorage
-from shallow_mirror.errors import ConfigError, OffsetMapConflict
+from shallow_mirror.errors import MirrorError, OffsetMapConflict
 
 LIBRARY_ERRORS = (DeltaError, OSError, ValueError, RuntimeError, pa.ArrowException)
 """What deltalake and Arrow raise for one and the same outage of a store."""
@@ -29,6 +29,18 @@ def store_errors_raised(operation: str, uri: str) -> Iterator[None]:
         raise cause from error
 
 
+@contextlib.contextmanager
+def log_errors_raised(operation: str, uri: str) -> Iterator[None]:
+    """Raise as `store_errors_raised`, and OffsetMapConflict where the log was read and is damaged."""
+    try:
+        with store_errors_raised(operation, uri):
+            yield
+    except MirrorError:
+        raise
+    except DeltaError as error:
+        raise OffsetMapConflict(_not_readable(uri, error)) from error
+
+
 def open_table(storage: TableStorage, uri: str) -> DeltaTable | None:
     """Return the table at its newest version; None where there is none.
 
@@ -39,10 +51,12 @@ def open_table(storage: TableStorage, uri: str) -> DeltaTable | None:
             return DeltaTable(uri, storage_options=storage.options())
     except TableNotFoundError:
         return None
-    except ConfigError:
-        raise
     except DeltaError as error:
-        raise OffsetMapConflict(
-            f"{uri} is not a readable Delta table (a commit that a power failure left half-written is set aside by the "
-            f"next run): {one_line(error)}"
-        ) from error
+        raise OffsetMapConflict(_not_readable(uri, error)) from error
+
+
+def _not_readable(uri: str, error: DeltaError) -> str:
+    return (
+        f"{uri.rstrip('/')} is not a readable Delta table (a commit that a power failure left half-written is set aside by the "
+        f"next run): {one_line(error)}"
+    )

@@ -15,7 +15,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, QueryBuilder, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from shallow_mirror.checkpoints.delta_tables import LIBRARY_ERRORS, open_table, store_errors_raised
+from shallow_mirror.checkpoints.delta_tables import LIBRARY_ERRORS, log_errors_raised, open_table, store_errors_raised
 from shallow_mirror.checkpoints.local_log import LocalLog, local_log
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, PROPERTY_MIRROR
 from shallow_mirror.checkpoints.store_errors import one_line, store_error
@@ -66,7 +66,7 @@ class DeltalakeSnapshot:
         """Kept: finding it means to read all of the log since its checkpoint."""
         if not self._is_read:
             mirror = self.properties.get(PROPERTY_MIRROR)
-            with store_errors_raised("read the recorded version", self.table.table_uri):
+            with log_errors_raised("read the recorded version", self.table.table_uri):
                 found = None if mirror is None else self.table.transaction_version(mirror)
             self._txn_version, self._is_read = None if found is None else int(found), True
         return self._txn_version
@@ -75,7 +75,7 @@ class DeltalakeSnapshot:
         """Newest first, also those that Spark wrote. The library's history goes on behind this snapshot; ours does not."""
         seen, recorded = 0, self.txn_version() or 0
         for limit in _HISTORY_STEPS:
-            with store_errors_raised("read the newest commits", self.table.table_uri):
+            with log_errors_raised("read the newest commits", self.table.table_uri):
                 entries = self.table.history(limit)
             for entry in entries[seen:]:
                 found = commit_entry(entry) or user_metadata_entry(entry.get("userMetadata"))

@@ -58,6 +58,7 @@ def store_error(error: BaseException, operation: str, table: str) -> MirrorError
     """
     if isinstance(error, MirrorError):
         return error
+    table = table.rstrip("/")
     text = _COLOUR.sub("", str(error))
     if _NOT_CONDITIONAL in text:
         return ConfigError(

@@ -1,7 +1,9 @@
 """An HTTP proxy in front of an object store that counts requests and does to chosen ones what networks and stores do to them.
 
-    with StoreProxy(server.port) as proxy:
-        fault = proxy.inject(StoreFault(harm=Harm.LOSE_ANSWER, method="PUT", path=r"_delta_log/.*json", count=1))
+A process of its own, because deltalake reads the log's history while it holds the lock of the interpreter: a proxy in the same
+process could not answer. Standard library only; `tests/object_store/servers.py` starts it and speaks to it:
+
+    python -I store_proxy.py PORT BACKEND_PORT BACKEND_FOLDER
 
 Requests and answers pass unchanged otherwise, so signatures hold: they cover the address that the client was given.
 """
@@ -11,17 +13,21 @@ from __future__ import annotations
 import contextlib
 import enum
 import http.client
+import json
 import re
 import socket
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, Self
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 HOST = "127.0.0.1"
+CONTROL = "/-/"
+"""Begins requests to the proxy itself: no bucket has this name."""
 _BACKEND_TIMEOUT_S = 60.0
 _MOST_HANG_S = 120.0
 _PER_CONNECTION = ("connection", "keep-alive", "transfer-encoding", "content-length")
@@ -44,11 +50,13 @@ _CODES = {500: "InternalError", 503: "SlowDown", 403: "AccessDenied"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFault:
-    """`path` is searched for in the request's path and query. `count` None: every matching request until `clear`."""
+    """`path` is searched for in the request's path and query. The first `skip` matching requests pass; of those behind, `count`
+    meet the fault, or every one until `clear` (None)."""
 
     harm: Harm
     method: str = ""
     path: str = ""
+    skip: int = 0
     count: int | None = None
 
 
@@ -57,50 +65,42 @@ class Injected:
 
     def __init__(self, fault: StoreFault) -> None:
         self.fault = fault
+        self.skipped = 0
         self.hits = 0
-        self.has_fired = threading.Event()
         self.is_cleared = threading.Event()
 
     def takes(self, method: str, path: str) -> bool:
-        """Return whether this request meets the fault, and count it. The caller holds the proxy's lock."""
+        """Return whether this request meets the fault, and count it. The caller holds the plan's lock."""
         fault = self.fault
         if self.is_cleared.is_set() or (fault.count is not None and self.hits >= fault.count):
             return False
         if not method.startswith(fault.method) or not re.search(fault.path, path):
             return False
+        if self.skipped < fault.skip:
+            self.skipped += 1
+            return False
         self.hits += 1
-        self.has_fired.set()
         return True
 
 
-class StoreProxy:
-    """Listens on a free port of this machine until the block ends. For any thread."""
+class Plan:
+    """Faults that are active, and the requests so far. For any thread."""
 
-    def __init__(self, backend_port: int, delete: Callable[[str], None] = lambda path: None) -> None:
-        """`delete` removes the object at a path `/bucket/key` behind the server's back; REPLACE needs it."""
-        self.backend_port = backend_port
-        self.delete = delete
-        self.requests: list[tuple[str, str]] = []
+    def __init__(self) -> None:
+        self._requests: list[tuple[str, str]] = []
         self._faults: list[Injected] = []
         self._lock = threading.Lock()
-        self.is_closed = threading.Event()
-        self._server = _Server((HOST, 0), _Handler)
-        self._server.proxy = self
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="store-proxy")
 
-    @property
-    def port(self) -> int:
-        return int(self._server.server_address[1])
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://{HOST}:{self.port}"
-
-    def inject(self, fault: StoreFault) -> Injected:
-        injected = Injected(fault)
+    def fault_of(self, method: str, path: str) -> Injected | None:
+        """Note a request; return the fault that it meets."""
         with self._lock:
-            self._faults.append(injected)
-        return injected
+            self._requests.append((method, path))
+            return next((fault for fault in self._faults if fault.takes(method, path)), None)
+
+    def inject(self, settings: dict[str, Any]) -> None:
+        fault = StoreFault(**{**settings, "harm": Harm[settings["harm"]]})
+        with self._lock:
+            self._faults.append(Injected(fault))
 
     def clear(self) -> None:
         """End every fault; what hangs is closed without an answer."""
@@ -109,70 +109,31 @@ class StoreProxy:
                 fault.is_cleared.set()
             self._faults.clear()
 
-    @contextlib.contextmanager
-    def faulty(self, fault: StoreFault) -> Iterator[Injected]:
-        injected = self.inject(fault)
-        try:
-            yield injected
-        finally:
-            self.clear()
-
-    def count(self) -> int:
+    def state(self) -> dict[str, Any]:
         with self._lock:
-            return len(self.requests)
-
-    def fault_of(self, method: str, path: str) -> Injected | None:
-        """Note a request; return the fault that it meets."""
-        with self._lock:
-            self.requests.append((method, path))
-            return next((fault for fault in self._faults if fault.takes(method, path)), None)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.clear()
-        self.is_closed.set()
-        self._server.shutdown()
-        self._server.close_connections()
-        self._server.server_close()
-        self._thread.join()
+            return {"requests": self._requests, "hits": sum(fault.hits for fault in self._faults)}
 
 
 class _Server(ThreadingHTTPServer):
-    """Ends the threads of its connections by closing the connections."""
+    daemon_threads = True
+    request_queue_size = 100
 
-    daemon_threads = False
-    block_on_close = True
-    proxy: StoreProxy
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._open: set[socket.socket] = set()
-        self._open_lock = threading.Lock()
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        with self._open_lock:
-            self._open.add(request)
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            with self._open_lock:
-                self._open.discard(request)
+    def __init__(self, port: int, backend_port: int, backend_folder: Path) -> None:
+        super().__init__((HOST, port), _Handler)
+        self.backend_port = backend_port
+        self.backend_folder = backend_folder
+        self.plan = Plan()
+        self.replacing = threading.Lock()
+        """Between the deletion and the write nobody else writes: an ignored condition is no race."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that gives up and a connection that a fault has cut are what this server is for."""
-
-    def close_connections(self) -> None:
-        with self._open_lock:
-            for connection in self._open:
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
+        """Say nothing: clients that give up and connections that a fault has cut are what this server is for."""
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = 1 << 16  # head and body in one packet: two would wait for the client's delayed acknowledgement
+    disable_nagle_algorithm = True
     server: _Server
 
     def setup(self) -> None:
@@ -186,23 +147,23 @@ class _Handler(BaseHTTPRequestHandler):
             self._backend.close()
 
     def _handle(self) -> None:
-        proxy = self.server.proxy
         body = self._body()
-        fault = proxy.fault_of(self.command, self.path)
+        if self.path.startswith(CONTROL):
+            return self._control(body)
+        fault = self.server.plan.fault_of(self.command, self.path)
         harm = None if fault is None else fault.fault.harm
         if harm is Harm.HANG:
             assert fault is not None
             give_up_at = time.monotonic() + _MOST_HANG_S
-            while not fault.is_cleared.wait(0.05) and not proxy.is_closed.is_set() and time.monotonic() < give_up_at:
+            while not fault.is_cleared.wait(0.05) and time.monotonic() < give_up_at:
                 pass
             return self._cut()
         if harm is Harm.CUT:
             return self._cut()
         if harm in (Harm.ANSWER_500, Harm.ANSWER_503, Harm.ANSWER_403):
             return self._refuse(_STATUS[harm])
-        if harm is Harm.REPLACE:
-            proxy.delete(self.path.partition("?")[0])
-        status, reason, headers, answer = self._forward(body)
+        with self.server.replacing if harm is Harm.REPLACE else contextlib.nullcontext():
+            status, reason, headers, answer = self._applied(body, is_replacing=harm is Harm.REPLACE)
         if harm is Harm.LOSE_ANSWER:
             return self._cut()
         if harm is Harm.HIDE_ANSWER:
@@ -219,13 +180,30 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _handle  # noqa: N815 - http.server's names
 
+    def _applied(self, body: bytes, *, is_replacing: bool) -> tuple[int, str, list[tuple[str, str]], bytes]:
+        if is_replacing:
+            (self.server.backend_folder / unquote(self.path.partition("?")[0]).lstrip("/")).unlink(missing_ok=True)
+        return self._forward(body)
+
+    def _control(self, body: bytes) -> None:
+        what = self.path.removeprefix(CONTROL)
+        if what == "inject":
+            self.server.plan.inject(json.loads(body))
+        elif what == "clear":
+            self.server.plan.clear()
+        answer = json.dumps(self.server.plan.state()).encode()
+        self.send_response_only(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
     def _body(self) -> bytes:
         assert "chunked" not in self.headers.get("Transfer-Encoding", ""), "chunked requests are not understood here"
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
     def _forward(self, body: bytes) -> tuple[int, str, list[tuple[str, str]], bytes]:
         if self._backend is None:
-            self._backend = http.client.HTTPConnection(HOST, self.server.proxy.backend_port, timeout=_BACKEND_TIMEOUT_S)
+            self._backend = http.client.HTTPConnection(HOST, self.server.backend_port, timeout=_BACKEND_TIMEOUT_S)
         self._backend.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
         for name, value in self.headers.items():
             self._backend.putheader(name, value)
@@ -252,3 +230,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Say nothing."""
+
+
+if __name__ == "__main__":
+    _Server(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])).serve_forever(0.05)
