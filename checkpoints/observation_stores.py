@@ -24,7 +24,7 @@ from shallow_mirror.checkpoints.store_errors import one_line, store_error
 from shallow_mirror.checkpoints.table_storage import Tables, TableStorage, storage_of
 from shallow_mirror.checkpoints.table_writer import COMPACTED_FILE_BYTES, TABLE_SETTINGS, Condition
 from shallow_mirror.checkpoints.tables import WriterName, is_read_by_spark, name_in_sql
-from shallow_mirror.errors import MirrorError
+from shallow_mirror.errors import MirrorError, StoreUnreachableError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 
 MANY_FILES = 200
+MOST_WAITING_ROWS = 1000
+"""Of each table, while its store is unreachable."""
 WARN_AGAIN_S = 60.0
 """A store that is unreachable fails several writes a micro-batch: the log gets one line a minute for each kind of failure."""
 
@@ -47,10 +49,11 @@ _DELTALAKE_ERRORS = (*LIBRARY_ERRORS, MirrorError)
 class ObservationStore(Protocol):
     """Nothing is raised: what cannot be written or read is logged. Rows are read in no order; none of a missing table.
 
-    `tidy` makes few files of many; it changes no row.
+    `append` returns False where the store is unreachable, so that the rows may be written later. `tidy` makes few files of many;
+    it changes no row.
     """
 
-    def append(self, table: str, rows: pa.Table) -> None: ...
+    def append(self, table: str, rows: pa.Table) -> bool: ...
     def tidy(self, table: str) -> None: ...
     def delete(self, table: str, condition: Condition) -> None: ...
     def read(self, table: str, condition: Condition) -> list[dict[str, Any]]: ...
@@ -75,7 +78,7 @@ class DeltalakeStore:
         self._storage = storage_of(tables)
         self._told = RepeatedWarnings()
 
-    def append(self, table: str, rows: pa.Table) -> None:
+    def append(self, table: str, rows: pa.Table) -> bool:
         try:
             write_deltalake(
                 self._storage.uri(table),
@@ -86,7 +89,8 @@ class DeltalakeStore:
                 post_commithook_properties=QUIET,
             )
         except _DELTALAKE_ERRORS as error:
-            self._warn("append rows", _NOT_WRITTEN, table, error)
+            return not isinstance(self._warn("append rows", _NOT_WRITTEN, table, error), StoreUnreachableError)
+        return True
 
     def tidy(self, table: str) -> None:
         """Also of a table that was made before it had settings. An append meanwhile conflicts with nothing of it."""
@@ -116,10 +120,12 @@ class DeltalakeStore:
     def flush(self) -> None:
         """Nothing waits."""
 
-    def _warn(self, operation: str, sentence: str, table: str, error: Exception) -> None:
+    def _warn(self, operation: str, sentence: str, table: str, error: Exception) -> MirrorError | None:
+        """Return the cause where it is the store or its options."""
         cause = store_error(error, operation, self._storage.uri(table))
         text = f"{type(error).__name__}: {one_line(error)}" if cause is None else str(cause)
         self._told.warn((sentence, table), f"{sentence % table}: {text}")
+        return cause
 
 
 class SparkStore:
@@ -127,11 +133,12 @@ class SparkStore:
         self._tables, self._session = tables, writer_session(spark)
         self._told = RepeatedWarnings()
 
-    def append(self, table: str, rows: pa.Table) -> None:
+    def append(self, table: str, rows: pa.Table) -> bool:
         try:
             append_rows(self._session, name_in_sql(self._tables, table), rows)
         except spark_errors() as error:
             self._warn(_NOT_WRITTEN, table, error)
+        return True
 
     def tidy(self, table: str) -> None:
         try:
@@ -160,7 +167,10 @@ class SparkStore:
 
 
 class BackgroundStore:
-    """Writes in a thread of its own, what came meanwhile in one commit: nobody waits for what is only observed."""
+    """Writes in a thread of its own, what came meanwhile in one commit: nobody waits for what is only observed.
+
+    What an unreachable store did not take is written with the next rows, the newest MOST_WAITING_ROWS of each table.
+    """
 
     def __init__(self, store: ObservationStore) -> None:
         self._store = store
@@ -168,10 +178,11 @@ class BackgroundStore:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="observations")
         self._last: Future[None] | None = None
 
-    def append(self, table: str, rows: pa.Table) -> None:
+    def append(self, table: str, rows: pa.Table) -> bool:
         with self._lock:
             self._waiting[table].append(rows)
         self._last = self._thread.submit(self._write)
+        return True
 
     def tidy(self, table: str) -> None:
         self._last = self._thread.submit(self._store.tidy, table)
@@ -190,7 +201,12 @@ class BackgroundStore:
         with self._lock:
             waiting, self._waiting = self._waiting, defaultdict(list)
         for table, pieces in waiting.items():
-            self._store.append(table, pa.concat_tables(pieces))
+            rows = pa.concat_tables(pieces)
+            if self._store.append(table, rows):
+                continue
+            with self._lock:
+                newest = rows.slice(max(0, rows.num_rows - MOST_WAITING_ROWS))
+                self._waiting[table].insert(0, newest)
 
 
 def tidy_table(storage: TableStorage, table: str) -> bool:

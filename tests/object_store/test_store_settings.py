@@ -13,7 +13,7 @@ from tests.object_store.store_proxy import Harm, StoreFault
 
 from shallow_mirror.checkpoints.conditional_put_probe import PROBE_FOLDER, require_conditional_puts
 from shallow_mirror.checkpoints.controls import open_controls
-from shallow_mirror.checkpoints.observation_stores import DeltalakeStore
+from shallow_mirror.checkpoints.observation_stores import BackgroundStore, DeltalakeStore
 from shallow_mirror.checkpoints.table_storage import REQUEST_TIMEOUT_S, TableStorage
 from shallow_mirror.checkpoints.tables import choose_writer
 from shallow_mirror.config import MirrorConfig
@@ -140,6 +140,17 @@ def test_observations_of_an_outage_are_one_plain_line_in_the_log(store: Store, c
     assert "could not write an observation to micro_batches" in lines[0]
     assert "503 SlowDown" in lines[0]
     assert not any(mark in lines[0] for mark in ("\n", "\x1b", "<"))
+
+
+def test_observations_that_an_unreachable_store_did_not_take_are_written_later(store: Store) -> None:
+    observations = BackgroundStore(DeltalakeStore(store.storage(max_retries="0")))
+    with store.proxy.faulty(StoreFault(harm=Harm.ANSWER_503)):
+        for number in range(3):
+            observations.append("problems", pa.table({"a": [number]}))
+        observations.flush()
+    observations.append("problems", pa.table({"a": [3]}))
+    observations.flush()
+    assert sorted(row["a"] for row in observations.read("problems", ())) == [0, 1, 2, 3]
 
 
 def test_controls_are_kept_on_a_store_and_say_when_they_cannot_be(store: Store) -> None:
