@@ -22,7 +22,7 @@ from deltalake.fs import DeltaStorageHandler
 from shallow_mirror.checkpoints.delta_tables import LIBRARY_ERRORS, store_errors_raised
 from shallow_mirror.checkpoints.store_errors import one_line
 from shallow_mirror.checkpoints.table_storage import TableStorage
-from shallow_mirror.errors import ConfigError, OutcomeUnknown
+from shallow_mirror.errors import ConfigError, OutcomeUnknown, StoreUnreachableError
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +74,10 @@ def _round(storage: TableStorage, threads: ThreadPoolExecutor) -> list[Outcome]:
     errors = [error for future in futures if (error := future.exception()) is not None]
     _delete(uri, options)
     if errors:
-        raise errors[0]
+        error = errors[0]
+        if isinstance(error, StoreUnreachableError) and error.is_refused:
+            raise ConfigError(str(error)) from error  # credentials that may read and not write: no run has begun that could wait
+        raise error
     return [future.result() for future in futures]
 
 

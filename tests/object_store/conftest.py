@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.object_store.servers import BUCKET, SECRET_KEY, GoMissingError, Store, StoreProxy, StoreServer, server_program
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs the server is not in the quick part."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "store" in item.fixturenames and item.path.parent == HERE:
+            item.add_marker(pytest.mark.thorough)
 
 
 @pytest.fixture(scope="session")

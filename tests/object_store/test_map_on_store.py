@@ -14,7 +14,7 @@ from shallow_mirror.checkpoints import offset_map_owner
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.recorded import RunIdentity, is_settled, read_recorded
-from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.checkpoints.schema import DecidedSegment, Removal
 from shallow_mirror.checkpoints.table_storage import TableStorage
 from shallow_mirror.checkpoints.tables import open_reader
 from shallow_mirror.errors import Fenced, OffsetMapConflict, OutcomeUnknown, StoreUnreachableError
@@ -84,10 +84,9 @@ class PatientRun:
         owner.decide([data(start, txn)], 0)
 
     def _resolve(self, owner: OffsetMapOwner) -> None:
-        """Remove what was aborted, as recovery does on the evidence of the target; settle the rest."""
-        if self.aborted is not None and any(row.txn == self.aborted for row in owner.unsettled()):
-            owner.remove(self.aborted)
-        owner.settle()
+        """Settle; what was aborted goes in the same commit, as after a recovery by the evidence of the target."""
+        is_there = self.aborted is not None and any(row.txn == self.aborted for row in owner.unsettled())
+        owner.settle([Removal(self.aborted)] if is_there and self.aborted is not None else [])
 
 
 def data(start: int, txn: SlotTxn) -> DecidedSegment:

@@ -125,6 +125,12 @@ def test_a_probe_that_the_store_does_not_answer_says_nothing_of_conditional_writ
             require_conditional_puts(store.storage())
 
 
+def test_credentials_that_may_not_write_are_refused_before_the_take_over(store: Store) -> None:
+    with store.proxy.faulty(StoreFault(harm=Harm.ANSWER_403, method="PUT")):
+        with pytest.raises(ConfigError, match="refuses to write the probe of conditional writes: 403 AccessDenied"):
+            require_conditional_puts(store.storage())
+
+
 def test_a_folder_is_not_probed(tmp_path: Path) -> None:
     require_conditional_puts(TableStorage(str(tmp_path)))
     assert list(tmp_path.iterdir()) == []
