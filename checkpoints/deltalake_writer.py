@@ -94,12 +94,14 @@ class DeltalakeSnapshot:
             yield from map(_plain_texts, self._query(condition, columns))
 
     def row_count(self) -> int:
-        """Answered from the statistics of the files. Raises OSError."""
-        return int(self._query((), ["count(*) AS row_count"]).read_all()["row_count"][0].as_py())
+        """Answered from the statistics of the files. Raises OSError, StoreUnreachableError."""
+        with store_errors_raised("count the rows", self.table.table_uri):
+            return int(self._query((), ["count(*) AS row_count"]).read_all()["row_count"][0].as_py())
 
     def counters(self) -> Mapping[str, int]:
         """From the application versions, which checkpoints of the log keep whoever writes them."""
-        found = {name: self.table.transaction_version(_counter_id(name)) for name in (*COUNTERS, COUNTED_VERSION)}
+        with log_errors_raised("read the counters", self.table.table_uri):
+            found = {name: self.table.transaction_version(_counter_id(name)) for name in (*COUNTERS, COUNTED_VERSION)}
         return {name: int(value) - 1 for name, value in found.items() if value is not None}
 
     def _query(self, condition: Condition, columns: list[str] | None) -> pa.RecordBatchReader:
