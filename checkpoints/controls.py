@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from shallow_mirror.checkpoints.kept_rows import KeptRows, open_rows, open_rows_to_read
 from shallow_mirror.checkpoints.schema import TIMESTAMP, ms_of
+from shallow_mirror.checkpoints.table_storage import Tables
 from shallow_mirror.checkpoints.tables import WriterName
 
 if TYPE_CHECKING:
@@ -62,9 +63,9 @@ class Controls:
         return {topic: ms_of(row["at"]) for topic, row in sorted(newest.items()) if row["action"] == "pause"}
 
 
-def open_controls(tables: str, writer: WriterName, spark: SparkSession | None) -> Controls:
+def open_controls(tables: Tables, writer: WriterName, spark: SparkSession | None) -> Controls:
     return Controls(open_rows(tables, CONTROLS_TABLE, writer, spark))
 
 
-def open_controls_to_read(tables: str, spark: SparkSession | None) -> Controls:
+def open_controls_to_read(tables: Tables, spark: SparkSession | None) -> Controls:
     return Controls(open_rows_to_read(tables, CONTROLS_TABLE, spark))

@@ -13,10 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, QueryBuilder, Transaction, write_deltalake
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 
+from shallow_mirror.checkpoints.delta_tables import LIBRARY_ERRORS, log_errors_raised, open_table, store_errors_raised
 from shallow_mirror.checkpoints.local_log import LocalLog, local_log
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, PROPERTY_MIRROR
+from shallow_mirror.checkpoints.store_errors import one_line, store_error
+from shallow_mirror.checkpoints.table_storage import TableStorage, storage_of
 from shallow_mirror.checkpoints.table_writer import (
     COMMITS_KEPT,
     COMPACTED_FILE_BYTES,
@@ -34,7 +37,7 @@ from shallow_mirror.checkpoints.table_writer import (
     condition_in_sql,
     user_metadata_entry,
 )
-from shallow_mirror.errors import OffsetMapConflict
+from shallow_mirror.errors import ConfigError, MirrorError
 
 _HISTORY_STEPS = (1, 10, 1000, None)
 
@@ -63,7 +66,8 @@ class DeltalakeSnapshot:
         """Kept: finding it means to read all of the log since its checkpoint."""
         if not self._is_read:
             mirror = self.properties.get(PROPERTY_MIRROR)
-            found = None if mirror is None else self.table.transaction_version(mirror)
+            with log_errors_raised("read the recorded version", self.table.table_uri):
+                found = None if mirror is None else self.table.transaction_version(mirror)
             self._txn_version, self._is_read = None if found is None else int(found), True
         return self._txn_version
 
@@ -71,7 +75,8 @@ class DeltalakeSnapshot:
         """Newest first, also those that Spark wrote. The library's history goes on behind this snapshot; ours does not."""
         seen, recorded = 0, self.txn_version() or 0
         for limit in _HISTORY_STEPS:
-            entries = self.table.history(limit)
+            with log_errors_raised("read the newest commits", self.table.table_uri):
+                entries = self.table.history(limit)
             for entry in entries[seen:]:
                 found = commit_entry(entry) or user_metadata_entry(entry.get("userMetadata"))
                 if found is not None and found.version <= recorded:
@@ -79,20 +84,24 @@ class DeltalakeSnapshot:
             seen = len(entries)
 
     def read(self, condition: Condition = (), columns: list[str] | None = None) -> pa.Table:
-        found = self._query(condition, columns)
-        return pa.Table.from_batches(map(_plain_texts, found), schema=_plain_schema(found.schema))
+        with store_errors_raised("read rows", self.table.table_uri):
+            found = self._query(condition, columns)
+            return pa.Table.from_batches(map(_plain_texts, found), schema=_plain_schema(found.schema))
 
     def batches(self, condition: Condition = (), columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The same rows piece by piece, for maps that are larger than memory."""
-        yield from map(_plain_texts, self._query(condition, columns))
+        with store_errors_raised("read rows", self.table.table_uri):
+            yield from map(_plain_texts, self._query(condition, columns))
 
     def row_count(self) -> int:
-        """Answered from the statistics of the files. Raises OSError."""
-        return int(self._query((), ["count(*) AS row_count"]).read_all()["row_count"][0].as_py())
+        """Answered from the statistics of the files. Raises OSError, StoreUnreachableError."""
+        with store_errors_raised("count the rows", self.table.table_uri):
+            return int(self._query((), ["count(*) AS row_count"]).read_all()["row_count"][0].as_py())
 
     def counters(self) -> Mapping[str, int]:
         """From the application versions, which checkpoints of the log keep whoever writes them."""
-        found = {name: self.table.transaction_version(_counter_id(name)) for name in (*COUNTERS, COUNTED_VERSION)}
+        with log_errors_raised("read the counters", self.table.table_uri):
+            found = {name: self.table.transaction_version(_counter_id(name)) for name in (*COUNTERS, COUNTED_VERSION)}
         return {name: int(value) - 1 for name, value in found.items() if value is not None}
 
     def _query(self, condition: Condition, columns: list[str] | None) -> pa.RecordBatchReader:
@@ -103,7 +112,8 @@ class DeltalakeSnapshot:
             found = QueryBuilder().register("rows", self.table).execute(f"SELECT {names} FROM rows WHERE {sql_of(condition)}")
             return pa.RecordBatchReader.from_stream(found)
         except Exception as error:
-            raise OSError(f"{self.table.table_uri}: {error}") from error
+            cause = store_error(error, "read rows", self.table.table_uri)
+            raise cause or OSError(f"{self.table.table_uri}: {one_line(error)}") from error
 
 
 def _plain_schema(schema: pa.Schema) -> pa.Schema:
@@ -120,44 +130,42 @@ class DeltalakeWriter:
 
     name = "deltalake"
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, storage: TableStorage | None = None) -> None:
+        """`storage`: of the mirror's tables, for the options of their store; None where there are none."""
         self.uri, self._log = uri, local_log(uri)
+        self._storage = storage_of(uri) if storage is None else storage
 
     def create(self, properties: Mapping[str, str]) -> None:
-        """Only one of several that create at once wins; the others find its table."""
+        """Only one of several that create at once wins; the others find its table. Raises StoreUnreachableError, ConfigError."""
         try:
-            DeltaTable.create(
-                self.uri,
-                OFFSET_MAP,
-                mode="error",
-                configuration={**TABLE_SETTINGS, **properties},
-                raise_if_key_not_exists=False,
-                # With retries the loser of a race would commit its own properties on top of the winner's.
-                commit_properties=CommitProperties(max_commit_retries=0),
-            )
+            with store_errors_raised("create the table", self.uri):
+                DeltaTable.create(
+                    self.uri,
+                    OFFSET_MAP,
+                    mode="error",
+                    configuration={**TABLE_SETTINGS, **properties},
+                    raise_if_key_not_exists=False,
+                    storage_options=self._storage.options(),
+                    # With retries the loser of a race would commit its own properties on top of the winner's.
+                    commit_properties=CommitProperties(max_commit_retries=0),
+                )
         except DeltaError:
             if self.snapshot() is None:
                 raise
         self._keep(above=-1)
 
     def snapshot(self) -> DeltalakeSnapshot | None:
-        """None when there is no table. An unreadable one is an OffsetMapConflict, an unreachable one an OSError."""
-        try:
-            return DeltalakeSnapshot(DeltaTable(self.uri))
-        except TableNotFoundError:
-            return None
-        except DeltaError as error:
-            raise OffsetMapConflict(
-                f"{self.uri} is not a readable Delta table (a commit that a power failure left half-written is set aside by the "
-                f"next run): {error}"
-            ) from error
+        """None when there is no table. Raises as `open_table`; of a folder that cannot be reached OSError."""
+        table = open_table(self._storage, self.uri)
+        return None if table is None else DeltalakeSnapshot(table)
 
     def reread(self, snapshot: Any) -> DeltalakeSnapshot:
         """A tenth of what opening the table costs."""
         try:
-            snapshot.table.update_incremental()
+            with store_errors_raised("read the log again", self.uri):
+                snapshot.table.update_incremental()
         except DeltaError as error:
-            raise OSError(f"{self.uri}: {error}") from error
+            raise OSError(f"{self.uri}: {one_line(error)}") from error
         return DeltalakeSnapshot(snapshot.table)
 
     def append(self, snapshot: Any, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None:
@@ -187,8 +195,8 @@ class DeltalakeWriter:
 
     def clean_up(self) -> None:
         """Checkpoints the log and deletes what no version within the retention needs."""
-        with _commit_errors():
-            checkpoint_and_clean(self.uri, self._log)
+        with _commit_errors(self.uri):
+            checkpoint_and_clean(self.uri, self._log, self._storage)
 
     def mend(self) -> None:
         if self._log is not None:
@@ -199,7 +207,7 @@ class DeltalakeWriter:
         """Also a commit whose reply was lost is on the disk before it is read back."""
         above = snapshot.delta_version  # a handle that wrote moves on to what it wrote
         try:
-            with _commit_errors():
+            with _commit_errors(self.uri):
                 yield
         finally:
             self._keep(above)
@@ -209,10 +217,11 @@ class DeltalakeWriter:
             self._log.sync(above)
 
 
-def checkpoint_and_clean(uri: str, log: LocalLog | None) -> None:
+def checkpoint_and_clean(uri: str, log: LocalLog | None, storage: TableStorage) -> None:
     """The checkpoint outlives a power failure before it is all that is left of what is cleaned then."""
-    DeltaTable(uri).vacuum(retention_hours=REPLACED_FILES_KEPT_HOURS, dry_run=False, full=True)
-    table = DeltaTable(uri)
+    options = storage.options()
+    DeltaTable(uri, storage_options=options).vacuum(retention_hours=REPLACED_FILES_KEPT_HOURS, dry_run=False, full=True)
+    table = DeltaTable(uri, storage_options=options)
     table.create_checkpoint()
     if log is not None:
         log.sync(above=table.version() - 1)
@@ -247,11 +256,17 @@ def _counter_id(name: str) -> str:
 
 
 @contextlib.contextmanager
-def _commit_errors() -> Iterator[None]:
+def _commit_errors(uri: str) -> Iterator[None]:
+    """Raise CommitFailed, or ConfigError where the options of the store let nothing be written."""
     try:
         yield
-    except (DeltaError, OSError, ValueError, RuntimeError) as error:
-        raise CommitFailed(f"{type(error).__name__}: {error}") from error
+    except MirrorError:
+        raise
+    except LIBRARY_ERRORS as error:
+        cause = store_error(error, "write a commit", uri)
+        if isinstance(cause, ConfigError):
+            raise cause from error
+        raise CommitFailed(str(cause) if cause is not None else f"{type(error).__name__}: {one_line(error)}") from error
 
 
 def sql_of(condition: Condition) -> str:

@@ -10,17 +10,18 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake import write_deltalake
 
+from shallow_mirror.checkpoints.delta_tables import LIBRARY_ERRORS, open_table, store_errors_raised
 from shallow_mirror.checkpoints.deltalake_writer import DeltalakeSnapshot
 from shallow_mirror.checkpoints.local_log import local_log
-from shallow_mirror.checkpoints.schema import table_uri
 from shallow_mirror.checkpoints.spark_rows import append_rows, read_rows
 from shallow_mirror.checkpoints.spark_sql import spark_errors, writer_session
+from shallow_mirror.checkpoints.store_errors import one_line
+from shallow_mirror.checkpoints.table_storage import Tables, TableStorage, storage_of
 from shallow_mirror.checkpoints.table_writer import Condition
 from shallow_mirror.checkpoints.tables import WriterName, is_read_by_spark, name_in_sql
-from shallow_mirror.errors import OffsetMapConflict, OutcomeUnknown
+from shallow_mirror.errors import MirrorError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,50 +37,52 @@ class KeptRows(Protocol):
     def read(self, condition: Condition, columns: list[str] | None) -> list[dict[str, Any]]: ...
 
 
-def open_rows(tables: str, table: str, writer: WriterName, spark: SparkSession | None) -> KeptRows:
+def open_rows(tables: Tables, table: str, writer: WriterName, spark: SparkSession | None) -> KeptRows:
     if writer == "deltalake" or spark is None:
-        return _DeltalakeRows(table_uri(tables, table))
-    return _SparkRows(tables, table, spark)
+        return _DeltalakeRows(storage_of(tables), table)
+    return _SparkRows(storage_of(tables).location, table, spark)
 
 
-def open_rows_to_read(tables: str, table: str, spark: SparkSession | None) -> KeptRows:
+def open_rows_to_read(tables: Tables, table: str, spark: SparkSession | None) -> KeptRows:
     return open_rows(tables, table, "spark" if is_read_by_spark(tables) else "deltalake", spark)
 
 
 class _DeltalakeRows:
-    def __init__(self, uri: str) -> None:
-        self._uri, self._log = uri, local_log(uri)
+    def __init__(self, storage: TableStorage, table: str) -> None:
+        self._storage, self._uri = storage, storage.uri(table)
+        self._log = local_log(self._uri)
 
     def append(self, rows: pa.Table) -> None:
         """What a power failure left half-written of the last commit is set aside first."""
         if self._log is not None:
             self._log.set_torn_aside()
-        with self._errors():
-            table = self._table()
+        with self._errors("append rows"):
+            table = open_table(self._storage, self._uri)
             above = -1 if table is None else table.version()
-            write_deltalake(self._uri if table is None else table, rows, mode="append", schema_mode="merge")
+            write_deltalake(
+                self._uri if table is None else table,
+                rows,
+                mode="append",
+                schema_mode="merge",
+                storage_options=self._storage.options(),
+            )
         if self._log is not None:
             self._log.sync(above)
 
     def read(self, condition: Condition, columns: list[str] | None) -> list[dict[str, Any]]:
-        with self._errors():
-            table = self._table()
+        with self._errors("read rows"):
+            table = open_table(self._storage, self._uri)
             return [] if table is None else list(DeltalakeSnapshot(table).read(condition, columns).to_pylist())
 
-    def _table(self) -> DeltaTable | None:
-        try:
-            return DeltaTable(self._uri)
-        except TableNotFoundError:
-            return None
-        except DeltaError as error:
-            raise OffsetMapConflict(f"{self._uri} is not a readable Delta table: {error}") from error
-
     @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _errors(self, operation: str) -> Iterator[None]:
         try:
-            yield
-        except (DeltaError, OSError, ValueError, RuntimeError) as error:
-            raise OutcomeUnknown(f"{self._uri}: {type(error).__name__}: {error}") from error
+            with store_errors_raised(operation, self._uri):
+                yield
+        except MirrorError:
+            raise
+        except LIBRARY_ERRORS as error:
+            raise OutcomeUnknown(f"{self._uri}: {type(error).__name__}: {one_line(error)}") from error
 
 
 class _SparkRows:

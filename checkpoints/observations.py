@@ -16,6 +16,7 @@ from shallow_mirror.checkpoints.problem_log import PROBLEMS_TABLE
 from shallow_mirror.checkpoints.quarantined_batches import QUARANTINE_TABLE
 from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.checkpoints.schema import TIMESTAMP
+from shallow_mirror.checkpoints.table_storage import Tables
 
 MICRO_BATCHES_TABLE = "micro_batches"
 RUNS_TABLE = "runs"
@@ -78,7 +79,7 @@ class MicroBatchObservation:
 class Observations:
     def __init__(
         self,
-        tables: str,
+        tables: Tables,
         *,
         store: ObservationStore | None = None,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),

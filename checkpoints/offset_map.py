@@ -19,6 +19,7 @@ from shallow_mirror.checkpoints.schema import (
     DecidedSegment,
     rows_from_arrow,
 )
+from shallow_mirror.checkpoints.table_storage import Tables
 from shallow_mirror.checkpoints.table_writer import Comparison, Condition, TableWriter
 from shallow_mirror.checkpoints.tables import open_reader
 from shallow_mirror.checkpoints.translation import TRANSLATION_COLUMNS, Translation, Translator
@@ -41,7 +42,7 @@ class OffsetMap:
         self.refresh()
 
     @classmethod
-    def open(cls, tables: str, spark: SparkSession | None = None, *, mirror: str | None = None) -> OffsetMap:
+    def open(cls, tables: Tables, spark: SparkSession | None = None, *, mirror: str | None = None) -> OffsetMap:
         """`tables` is a folder, a URI, or `catalog:<catalog>.<schema>`, which needs a session that has the catalog.
 
         Raises ConfigError when there is no map yet or it is not that of `mirror`, OffsetMapConflict when it is damaged.

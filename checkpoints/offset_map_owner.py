@@ -33,8 +33,8 @@ from shallow_mirror.checkpoints.schema import (
     rows_from_arrow,
     rows_to_arrow,
     table_properties,
-    table_uri,
 )
+from shallow_mirror.checkpoints.table_storage import Tables, storage_of
 from shallow_mirror.checkpoints.table_writer import CommitFailed, Comparison, Condition, Conditions, TableSnapshot, TableWriter
 from shallow_mirror.errors import Fenced, OffsetMapConflict, OutcomeUnknown
 from shallow_mirror.types import SlotTxn, SourcePartition
@@ -71,7 +71,7 @@ class OffsetMapOwner:
     @classmethod
     def take_over(
         cls,
-        tables: str,
+        tables: Tables,
         *,
         mirror: str,
         source_cluster_id: str,
@@ -89,7 +89,7 @@ class OffsetMapOwner:
         Raises Fenced (another run took over at the same time and won), OutcomeUnknown (call again with the same `run`:
         a take-over that was written is recognised), ConfigError and OffsetMapConflict (the table is not this mirror's).
         """
-        writer = DeltalakeWriter(table_uri(tables)) if writer is None else writer
+        writer = DeltalakeWriter(storage_of(tables).uri(), storage_of(tables)) if writer is None else writer
         expected = table_properties(mirror, source_cluster_id, target_cluster_id, writer.name)
         writer.mend()
         for _ in range(_ATTEMPTS):
@@ -309,10 +309,10 @@ class OffsetMapOwner:
             try:
                 failure = _try(functools.partial(write, before))
                 after = _read_back(self._writer, failure, before)
-            except OutcomeUnknown:
+                found = self._found(after)
+            except OutcomeUnknown:  # also where the store opens the table and then does not say who wrote it last
                 self._is_resolved = False
                 raise
-            found = self._found(after)
             if found == record:
                 self._recorded = record
                 self._take_note_of_commit(before, after)

@@ -15,6 +15,7 @@ from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.quarantine_tables import QuarantineTable, open_quarantine_to_read
 from shallow_mirror.checkpoints.quarantined_batches import BatchKey, QuarantinedBatch, batch_of, is_whole, key_of
 from shallow_mirror.checkpoints.schema import row_to_segment
+from shallow_mirror.checkpoints.table_storage import Tables
 from shallow_mirror.checkpoints.table_writer import Comparison, Condition
 from shallow_mirror.errors import OffsetMapConflict
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition
@@ -55,7 +56,7 @@ class Quarantine:
         self._map, self._table = offset_map, table
 
     @classmethod
-    def open(cls, tables: str, spark: SparkSession | None = None, *, mirror: str | None = None) -> Self:
+    def open(cls, tables: Tables, spark: SparkSession | None = None, *, mirror: str | None = None) -> Self:
         """Raises as `OffsetMap.open`."""
         return cls(OffsetMap.open(tables, spark, mirror=mirror), open_quarantine_to_read(tables, spark))
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from shallow_mirror.checkpoints.kept_rows import KeptRows, open_rows, open_rows_to_read
 from shallow_mirror.checkpoints.quarantined_batches import DESCRIBING, QUARANTINE_TABLE, QuarantinedBatch, rows_of
+from shallow_mirror.checkpoints.table_storage import Tables
 from shallow_mirror.checkpoints.table_writer import Condition
 from shallow_mirror.checkpoints.tables import WriterName
 
@@ -36,9 +37,9 @@ class QuarantineTable:
         return list(self._rows.read(condition, None))
 
 
-def open_quarantine(tables: str, writer: WriterName, spark: SparkSession | None) -> QuarantineTable:
+def open_quarantine(tables: Tables, writer: WriterName, spark: SparkSession | None) -> QuarantineTable:
     return QuarantineTable(open_rows(tables, QUARANTINE_TABLE, writer, spark))
 
 
-def open_quarantine_to_read(tables: str, spark: SparkSession | None) -> QuarantineTable:
+def open_quarantine_to_read(tables: Tables, spark: SparkSession | None) -> QuarantineTable:
     return QuarantineTable(open_rows_to_read(tables, QUARANTINE_TABLE, spark))

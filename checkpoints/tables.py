@@ -11,8 +11,9 @@ from shallow_mirror.checkpoints.deltalake_writer import DeltalakeWriter
 from shallow_mirror.checkpoints.schema import CATALOG, OFFSET_MAP_TABLE, PROPERTY_WRITER, schema_of, table_uri
 from shallow_mirror.checkpoints.spark_sql import table_of_path, table_of_schema, writer_session
 from shallow_mirror.checkpoints.spark_writer import SparkWriter
+from shallow_mirror.checkpoints.table_storage import Tables, storage_of
 from shallow_mirror.checkpoints.table_writer import TableWriter
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, StoreUnreachableError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,31 +23,41 @@ WriterName = Literal["deltalake", "spark"]
 _OF_DATABRICKS = ("dbfs:", "/Volumes/", "/dbfs/")
 
 
-def is_read_by_spark(tables: str) -> bool:
+def is_read_by_spark(tables: Tables) -> bool:
     """Whether only Spark reaches them: there is no reading without a JVM then."""
-    return tables.startswith((CATALOG, "dbfs:"))
+    return storage_of(tables).location.startswith((CATALOG, "dbfs:"))
 
 
-def choose_writer(tables: str, setting: str) -> WriterName:
-    """`setting` is `tables_writer`; `auto` goes on with the writer that created the map, if there is one."""
+def choose_writer(tables: Tables, setting: str) -> WriterName:
+    """Return the writer by `setting`, which is `tables_writer`; `auto` keeps the writer that created the map, if there is one.
+
+    Raises ConfigError where the store refuses (credentials, bucket), StoreUnreachableError where it does not answer.
+    """
     if setting != "auto":
         return "spark" if setting == "spark" else "deltalake"
-    if tables.startswith((CATALOG, *_OF_DATABRICKS)):
+    storage = storage_of(tables)
+    if storage.location.startswith((CATALOG, *_OF_DATABRICKS)):
         return "spark"
-    writer = DeltalakeWriter(table_uri(tables))
+    writer = DeltalakeWriter(storage.uri(), storage)
     writer.mend()
-    found = writer.snapshot()
+    try:
+        found = writer.snapshot()
+    except StoreUnreachableError as error:
+        if error.is_refused:  # before the first run has begun nothing is gained by waiting for other credentials
+            raise ConfigError(str(error)) from error
+        raise
     return "spark" if found is not None and found.properties.get(PROPERTY_WRITER) == SparkWriter.name else "deltalake"
 
 
-def open_writer(tables: str, writer: WriterName, spark: SparkSession | None) -> TableWriter:
+def open_writer(tables: Tables, writer: WriterName, spark: SparkSession | None) -> TableWriter:
     """Of the offset map. Raises ConfigError when the writer needs a Spark session and there is none."""
+    storage = storage_of(tables)
     if writer == "deltalake":
-        return DeltalakeWriter(table_uri(tables))
-    return SparkWriter(writer_session(_needed(spark, tables)), name_in_sql(tables, OFFSET_MAP_TABLE))
+        return DeltalakeWriter(storage.uri(), storage)
+    return SparkWriter(writer_session(_needed(spark, storage.location)), name_in_sql(storage.location, OFFSET_MAP_TABLE))
 
 
-def open_reader(tables: str, spark: SparkSession | None = None) -> TableWriter:
+def open_reader(tables: Tables, spark: SparkSession | None = None) -> TableWriter:
     """A writer that is only asked for snapshots: without a JVM wherever that can be, whoever wrote the map."""
     return open_writer(tables, "spark" if is_read_by_spark(tables) else "deltalake", spark)
 

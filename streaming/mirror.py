@@ -19,6 +19,7 @@ from pyspark.errors import StreamingQueryException
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.reach import named_cluster
+from shallow_mirror.checkpoints.conditional_put_probe import require_conditional_puts
 from shallow_mirror.checkpoints.controls import open_controls_to_read
 from shallow_mirror.checkpoints.observation_stores import ObservationStore, open_store
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
@@ -177,8 +178,10 @@ class _Run:
             )
             self.config = without_own_targets(self.config, is_same_cluster=self.source_cluster_id == self.target_cluster_id)
             self.loops = Loops(self.config, source_cluster_id=self.source_cluster_id, target_cluster_id=self.target_cluster_id)
-            tables, setting = self.config.tables, self.config.tables_writer
+            tables, setting = self.config.table_storage, self.config.tables_writer
             self.tables_writer = self._patiently("tables", lambda: choose_writer(tables, setting))
+            if self.tables_writer == "deltalake":
+                self._patiently("conditional writes", lambda: require_conditional_puts(tables))
             self._patiently("rights", self._refuse_missing_rights)
             if spark is None:
                 self.spark_log = self.config.spark_log
@@ -192,7 +195,7 @@ class _Run:
             session.check_session(spark)
             hand_over(spark, (self.config.source.client, self.config.target.client))
             if self.tables_writer == "spark":
-                session.check_delta(spark, tables)
+                session.check_delta(spark, self.config.tables)
             self.map_writer = open_writer(tables, self.tables_writer, spark)
             self._supervise(spark)
         finally:
@@ -205,7 +208,7 @@ class _Run:
         outcome, ended_by = "failed", None
         try:
             owner = self._patiently("take-over", self._take_over)
-            store = open_store(self.config.tables, self.tables_writer, spark)
+            store = open_store(self.config.table_storage, self.tables_writer, spark)
             self.witness.took_over(owner, store)
             with lost_jvm_told(self.spark_log), self._groups_in_step(store, spark) as groups:
                 self._patiently("query", lambda: self._recover_and_query(owner, spark))
@@ -273,7 +276,7 @@ class _Run:
     def _take_over(self) -> OffsetMapOwner:
         if self.owner is None:
             self.owner = OffsetMapOwner.take_over(
-                self.config.tables,
+                self.config.table_storage,
                 mirror=self.config.mirror,
                 source_cluster_id=self.source_cluster_id,
                 target_cluster_id=self.target_cluster_id,
@@ -332,7 +335,7 @@ class _Run:
             report=self._report,
             observer=self.observer,
             goes_on_after_data_loss=self._goes_on_after_data_loss,
-            quarantine=open_quarantine(config.tables, self.tables_writer, spark),
+            quarantine=open_quarantine(config.table_storage, self.tables_writer, spark),
             left_out=self.witness.left_out.micro_batch_done,
             register=registrar.register,
             slot_time=self.slot_time,
@@ -350,7 +353,7 @@ class _Run:
             left_out_path=self.witness.left_out.path,
             registration=exchange,
         )
-        controls = open_controls_to_read(config.tables, spark)
+        controls = open_controls_to_read(config.table_storage, spark)
         watch = TopicWatch(
             config, targets, {one.topic for one in known}, controls, paused_path, loops=self.loops, tell=self.witness.met
         )

@@ -53,7 +53,7 @@ def retry(
     Raises ConfigError (such a run, nothing at that offset, a target that is another topic now), RecoverNeeded, Fenced,
     OutcomeUnknown, OffsetMapConflict (the table has lost a batch), Retriable.
     """
-    quarantine = Quarantine.open(config.tables, spark, mirror=config.mirror)
+    quarantine = Quarantine.open(config.table_storage, spark, mirror=config.mirror)
     if not _in_quarantine(selection.entries(quarantine)):
         return Released()
     if not takes_over:
@@ -62,7 +62,7 @@ def retry(
     with taken_over(config, "quarantine retry", deadline, spark=spark, observer=observer) as taken:
         recover(taken.owner, taken.performer, mirror=config.mirror, deadline=deadline)
         releaser = Releaser(taken.single_slot(config, observer), _KeptSlot(config, taken, observer).fill)
-        _release_all(releaser, Quarantine.open(config.tables, spark, mirror=config.mirror), selection)
+        _release_all(releaser, Quarantine.open(config.table_storage, spark, mirror=config.mirror), selection)
         taken.owner.settle()
         released = releaser.released
         counts = f"{counted(released.batch_count, 'batch')} released, {len(released.refused)} refused again"

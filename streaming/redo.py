@@ -92,7 +92,9 @@ def redo(config: MirrorConfig, request: RedoRequest, spark: Any = None, *, obser
         was_done = not copy.run(deadline)
         taken.owner.settle()
         taken.outcome = "redo: done"
-    rows = [row.segment for row in rows_from_arrow(OffsetMap.open(config.tables, spark, mirror=config.mirror).settled_rows())]
+    rows = [
+        row.segment for row in rows_from_arrow(OffsetMap.open(config.table_storage, spark, mirror=config.mirror).settled_rows())
+    ]
     return Redone(
         request=request,
         start=min(one.source_start for one in rows),

@@ -6,7 +6,16 @@ from collections.abc import Sequence
 
 from shallow_mirror.broker.error_codes import LOG_ENDS_EARLY
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
-from shallow_mirror.errors import BatchRefused, CorruptBatch, DataLoss, Fenced, MirrorError, RecoverNeeded, Retriable
+from shallow_mirror.errors import (
+    BatchRefused,
+    CorruptBatch,
+    DataLoss,
+    Fenced,
+    MirrorError,
+    RecoverNeeded,
+    Retriable,
+    StoreUnreachableError,
+)
 from shallow_mirror.sinks.protocol import EarlyEnd
 from shallow_mirror.streaming.left_out import LeftOut
 from shallow_mirror.types import TopicPartition
@@ -50,7 +59,7 @@ _DEFINITE = {
 def problem_of_retry(what: str, error: MirrorError) -> Problem:
     """`what` was tried."""
     name = _error_name(error)
-    helps = _RETRIABLE.get(name)
+    helps = error.remedy if isinstance(error, StoreUnreachableError) else _RETRIABLE.get(name)
     remedy = _GOES_ON if helps is None else f"{helps}; {_GOES_ON}"
     return Problem(kind=ProblemKind.RETRIABLE, text=f"{what}: {error}", remedy=remedy, error_name=name)
 

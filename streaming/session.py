@@ -156,9 +156,9 @@ def session_for_tables(config: MirrorConfig, submitted: Any = None, *, is_writin
 
     Raises ConfigError; JarFetchFailed where Delta's jars are not there and cannot be fetched.
     """
-    is_needed = is_read_by_spark(config.tables)
+    is_needed = is_read_by_spark(config.table_storage)
     if is_writing and not is_needed:
-        is_needed = choose_writer(config.tables, config.tables_writer) == "spark"
+        is_needed = choose_writer(config.table_storage, config.tables_writer) == "spark"
     if not is_needed:
         yield None
         return

@@ -178,8 +178,8 @@ def gather_status(
 
     Raises ConfigError when the mirror never ran, or the tables are another one's; OffsetMapConflict when its map is damaged.
     """
-    offset_map = OffsetMap.open(config.tables, spark, mirror=config.mirror)
-    store = open_store_to_read(config.tables, spark)
+    offset_map = OffsetMap.open(config.table_storage, spark, mirror=config.mirror)
+    store = open_store_to_read(config.table_storage, spark)
     found = of_included_topics(config, offset_map.positions())
     positions = {source: position.offset for source, position in found.items()}
     copied_until_ms = copied_until(found)
@@ -189,7 +189,7 @@ def gather_status(
     quarantined = [one.segment for one in undescribed_entries(offset_map) if not one.is_released]
     note = notes.read_note(notes.note_path(config.checkpoint))
     topics = notes.read_topics(notes.topics_path(config.checkpoint))
-    paused = open_controls_to_read(config.tables, spark).paused()
+    paused = open_controls_to_read(config.table_storage, spark).paused()
     view = ask_source(config, positions, copied_until_ms)
     at_ms = now_ms()
     is_waiting = note is not None and not (run is not None and run.is_over)
@@ -309,8 +309,8 @@ def ask_target(config: MirrorConfig, clock: Callable[[], float] = time.monotonic
 
 def run_of(config: MirrorConfig, spark: Any = None) -> RunStatus | None:
     """The run that took the map over last. Raises as `gather_status`."""
-    recorded = OffsetMap.open(config.tables, spark, mirror=config.mirror).recorded()
-    return None if recorded is None else _read_run(open_store_to_read(config.tables, spark), recorded)
+    recorded = OffsetMap.open(config.table_storage, spark, mirror=config.mirror).recorded()
+    return None if recorded is None else _read_run(open_store_to_read(config.table_storage, spark), recorded)
 
 
 def _read_run(store: ObservationStore, recorded: Recorded) -> RunStatus:

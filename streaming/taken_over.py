@@ -11,6 +11,7 @@ from typing import Any
 from shallow_mirror import __version__
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.reach import reach
+from shallow_mirror.checkpoints.conditional_put_probe import require_conditional_puts
 from shallow_mirror.checkpoints.observation_stores import open_store
 from shallow_mirror.checkpoints.observations import Observations
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
@@ -51,19 +52,21 @@ def taken_over(
     config: MirrorConfig, command: str, deadline: Deadline, *, spark: Any, observer: Observer = observe_nothing
 ) -> Iterator[TakenOver]:
     """`spark`: the session of `session_for_tables`. Raises ConfigError, OffsetMapConflict, OutcomeUnknown, Retriable."""
-    writer, run = choose_writer(config.tables, config.tables_writer), RunIdentity.of_this_process()
+    writer, run = choose_writer(config.table_storage, config.tables_writer), RunIdentity.of_this_process()
+    if writer == "deltalake":
+        require_conditional_puts(config.table_storage)
     with closing(Cluster(config.source.client)) as source, closing(Cluster(config.target.client)) as target:
         owner = OffsetMapOwner.take_over(
-            config.tables,
+            config.table_storage,
             mirror=config.mirror,
             source_cluster_id=reach(source, config.source_cluster_name, deadline).cluster_id,
             target_cluster_id=reach(target, config.target_cluster_name, deadline).cluster_id,
             run=run,
             now_ms=lambda: int(time.time() * 1000),
-            writer=open_writer(config.tables, writer, spark),
+            writer=open_writer(config.table_storage, writer, spark),
             slots=config.write.slots,
         )
-        observations = Observations(config.tables, store=open_store(config.tables, writer, spark))
+        observations = Observations(config.table_storage, store=open_store(config.table_storage, writer, spark))
         observations.run_started(owner.run_epoch, run, __version__)
         performer = TxnPerformer(owner, target, transaction_timeout_ms=config.write.transaction_timeout_ms, observer=observer)
         taken = TakenOver(run, owner, performer, source, target, f"{command}: failed")

@@ -18,6 +18,7 @@ from typing import Self
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.missing_topics import missing_topics
 from shallow_mirror.checkpoints.controls import Controls
+from shallow_mirror.checkpoints.observation_stores import RepeatedWarnings
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.checkpoints.tables import is_read_by_spark
 from shallow_mirror.config import MirrorConfig
@@ -63,6 +64,7 @@ class TopicWatch:
         self._config, self._targets, self._mirrored = config, targets, frozenset(mirrored)
         self._controls, self._paused_path, self._loops = controls, paused_path, loops
         self._tell_problem = tell
+        self._repeated = RepeatedWarnings()
         self._paused: frozenset[str] | None = None
         self._told: frozenset[str] = frozenset()
         self._stop = threading.Event()
@@ -80,7 +82,7 @@ class TopicWatch:
 
     def _run(self) -> None:
         every_s, look_at = max(_LEAST_S, self._config.topics.discovery_s), 0.0
-        controls_s = CONTROLS_OF_A_CATALOG_EVERY_S if is_read_by_spark(self._config.tables) else CONTROLS_EVERY_S
+        controls_s = CONTROLS_OF_A_CATALOG_EVERY_S if is_read_by_spark(self._config.table_storage) else CONTROLS_EVERY_S
         with closing(Cluster(self._config.source.client)) as source, closing(Cluster(self._config.target.client)) as target:
             follower = ConfigFollower(source, target, self._targets) if self._config.topics.configs == "sync" else None
             while not self._stop.wait(controls_s):
@@ -94,7 +96,7 @@ class TopicWatch:
         try:
             self._take_in(frozenset(self._controls.paused()))
         except MirrorError as error:
-            _log.warning("the table controls cannot be read, what was paused stays so: %s", error)
+            self._repeated.warn("controls", f"the table controls cannot be read, what was paused stays so: {error}")
 
     def _take_in(self, paused: frozenset[str]) -> None:
         if paused == self._paused:

@@ -97,7 +97,7 @@ class Witness:
 
     def took_over(self, owner: OffsetMapOwner, store: ObservationStore) -> None:
         self._run_epoch = owner.run_epoch
-        self._observations = Observations(self._config.tables, store=store)
+        self._observations = Observations(self._config.table_storage, store=store)
         self._observations.run_started(owner.run_epoch, self._identity, __version__)
         self._problems.begin(store, owner.run_epoch)
         if self._metrics is not None:

@@ -9,7 +9,7 @@ from typing import Any
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Start": ("index.md", "install.md", "tour.md", "concepts.md"),
     "Guides": ("security.md", "topics.md", "groups.md", "flow.md", "monitoring.md", "preflight.md", "verify.md", "quarantine.md"),
-    "Where it runs": ("spark-submit.md", "databricks.md"),
+    "Where it runs": ("spark-submit.md", "databricks.md", "object-stores.md"),
     "Operations": ("operations.md", "sources.md"),
     "MirrorMaker 2": ("comparison.md", "moving.md"),
     "Reference": (),

@@ -20,6 +20,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.checkpoints.schema import CATALOG, schema_of
+from shallow_mirror.checkpoints.table_storage import TableStorage, option_problems
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks import routing
 from shallow_mirror.sinks.poison import QuarantineLimits
@@ -280,6 +281,12 @@ class MetricsSettings(_Group):
         return parse_interval(self.lag_interval)
 
 
+class StorageSettings(_Group):
+    """The store that holds `tables`. `options`: deltalake's storage options; secrets by reference only."""
+
+    options: dict[str, str | int | float | bool] = Field(default={}, repr=False)
+
+
 class MirrorConfig(_Group):
     """All of it, picklable. `tables` and `checkpoint` are absolute once loaded; a schema is `catalog:<catalog>.<schema>`."""
 
@@ -294,6 +301,7 @@ class MirrorConfig(_Group):
     tables: Annotated[str, Field(min_length=1), BeforeValidator(_as_location), WithJsonSchema(_TABLES_IN_JSON_SCHEMA)]
     tables_writer: Literal["auto", "deltalake", "spark"] = "auto"
     on_error: Literal["stop", "isolate"] = "stop"
+    storage: StorageSettings = StorageSettings()
     checkpoint: str = ""
     trigger: Annotated[str, _NumberAsText, _checked(parse_duration)] = "2 seconds"
 
@@ -309,6 +317,11 @@ class MirrorConfig(_Group):
     @property
     def trigger_s(self) -> float:
         return parse_duration(self.trigger)
+
+    @property
+    def table_storage(self) -> TableStorage:
+        """Return where the tables are with the options of their store, for everything that opens one."""
+        return TableStorage(self.tables, {name: _option_text(value) for name, value in self.storage.options.items()})
 
     @classmethod
     def load(cls, path: str | Path) -> MirrorConfig:
@@ -334,6 +347,7 @@ class MirrorConfig(_Group):
         except ValidationError as error:
             problems += [_sentence(one) for one in error.errors(include_url=False, include_context=True)]
         problems += _client_problems(document)
+        problems += _storage_problems(document)
         if config is not None and config.source.alias == config.target.alias:
             problems.append(f"source.alias and target.alias are both {config.source.alias!r}: give the clusters two names")
         if config is not None and schema_of(config.tables) is not None:
@@ -413,6 +427,19 @@ def _catalog_problems(config: MirrorConfig) -> list[str]:
     return problems
 
 
+def _option_text(value: object) -> str:
+    """YAML's true is not Python's True."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _storage_problems(document: Mapping[str, Any]) -> list[str]:
+    group = document.get("storage")
+    options = group.get("options") if isinstance(group, Mapping) else None
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        return []
+    return [f"storage.options.{problem}" for problem in option_problems(options)]
+
+
 def _client_problems(document: Mapping[str, Any]) -> list[str]:
     problems: list[str] = []
     for side in ("source", "target"):
@@ -466,7 +493,9 @@ def _sentence(error: Any) -> str:
     message = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input ")
     if error["type"] == "value_error":
         return f"{where}: {message}"
-    shown = "" if "client" in path or isinstance(error["input"], dict | list) else f", not {error['input']!r}"
+    shown = (
+        "" if {"client", "options"}.intersection(path) or isinstance(error["input"], dict | list) else f", not {error['input']!r}"
+    )
     return f"{where}: {message}{shown}"
 
 

@@ -163,6 +163,25 @@ class OutcomeUnknown(MirrorError):
     """The effect may or may not have happened: look at the map and the target before acting."""
 
 
+class StoreUnreachableError(OutcomeUnknown):
+    """The object store that holds the tables did not do what was asked; a write may have been applied all the same.
+
+    `is_refused`: it answered and said no (credentials, permissions, a bucket that is not there) instead of failing.
+    """
+
+    def __init__(self, operation: str, table: str, reason: str, remedy: str, *, is_refused: bool = False) -> None:
+        self.operation, self.table, self.reason, self.remedy, self.is_refused = operation, table, reason, remedy, is_refused
+        verb = "refuses to" if is_refused else "did not"
+        super().__init__(f"{table}: the store {verb} {operation}: {reason}. Remedy: {remedy}")
+
+    def __reduce__(self) -> Any:
+        return _store_unreachable, (self.operation, self.table, self.reason, self.remedy, self.is_refused)
+
+
+def _store_unreachable(operation: str, table: str, reason: str, remedy: str, is_refused: bool) -> StoreUnreachableError:
+    return StoreUnreachableError(operation, table, reason, remedy, is_refused=is_refused)
+
+
 class RecoverNeeded(MirrorError):
     """No evidence says whether a decided transaction was committed, or the target has lost it; only the operator can choose."""
 

@@ -92,7 +92,7 @@ def verify(
     options = AuditOptions(
         is_deep=is_deep, stretch_bytes=stretch_bytes or STRETCH_FETCHES * config.read.fetch_bytes, flush_s=flush_s
     )
-    offset_map = OffsetMap.open(config.tables, spark, mirror=config.mirror)
+    offset_map = OffsetMap.open(config.table_storage, spark, mirror=config.mirror)
     level, fetch_bytes = config.read.isolation_level, config.read.fetch_bytes
     with (
         AuditedCluster(config.source.client, config.source_cluster_name, level, fetch_bytes=fetch_bytes, clock=clock) as source,
@@ -104,9 +104,9 @@ def verify(
             clock=clock,
         ) as target,
     ):
-        quarantine = Quarantine(offset_map, open_quarantine_to_read(config.tables, spark))
+        quarantine = Quarantine(offset_map, open_quarantine_to_read(config.table_storage, spark))
         audit = _Audit(config, offset_map, quarantine, source, target, options, on_progress, clock)
-        return audit.run(topics, open_store_to_read(config.tables, spark), from_start=from_start)
+        return audit.run(topics, open_store_to_read(config.table_storage, spark), from_start=from_start)
 
 
 class _Audit:

@@ -58,4 +58,4 @@ def _controls(conf: Path, topics: Sequence[str]) -> Iterator[Controls]:
             ]
         )
     with session_for(config, is_writing=True) as spark:
-        yield open_controls(config.tables, choose_writer(config.tables, config.tables_writer), spark)
+        yield open_controls(config.table_storage, choose_writer(config.table_storage, config.tables_writer), spark)

@@ -37,7 +37,7 @@ def quarantine_list(
 
     config = MirrorConfig.load(context.obj)
     with session_for(config) as spark:
-        found = Quarantine.open(config.tables, spark, mirror=config.mirror)
+        found = Quarantine.open(config.table_storage, spark, mirror=config.mirror)
         entries = [one for one in found.entries() if is_all or not one.is_released]
     show(entries, stdout_console(), as_json=as_json)
 
@@ -55,7 +55,7 @@ def quarantine_export(
 
     config = MirrorConfig.load(context.obj)
     with session_for(config) as spark:
-        found = Quarantine.open(config.tables, spark, mirror=config.mirror)
+        found = Quarantine.open(config.table_storage, spark, mirror=config.mirror)
         count = export(found, [one for one in found.entries() if is_all or not one.is_released], folder)
     print(f"{counted(count, 'batch')} in {folder}")
 

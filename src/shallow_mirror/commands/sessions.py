@@ -18,7 +18,7 @@ def session_for(config: MirrorConfig, *, is_writing: bool = False) -> Iterator[A
     """None for tables that are reached without Spark, and then nothing of it is imported."""
     from shallow_mirror.checkpoints.tables import is_read_by_spark
 
-    if not is_writing and not is_read_by_spark(config.tables):
+    if not is_writing and not is_read_by_spark(config.table_storage):
         yield None
         return
     LeanImports.end()

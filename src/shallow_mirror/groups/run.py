@@ -36,12 +36,12 @@ def look_at_groups(
     Raises ConfigError, Retriable, OffsetMapConflict. With `is_applied` groups may have been committed before it raises.
     """
     is_wanted = _matches(pattern)
-    offset_map = OffsetMap.open(config.tables, spark, mirror=config.mirror)
+    offset_map = OffsetMap.open(config.table_storage, spark, mirror=config.mirror)
     side, noted = ("target" if is_reverse else "source"), None
     if as_of is not None:
         if is_reverse:
             raise ConfigError("--as-of and --reverse exclude each other: only positions of the source's groups are noted")
-        noted = positions_as_of(open_store_to_read(config.tables, spark), as_of)
+        noted = positions_as_of(open_store_to_read(config.table_storage, spark), as_of)
     with closing(GroupLook(config, "target" if is_reverse else "source", timeout_s=QUESTION_S)) as groups:
         groups.require(groups.other, offset_map)
         if noted is None:

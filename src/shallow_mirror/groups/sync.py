@@ -79,7 +79,7 @@ class GroupLooks:
 
     def _refreshed_map(self) -> OffsetMap:
         if self._map is None:
-            self._map = OffsetMap.open(self._config.tables, self._spark, mirror=self._config.mirror)
+            self._map = OffsetMap.open(self._config.table_storage, self._spark, mirror=self._config.mirror)
         else:
             self._map.refresh()
         return self._map

@@ -136,7 +136,7 @@ class _Preflight:
 
     def _open_map(self) -> OffsetMap | None:
         """None before the first run. Raises ConfigError where it is another mirror's, or of other clusters."""
-        reader = open_reader(self._config.tables, self._spark)
+        reader = open_reader(self._config.table_storage, self._spark)
         if reader.snapshot() is None:
             return None
         found = OffsetMap(reader, mirror=self._config.mirror)
@@ -182,7 +182,7 @@ class _Preflight:
         recorded = None if offset_map is None else offset_map.recorded()
         if recorded is None:
             return None
-        store = open_store_to_read(self._config.tables, self._spark)
+        store = open_store_to_read(self._config.table_storage, self._spark)
         recent = Comparison("micro_batch", ">", recorded.micro_batch - PACE_MICRO_BATCHES)
         return mirror_pace(store.read(MICRO_BATCHES_TABLE, (recent,)))
 

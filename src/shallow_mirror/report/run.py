@@ -41,8 +41,8 @@ def write_report(
 def gather_content(
     config: MirrorConfig, *, topic: str | None = None, partition: int | None = None, spark: Any = None
 ) -> ReportContent:
-    offset_map = OffsetMap.open(config.tables, spark, mirror=config.mirror)
-    store = open_store_to_read(config.tables, spark)
+    offset_map = OffsetMap.open(config.table_storage, spark, mirror=config.mirror)
+    store = open_store_to_read(config.table_storage, spark)
     recorded = offset_map.recorded()
     newest, run_epoch = (0, 0) if recorded is None else (recorded.micro_batch, recorded.run_epoch)
     chosen = choose_partition(offset_map.positions(), topic, partition)

@@ -1,0 +1,86 @@
+"""PURE: what deltalake raises about an object store, as one line: which kind of error it is, and what helps.
+
+deltalake has no error class for an unreachable store: the same outage is an OSError, a DeltaError, or an error of Arrow, by the
+file that was asked for. So the text decides: object_store, the library below it, names each failed request.
+"""
+
+from __future__ import annotations
+
+import re
+
+from shallow_mirror.errors import ConfigError, MirrorError, StoreUnreachableError
+
+_MOST_CHARACTERS = 300
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_XML_FIELD = re.compile(r"<(Code|Message)>([^<]*)</\1>")
+_MARKUP = re.compile(r"<\?xml.*", re.DOTALL)
+_PLACE = re.compile(r"Error performing (?:\w+ )?\S+ (\S+) in ")
+_STATUS = re.compile(r"status code\W+(\d{3})\b([A-Za-z -]*)")
+_BACKTRACE = re.compile(r"\s0: .*", re.DOTALL)
+_NO_ANSWER = re.compile(
+    r"operation timed out|Connection refused|Connection reset|connection closed before message completed|dns error|"
+    r"tcp connect error|error trying to connect|connection error|URL scheme is not allowed|certificate[^.]*"
+)
+_OF_STORE = re.compile(
+    r"Error performing |Generic (?:S3|MicrosoftAzure|GCS|HTTP) error|HTTP error|error sending request|"
+    r"request or response body error|error decoding response body|status code\W+\d{3}|"
+    r"lacked the necessary privileges|lacked valid authentication credentials"
+)
+_CONFIG = re.compile(r"Generic Config error|Failed to parse config|Unknown scheme|unknown configuration key", re.IGNORECASE)
+_NOT_CONDITIONAL = "PutMode::Create"
+
+_MAY_PASS = (408, 409, 412, 425, 429)
+"""The only answers of the 400s that a later try can change by itself."""
+
+_REMEDY_UNREACHABLE = "see that the store runs and that this machine reaches its endpoint"
+_REMEDY_SLOW = "look at the state and the request limits of the store"
+_REMEDY_REFUSED = (
+    "check the credentials and their permissions (storage.options, AWS_* in the environment), endpoint, region and bucket"
+)
+_REMEDY_SCHEME = "for http:// endpoints set storage.options.AWS_ALLOW_HTTP: true"
+
+
+def one_line(error: BaseException | str) -> str:
+    """Return what an error says as one line without colours, markup and backtrace, of 300 characters at most."""
+    text = _COLOUR.sub("", str(error)).replace("↳", " - ")
+    fields = dict(_XML_FIELD.findall(text))
+    text = _BACKTRACE.sub("", _MARKUP.sub("", text))
+    if fields:
+        text = f"{text} {fields.get('Code', '')}: {fields.get('Message', '')}"
+    text = re.sub(r"\s+", " ", text).strip(" :-")
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 3]}..."
+
+
+def store_error(error: BaseException, operation: str, table: str) -> MirrorError | None:
+    """Return the error to raise where the store, or what the mirror file says about it, is the cause. None for any other cause.
+
+    `operation` completes "the store did not ...", `table` is the table's URI.
+    """
+    if isinstance(error, MirrorError):
+        return error
+    table = table.rstrip("/")
+    text = _COLOUR.sub("", str(error))
+    if _NOT_CONDITIONAL in text:
+        return ConfigError(
+            f"{table}: the option aws_conditional_put is disabled, and without conditional writes two runs of a mirror cannot be "
+            "kept apart: remove it from storage.options and from the environment (AWS_CONDITIONAL_PUT)"
+        )
+    if _CONFIG.search(text):
+        return ConfigError(f"{table}: storage.options or `tables` cannot be used: {one_line(text)}")
+    if not _OF_STORE.search(text):
+        return None
+    status = _STATUS.search(text)
+    place = _PLACE.search(text)
+    at = "" if place is None else f" ({place[1].partition('?')[0]})"
+    if status is None:
+        cause = _NO_ANSWER.search(text)
+        reason = "no answer" if cause is None else cause[0]
+        is_scheme = cause is not None and "scheme" in cause[0]
+        remedy = _REMEDY_SCHEME if is_scheme else _REMEDY_UNREACHABLE
+        return StoreUnreachableError(operation, table, f"{reason}{at}", remedy, is_refused=is_scheme)
+    code = int(status[1])
+    fields = dict(_XML_FIELD.findall(text))
+    said = " ".join(part for part in (status[1], fields.get("Code", status[2].strip()), fields.get("Message", "")) if part)
+    is_refused = 400 <= code < 500 and code not in _MAY_PASS
+    remedy = _REMEDY_REFUSED if is_refused else _REMEDY_SLOW
+    return StoreUnreachableError(operation, table, one_line(f"{said}{at}"), remedy, is_refused=is_refused)

@@ -1,0 +1,175 @@
+"""A real S3 server on a folder, and a proxy in front of it that makes faults; both end with this process, however it ends.
+
+The server is versitygw, a Go program: built once into the cache folder of the jars through Go's module proxy (about two minutes, with
+800 MB of Go's own caches), and used from there. Its posix backend keeps objects as files and honours If-None-Match.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.object_store import store_proxy
+from tests.object_store.store_proxy import CONTROL, HOST, StoreFault
+
+from shallow_mirror.checkpoints.table_storage import TableStorage
+from shallow_mirror.local_kafka.jars import cache_folder
+from shallow_mirror.local_kafka.ports import free_ports
+from shallow_mirror.local_kafka.server_process import ServerProcess
+
+VERSION = "v1.8.0"
+MODULE = "github.com/versity/versitygw/cmd/versitygw"
+BUCKET = "mirrors"
+ACCESS_KEY, SECRET_KEY = "mirror", "not-a-secret"
+
+_BUILD_TIMEOUT_S = 1200
+_START_TIMEOUT_S = 20.0
+
+
+class GoMissingError(Exception):
+    """Neither a built server nor Go to build it."""
+
+
+def server_program() -> Path:
+    """Return the built server; build it first where the cache has none. Raises GoMissingError, CalledProcessError."""
+    folder = cache_folder() / f"versitygw-{VERSION}"
+    program = folder / "versitygw"
+    if program.exists():
+        return program
+    go = shutil.which("go")
+    if go is None:
+        raise GoMissingError(
+            f"the tests of object stores need Go, to build {MODULE}@{VERSION} once: install Go 1.24 or newer (https://go.dev/dl)"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "build.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # test processes begin at the same time
+        if not program.exists():
+            environment = {**os.environ, "GOBIN": str(folder / "building"), "GOFLAGS": "-modcacherw"}
+            command = [go, "install", f"{MODULE}@{VERSION}"]
+            subprocess.run(command, env=environment, check=True, timeout=_BUILD_TIMEOUT_S, stdin=subprocess.DEVNULL)
+            (folder / "building" / "versitygw").rename(program)
+    return program
+
+
+class StoreServer:
+    """`folder` holds the bucket as files; `port` is the server's own, without faults."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_ports(1)[0]
+        self._process = ServerProcess(f"the object store in {folder}", folder.parent / "versitygw.log")
+
+    def start(self) -> None:
+        (self.folder / BUCKET).mkdir(parents=True, exist_ok=True)
+        environment = f"ROOT_ACCESS_KEY={ACCESS_KEY}", f"ROOT_SECRET_KEY={SECRET_KEY}"
+        program = str(server_program())
+        self._process.launch(
+            ["env", *environment, program, "--port", f"{HOST}:{self.port}", "--quiet", "--keep-alive", "posix", str(self.folder)]
+        )
+        _wait_for_port(self.port)
+
+    def stop(self) -> None:
+        self._process.stop()
+
+
+class StoreProxy:
+    """A proxy process in front of a server. Faults and counts of requests: see `store_proxy`."""
+
+    def __init__(self, server: StoreServer, log_folder: Path) -> None:
+        self.port = free_ports(1)[0]
+        self._process = ServerProcess("the proxy of the object store", log_folder / "proxy.log")
+        self._command = [
+            sys.executable, "-I", store_proxy.__file__, str(self.port), str(server.port), str(server.folder),
+        ]  # fmt: skip
+
+    def start(self) -> None:
+        self._process.launch(self._command)
+        _wait_for_port(self.port)
+
+    def stop(self) -> None:
+        self._process.kill()
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    def inject(self, fault: StoreFault) -> None:
+        self._ask("inject", {**dataclasses.asdict(fault), "harm": fault.harm.name})
+
+    def clear(self) -> None:
+        self._ask("clear", {})
+
+    def hits(self) -> int:
+        """Return how many requests have met the faults that are active."""
+        return int(self._ask("state", {})["hits"])
+
+    def requests(self) -> list[tuple[str, str]]:
+        """Return (method, path and query) of every request so far."""
+        return [(method, path) for method, path in self._ask("state", {})["requests"]]
+
+    @contextlib.contextmanager
+    def faulty(self, fault: StoreFault) -> Iterator[None]:
+        self.inject(fault)
+        try:
+            yield
+        finally:
+            self.clear()
+
+    def _ask(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
+        with contextlib.closing(http.client.HTTPConnection(HOST, self.port, timeout=10)) as connection:
+            connection.request("POST", CONTROL + what, json.dumps(body))
+            answer: dict[str, Any] = json.loads(connection.getresponse().read())
+            return answer
+
+
+def options_for(endpoint: str, **changes: str) -> dict[str, str]:
+    """Return `storage.options` for a server or its proxy."""
+    return {
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": "${env:STORE_SECRET_KEY}",
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+        **changes,
+    }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Store:
+    """A place for the tables of one test, reached through the proxy."""
+
+    proxy: StoreProxy
+    server: StoreServer
+    location: str
+
+    def storage(self, **changes: str) -> TableStorage:
+        """Return the tables' place; requests fail sooner than in a mirror unless `changes` say otherwise."""
+        quick = {"timeout": "1s", "retry_timeout": "1s", "max_retries": "1"}
+        return TableStorage(self.location, options_for(self.proxy.endpoint, **{**quick, **changes}))
+
+    def files(self) -> list[str]:
+        """Return the names of all objects of the test, below its place."""
+        root = self.server.folder / self.location.removeprefix("s3://")
+        return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+def _wait_for_port(port: int) -> None:
+    give_up_at = time.monotonic() + _START_TIMEOUT_S
+    while True:
+        with contextlib.suppress(OSError), contextlib.closing(http.client.HTTPConnection(HOST, port, timeout=1)) as connection:
+            connection.connect()
+            return
+        assert time.monotonic() < give_up_at, f"nothing listens on port {port}"
+        time.sleep(0.02)
