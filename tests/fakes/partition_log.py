@@ -12,6 +12,8 @@ from tests.fakes.record_rules import Header, Refused, check_batch, header_of, ma
 REMEMBERED_BATCHES = 5
 LAST_SEQUENCE = (1 << 31) - 1
 FIRST_VERSION_WITH_RACK = 11
+EPOCH_POS = 12
+"""Of the leader epoch in a batch."""
 
 
 class Stored(NamedTuple):
@@ -279,6 +281,14 @@ class PartitionLog:
         """The cleaner removes the batches whose base offsets lie in [start, end): it cleans compacted topics only."""
         self.configs["cleanup.policy"] = "compact"
         self.batches = [one for one in self.batches if not start <= one.header.base_offset < end]
+
+    def build_epochs_anew(self) -> None:
+        """A replica that was made from what is left knows the leader epochs of its batches, and its own as a leader."""
+        starts: dict[int, int] = {}
+        for header, data, _ in self.batches:
+            starts.setdefault(int.from_bytes(data[EPOCH_POS : EPOCH_POS + 4], "big", signed=True), header.base_offset)
+        starts.setdefault(self.leader_epoch, self.end_offset)
+        self._epoch_starts = sorted(starts.items())
 
     def delete_records_before(self, offset: int) -> None:
         self.log_start_offset = offset

@@ -15,6 +15,7 @@ from shallow_mirror.errors import (
     ConfigError,
     CorruptBatch,
     DataLoss,
+    LogTruncatedError,
     MirrorError,
     Retriable,
     TopicAccessError,
@@ -152,7 +153,7 @@ def _out_of_range(
     if position < earliest:
         return DataLoss(place, position, earliest, "retention or DeleteRecords removed it before it was copied")
     detail = f"the log ends at {latest}: this offset was never written, or the log was truncated, or the topic was created again"
-    return DataLoss(place, position, earliest, detail)
+    return LogTruncatedError(place, position, detail, log_end=latest)
 
 
 def stop_error(place: TopicPartition, stop: IndexStop) -> MirrorError:
