@@ -20,6 +20,8 @@ class ProblemKind(enum.StrEnum):
     QUARANTINED = "quarantined"
     EXPIRED = "expired"
     """The source deleted it before it was copied."""
+    TRUNCATED = "truncated"
+    """The source's log was cut below the position: it holds other records there, which are not copied."""
     CONFIG = "config"
     """A setting of a topic."""
     LEFT_OUT = "left_out"

@@ -14,6 +14,7 @@ from shallow_mirror.errors import (
     BatchRefused,
     CorruptBatch,
     DataLoss,
+    LogTruncatedError,
     MirrorError,
     Retriable,
     TopicAccessError,
@@ -98,10 +99,15 @@ def isolated(
 ) -> Sequence[UnfinishedRange]:
     """Return what is left out where `error` is of single partitions and `on_error` is isolate; else nothing.
 
+    With `read.on_data_loss: continue` also a partition whose log ends below its position: it waits there.
+
     A topic that was created again is another one under the same name, and nothing that may be left for later.
     `reached` is where the next try has to end: in front of the batch that cannot be copied, where the error names one.
     """
-    if not job.isolates:
+    if job.continues_after_data_loss and isinstance(error, LogTruncatedError):
+        if error.log_end is None:
+            return ()  # the driver lets the next round continue behind it
+    elif not job.isolates:
         return ()
     if isinstance(error, TopicAccessError):
         side = Side.TARGET if is_writing else Side.SOURCE

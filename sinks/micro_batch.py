@@ -22,7 +22,7 @@ from shallow_mirror.checkpoints.quarantine_tables import QuarantineTable
 from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BatchRefused, DataLoss, MirrorError, Retriable, TransactionBlockedError
+from shallow_mirror.errors import BatchRefused, DataLoss, LogTruncatedError, MirrorError, Retriable, TransactionBlockedError
 from shallow_mirror.sinks import protocol
 from shallow_mirror.sinks.expired import expired_rows
 from shallow_mirror.sinks.lingering import StepWatch
@@ -35,6 +35,7 @@ from shallow_mirror.sinks.slot_task import RESULT_SCHEMA, Observer, SlotJob
 from shallow_mirror.sinks.slot_time import SlotTime
 from shallow_mirror.sinks.target_topics import TargetTopics
 from shallow_mirror.sinks.travelling import Travelling
+from shallow_mirror.sinks.truncated_logs import TruncatedLogs
 from shallow_mirror.sinks.unfinished import UnfinishedRange
 from shallow_mirror.types import EpochEnd, Segment, SegmentKind, SlotTxn, SourcePartition, TopicPartition
 
@@ -54,7 +55,8 @@ LOOK_AGAIN_MS = 10_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchReport:
     """What one round did. Durations in ms by step name; `retried`: what made a slot start again, and which; `early_ends`: of the
-    slots that the commit interval ended; `stamped_topics`: target topics whose broker gave batches its own time."""
+    slots that the commit interval ended; `stamped_topics`: target topics whose broker gave batches its own time; `truncated`:
+    logs of the source that were cut below the position, behind which the mirror continued."""
 
     micro_batch: int
     rows: tuple[DecidedSegment, ...]
@@ -64,6 +66,7 @@ class MicroBatchReport:
     retried: tuple[tuple[int, Retriable], ...] = ()
     stamped_topics: frozenset[str] = frozenset()
     early_ends: tuple[EarlyEnd, ...] = ()
+    truncated: tuple[LogTruncatedError, ...] = ()
 
 
 LeftOutReport = Callable[[Sequence[UnfinishedRange], Mapping[SourcePartition, Position]], None]
@@ -115,6 +118,7 @@ class MicroBatchSink:
         self._job, self._slots, self._owner, self._performer, self._targets = job, slots, owner, performer, targets
         self._source, self._report, self._observer, self._clock = source, report, observer, clock
         self._goes_on_after_data_loss = goes_on_after_data_loss
+        self._truncated = TruncatedLogs()
         self.failure: BaseException | None = None
         self._running = threading.Lock()
         self._ended_at = clock()
@@ -185,7 +189,7 @@ class MicroBatchSink:
             try:
                 outcome = self._round(planned, first_rows)
             except DataLoss as loss:
-                first_rows += self._expired_rows(loss, first_rows)
+                first_rows += self._after_data_loss(loss, first_rows)
                 continue
             except TransactionBlockedError as blocked:
                 # Nothing of the round is decided: the next one takes another id for that slot.
@@ -268,6 +272,7 @@ class MicroBatchSink:
                     retried=tuple((result.slot, error) for result in outcome.slots for error in result.retried),
                     stamped_topics=frozenset(topic for result in outcome.slots for topic in result.stamped_topics),
                     early_ends=tuple(result.early_end for result in outcome.slots if result.early_end is not None),
+                    truncated=self._truncated.take_unreported(),
                 )
             )
         return outcome
@@ -293,11 +298,7 @@ class MicroBatchSink:
             self._job,
             decision=decision,
             positions=Travelling(_positions_after(known, first_rows), SourcePartition, int),
-            epoch_ends=Travelling(
-                {source: position.epoch_end for source, position in known.items() if position.epoch_end},
-                SourcePartition,
-                EpochEnd,
-            ),
+            epoch_ends=Travelling(self._truncated.epoch_ends(known), SourcePartition, EpochEnd),
             target_ends=Travelling(target_ends_of(known.values()), TopicPartition, int),
             routes=dict(self._targets.known),
             id_numbers=self._slot_numbers(),
@@ -360,12 +361,18 @@ class MicroBatchSink:
         except MirrorError as error:
             _log.warning("open transactions on the target end by their timeout: %s", error)
 
-    def _expired_rows(self, loss: DataLoss, first_rows: Sequence[DecidedSegment]) -> tuple[DecidedSegment, ...]:
-        """Raises `loss` where nothing can be put in the place of what is lost, or nothing may."""
+    def _after_data_loss(self, loss: DataLoss, first_rows: Sequence[DecidedSegment]) -> tuple[DecidedSegment, ...]:
+        """Rows to put in the place of what is lost; none behind a log that was cut, where the next round just continues.
+
+        Raises `loss` where nothing can be put there, or nothing may, and Retriable.
+        """
         if not self._goes_on_after_data_loss:
             raise loss
         deadline = Deadline.after_ms(self._job.transaction_timeout_ms, self._clock)
         known = self._owner.positions()
+        if isinstance(loss, LogTruncatedError):
+            self._truncated.accept(loss, _positions_after(known, first_rows))
+            return ()
         targets = {source: position.target for source, position in known.items()}
         targets.update({row.segment.source: row.segment.target for row in first_rows})
         return expired_rows(loss, _positions_after(known, first_rows), targets, self._source, deadline)

@@ -3,6 +3,10 @@
 Batches of one leader epoch were appended by one leader, one behind the other: where epochs are equal, a log goes on. Where
 the epoch of a batch differs from that of the batch before it, the leader is asked how far the older epoch reaches. An unclean
 leader election, or a lost disk, cut it in front of what was read of it.
+
+Compaction may remove every batch of an epoch. A replica that was made from what is left has never heard of that epoch, and
+answers with the one before it and the offset at which the next one begins. On compacted topics the rule is therefore that of
+Java's consumer: no offset that was read may lie behind that beginning.
 """
 
 from __future__ import annotations
@@ -12,8 +16,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.empty_ranges import topic_storage
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import DataLoss
+from shallow_mirror.errors import LogTruncatedError
 from shallow_mirror.sinks.slot_reading import NO_LIMITS, Readings, ReadPart, SlotReading
 from shallow_mirror.sinks.unfinished import UnfinishedRange
 from shallow_mirror.types import EpochEnd, PlannedRange, SourcePartition
@@ -65,7 +70,8 @@ class SourceLogs:
         self._known = dict(known)
 
     def require_continued_by(self, part: ReadPart) -> None:
-        """Raises DataLoss where the log is another one by now, Retriable. Asks nothing while leader epochs stay as they are."""
+        """Raises LogTruncatedError where the log is another one by now, and Retriable. Asks nothing while leader epochs stay as
+        they are."""
         before = self._known.get(part.source)
         for after in _epoch_ends(part.index):
             if before is not None and before.leader_epoch != after.leader_epoch:
@@ -79,14 +85,22 @@ class SourceLogs:
         found = self._source.epoch_ends({place: read.leader_epoch}, self._deadline)[place]
         if found.leader_epoch == read.leader_epoch and found.end >= read.end:
             return
-        differs = f"from offset {found.end} on" if 0 <= found.end < read.end else "at an offset that nobody knows any more"
-        raise DataLoss(
+        doubt = ""
+        if found.end >= read.end:
+            storage = topic_storage(self._source, place.topic, self._deadline)
+            if storage.is_compacted and found.leader_epoch >= 0:
+                return
+            doubt = f". Whether compaction removed the epoch is not known: {storage.refusal}" if storage.refusal else ""
+        divergent_offset = found.end if 0 <= found.end < read.end else None
+        differs = "at an offset that nobody knows any more" if divergent_offset is None else f"from offset {divergent_offset} on"
+        raise LogTruncatedError(
             place,
             read.end,
-            None,
             f"the log is not the one that was copied: up to {read.end} records of leader epoch {read.leader_epoch} were copied, "
             f"and it holds others {differs} (an unclean leader election, a lost disk). What lies in front of that was copied "
-            "as it is",
+            f"as it is{doubt}",
+            divergent_offset=divergent_offset,
+            topic_id=source.topic_id,
         )
 
 

@@ -29,6 +29,7 @@ from shallow_mirror.errors import (
     ConfigError,
     CorruptBatch,
     DataLoss,
+    LogTruncatedError,
     MirrorError,
     Retriable,
     TopicAccessError,
@@ -184,7 +185,10 @@ class _Reading:
         return place not in self._left and position < self._planned[place].end
 
     def _is_isolated(self, error: BatchRefused | CorruptBatch | DataLoss) -> bool:
-        return self._settings.isolates and error.topic_partition in self._planned and not isinstance(error, TopicCreatedAgain)
+        settings = self._settings
+        if settings.failures_as_rows and not settings.is_data_loss_fatal and isinstance(error, LogTruncatedError):
+            return error.topic_partition in self._planned  # its log ends below the position: it waits there
+        return settings.isolates and error.topic_partition in self._planned and not isinstance(error, TopicCreatedAgain)
 
     def _leave(self, places: Sequence[TopicPartition], error: MirrorError) -> Iterator[pa.RecordBatch]:
         """Rows that say where these ranges were left; the others are read on."""

@@ -66,6 +66,8 @@ class MicroBatchPlanner:
         self._copied: Mapping[str, int] | None = None
         self._broken = BrokenAtSource()
         self._held_since: float | None = None
+        self._truncated: frozenset[SourcePartition] = frozenset()
+        """Known to end below their positions: not looked at several times again."""
         self._flow = FlowControl(settings.bytes_per_second, settings.topic_bytes_per_second, clock())
 
     def initial(self) -> dict[SourcePartition, int]:
@@ -89,6 +91,8 @@ class MicroBatchPlanner:
 
     def latest(self, start: Offsets) -> Offsets:
         """Where the next micro-batch ends; `start` while the source does not answer, or nothing may go yet. Raises DataLoss.
+
+        With `on_data_loss: continue` a partition whose log ends below its position stays there until the log reaches it again.
 
         New partitions enter without a range: at their log start, or where the driver has registered them; they move from the
         next plan on. With available-now, where a plan without anything new would end the query, it waits here until something
@@ -260,14 +264,16 @@ class MicroBatchPlanner:
         listing = self._target or (self._insist() if self._is_available_now else self._planner.log_ends(self._deadline()))
         for _ in range(_TRUNCATION_CHECKS):
             current = self._going_on(start, listing.topic_ids)  # every time: it may be created again in between
-            if all(end > current[one] for one, end in planning.moved(current, listing.ends).items()):
-                return current, self._target or listing
+            truncated = planning.truncated(current, listing.ends)
+            if truncated.keys() <= self._truncated:
+                break
             self._sleep(_PAUSE_S)
             listing = self._planner.log_ends(self._deadline())
         current = self._going_on(start, listing.topic_ids)
         truncated = planning.truncated(current, listing.ends)
-        if truncated and not self._settings.isolates:
+        if truncated and not (self._settings.isolates or self._settings.goes_on_after_data_loss):
             raise next(iter(truncated.values()))
+        self._truncated = frozenset(truncated)
         return current, (self._target or listing).without(truncated)
 
     def _going_on(self, start: Offsets, topic_ids: Mapping[str, str]) -> Offsets:

@@ -65,14 +65,11 @@ REACH_ATTEMPT_MS = 5_000
 START_ATTEMPT_MS = 60_000
 """How long one attempt to reach a cluster, to resolve and to prepare topics may take before the log says what is waited for."""
 
-_AFTER_DATA_LOSS = (
-    "Exclude the topic (topics.exclude) and start again; to copy what it holds now, mirror it with another mirror id, tables "
-    "and checkpoint"
-)
 _GOING_ON = (
     "To give up what is lost, set read.on_data_loss: continue and start again: offsets that retention deleted are recorded as "
-    "expired, and a topic that was created again is mirrored from its start behind the records of the old one. Or exclude the "
-    "topic (topics.exclude)"
+    "expired, a topic that was created again is mirrored from its start behind the records of the old one, and behind a log that "
+    "was cut the mirror continues at its position, reporting which offsets hold other records now. Or exclude the topic "
+    "(topics.exclude); to copy all that it holds now, mirror it with another mirror id, tables and checkpoint"
 )
 
 _DAMAGED = "Look at the disk of the source's broker; if another replica is sound, make it the leader"
@@ -116,8 +113,7 @@ class Mirror:
         except _Stopped as stopped:
             _log.warning("stopped while waiting: %s", stopped)
         except DataLoss as loss:
-            is_deleted = isinstance(loss, TopicCreatedAgain) or (loss.log_start_offset or 0) > loss.expected_offset
-            raise _with_remedy(loss, _GOING_ON if is_deleted else _AFTER_DATA_LOSS) from loss
+            raise _with_remedy(loss, _GOING_ON) from loss
         except CorruptBatch as damage:
             is_quarantining = self.config.write.on_refused == "quarantine"
             raise _with_remedy(damage, f"{_DAMAGED}. {_NOT_SET_ASIDE if is_quarantining else _SETTING_ASIDE}") from damage

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shallow_mirror.errors import ConfigError, DataLoss, TopicCreatedAgain
+from shallow_mirror.errors import ConfigError, LogTruncatedError, TopicCreatedAgain
 from shallow_mirror.types import PlannedRange, Segment, SegmentKind, SourcePartition
 
 Offsets = Mapping[SourcePartition, int]
@@ -119,14 +119,16 @@ def require_topics(required: Iterable[str], known: Container[str]) -> None:
         )
 
 
-def truncated(start: Offsets, ends: Offsets) -> dict[SourcePartition, DataLoss]:
+def truncated(start: Offsets, ends: Offsets) -> dict[SourcePartition, LogTruncatedError]:
     """Return an error for each log that ends below what was planned already: truncated, or another cluster's."""
     return {
-        source: DataLoss(
+        source: LogTruncatedError(
             source.topic_partition,
             start[source],
-            None,
             f"the log ends at {end}, below the position: it was truncated (an unclean leader election, a lost disk)",
+            log_end=end,
+            divergent_offset=end,
+            topic_id=source.topic_id,
         )
         for source, end in sorted(moved(start, ends).items())
         if end < start[source]
@@ -134,7 +136,7 @@ def truncated(start: Offsets, ends: Offsets) -> dict[SourcePartition, DataLoss]:
 
 
 def require_not_truncated(start: Offsets, ends: Offsets) -> None:
-    """Raise DataLoss when a log ends below what was planned already."""
+    """Raise LogTruncatedError when a log ends below what was planned already."""
     for loss in truncated(start, ends).values():
         raise loss
 

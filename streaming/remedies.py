@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shallow_mirror.broker.error_codes import LOG_ENDS_EARLY
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.errors import (
     BatchRefused,
     CorruptBatch,
     DataLoss,
     Fenced,
+    LogTruncatedError,
     MirrorError,
     RecoverNeeded,
     Retriable,
     StoreUnreachableError,
 )
 from shallow_mirror.sinks.protocol import EarlyEnd
+from shallow_mirror.sinks.truncated_logs import SOURCE_LOG_TRUNCATED
 from shallow_mirror.streaming.left_out import LeftOut
 from shallow_mirror.types import TopicPartition
 
@@ -42,8 +43,11 @@ _RETRIABLE = {
     "THROTTLING_QUOTA_EXCEEDED": "a quota of the cluster holds the mirror back: raise it, or wait",
     "WORKER_LOST": "a worker or executor of Spark went away: if that goes on, it lacks memory (read.fetch_bytes, write.slots)",
     "SLOT_NOT_COMMITTED": "transactions were aborted by the target: if that goes on, raise write.transaction_timeout_ms",
-    LOG_ENDS_EARLY: "the source lost the end of the log before it was copied (an unclean leader election, a lost disk): look at "
-    "the brokers that hold its replicas",
+    "LOG_ENDS_EARLY": "the source lost the end of the log before it was copied (an unclean leader election, a lost disk): look "
+    "at the brokers that hold its replicas",
+    "EMPTY_FETCH": "see that the broker reads the named offset: its log, its remote storage, and the right to describe the topic",
+    SOURCE_LOG_TRUNCATED: "the source lost the end of a log (an unclean leader election, a lost disk): look at the brokers "
+    "that hold its replicas",
     "TOPIC_CREATED_AGAIN": "none needed: read.on_data_loss is continue",
 }
 
@@ -52,6 +56,8 @@ _DEFINITE = {
     "TopicAccessError": "grant what the message names",
     "BatchRefused": "do what the message says, or set write.on_refused: quarantine",
     "CorruptBatch": "look at the disk of the source's broker, or set write.on_refused: quarantine",
+    "LogTruncatedError": "look at the brokers that hold the source's replicas; with read.on_data_loss: continue it is copied "
+    "again once the log reaches the position",
     "DataLoss": "read.on_data_loss: continue gives up what retention deleted; or exclude the topic",
 }
 
@@ -99,6 +105,24 @@ def problem_of_early_ends(early_ends: Sequence[EarlyEnd], commit_interval: str) 
         text=f"slots end before their ranges are done, after write.commit_interval ({commit_interval}): {rate:.3f} MB/s, "
         f"{share:.0%} of the time waiting for the {side}; each round commits what was copied",
         remedy=remedy,
+    )
+
+
+def problem_of_truncation(loss: LogTruncatedError) -> Problem:
+    """The mirror continues at a position below which the source holds other records by now."""
+    position, divergent_offset = loss.expected_offset, loss.divergent_offset
+    other = (
+        f"the source may hold other records below offset {position} than were copied: from which offset on is not known"
+        if divergent_offset is None
+        else f"the source holds other records at offsets {divergent_offset} to {position - 1} than were copied"
+    )
+    return Problem(
+        kind=ProblemKind.TRUNCATED,
+        text=f"{other}: its log was cut (an unclean leader election, a lost disk). They are not copied; the copies of those that "
+        f"were there before stay, and the mirror continues at offset {position}",
+        remedy="`shallow-mirror verify` lists what differs, `shallow-mirror redo` copies a range into another topic",
+        error_name=type(loss).__name__,
+        place=loss.topic_partition,
     )
 
 

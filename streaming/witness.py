@@ -28,7 +28,13 @@ from shallow_mirror.streaming import notes, scratch
 from shallow_mirror.streaming.left_out import LeftOut
 from shallow_mirror.streaming.left_out_reports import LeftOutReports
 from shallow_mirror.streaming.notes import PlannerNote
-from shallow_mirror.streaming.remedies import problem_of_early_ends, problem_of_end, problem_of_retry, problem_of_wait
+from shallow_mirror.streaming.remedies import (
+    problem_of_early_ends,
+    problem_of_end,
+    problem_of_retry,
+    problem_of_truncation,
+    problem_of_wait,
+)
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition
 
 if TYPE_CHECKING:
@@ -286,6 +292,7 @@ def problems_of(report: MicroBatchReport, segments: list[Segment]) -> list[Probl
         for one in segments
         if one.kind is SegmentKind.EXPIRED
     ]
+    found += [problem_of_truncation(loss) for loss in report.truncated]
     return found
 
 

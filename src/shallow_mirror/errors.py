@@ -67,6 +67,30 @@ class DataLoss(MirrorError):
         return type(self), (self.topic_partition, self.expected_offset, self.log_start_offset, self.detail)
 
 
+class LogTruncatedError(DataLoss):
+    """The source's log was cut below what was copied or planned of it (an unclean leader election, a lost disk).
+
+    `log_end`: where it ends, below `expected_offset`; None: it was written on and reaches beyond. `divergent_offset`: from
+    which offset on it holds other records than were copied; None: not known. `topic_id`: "" where it is not known.
+    """
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        expected_offset: int,
+        detail: str,
+        log_end: int | None = None,
+        divergent_offset: int | None = None,
+        topic_id: str = "",
+    ) -> None:
+        self.log_end, self.divergent_offset, self.topic_id = log_end, divergent_offset, topic_id
+        super().__init__(topic_partition, expected_offset, None, detail)
+
+    def __reduce__(self) -> Any:
+        evidence = self.log_end, self.divergent_offset, self.topic_id
+        return type(self), (self.topic_partition, self.expected_offset, self.detail, *evidence)
+
+
 class TopicCreatedAgain(DataLoss):
     """The source topic was deleted, and another one has its name: offsets mean other records now."""
 

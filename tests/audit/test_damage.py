@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.audit.mirrored import (
     PRODUCER_ID,
+    TOPIC,
     Mirrored,
     at,
     changed,
@@ -16,10 +17,12 @@ from tests.audit.mirrored import (
     flipped,
     replace,
 )
-from tests.fakes.partition_log import PartitionLog
+from tests.fakes.partition_log import Follower, PartitionLog
 from tests.record_batches import batch, marker, record
 
 from shallow_mirror.audit import Difference, DifferenceKind, Report, Unchecked
+from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.types import Segment, SegmentKind
 
 pytestmark = pytest.mark.thorough
 
@@ -323,6 +326,25 @@ def test_a_row_that_calls_data_a_gap_is_found(copied: Mirrored) -> None:
     report = copied.verify()
     assert told(report) == [("not in map", 20, 30, 21, 31)]
     assert report.differences[0].reason == "it was copied, but the map says gap"
+
+
+@pytest.mark.parametrize("high_watermark", [0, 70, None])
+def test_a_gap_is_looked_up_behind_a_leader_that_names_a_replica_instead_of_answering(
+    copied: Mirrored, high_watermark: int | None
+) -> None:
+    """Such answers hold no batch and no error: a mirror may have taken them for a hole, and decided a gap."""
+    copied.source.start_node(2)
+    copied.source_log.followers[2] = Follower(high_watermark=high_watermark)
+    copied.source_log.select_replica = lambda _rack: 2
+    copied.source.seed((TOPIC, 0), numbered(70, 10))
+    source, target = copied.places
+    gap = Segment(source=source, source_start=70, source_end=80, kind=SegmentKind.GAP, target=target)
+    copied.owner.next_decision()
+    copied.owner.decide([DecidedSegment(gap, None)], highest_slot=0)
+    copied.owner.settle()
+    report = copied.verify()
+    assert told(report) == [("missing", 70, 80, None, None)]
+    assert report.differences[0].reason == "readers of the source see it, but the map says gap"
 
 
 def test_a_row_that_leads_to_another_partition_is_found(copied: Mirrored) -> None:

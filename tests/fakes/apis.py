@@ -12,7 +12,7 @@ from tests.fakes.changes import Change
 from tests.fakes.cluster_state import ClusterState
 from tests.fakes.coordinators import Place
 from tests.fakes.kafka_codec import API_KEYS, NEWER_VERSIONS, VERSIONS, Request, UnreadableRequest, answer_type
-from tests.fakes.partition_log import Appended, Read
+from tests.fakes.partition_log import FIRST_VERSION_WITH_RACK, Appended, Read
 from tests.fakes.record_rules import HEADER_BYTES, Header, Refused, header_of, one_batch
 
 _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
@@ -81,8 +81,8 @@ def _topic_metadata(state: ClusterState, name: str, change: Change) -> Any:
                 partition_index=partition,
                 leader_id=log.leader if is_up else -1,
                 leader_epoch=log.leader_epoch,
-                replica_nodes=[log.leader, *range(_OTHER_REPLICAS, _OTHER_REPLICAS + log.replicas - 1)],
-                isr_nodes=[log.leader, *range(_OTHER_REPLICAS, _OTHER_REPLICAS + log.in_sync - 1)],
+                replica_nodes=[log.leader, *log.followers, *range(_OTHER_REPLICAS, _OTHER_REPLICAS + log.replicas - 1)],
+                isr_nodes=[log.leader, *log.followers, *range(_OTHER_REPLICAS, _OTHER_REPLICAS + log.in_sync - 1)],
                 offline_replicas=[],
             )
         )
@@ -148,12 +148,17 @@ def _fetch(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
         found[:] = _read_all(state, node_id, body, change)
         size = sum(len(read.records) for _, _, read in found if read is not None)
         is_over = state.is_stopping or node_id not in state.nodes
-        return is_over or size >= body.min_bytes or any(code or (read and read.diverging) for _, code, read in found)
+        return (
+            is_over
+            or size >= body.min_bytes
+            or any(code or (read and (read.diverging or read.preferred_replica >= 0)) for _, code, read in found)
+        )
 
     state.lock.wait_for(is_enough, timeout=max(body.max_wait_ms, 0) / 1000)
     topics: dict[str, list[Any]] = {}
     for (name, index), code, read in found:
-        part = _fetched(state, response.FetchableTopicResponse.PartitionData, (name, index), code, read, body.isolation_level)
+        kind = response.FetchableTopicResponse.PartitionData
+        part = _fetched(state, node_id, kind, (name, index), code, read, body.isolation_level)
         topics.setdefault(name, []).append(part)
     ids = {_name_of(state, body, topic): topic.topic_id for topic in body.topics}
     return response(
@@ -169,7 +174,7 @@ def _fetch(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
 
 def _name_of(state: ClusterState, body: Any, topic: Any) -> str:
     """The id's own text for an id that no topic has."""
-    if body.version < NEWER_VERSIONS["Fetch"][0]:
+    if body.version <= VERSIONS["Fetch"]:
         return str(topic.topic)
     return next((name for name, known in state.topic_ids.items() if known == topic.topic_id), str(topic.topic_id))
 
@@ -179,16 +184,21 @@ def _read_all(state: ClusterState, node_id: int, body: Any, change: Change) -> l
     left = body.max_bytes
 
     def read(place: Place, part: Any) -> Read:
-        if place[0] not in state.topic_ids and body.version >= NEWER_VERSIONS["Fetch"][0]:
+        if place[0] not in state.topic_ids and body.version > VERSIONS["Fetch"]:
             raise Refused(100)
         log = state.log_of(place)
-        log.check_leader(node_id, part.current_leader_epoch)
+        log.check_replica(node_id, part.current_leader_epoch, body.version)
+        rack = body.rack_id if body.version >= FIRST_VERSION_WITH_RACK else ""
+        preferred = log.preferred_replica(node_id, rack, part.fetch_offset, body.version)
+        if preferred >= 0:
+            return Read(b"", [], preferred_replica=preferred)
         return log.read(
             part.fetch_offset,
             body.isolation_level,
             min(part.partition_max_bytes, max(left, 0)),
             is_first=left == body.max_bytes,
-            last_fetched_epoch=part.last_fetched_epoch,
+            last_fetched_epoch=part.last_fetched_epoch if body.version >= VERSIONS["Fetch"] else -1,
+            node_id=node_id,
         )
 
     for topic in body.topics:
@@ -200,7 +210,9 @@ def _read_all(state: ClusterState, node_id: int, body: Any, change: Change) -> l
     return found
 
 
-def _fetched(state: ClusterState, part: Any, place: Place, code: int, read: Read | None, isolation_level: int) -> Any:
+def _fetched(
+    state: ClusterState, node_id: int, part: Any, place: Place, code: int, read: Read | None, isolation_level: int
+) -> Any:
     if code or read is None:
         return part(
             partition_index=place[1],
@@ -220,11 +232,11 @@ def _fetched(state: ClusterState, part: Any, place: Place, code: int, read: Read
     return part(
         partition_index=place[1],
         error_code=0,
-        high_watermark=log.high_watermark,
-        last_stable_offset=log.last_stable_offset,
+        high_watermark=log.high_watermark_at(node_id),
+        last_stable_offset=log.last_stable_offset_at(node_id),
         log_start_offset=log.log_start_offset,
         aborted_transactions=aborted if isolation_level else None,
-        preferred_read_replica=-1,
+        preferred_read_replica=read.preferred_replica,
         records=read.records,
         **tagged,
     )

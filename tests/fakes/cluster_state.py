@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tests.fakes.coordinators import MAX_TIMEOUT_MS, OFFSETS_PLACE, Groups, Place, Transactions
 from tests.fakes.partition_log import PartitionLog
-from tests.fakes.record_rules import Header, Refused
+from tests.fakes.record_rules import DEFAULT_CONFIGS, Header, Refused
 
 GROUP, TXN = 0, 1
 Address = tuple[str, int]
@@ -40,8 +40,9 @@ class ClusterState:
             assert name not in self.topic_ids
             self.topic_ids[name] = topic_id or uuid.uuid4()
             nodes = sorted(self.nodes)
+            settings = {**DEFAULT_CONFIGS, **configs}
             for partition in range(partitions):
-                self.logs[name, partition] = PartitionLog(nodes[partition % len(nodes)], configs)
+                self.logs[name, partition] = PartitionLog(nodes[partition % len(nodes)], settings)
 
     def delete_topic(self, name: str) -> None:
         with self.lock:

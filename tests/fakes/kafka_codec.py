@@ -31,6 +31,8 @@ _MODULES = {
 VERSIONS = {api: version for api, (_, version) in _MODULES.items()}
 NEWER_VERSIONS = {"Fetch": (13,), "ListOffsets": (8,)}
 """Asked for where a broker offers them."""
+OLDER_VERSIONS = {"Fetch": (10,)}
+"""Asked for to be answered by the leader itself: requests without a rack. Without tags."""
 _HEAD = struct.Struct(">hhi")
 _NO_TAGS = b"\x00"
 _WITHOUT_TAGS = ("ApiVersions", "SaslHandshake")
@@ -80,7 +82,7 @@ def read_request(frame: bytes) -> Request:
     if key not in _APIS:
         raise UnreadableRequest(f"api key {key}")
     api = _APIS[key]
-    if version not in (VERSIONS[api], *NEWER_VERSIONS.get(api, ())):
+    if version not in (VERSIONS[api], *NEWER_VERSIONS.get(api, ()), *OLDER_VERSIONS.get(api, ())):
         raise OtherVersion(api, version, correlation_id)
     try:
         body = request_type(api, version).decode(frame, header=True)
@@ -96,7 +98,8 @@ def read_request(frame: bytes) -> Request:
 
 def answer_frame(request: Request, answer: Any) -> bytes:
     """A whole frame, length included."""
-    header = request.correlation_id.to_bytes(4, "big") + (b"" if request.api in _WITHOUT_TAGS else _NO_TAGS)
+    has_tags = request.api not in _WITHOUT_TAGS and request.body.version not in OLDER_VERSIONS.get(request.api, ())
+    header = request.correlation_id.to_bytes(4, "big") + (_NO_TAGS if has_tags else b"")
     return framed(header + bytes(answer.encode()))
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tests.fakes.record_rules import DEFAULT_CONFIGS, Header, Refused, check_batch, header_of, marker_batch, records_of, stored
+from tests.fakes.record_rules import Header, Refused, check_batch, header_of, marker_batch, records_of, stored
 
 REMEMBERED_BATCHES = 5
 LAST_SEQUENCE = (1 << 31) - 1
+FIRST_VERSION_WITH_RACK = 11
+EPOCH_POS = 12
+"""Of the leader epoch in a batch."""
 
 
 class Stored(NamedTuple):
@@ -62,14 +65,24 @@ class Read(NamedTuple):
     records: bytes
     aborted: list[Aborted]
     diverging: tuple[int, int] | None = None
+    preferred_replica: int = -1
+
+
+@dataclass(slots=True)
+class Follower:
+    """A replica in sync that may lag: where its log and its high watermark end; None: where those of the leader do."""
+
+    end_offset: int | None = None
+    high_watermark: int | None = None
 
 
 class PartitionLog:
     """Not locked: the cluster's lock is."""
 
-    def __init__(self, leader: int, configs: Mapping[str, str]) -> None:
+    def __init__(self, leader: int, configs: dict[str, str]) -> None:
+        """`configs` are those of the topic, which its partitions share."""
         self.leader, self.leader_epoch = leader, 0
-        self.configs = {**DEFAULT_CONFIGS, **configs}
+        self.configs = configs
         self.batches: list[Stored] = []
         self._segment = 0
         self._segment_time: int | None = None
@@ -81,6 +94,9 @@ class PartitionLog:
         self.replicas = self.in_sync = 1
         """How many there are, the leader among them."""
         self.high_watermark_limit: int | None = None
+        self.followers: dict[int, Follower] = {}
+        self.select_replica: Callable[[str], int] | None = None
+        """`replica.selector.class` of the leader: from the client's rack to a node (KIP-392)."""
         self.producers: dict[int, ProducerEntry] = {}
         self._verifications: dict[int, Verification] = {}
         self.aborted: list[Aborted] = []
@@ -103,6 +119,31 @@ class PartitionLog:
 
     def visible_end(self, isolation_level: int) -> int:
         return self.last_stable_offset if isolation_level else self.high_watermark
+
+    def end_offset_at(self, node_id: int) -> int:
+        """Where the log of one replica ends."""
+        follower = self.followers.get(node_id)
+        return self.end_offset if follower is None or follower.end_offset is None else follower.end_offset
+
+    def high_watermark_at(self, node_id: int) -> int:
+        """As far as one replica knows."""
+        follower = self.followers.get(node_id)
+        known = self.high_watermark if follower is None or follower.high_watermark is None else follower.high_watermark
+        return min(known, self.high_watermark, self.end_offset_at(node_id))
+
+    def last_stable_offset_at(self, node_id: int) -> int:
+        """As far as one replica knows: a marker above its high watermark ends nothing there."""
+        if node_id not in self.followers:
+            return self.last_stable_offset
+        end, txns = self.high_watermark_at(node_id), dict[int, int]()
+        for header, _, _ in self.batches:
+            if header.last_offset >= end:
+                break
+            if header.is_control:
+                txns.pop(header.producer_id, None)
+            elif header.is_transactional:
+                txns.setdefault(header.producer_id, header.base_offset)
+        return min([end, *txns.values()])
 
     def data(self) -> list[bytes]:
         """Every stored batch that is not a control batch."""
@@ -237,8 +278,17 @@ class PartitionLog:
         self._segment_time = None
 
     def compact_away(self, start: int, end: int) -> None:
-        """The cleaner removes the batches whose base offsets lie in [start, end)."""
+        """The cleaner removes the batches whose base offsets lie in [start, end): it cleans compacted topics only."""
+        self.configs["cleanup.policy"] = "compact"
         self.batches = [one for one in self.batches if not start <= one.header.base_offset < end]
+
+    def build_epochs_anew(self) -> None:
+        """A replica that was made from what is left knows the leader epochs of its batches, and its own as a leader."""
+        starts: dict[int, int] = {}
+        for header, data, _ in self.batches:
+            starts.setdefault(int.from_bytes(data[EPOCH_POS : EPOCH_POS + 4], "big", signed=True), header.base_offset)
+        starts.setdefault(self.leader_epoch, self.end_offset)
+        self._epoch_starts = sorted(starts.items())
 
     def delete_records_before(self, offset: int) -> None:
         self.log_start_offset = offset
@@ -265,21 +315,45 @@ class PartitionLog:
         if asked_epoch > self.leader_epoch:
             raise Refused(75)
 
-    def read(self, offset: int, isolation_level: int, max_bytes: int, *, is_first: bool, last_fetched_epoch: int = -1) -> Read:
-        """Within one log segment, cut by bytes. `is_first`: nothing was read for this request yet, so one batch comes whatever its size."""
+    def check_replica(self, node_id: int, asked_epoch: int, fetch_version: int) -> None:
+        """Followers serve consumers from version 11 of Fetch on, which names a rack (KIP-392)."""
+        if node_id not in self.followers or fetch_version < FIRST_VERSION_WITH_RACK:
+            self.check_leader(node_id, asked_epoch)
+
+    def preferred_replica(self, node_id: int, rack: str, offset: int, fetch_version: int) -> int:
+        """Whom the leader names instead of reading: an in-sync follower that has the offset; -1: nobody."""
+        if node_id != self.leader or self.select_replica is None or fetch_version < FIRST_VERSION_WITH_RACK:
+            return -1
+        selected = self.select_replica(rack)
+        is_able = selected in self.followers and self.log_start_offset <= offset <= self.end_offset_at(selected)
+        return selected if is_able else -1
+
+    def read(
+        self,
+        offset: int,
+        isolation_level: int,
+        max_bytes: int,
+        *,
+        is_first: bool,
+        last_fetched_epoch: int = -1,
+        node_id: int | None = None,
+    ) -> Read:
+        """Within one log segment, cut by bytes. `is_first`: nothing was read for this request yet, so one batch comes whatever its
+        size. `node_id`: the replica that reads, by default the leader."""
+        node_id = self.leader if node_id is None else node_id
         if last_fetched_epoch >= 0:
             epoch, end_offset = self.end_of_epoch(last_fetched_epoch)
             if epoch < 0:
                 raise Refused(1, "unknown last fetched epoch")
             if epoch < last_fetched_epoch or end_offset < offset:
                 return Read(b"", [], (epoch, end_offset))
-        if not self.log_start_offset <= offset <= self.end_offset:
+        if not self.log_start_offset <= offset <= self.end_offset_at(node_id):
             raise Refused(1)
         if offset < self.local_start_offset:
             self._remote_reads += 1
             if self._remote_reads % self.remote_answers:
                 return Read(b"", [])
-        end = self.visible_end(isolation_level)
+        end = self.last_stable_offset_at(node_id) if isolation_level else self.high_watermark_at(node_id)
         found = [one for one in self.batches if one.header.last_offset >= offset and one.header.last_offset < end]
         if not found:
             return Read(b"", [])

@@ -8,13 +8,14 @@ from typing import Any
 
 from tests.fakes.replayed import NEVER, answer_frame, replayed_connection
 from tests.fuzz.target import Target
-from tests.wire.test_fetch_and_produce import A_UUID, fetch_answer, produce_answer
+from tests.wire.test_fetch_and_produce import A_UUID, fetch_answer, leader_fetch_answer, produce_answer
 from tests.wire.test_golden import frame_of, names
 
 from shallow_mirror.broker import messages
 from shallow_mirror.errors import Retriable
 from shallow_mirror.wire import list_offsets
 from shallow_mirror.wire.fetch import API_VERSION_BY_ID, TopicNames, parse_fetch_response
+from shallow_mirror.wire.leader_fetch import parse_leader_fetch_response
 from shallow_mirror.wire.primitives import WireError
 from shallow_mirror.wire.produce import parse_produce_response
 
@@ -22,6 +23,11 @@ from shallow_mirror.wire.produce import parse_produce_response
 def fetch(names: TopicNames | None, data: bytes) -> None:
     for one in parse_fetch_response(memoryview(data), names).partitions:
         assert len(one.records) + 16 * len(one.aborted) <= len(data)
+
+
+def fetch_from_leader(data: bytes) -> None:
+    for part in parse_leader_fetch_response(memoryview(data)).partitions:
+        assert len(part.records) + 16 * len(part.aborted) <= len(data)
 
 
 def produce(data: bytes) -> None:
@@ -80,6 +86,7 @@ def _callers() -> list[Target]:
 ANSWERS = [
     Target("fetch by name", [*_golden("fetch-"), fetch_answer()], partial(fetch, None), (WireError,)),
     Target("fetch by id", [fetch_answer(API_VERSION_BY_ID)], partial(fetch, {A_UUID.bytes: "a"}), (WireError,)),
+    Target("fetch from the leader alone", [leader_fetch_answer()], fetch_from_leader, (WireError,)),
     Target("latest offsets", [b"\x00\x00\x00\x01" + one for one in answers("ListOffsets")], latest_offsets, (WireError,)),
     Target("produce", [*_golden("produce-"), produce_answer()], produce, (WireError,)),
     Target("frames", [answer_frame(1, b"abc") + answer_frame(2, b"")], frames, (Retriable,)),

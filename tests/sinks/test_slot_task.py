@@ -10,7 +10,15 @@ from tests.record_batches import batch, marker, record
 from tests.sinks.spark_rows import rows_of
 from tests.sinks.two_strict_clusters import A, B, Clusters, payloads, planned
 
-from shallow_mirror.errors import BatchRefused, CorruptBatch, DataLoss, ProducerEpochFenced, Retriable, TargetDataLoss
+from shallow_mirror.errors import (
+    BatchRefused,
+    CorruptBatch,
+    DataLoss,
+    LogTruncatedError,
+    ProducerEpochFenced,
+    Retriable,
+    TargetDataLoss,
+)
 from shallow_mirror.sinks import slot_task
 from shallow_mirror.sinks.protocol import SlotResult
 from shallow_mirror.sinks.slot_task import RoutedTopic, run_slot
@@ -161,6 +169,54 @@ def test_a_log_that_is_cut_between_two_answers_is_refused(two_epochs: Clusters) 
     job = two_epochs.job({A: 5}, epoch_ends={A: EpochEnd(0, 5)})
     with pytest.raises(DataLoss, match="up to 9 records of leader epoch 1 were copied, and it holds others from offset 7 on"):
         two_epochs.run(job, planned(A, 17))
+
+
+def compact_epoch_away(clusters: Clusters, policy: str) -> None:
+    """Compaction removes all of epoch 1; a new replica, which never heard of it, leads epoch 2 from offset 9 on."""
+    log = clusters.source.log("orders", 0)
+    log.move(1)
+    clusters.source.seed(("orders", 0), batch(9, 3, leader_epoch=2))
+    log.compact_away(5, 9)
+    log.configs["cleanup.policy"] = policy
+    log.build_epochs_anew()
+    assert log.end_of_epoch(1) == (0, 9)
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_an_epoch_that_compaction_removed_is_no_cut(two_epochs: Clusters, policy: str) -> None:
+    compact_epoch_away(two_epochs, policy)
+    result = two_epochs.run(two_epochs.job({A: 9}, epoch_ends={A: EpochEnd(1, 9)}), planned(A, 12))
+    assert [(one.source_start, one.source_end, one.kind.value) for one in result.segments] == [(9, 12, "data")]
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "said"),
+    [
+        (
+            "delete",
+            0,
+            "it holds others at an offset that nobody knows any more .*What lies in front of that was copied as it is$",
+        ),
+        ("compact", 29, "Whether compaction removed the epoch is not known: .* grant DescribeConfigs on topic orders"),
+    ],
+)
+def test_an_epoch_that_is_gone_is_a_cut_where_compaction_is_not_known_to_have_removed_it(
+    two_epochs: Clusters, policy: str, code: int, said: str
+) -> None:
+    compact_epoch_away(two_epochs, policy)
+    two_epochs.source.change_always("DescribeConfigs", error(code) if code else None)
+    with pytest.raises(LogTruncatedError, match=said) as caught:
+        two_epochs.run(two_epochs.job({A: 9}, epoch_ends={A: EpochEnd(1, 9)}), planned(A, 12))
+    assert (caught.value.expected_offset, caught.value.divergent_offset, caught.value.log_end) == (9, None, None)
+    assert caught.value.topic_id == A.topic_id
+
+
+def test_a_compacted_log_that_was_cut_is_refused_as_any_other(two_epochs: Clusters) -> None:
+    two_epochs.source.log("orders", 0).configs["cleanup.policy"] = "compact"
+    cut_at(two_epochs, 7)
+    with pytest.raises(LogTruncatedError, match="it holds others from offset 7 on") as caught:
+        two_epochs.run(two_epochs.job({A: 9}, epoch_ends={A: EpochEnd(1, 9)}), planned(A, 17))
+    assert (caught.value.expected_offset, caught.value.divergent_offset) == (9, 7)
 
 
 def test_bytes_that_were_damaged_behind_their_producer_are_named_corrupt(clusters: Clusters) -> None:

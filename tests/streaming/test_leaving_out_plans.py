@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.streaming.test_planner import A, B, FakeCluster, UnsampledPlanner, _cluster, _config, _deadline, _topic
 
-from shallow_mirror.errors import DataLoss, MirrorError, Retriable, TopicAccessError
+from shallow_mirror.errors import DataLoss, LogTruncatedError, MirrorError, Retriable, TopicAccessError
 from shallow_mirror.sinks.unfinished import Side
 from shallow_mirror.streaming import notes
 from shallow_mirror.streaming.left_out import LeftOut, parse_left_out, write_left_out
@@ -136,7 +136,7 @@ def truncated(planning: Planning) -> None:
     planning.cluster.offsets[A.topic_partition, -1] = 15
 
 
-@pytest.mark.parametrize(("breaks", "error_type"), [(forbidden, TopicAccessError), (truncated, DataLoss)])
+@pytest.mark.parametrize(("breaks", "error_type"), [(forbidden, TopicAccessError), (truncated, LogTruncatedError)])
 def test_what_a_person_has_to_mend_ends_the_run_or_is_isolated(
     tmp_path: Path, breaks: Callable[[Planning], None], error_type: type[MirrorError]
 ) -> None:

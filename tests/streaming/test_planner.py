@@ -284,6 +284,44 @@ def test_a_truncated_log_is_data_loss_after_several_looks(tmp_path: Path) -> Non
         _micro_batches(tmp_path, _cluster()).latest({A: 101})
 
 
+def test_a_truncated_log_stays_at_its_position_until_it_reaches_it_again_where_the_mirror_may_continue(tmp_path: Path) -> None:
+    cluster = _cluster()
+    planner = _micro_batches(tmp_path, cluster, on_data_loss="continue")
+    path = notes.note_path(_config(tmp_path).checkpoint)
+    for end in (100, 90):
+        cluster.offsets[A.topic_partition, -1] = end
+        assert planner.latest({A: 101, B: 20}) == {A: 101, B: 50}
+        note = notes.read_note(path)
+        assert note is not None
+        (left,) = note.left_out
+        assert left["error_name"] == "LogTruncatedError"
+        assert f"orders-0: expected offset 101: the log ends at {end}, below the position" in left["reason"]
+    cluster.offsets[A.topic_partition, -1] = 120
+    assert planner.latest({A: 101, B: 50}) == {A: 120, B: 50}
+    note = notes.read_note(path)
+    assert note is not None
+    assert (note.left_out, note.ends) == ((), {A: 120})
+
+
+def test_a_log_that_is_known_to_be_truncated_is_looked_at_once_a_plan(tmp_path: Path) -> None:
+    cluster = _cluster()
+    planner = _micro_batches(tmp_path, cluster, on_data_loss="continue")
+    planner.latest({A: 101, B: 20})
+    pauses: list[float] = []
+    planner._sleep = pauses.append
+    planner.latest({A: 101, B: 20})
+    assert pauses == []
+    planner.latest({A: 101, B: 51})
+    assert len(pauses) == 5
+
+
+def test_available_now_ends_without_a_truncated_log_where_the_mirror_may_continue(tmp_path: Path) -> None:
+    planner = _micro_batches(tmp_path, _cluster(), on_data_loss="continue")
+    planner.prepare_available_now()
+    assert planner.latest({A: 101, B: 20}) == {A: 101, B: 50}
+    assert planner.latest({A: 101, B: 50}) == {A: 101, B: 50}
+
+
 def test_a_topic_created_again_between_two_looks_is_named_as_that(tmp_path: Path) -> None:
     cluster = _cluster()
     planner = _micro_batches(tmp_path, cluster)

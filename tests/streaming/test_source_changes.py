@@ -12,7 +12,10 @@ from tests.conftest import TwoClusters
 from tests.mirror_runs import conf_file, create_topic, delete_records, delete_topic, read_values, wait_for, write
 
 from shallow_mirror.audit import Unchecked, verify
+from shallow_mirror.checkpoints.observation_stores import open_store
 from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.problem_log import read_problems
+from shallow_mirror.checkpoints.problems import ProblemKind
 from shallow_mirror.checkpoints.schema import OFFSET_MAP_TABLE, table_uri
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.types import SegmentKind
@@ -49,7 +52,7 @@ def ended(conf: Path) -> str:
     return said
 
 
-def test_a_log_that_was_cut_and_grew_beyond_the_position_is_refused_before_anything_is_copied(
+def test_a_log_that_was_cut_and_grew_beyond_the_position_stops_the_mirror_or_is_continued_at_the_position(
     stoppable_clusters: TwoClusters, tmp_path: Path, topic_name: str
 ) -> None:
     source, target = stoppable_clusters.source.bootstrap, stoppable_clusters.target.bootstrap
@@ -67,8 +70,19 @@ def test_a_log_that_was_cut_and_grew_beyond_the_position_is_refused_before_anyth
     said = ended(conf)
     assert f"{topic_name}-0: expected offset 10: the log is not the one that was copied" in said
     assert "up to 10 records of leader epoch 0 were copied, and it holds others from offset 6 on" in said
+    assert "set read.on_data_loss: continue and start again" in said
     assert "topics.exclude" in said
     assert read_values(target, topic_name) == first
+    conf = conf_of(stoppable_clusters, tmp_path, topic_name, on_data_loss="continue")
+    catch_up(conf)
+    assert read_values(target, topic_name) == [*first, *(f"second {n}" for n in range(4, 20))]
+    assert kinds(conf)[-1] == (10, 26, "data")
+    settings = MirrorConfig.load(conf)
+    problems = [one.problem for one in read_problems(open_store(settings.tables, "deltalake", None), 10)]
+    (problem,) = [one for one in problems if one.kind is ProblemKind.TRUNCATED]
+    assert problem.text.startswith("the source holds other records at offsets 6 to 9 than were copied")
+    differing = [range(one.source_start or 0, one.source_end or 0) for one in verify(settings).differences]
+    assert {offset for offsets in differing for offset in offsets} == {6, 7, 8, 9}
 
 
 def test_what_retention_deleted_stops_the_mirror_or_is_recorded_as_expired(

@@ -17,12 +17,15 @@ from shallow_mirror.types import IsolationLevel, TopicPartition
 from shallow_mirror.wire.fetch import (
     API_VERSION,
     API_VERSION_BY_ID,
+    API_VERSION_OF_LEADER,
+    NO_REPLICA,
     FetchPartition,
     TopicNames,
     build_fetch_request,
     parse_fetch_response,
     topic_names,
 )
+from shallow_mirror.wire.leader_fetch import build_leader_fetch_request, parse_leader_fetch_response
 from shallow_mirror.wire.primitives import WireError
 from shallow_mirror.wire.produce import ProduceFrames, parse_produce_response
 
@@ -100,6 +103,33 @@ def plain_answer(
     return memoryview((7).to_bytes(4, "big") + b"\x00" + bytes(answer.encode()))
 
 
+def leader_fetch_answer() -> bytes:
+    topic = FetchResponse.FetchableTopicResponse
+    partition = topic.PartitionData
+    answer = FetchResponse[API_VERSION_OF_LEADER](
+        throttle_time_ms=3,
+        error_code=0,
+        session_id=0,
+        responses=[
+            topic(
+                topic="a",
+                partitions=[
+                    partition(
+                        partition_index=0,
+                        error_code=0,
+                        high_watermark=9,
+                        last_stable_offset=8,
+                        log_start_offset=1,
+                        aborted_transactions=[partition.AbortedTransaction(producer_id=4, first_offset=2)],
+                        records=batch(2, 3),
+                    )
+                ],
+            )
+        ],
+    )
+    return (7).to_bytes(4, "big") + bytes(answer.encode())
+
+
 def produce_answer() -> bytes:
     topic = ProduceResponse.TopicProduceResponse
     partition = topic.PartitionProduceResponse
@@ -153,7 +183,7 @@ def test_a_fetch_request_is_what_kafka_python_encodes(version: int) -> None:
             topic(topic=B0.topic, topic_id=UUID(int=9), partitions=[expected(B0, 4, 2**40, 300, -1)]),
         ],
         forgotten_topics_data=[],
-        rack_id="",
+        rack_id="rack 1",
     )
     request.with_header(7, "me")
     partitions = [
@@ -170,6 +200,47 @@ def test_a_fetch_request_is_what_kafka_python_encodes(version: int) -> None:
         min_bytes=1,
         max_bytes=1 << 24,
         names=topic_names(partitions) if version == API_VERSION_BY_ID else None,
+        rack="rack 1",
+    )
+    assert built == bytes(request.encode(framed=True, header=True))
+
+
+def test_a_fetch_request_that_only_a_leader_answers_is_what_kafka_python_encodes() -> None:
+    topic = FetchRequest.FetchTopic
+    partition = topic.FetchPartition
+
+    def expected(place: TopicPartition, epoch: int, offset: int, size: int) -> Any:
+        return partition(
+            partition=place.partition,
+            current_leader_epoch=epoch,
+            fetch_offset=offset,
+            log_start_offset=-1,
+            partition_max_bytes=size,
+        )
+
+    request = FetchRequest[API_VERSION_OF_LEADER](
+        replica_id=-1,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=1 << 24,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[
+            topic(topic="a", partitions=[expected(A0, 3, 10, 100), expected(A1, -1, 0, 200)]),
+            topic(topic=B0.topic, partitions=[expected(B0, 4, 2**40, 300)]),
+        ],
+        forgotten_topics_data=[],
+    )
+    request.with_header(7, "me")
+    built = build_leader_fetch_request(
+        7,
+        "me",
+        [FetchPartition(A0, 3, 10, 100, topic_id=A_ID), FetchPartition(A1, -1, 0, 200), FetchPartition(B0, 4, 2**40, 300)],
+        isolation=IsolationLevel.READ_UNCOMMITTED,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=1 << 24,
     )
     assert built == bytes(request.encode(framed=True, header=True))
 
@@ -289,10 +360,29 @@ def test_a_fetch_answer_is_read_without_copying_records(names: TopicNames | None
     (part,) = response.partitions
     assert (response.correlation_id, response.error_code) == (7, 0)
     assert (part.topic_partition, part.high_watermark, part.last_stable_offset, part.log_start_offset) == (A0, 9, 8, 1)
-    assert part.aborted == ((4, 2),)
+    assert (part.aborted, part.preferred_replica) == (((4, 2),), NO_REPLICA)
     assert bytes(part.records) == batch(2, 3)
     part.records[0] = 0xEE
     assert 0xEE in frame
+
+
+def test_an_answer_of_the_leader_alone_is_read_without_copying_records() -> None:
+    frame = memoryview(bytearray(leader_fetch_answer()))
+    response = parse_leader_fetch_response(frame)
+    (part,) = response.partitions
+    assert (response.correlation_id, response.throttle_time_ms, response.error_code) == (7, 3, 0)
+    assert (part.topic_partition, part.high_watermark, part.last_stable_offset, part.log_start_offset) == (A0, 9, 8, 1)
+    assert (part.aborted, part.diverging, part.preferred_replica) == (((4, 2),), None, NO_REPLICA)
+    assert bytes(part.records) == batch(2, 3)
+    part.records[0] = 0xEE
+    assert 0xEE in frame
+
+
+def test_every_cut_frame_of_the_leader_alone_is_refused() -> None:
+    answer = leader_fetch_answer()
+    for size in range(len(answer)):
+        with pytest.raises(WireError):
+            parse_leader_fetch_response(memoryview(answer[:size]))
 
 
 def test_a_produce_answer_is_read_with_its_record_errors() -> None:

@@ -1,15 +1,15 @@
 """Everywhere: `BatchConsumer`: record batches as a poll loop, without Spark and without opening them.
 
-Every leader has at most one Fetch on the wire, for those of its partitions that no other request names. A poll takes the
-first answer that is there, whoever sent it, and asks that leader for more before it returns: positions follow from headers
-alone. Answers that were not taken wait in their sockets, so one receive buffer serves all leaders.
+Every broker that is read from has at most one Fetch on the wire, for those of its partitions that no other request names.
+A poll takes the first answer that is there, whoever sent it, and asks that broker for more before it returns: positions
+follow from headers alone. Answers that were not taken wait in their sockets, so one receive buffer serves all brokers.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
@@ -22,8 +22,16 @@ from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.connection import Connection, ReceiveBuffer
 from shallow_mirror.broker.error_codes import error_name
-from shallow_mirror.broker.fetch_exchange import MAX_BATCH_BYTES, partition_error, receive_fetch, send_fetch, stop_error
+from shallow_mirror.broker.fetch_exchange import (
+    MAX_BATCH_BYTES,
+    FetchForm,
+    partition_error,
+    receive_fetch,
+    send_fetch,
+    stop_error,
+)
 from shallow_mirror.broker.fetched_batches import FetchedBatches, FetchedPart
+from shallow_mirror.broker.read_replicas import FetchPath, ReadSource
 from shallow_mirror.broker.transport import first_readable
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefused, ConfigError, MirrorError, Retriable
@@ -46,10 +54,11 @@ _VISIBLE = (Verdict.RAW, Verdict.REBUILD)
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A Fetch on the wire. `expires`: when its leader counts as gone."""
+    """A Fetch on the wire. `expires`: when its broker counts as gone."""
 
     connection: Connection
-    places: tuple[TopicPartition, ...]
+    form: FetchForm
+    sources: Mapping[TopicPartition, ReadSource]
     expires: Deadline
 
 
@@ -76,7 +85,7 @@ class BatchConsumer:
         )
         self._positions: dict[TopicPartition, int] = {}
         self._order: deque[TopicPartition] = deque()
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[FetchPath, _Asked] = {}
         self._buffer = ReceiveBuffer(0, MAX_BATCH_BYTES)
         self._lent: FetchedBatches | None = None
         self._failure: MirrorError | None = None
@@ -176,66 +185,74 @@ class BatchConsumer:
         self._asked.clear()
 
     def _ask_where_idle(self, max_bytes: int) -> Retriable | None:
-        """A Fetch to every leader that has none on the wire; the last error of those that could not be asked."""
-        on_the_wire = {place for asked in self._asked.values() for place in asked.places}
+        """A Fetch to every broker that has none on the wire; the last error of those that could not be asked."""
+        on_the_wire = {place for asked in self._asked.values() for place in asked.sources}
         idle = [place for place in self._order if place not in on_the_wire]
         if not idle:
             return None
         deadline = Deadline.after_ms(self._cluster.config.request_timeout_ms, self._clock)
         failed: Retriable | None = None
         try:
-            leaders = self._cluster.leaders(idle, deadline)
+            sources = self._cluster.read_sources(idle, deadline)
         except Retriable as error:
             return error
-        by_leader: dict[int, list[TopicPartition]] = {}
+        by_path: dict[FetchPath, dict[TopicPartition, ReadSource]] = {}
         for place in idle:
-            by_leader.setdefault(leaders[place].leader, []).append(place)
-        for node_id, places in by_leader.items():
-            if node_id in self._asked:
+            by_path.setdefault(sources[place].path, {})[place] = sources[place]
+        for path, members in by_path.items():
+            if path in self._asked:
                 continue
             try:
-                self._asked[node_id] = self._ask(node_id, places, max_bytes, deadline)
+                self._asked[path] = self._ask(path, members, max_bytes, deadline)
             except Retriable as error:
+                self._cluster.read_replicas.failed(members)
                 failed = error
         return failed
 
-    def _ask(self, node_id: int, places: Sequence[TopicPartition], max_bytes: int, deadline: Deadline) -> _Asked:
-        connection = self._cluster.connection(node_id, "fetch", deadline)
-        share = min(max_bytes, max(max_bytes // len(places), PARTITION_BYTES))
-        send_fetch(
+    def _ask(self, path: FetchPath, sources: Mapping[TopicPartition, ReadSource], max_bytes: int, deadline: Deadline) -> _Asked:
+        connection = self._cluster.connection(path.node_id, path.purpose, deadline)
+        share = min(max_bytes, max(max_bytes // len(sources), PARTITION_BYTES))
+        form = send_fetch(
             connection,
-            [FetchPartition(place, -1, self._positions[place], share) for place in places],
+            [FetchPartition(place, -1, self._positions[place], share) for place in sources],
             isolation=self._isolation,
             max_wait_ms=MAX_WAIT_MS,
             max_bytes=max_bytes,
             deadline=deadline,
+            rack=self._cluster.config.client_rack,
+            is_leader_only=path.is_leader_only,
         )
         expires = Deadline.after_ms(MAX_WAIT_MS + self._cluster.config.request_timeout_ms, self._clock)
-        return _Asked(connection, tuple(places), expires)
+        return _Asked(connection, form, sources, expires)
 
     def _accept_next(self, wait: Deadline) -> tuple[FetchedPart, ...] | None:
         """The next answer's batches; None when `wait` is over first, or nobody could be asked. Raises Retriable."""
         if not self._asked:
             return None
-        by_transport = {id(asked.connection.transport): node_id for node_id, asked in self._asked.items()}
+        by_transport = {id(asked.connection.transport): path for path, asked in self._asked.items()}
         ready = first_readable([asked.connection.transport for asked in self._asked.values()], wait)
         if ready is None:
             self._give_up_expired()
             return None
         asked = self._asked.pop(by_transport[id(ready)])
         deadline = Deadline.after_ms(self._cluster.config.request_timeout_ms, self._clock)
-        response = receive_fetch(asked.connection, self._buffer, deadline)
+        try:
+            response = receive_fetch(asked.connection, self._buffer, deadline, asked.form)
+        except Retriable:
+            self._cluster.read_replicas.failed(asked.sources)
+            raise
         if response.throttle_time_ms:
             self._sleep(min(response.throttle_time_ms, wait.remaining_ms()) / 1000)
         if response.error_code:
+            self._cluster.read_replicas.failed(asked.sources)
             raise Retriable(error_name(response.error_code), "Fetch")
-        if not {fetched.topic_partition for fetched in response.partitions} <= set(asked.places):
+        if not {fetched.topic_partition for fetched in response.partitions} <= asked.sources.keys():
             asked.connection.close()
             raise Retriable("PROTOCOL", f"{asked.connection.transport.peer} answered for other partitions than were asked for")
         parts, error = [], None
         for fetched in response.partitions:
             try:
-                part = self._part(fetched, deadline)
+                part = self._part(fetched, asked.sources[fetched.topic_partition], deadline)
             except Retriable as caught:
                 part, error = None, caught
             if part is not None and len(part.chosen):
@@ -246,16 +263,19 @@ class BatchConsumer:
         return tuple(parts)
 
     def _give_up_expired(self) -> None:
-        for node_id, asked in list(self._asked.items()):
+        for path, asked in list(self._asked.items()):
             if asked.expires.is_over():
-                del self._asked[node_id]
+                del self._asked[path]
+                self._cluster.read_replicas.failed(asked.sources)
                 asked.connection.close()
                 raise Retriable("REQUEST_TIMED_OUT", f"{asked.connection.transport.peer} did not answer Fetch")
 
-    def _part(self, fetched: FetchedPartition, deadline: Deadline) -> FetchedPart | None:
+    def _part(self, fetched: FetchedPartition, source: ReadSource, deadline: Deadline) -> FetchedPart | None:
         """Move the position of one partition; what is wrong with it is remembered for when the good batches are used up."""
         place = fetched.topic_partition
         position = self._positions[place]
+        if self._cluster.read_replicas.is_redirected(fetched, source):
+            return None
         wrong = partition_error(self._cluster, fetched, position, self._isolation, deadline)
         if isinstance(wrong, Retriable):
             raise wrong
@@ -263,7 +283,9 @@ class BatchConsumer:
             self._failure = wrong
             return None
         index = index_batches(fetched.records)
-        if index.stop is not None:
+        if index.stop is not None and source.is_follower:  # another replica may hold what the disk of this one has damaged
+            self._cluster.read_replicas.ask_leader_alone(place, source.leader)
+        elif index.stop is not None:
             self._failure = stop_error(place, index.stop)
         admission = admit(
             index,

@@ -105,6 +105,11 @@ class ClientConfig:
         return self.value("client.id")
 
     @property
+    def client_rack(self) -> str:
+        """Sent with every Fetch; empty where it is not given."""
+        return self.value("client.rack")
+
+    @property
     def request_timeout_ms(self) -> int:
         return int(self.value("request.timeout.ms"))
 

@@ -12,6 +12,7 @@ PROTOCOL = "security.protocol"
 DEFAULTS: Mapping[str, str] = {
     BOOTSTRAP: "",
     "client.id": "shallow-mirror",
+    "client.rack": "",  # as broker.rack of the brokers nearby: records are read from them (KIP-392)
     PROTOCOL: "plaintext",
     "request.timeout.ms": "30000",  # how long one request may take before the connection is given up
     "socket.connection.setup.timeout.ms": "10000",

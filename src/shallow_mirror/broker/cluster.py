@@ -25,6 +25,7 @@ from shallow_mirror.broker.error_codes import TOPIC_AUTHORIZATION_FAILED, ErrorC
 from shallow_mirror.broker.latest_offsets import LatestQuestion
 from shallow_mirror.broker.messages import LastAnswer, call, request_class
 from shallow_mirror.broker.opening import ConnectionOpener
+from shallow_mirror.broker.read_replicas import ReadReplicas, ReadSource
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, Retriable, TopicAccessError
 from shallow_mirror.plurals import counted
@@ -103,6 +104,7 @@ class Cluster:
         self._latest: _Latest | None = None
         self._silent: dict[int, tuple[float, Retriable]] = {}
         """Leaders that are not asked how far their logs reach until a time on the clock, and why."""
+        self.read_replicas = ReadReplicas(self.config.metadata_max_age_ms, self._clock)
 
     def _own_process(self) -> None:
         if os.getpid() != self._pid:
@@ -249,6 +251,19 @@ class Cluster:
             self.forget_metadata()
         return found, leaderless
 
+    def read_sources_there_are(
+        self, places: Iterable[TopicPartition], deadline: Deadline
+    ) -> tuple[dict[TopicPartition, ReadSource], dict[TopicPartition, Retriable]]:
+        """Return whom to ask for the records of each topic-partition: its leader, or the replica that it named; and an error for
+        each that has no leader now. Raises as `leaders_there_are`."""
+        leaders, leaderless = self.leaders_there_are(places, deadline)
+        return {place: self.read_replicas.source_of(place, leader) for place, leader in leaders.items()}, leaderless
+
+    def read_sources(self, places: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, ReadSource]:
+        """Return whom to ask for the records of each topic-partition. Raises as `leaders`."""
+        leaders = self.leaders(places, deadline)
+        return {place: self.read_replicas.source_of(place, leader) for place, leader in leaders.items()}
+
     def _refresh(self, topics: Sequence[str] | None, deadline: Deadline) -> ClusterMetadata:
         deadline = deadline.sooner(self.config.request_timeout_ms)
         entry, listing = request_class("Metadata").MetadataRequestTopic, self._listing_of(topics)
@@ -391,7 +406,8 @@ class Cluster:
     def local_log_starts(self, places: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, int]:
         """Where that part of each log begins which is on its broker's own disk; what is older is in remote storage (KIP-405).
 
-        Raises BrokerTooOld before Kafka 3.5, where there is no such thing.
+        Raises BrokerTooOld where the question is not known: before Kafka 3.5, and with vendors' brokers that have remote
+        storage of their own and speak older versions of ListOffsets.
         """
         self._own_process()
         asked, level = dict.fromkeys(places, _EARLIEST_LOCAL), IsolationLevel.READ_UNCOMMITTED

@@ -52,6 +52,8 @@ class Connection:
         self.is_closed = False
         self.missing_apis: frozenset[str] = frozenset()
         self.fetches_by_topic_id = False
+        self.has_leader_fetch = False
+        """Whether the broker speaks the version of Fetch that only a leader answers."""
         self._explained_until = 0
         self._explain: Callable[[Retriable], MirrorError | None] = lambda _: None
 

@@ -1,19 +1,21 @@
-"""Everywhere: one Fetch to a leader, its answer, and what the errors of an answer mean to whoever reads raw batches."""
+"""Everywhere: one Fetch to a replica, its answer, and what the errors of an answer mean to whoever reads raw batches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.connection import Connection, ReceiveBuffer
+from shallow_mirror.broker.empty_ranges import remote_failure
 from shallow_mirror.broker.error_codes import TOPIC_AUTHORIZATION_FAILED, ErrorClass, error_class, error_name, refusal
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
     BatchRefused,
-    BrokerTooOld,
     ConfigError,
     CorruptBatch,
     DataLoss,
+    LogTruncatedError,
     MirrorError,
     Retriable,
     TopicAccessError,
@@ -30,6 +32,7 @@ from shallow_mirror.wire.fetch import (
     parse_fetch_response,
     topic_names,
 )
+from shallow_mirror.wire.leader_fetch import build_leader_fetch_request, parse_leader_fetch_response
 from shallow_mirror.wire.primitives import WireError
 
 MAX_BATCH_BYTES = 104_857_600
@@ -41,6 +44,14 @@ _UNREADABLE_AT_THE_BROKER = frozenset({_UNKNOWN_SERVER_ERROR, 2})
 _OTHER_TOPIC_ID = frozenset({100, 103})
 
 
+@dataclass(frozen=True, slots=True)
+class FetchForm:
+    """How a Fetch was asked, which is how its answer is read. `names` None: topics by name."""
+
+    names: TopicNames | None = None
+    is_leader_only: bool = False
+
+
 def send_fetch(
     connection: Connection,
     partitions: Sequence[FetchPartition],
@@ -49,11 +60,27 @@ def send_fetch(
     max_wait_ms: int,
     max_bytes: int,
     deadline: Deadline,
-) -> TopicNames | None:
-    """By topic ids where the broker and all partitions have them. Returns what to read the answer with.
+    rack: str = "",
+    is_leader_only: bool = False,
+) -> FetchForm:
+    """Send a Fetch, by topic ids where the broker and all partitions have them. Returns what to read the answer with.
 
+    `is_leader_only`: no replica is named in the place of an answer; topics go by name then, and no rack is sent.
     Raises Retriable; the connection is then closed.
     """
+    if is_leader_only and connection.has_leader_fetch:
+        correlation_id = connection.next_correlation_id()
+        request = build_leader_fetch_request(
+            correlation_id,
+            connection.client_id,
+            partitions,
+            isolation=isolation,
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=max_bytes,
+        )
+        connection.send(correlation_id, [request], deadline)
+        return FetchForm(is_leader_only=True)
     names = topic_names(partitions) if connection.fetches_by_topic_id else None
     correlation_id = connection.next_correlation_id()
     request = build_fetch_request(
@@ -65,18 +92,17 @@ def send_fetch(
         min_bytes=1,
         max_bytes=max_bytes,
         names=names,
+        rack="" if is_leader_only else rack,
     )
     connection.send(correlation_id, [request], deadline)
-    return names
+    return FetchForm(names)
 
 
-def receive_fetch(
-    connection: Connection, buffer: ReceiveBuffer, deadline: Deadline, names: TopicNames | None = None
-) -> FetchResponse:
+def receive_fetch(connection: Connection, buffer: ReceiveBuffer, deadline: Deadline, form: FetchForm) -> FetchResponse:
     """The answer to the oldest Fetch on the wire; its records are views of `buffer`. Raises Retriable and closes."""
     frame = connection.receive(deadline, buffer)
     try:
-        return parse_fetch_response(frame, names)
+        return parse_leader_fetch_response(frame) if form.is_leader_only else parse_fetch_response(frame, form.names)
     except WireError as error:
         connection.close()
         raise Retriable("PROTOCOL", f"unreadable Fetch answer: {error}") from error
@@ -89,21 +115,24 @@ def partition_error(
     isolation: IsolationLevel,
     deadline: Deadline,
     topic_id: str = "",
+    *,
+    is_leader_only: bool = False,
 ) -> MirrorError | None:
     """What is wrong with one partition of an answer: DataLoss, CorruptBatch, ConfigError or Retriable; None for a good one.
 
     Asks the cluster for the log's ends where the position is outside of them, and for the topic's id where another one has
-    its name by now, and then may itself raise Retriable.
+    its name by now, and then may itself raise Retriable. `is_leader_only`: it was asked by name, so the id is looked up
+    behind every answer; ids of a name never return, so one that is still there was there when the leader read.
     """
     place, code = fetched.topic_partition, fetched.error_code
     if code == _OFFSET_OUT_OF_RANGE:
         return _out_of_range(cluster, place, position, isolation, deadline)
-    if code in _OTHER_TOPIC_ID:
+    if code in _OTHER_TOPIC_ID or (is_leader_only and not code and topic_id):
         listed = cluster.metadata([place.topic], deadline).topics.get(place.topic)
         if listed is not None and listed.error_code == 0 and listed.topic_id != topic_id:
             return TopicCreatedAgain(place, position, topic_id, listed.topic_id)
-    if code == _UNKNOWN_SERVER_ERROR and is_in_remote_storage(cluster, place, position, deadline):
-        return Retriable(error_name(code), f"Fetch of {place} at {position}: the broker cannot read it from its remote storage")
+    if code == _UNKNOWN_SERVER_ERROR and (remote := remote_failure(cluster, place, position, deadline)) is not None:
+        return Retriable(error_name(code), f"Fetch of {place} at {position}: {remote}")
     if code in _UNREADABLE_AT_THE_BROKER:
         return CorruptBatch(place, position, 0, f"{cluster.where} answered {error_name(code)} to Fetch")
     if code and error_class(code) is ErrorClass.DEFINITE:
@@ -116,17 +145,6 @@ def partition_error(
     return None
 
 
-def is_in_remote_storage(cluster: Cluster, place: TopicPartition, position: int, deadline: Deadline) -> bool:
-    """Whether the broker has to fetch it from there (tiered storage, KIP-405). Raises Retriable.
-
-    While that takes longer than `remote.fetch.max.wait.ms`, the broker answers without batches and without an error.
-    """
-    try:
-        return position < cluster.local_log_starts([place], deadline)[place]
-    except BrokerTooOld:
-        return False
-
-
 def _out_of_range(
     cluster: Cluster, place: TopicPartition, position: int, isolation: IsolationLevel, deadline: Deadline
 ) -> DataLoss:
@@ -135,7 +153,7 @@ def _out_of_range(
     if position < earliest:
         return DataLoss(place, position, earliest, "retention or DeleteRecords removed it before it was copied")
     detail = f"the log ends at {latest}: this offset was never written, or the log was truncated, or the topic was created again"
-    return DataLoss(place, position, earliest, detail)
+    return LogTruncatedError(place, position, detail, log_end=latest)
 
 
 def stop_error(place: TopicPartition, stop: IndexStop) -> MirrorError:

@@ -191,4 +191,6 @@ def check_versions(connection: Connection, deadline: Deadline) -> None:
     if too_old:
         raise BrokerTooOld(f"broker {peer} {_TOO_OLD}; it offers {', '.join(too_old)}")
     connection.missing_apis = frozenset(missing)
-    connection.fetches_by_topic_id = offered[fetch.API_KEY][1] >= fetch.API_VERSION_BY_ID
+    low, high = offered[fetch.API_KEY]
+    connection.fetches_by_topic_id = high >= fetch.API_VERSION_BY_ID
+    connection.has_leader_fetch = low <= fetch.API_VERSION_OF_LEADER

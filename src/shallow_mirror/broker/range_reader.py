@@ -1,33 +1,35 @@
 """Executor, and wherever raw batches are read: planned ranges as raw Fetch responses with their headers indexed.
 
-One Fetch per leader is on the wire while the caller works on the answer before it: positions follow from headers alone.
-Sessionless fetches, so every request names all partitions that are not done; their order rotates, because a response is
-filled from the front.
+One Fetch per broker that is read from is on the wire while the caller works on the answer before it: positions follow from
+headers alone. Sessionless fetches, so every request names all partitions that are not done; their order rotates, because a
+response is filled from the front.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.connection import Connection, ReceiveBuffer
+from shallow_mirror.broker.empty_ranges import EMPTY_FETCH, REMOTE_STORAGE, TopicStorage, doubt_of_hole, topic_storage
 from shallow_mirror.broker.error_codes import LOG_ENDS_EARLY, UNKNOWN_TOPIC_OR_PARTITION, error_name
 from shallow_mirror.broker.fetch_exchange import (
     MAX_BATCH_BYTES,
-    is_in_remote_storage,
+    FetchForm,
     partition_error,
     receive_fetch,
     send_fetch,
     stop_error,
 )
 from shallow_mirror.broker.missing_topics import missing_topics
+from shallow_mirror.broker.read_replicas import FetchPath, ReadSource
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, Retriable
-from shallow_mirror.types import IsolationLevel, TopicPartition
+from shallow_mirror.types import IsolationLevel, OffsetRange, TopicPartition
 from shallow_mirror.wire.batch_index import BatchIndex, StopReason, index_batches
-from shallow_mirror.wire.fetch import FetchedPartition, FetchPartition, TopicNames
+from shallow_mirror.wire.fetch import FetchedPartition, FetchPartition
 from shallow_mirror.wire.legacy import convert_legacy
 from shallow_mirror.wire.records import OPENED_FETCHES
 
@@ -40,7 +42,11 @@ LEAST_SHARE_BYTES = 1 << 20
 answer, what is produced next has one batch per request."""
 
 EMPTY_ANSWERS_AT_END = 2
-"""Empty answers in a row, with the log known to reach beyond the range, that mean: no batch is left in it."""
+"""Empty answers of the leader in a row, with the log known to reach beyond the range: then it is asked whether compaction
+emptied the range."""
+
+EMPTY_ANSWERS_OF_FOLLOWER = 4
+"""Empty answers of a follower in a row: it lags, or nothing is left in the range. Then the leader is asked alone."""
 
 TRIES_BEFORE_GONE = 8
 """Between one and two seconds without a batch: then it is asked whether the topics are still there."""
@@ -87,12 +93,14 @@ FetchedResponse = tuple[IndexedPartition, ...]
 class _Progress:
     """`trouble`: why nothing came lately, since `trouble_since` (seconds of the deadline's clock).
 
-    `unfinished`: why the range was left at `position`.
+    `remote`: that the broker waits for its remote storage. `unfinished`: why the range was left at `position`.
     """
 
     range: ReadRange
     position: int
     empty_answers: int = 0
+    empty_follower_answers: int = 0
+    remote: Retriable | None = None
     trouble: Retriable | None = None
     trouble_since: float = 0.0
     tries: int = 0
@@ -109,7 +117,8 @@ class _Progress:
         self.trouble = error
 
     def moved(self) -> None:
-        self.trouble, self.tries, self.retry_at, self.empty_answers = None, 0, 0.0, 0
+        self.trouble, self.remote, self.tries, self.retry_at = None, None, 0, 0.0
+        self.empty_answers = self.empty_follower_answers = 0
 
 
 class RangeReader:
@@ -142,8 +151,9 @@ class RangeReader:
         self._progress = {one.topic_partition: _Progress(one, one.position) for one in ranges}
         self._buffer = receive_buffer(fetch_bytes) if buffer is None else buffer
         self._order = deque(self._progress)
-        self._asked: dict[int, Sequence[TopicPartition]] = {}
-        self._names: dict[int, TopicNames | None] = {}
+        self._asked: dict[FetchPath, Mapping[TopicPartition, ReadSource]] = {}
+        self._forms: dict[FetchPath, FetchForm] = {}
+        self._storage: dict[str, TopicStorage] = {}
         self._failure: MirrorError | None = None
         self._tries = 0
         self._patience_ms = patience_ms
@@ -157,7 +167,7 @@ class RangeReader:
         return {place: one.unfinished for place, one in self._progress.items() if one.unfinished is not None}
 
     def __iter__(self) -> Iterator[FetchedResponse]:
-        waiting: dict[int, Connection] = {}
+        waiting: dict[FetchPath, Connection] = {}
         try:
             while True:
                 self._send_where_idle(waiting)
@@ -167,12 +177,12 @@ class RangeReader:
                 if not waiting:
                     self._wait_for_the_next_try()
                     continue
-                node_id = next(iter(waiting))
-                connection = waiting[node_id]
-                answered = self._receive(node_id, connection, waiting)
+                path = next(iter(waiting))
+                connection = waiting[path]
+                answered = self._receive(path, connection, waiting)
                 if answered is None:
                     continue
-                response = self._advance(answered, self._asked[node_id])
+                response = self._advance(answered, self._asked[path])
                 if self._failure is None:
                     self._send_where_idle(waiting)
                 if response:
@@ -186,12 +196,12 @@ class RangeReader:
     def _undone(self) -> list[TopicPartition]:
         return [place for place in self._order if not self._progress[place].is_done]
 
-    def _send_where_idle(self, waiting: dict[int, Connection]) -> None:
-        """A Fetch to every leader that has none on the wire and still owes something.
+    def _send_where_idle(self, waiting: dict[FetchPath, Connection]) -> None:
+        """A Fetch to every broker that has none on the wire and still owes something.
 
         What an earlier leader was asked for is left to its answer: two answers would bring the same batches.
         """
-        on_the_wire = {place for node_id in waiting for place in self._asked[node_id]}
+        on_the_wire = {place for path in waiting for place in self._asked[path]}
         idle = [place for place in self._undone() if place not in on_the_wire]
         if not idle:
             return
@@ -202,27 +212,29 @@ class RangeReader:
         if not due:
             return
         try:
-            leaders, leaderless = self._cluster.leaders_there_are(due, self._deadline)
+            sources, leaderless = self._cluster.read_sources_there_are(due, self._deadline)
         except Retriable as error:  # no broker answers: there is nothing to go on with
             return self._again(error)
         for place, without_leader in leaderless.items():
             self._fail([place], without_leader)
-        by_leader: dict[int, list[TopicPartition]] = {}
-        for place, leader in leaders.items():
-            by_leader.setdefault(leader.leader, []).append(place)
-        for node_id, places in by_leader.items():
-            if node_id in waiting:
+        by_path: dict[FetchPath, dict[TopicPartition, ReadSource]] = {}
+        for place, source in sources.items():
+            by_path.setdefault(source.path, {})[place] = source
+        for path, asked in by_path.items():
+            if path in waiting:
                 continue
             began = self._deadline.clock()
             try:
-                waiting[node_id] = self._send(node_id, places)
+                waiting[path] = self._send(path, asked)
             except Retriable as error:
-                self._fail(places, error, self._deadline.clock() - began)
+                self._cluster.read_replicas.failed(asked)
+                self._fail(list(asked), error, self._deadline.clock() - began)
 
     def _give_up(self, place: TopicPartition) -> None:
         progress = self._progress[place]
-        if progress.trouble is not None:
-            raise progress.trouble
+        reason = progress.trouble or progress.remote
+        if reason is not None:
+            raise reason
         self._deadline.require(f"batches of {place} from offset {progress.position}")
 
     def _fail(self, places: Sequence[TopicPartition], error: Retriable, took_s: float = 0.0) -> None:
@@ -277,16 +289,18 @@ class RangeReader:
             name = error_name(UNKNOWN_TOPIC_OR_PARTITION)
             raise Retriable(name, f"{self._cluster.where} has no topic {', '.join(gone)} any more") from error
 
-    def _send(self, node_id: int, places: Sequence[TopicPartition]) -> Connection:
-        connection = self._cluster.connection(node_id, "fetch", self._deadline)
-        self._asked[node_id] = places
-        self._names[node_id] = send_fetch(
+    def _send(self, path: FetchPath, asked: Mapping[TopicPartition, ReadSource]) -> Connection:
+        connection = self._cluster.connection(path.node_id, path.purpose, self._deadline)
+        self._asked[path] = asked
+        self._forms[path] = send_fetch(
             connection,
-            [self._fetch_of(place, max(self._fetch_bytes // len(places), LEAST_SHARE_BYTES)) for place in places],
+            [self._fetch_of(place, max(self._fetch_bytes // len(asked), LEAST_SHARE_BYTES)) for place in asked],
             isolation=self._isolation,
             max_wait_ms=self._max_wait_ms,
             max_bytes=self._fetch_bytes,
             deadline=self._deadline.sooner(self._cluster.config.request_timeout_ms),
+            rack=self._cluster.config.client_rack,
+            is_leader_only=path.is_leader_only,
         )
         return connection
 
@@ -298,18 +312,20 @@ class RangeReader:
         return FetchPartition(place, -1, progress.position, wanted, topic_id=progress.range.topic_id)
 
     def _receive(
-        self, node_id: int, connection: Connection, waiting: dict[int, Connection]
+        self, path: FetchPath, connection: Connection, waiting: dict[FetchPath, Connection]
     ) -> tuple[FetchedPartition, ...] | None:
         one = self._deadline.sooner(self._cluster.config.request_timeout_ms + self._max_wait_ms)
         try:
-            response = receive_fetch(connection, self._buffer, one, self._names[node_id])
+            response = receive_fetch(connection, self._buffer, one, self._forms[path])
         except Retriable as error:
-            self._fail(self._asked[node_id], error)
+            self._cluster.read_replicas.failed(self._asked[path])
+            self._fail(list(self._asked[path]), error)
             return None
         finally:
-            del waiting[node_id]
+            del waiting[path]
         if response.error_code:
-            self._fail(self._asked[node_id], Retriable(error_name(response.error_code), "Fetch"))
+            self._cluster.read_replicas.failed(self._asked[path])
+            self._fail(list(self._asked[path]), Retriable(error_name(response.error_code), "Fetch"))
             return None
         if response.throttle_time_ms:
             self._cluster.wait(response.throttle_time_ms, self._deadline)
@@ -317,7 +333,7 @@ class RangeReader:
                 return None
         return response.partitions
 
-    def _advance(self, answered: Sequence[FetchedPartition], asked: Sequence[TopicPartition]) -> FetchedResponse:
+    def _advance(self, answered: Sequence[FetchedPartition], asked: Mapping[TopicPartition, ReadSource]) -> FetchedResponse:
         """Index every partition, move positions, remember the first failure for after the good batches."""
         out: list[IndexedPartition] = []
         owed, has_records = set(asked), False
@@ -325,12 +341,24 @@ class RangeReader:
             place = fetched.topic_partition
             if place not in owed:
                 error = Retriable("PROTOCOL", f"a Fetch answer holds {place} unasked or twice")
-                self._fail(asked, error)
+                self._fail(list(asked), error)
                 continue
             owed.remove(place)
-            progress = self._progress[place]
+            progress, source = self._progress[place], asked[place]
+            try:
+                if self._cluster.read_replicas.is_redirected(fetched, source):
+                    continue
+            except Retriable as refused:
+                self._fail([place], refused)
+                continue
             wrong = partition_error(
-                self._cluster, fetched, progress.position, self._isolation, self._deadline, progress.range.topic_id
+                self._cluster,
+                fetched,
+                progress.position,
+                self._isolation,
+                self._deadline,
+                progress.range.topic_id,
+                is_leader_only=source.path.is_leader_only,
             )
             if isinstance(wrong, Retriable):
                 self._fail([place], wrong)
@@ -338,7 +366,7 @@ class RangeReader:
             if wrong is not None:
                 self._failure = wrong
                 continue
-            indexed = self._index(fetched, progress, is_sure=not has_records)
+            indexed = self._index(fetched, progress, source, is_sure=not has_records)
             has_records = has_records or len(fetched.records) > 0
             if indexed is not None:
                 out.append(indexed)
@@ -347,13 +375,19 @@ class RangeReader:
             self._tries = 0
         return tuple(out)
 
-    def _index(self, fetched: FetchedPartition, progress: _Progress, *, is_sure: bool) -> IndexedPartition | None:
+    def _index(
+        self, fetched: FetchedPartition, progress: _Progress, source: ReadSource, *, is_sure: bool
+    ) -> IndexedPartition | None:
         records, index, failure = self._whole_batches(fetched)
         fetch_offset = progress.position
+        if failure is not None and source.is_follower:
+            # Another replica may hold what this one's disk has damaged: the good batches count, the leader is asked for the rest.
+            self._cluster.read_replicas.ask_leader_alone(fetched.topic_partition, source.leader)
+            failure = None
         if not len(index):
             self._failure = failure or self._failure
             if is_sure:
-                self._count_empty(fetched, progress)
+                self._count_empty(fetched, progress, source)
             return None
         progress.moved()
         progress.position = max(progress.position, _reached(index, progress.range.end))
@@ -381,29 +415,46 @@ class RangeReader:
                 return records, index, converted.failure
         return records, index, None if index.stop is None else stop_error(place, index.stop)
 
-    def _count_empty(self, fetched: FetchedPartition, progress: _Progress) -> None:
+    def _count_empty(self, fetched: FetchedPartition, progress: _Progress, source: ReadSource) -> None:
         """Compaction may have removed the last batches of a range: then no batch will ever come.
 
-        Limits are ignored up to the first partition of an answer that has a batch: those in front of it surely have none,
-        unless they are in remote storage, where nothing is ever compacted.
+        Limits are ignored up to the first partition of an answer that has a batch: those in front of it surely have none in
+        what the broker could read at once. Only the leader's word counts: the log of a follower may be behind.
         """
-        is_committed = self._isolation is IsolationLevel.READ_COMMITTED
-        reached = fetched.last_stable_offset if is_committed else fetched.high_watermark
+        place = fetched.topic_partition
         if len(fetched.records):
             return
+        if source.is_follower:
+            progress.empty_follower_answers += 1
+            if progress.empty_follower_answers >= EMPTY_ANSWERS_OF_FOLLOWER:
+                progress.empty_follower_answers = 0
+                self._cluster.read_replicas.ask_leader_alone(place, source.leader)
+            return
+        is_committed = self._isolation is IsolationLevel.READ_COMMITTED
+        reached = fetched.last_stable_offset if is_committed else fetched.high_watermark
         if reached < progress.range.end:
             # Behind the plan the log was cut, or a new leader does not know yet how far it reaches.
-            detail = f"the log of {fetched.topic_partition} ends at {reached}, below the planned end {progress.range.end}"
+            detail = f"the log of {place} ends at {reached}, below the planned end {progress.range.end}"
             progress.fail(Retriable(LOG_ENDS_EARLY, detail), self._deadline.clock())
             return
-        progress.trouble = None
+        if progress.trouble is not None and progress.trouble.error_name != EMPTY_FETCH:
+            progress.trouble = None
         progress.empty_answers += 1
         if progress.empty_answers < EMPTY_ANSWERS_AT_END:
             return
-        if is_in_remote_storage(self._cluster, fetched.topic_partition, progress.position, self._deadline):
-            progress.empty_answers = 0
-        else:
+        doubt = self._doubt_of_hole(place, progress)
+        if doubt is None:
             progress.position = progress.range.end
+        elif doubt.error_name == REMOTE_STORAGE:  # it comes by itself: a partition that takes its time is not broken
+            progress.remote = doubt
+        else:
+            self._fail([place], doubt)
+
+    def _doubt_of_hole(self, place: TopicPartition, progress: _Progress) -> Retriable | None:
+        storage = self._storage.get(place.topic)
+        if storage is None or not storage.is_compacted:  # a setting, or the right to see it, may come while we wait
+            storage = self._storage[place.topic] = topic_storage(self._cluster, place.topic, self._deadline)
+        return doubt_of_hole(self._cluster, place, OffsetRange(progress.position, progress.range.end), storage, self._deadline)
 
 
 def receive_buffer(fetch_bytes: int) -> ReceiveBuffer:

@@ -1,7 +1,8 @@
-"""Pure: Fetch, sessionless (FetchRequest.json, FetchResponse.json; KIP-227, KIP-320, KIP-516, KIP-595).
+"""Pure: Fetch, sessionless (FetchRequest.json, FetchResponse.json; KIP-227, KIP-320, KIP-392, KIP-516, KIP-595).
 
 v12 names topics, v13 (Kafka 3.1) their ids: a topic that was deleted and created again is then another one. They differ in
-nothing else.
+nothing else. v10 is the last version that names no rack: a leader answers it with its own log, whatever its
+`replica.selector.class` says, and a follower refuses it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from shallow_mirror.types import IsolationLevel, TopicPartition
 from shallow_mirror.wire.primitives import NO_TAGS, Reader, WireError, compact_string, string, uvarint
 
 API_KEY, API_VERSION, API_VERSION_BY_ID = 1, 12, 13
+API_VERSION_OF_LEADER = 10
+NO_REPLICA = -1
 TOPIC_ID_BYTES = 16
 NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)
 """Of topics that were made before Kafka 2.8 and never seen by a newer controller."""
@@ -44,7 +47,10 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """`records` is a view of the frame: whole batches and perhaps a partial last one. `aborted`: (producer id, first offset)."""
+    """`records` is a view of the frame: whole batches and perhaps a partial last one. `aborted`: (producer id, first offset).
+
+    `preferred_replica`: the node that the leader names to be asked instead (KIP-392), NO_REPLICA where it answers itself.
+    """
 
     topic_partition: TopicPartition
     error_code: int
@@ -54,6 +60,7 @@ class FetchedPartition:
     aborted: tuple[tuple[int, int], ...]
     diverging: tuple[int, int] | None
     records: memoryview
+    preferred_replica: int = NO_REPLICA
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +95,12 @@ def build_fetch_request(
     min_bytes: int,
     max_bytes: int,
     names: TopicNames | None = None,
+    rack: str = "",
 ) -> bytes:
-    """A whole frame, length included. Partitions are read in the order given, grouped by topic; by ids with `names`."""
+    """Build a whole frame, length included. Partitions are read in the order given, grouped by topic; by ids with `names`.
+
+    `rack` is the client's, for brokers that choose the replica to read from (KIP-392).
+    """
     by_topic: dict[str, list[FetchPartition]] = {}
     for one in partitions:
         by_topic.setdefault(one.topic_partition.topic, []).append(one)
@@ -112,7 +123,7 @@ def build_fetch_request(
             )
             body += NO_TAGS
         body += NO_TAGS
-    body += uvarint(1) + compact_string("") + NO_TAGS
+    body += uvarint(1) + compact_string(rack) + NO_TAGS
     return struct.pack(">i", len(body)) + bytes(body)
 
 
@@ -146,7 +157,7 @@ def _parse_partition(reader: Reader, topic: str) -> FetchedPartition:
         producer_id, first_offset = reader.unpack(_ABORTED)
         aborted.append((producer_id, first_offset))
         reader.tags()
-    reader.int32()  # preferred read replica: only sent to clients that name a rack
+    preferred_replica = reader.int32()
     records = reader.compact_bytes()
     tags = reader.tags()
     return FetchedPartition(
@@ -158,6 +169,7 @@ def _parse_partition(reader: Reader, topic: str) -> FetchedPartition:
         tuple(aborted),
         _parse_diverging(tags.get(_DIVERGING_TAG)),
         records,
+        preferred_replica,
     )
 
 

@@ -85,6 +85,23 @@ class Reader:
             raise WireError(f"array of {count} entries in {len(self.frame) - self.pos} bytes")
         return max(count, 0)
 
+    def fixed_length(self, smallest_entry_bytes: int) -> int:
+        """Read the count of an array of the encoding without tags, 0 for null. Raises WireError as `length`."""
+        count = self.int32()
+        if count > 0 and count * smallest_entry_bytes > len(self.frame) - self.pos:
+            raise WireError(f"array of {count} entries in {len(self.frame) - self.pos} bytes")
+        return max(count, 0)
+
+    def fixed_string(self) -> str:
+        """Read a string of the encoding without tags: int16 length, UTF-8. Raises WireError for null."""
+        size = int.from_bytes(self.view(2), "big", signed=True)
+        if size < 0:
+            raise WireError(f"null string at byte {self.pos}")
+        try:
+            return str(self.view(size), "utf-8")
+        except UnicodeDecodeError as error:
+            raise WireError(f"string at byte {self.pos} is not UTF-8") from error
+
     def compact_string(self) -> str:
         text = self.nullable_string()
         if text is None:
