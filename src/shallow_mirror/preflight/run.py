@@ -34,7 +34,7 @@ from shallow_mirror.preflight.reading import PATIENCE_MS, SampleReader
 from shallow_mirror.preflight.report import ClusterReport, Report, TopicReport
 from shallow_mirror.preflight.sampling import OnProgress, TopicSampler, ignore_progress, plan_backlogs
 from shallow_mirror.preflight.targets import TargetCluster, TargetPlan, TargetPlans
-from shallow_mirror.sinks.slot_names import transactional_ids
+from shallow_mirror.sinks.slot_names import ids_of, transactional_ids
 from shallow_mirror.streaming.hidden_topics import hidden_topics
 from shallow_mirror.streaming.loops import Loops, without_own_targets
 from shallow_mirror.streaming.plan_settings import PlanSettings
@@ -144,7 +144,7 @@ class _Preflight:
         return found
 
     def _ask_for_slots(self, offset_map: OffsetMap | None) -> None:
-        names = transactional_ids(self._config.mirror, self._config.write.slots)
+        names = transactional_ids(self._config.mirror, ids_of(self._config.write.slots))
         map_id = None if offset_map is None else offset_map.map_id
         self._findings += slot_problems(self._target, self._config.target.alias, names, map_id, self._deadline)
 
