@@ -168,7 +168,7 @@ def readable_ends(
     try:
         return target.latest_offsets(places, isolation, deadline.sooner(READ_PATIENCE_MS))[0]
     except Retriable as error:
-        _log.info("no leader of the target's partitions answers: %s", error)
+        _log.debug("no leader answers for %d target partitions: %s", len(places), error)
         return {}
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,8 @@ from tests import mirror_runs as runs
 from tests.audit.log_files import LogFile, stopped
 from tests.mirror_runs import Crash, CrashAt, Running, admin, catch_up, create_topic, read_values, write
 
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.recorded import Recorded
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.local_kafka.cluster import LocalKafkaCluster
 from shallow_mirror.local_kafka.node import LocalKafka
@@ -105,3 +108,66 @@ def test_a_log_that_loses_its_planned_end_holds_up_nobody_and_goes_on_from_where
         mirror.wait_for("what was written beyond it", lambda: runs.positions(settings)[cut, 0] == 7)
     assert read_values(target, cut) == ["0", "1", "2", "3", "new", "newer", "newest"]
     assert read_values(target, well) == ["0", "1"]
+
+
+class OnceAt:
+    """Observer. Calls `act` when the driver first passes `point` while it is armed; never in a worker."""
+
+    def __init__(self, point: str, act: Callable[[], None]) -> None:
+        self._point, self._act, self._driver, self.is_armed = point, act, os.getpid(), False
+
+    def __call__(self, point: str) -> None:
+        if point == self._point and self.is_armed and os.getpid() == self._driver:
+            self.is_armed = False
+            self._act()
+
+    def __getstate__(self) -> dict[str, object]:
+        """Travel to workers without what only the driver calls."""
+        return {"_point": self._point, "_act": None, "_driver": self._driver, "is_armed": False}
+
+
+def recorded(settings: MirrorConfig) -> Recorded:
+    found = OffsetMap.open(settings.tables).recorded()
+    assert found is not None
+    return found
+
+
+def test_a_target_partition_that_takes_no_marker_is_held_until_it_does_and_the_others_continue(
+    source_cluster: LocalKafka, topic_name: str, tmp_path: Path, spark: Any
+) -> None:
+    """The only replica of some partitions is killed between the decision and EndTxn."""
+    with LocalKafkaCluster(tmp_path / "target", 3) as cluster:
+        source, target = source_cluster.bootstrap, cluster.bootstrap
+        create_topic(source, topic_name, 3)
+        settings = runs.config(
+            tmp_path, source, target, [topic_name],
+            topics={"replication_factor": 1}, write={"transaction_timeout_ms": 30_000, "slots": 2},
+        )  # fmt: skip
+
+        def write_to_all(value: str) -> None:
+            for partition in range(3):
+                write(source, topic_name, [value], partition)
+
+        def copied() -> dict[int, int]:
+            return {partition: end for (_, partition), end in runs.positions(settings).items()}
+
+        write_to_all("0")
+        catch_up(settings, spark)
+        leaders = {n: one.leader for n, one in admin(target).list_topics(topic_name).topics[topic_name].partitions.items()}
+        held = {partition for partition, leader in leaders.items() if leader == leaders[0]}
+        node = cluster.nodes[leaders[0] - 1]
+        between_decision_and_end = OnceAt("Decide", node.kill)
+        between_decision_and_end.is_armed = True
+        write_to_all("1")
+        with Running(settings, spark, between_decision_and_end) as mirror:
+            mirror.wait_for("a transaction that is pending", lambda: recorded(settings).pending_txns)
+            write_to_all("2")
+            mirror.wait_for("what is not held", lambda: all(copied()[n] == 3 for n in range(3) if n not in held))
+            mirror.wait_for("a status that names the others", lambda: gather_status(settings).left_out)
+            left_out = gather_status(settings).left_out
+            assert {(left.source.partition, left.side) for left in left_out} == {(n, Side.TARGET) for n in held}
+            node.start()
+            mirror.wait_for("what was held", lambda: all(end == 3 for end in copied().values()))
+            mirror.wait_for("the end of the pending transaction", lambda: not recorded(settings).pending_txns)
+        for partition in range(3):
+            assert read_values(target, topic_name, partition) == ["0", "1", "2"]

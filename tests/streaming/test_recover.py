@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 from tests import mirror_runs as runs
+from tests.fakes.raw_client import RawClient
 from tests.mirror_runs import Crash, CrashAt, catch_up, create_topic, delete_records, high_watermark, read_values, write
 
 from shallow_mirror import cli
 from shallow_mirror.broker.client_config import ClientConfig
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.txn import init_producer_id
+from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.checkpoints.schema import DecidedSegment
@@ -221,3 +223,25 @@ def test_slots_that_evidence_decides_are_resolved_though_another_waits_for_the_o
     write(source, topic_name, ["c"], 1)
     catch_up(settings, spark)
     assert [read_values(target, topic_name, partition) for partition in range(3)] == [["a", "b"], ["a", "b", "c"], ["a", "b"]]
+
+
+def test_a_partition_that_an_operator_aborted_while_the_mirror_was_down_is_copied_again(
+    two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any, crash_points: None
+) -> None:
+    """What `kafka-transactions.sh abort` does to one partition of a decided transaction; EndTxn(commit) still answers 0."""
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    create_topic(source, topic_name, 2)
+    settings = runs.config(tmp_path, source, target, [topic_name])
+    for partition in (0, 1):
+        write(source, topic_name, [f"{partition} first"], partition)
+    with pytest.raises(Crash):
+        catch_up(settings, spark, observer=CrashAt("Decide"))
+    decided = {row.txn for row in OffsetMap.open(settings.tables).unsettled_rows() if row.txn is not None}
+    txn = next(iter(decided))
+    with RawClient(target) as client:
+        assert client.write_marker(topic_name, txn.producer_id, txn.producer_epoch, coordinator_epoch=0, partition=0) == 0
+    write(source, topic_name, ["0 second"], 0)
+    catch_up(settings, spark)
+    assert read_values(target, topic_name, 0) == ["0 first", "0 second"]
+    assert read_values(target, topic_name, 1) == ["1 first"]
+    assert runs.positions(settings) == {(topic_name, 0): 2, (topic_name, 1): 1}
