@@ -51,10 +51,10 @@ class Stopped:
         """Spark has noted the micro-batch as done; its decision is not settled."""
         settle = OffsetMapOwner.settle
 
-        def settle_or_crash(owner: OffsetMapOwner) -> None:
+        def settle_or_crash(owner: OffsetMapOwner, *resolved: Any) -> None:
             if owner.recorded().unsettled_micro_batch is not None:
                 raise Crash("in front of Settle")
-            settle(owner)
+            settle(owner, *resolved)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(OffsetMapOwner, "settle", settle_or_crash)
