@@ -82,6 +82,10 @@ class StoppedBeforeMicroBatch(Exception):
     """Raised into Spark so that a micro-batch, or a further round of one, that was only about to start does not begin."""
 
 
+class _SlotBlocked(Exception):
+    """The transactional id of a slot cannot be used. Raised by RunSlots only: behind a decision it would skip its resolution."""
+
+
 class MicroBatchSink:
     """Called by Spark with each micro-batch; the query's only side effect.
 
@@ -191,10 +195,8 @@ class MicroBatchSink:
             except DataLoss as loss:
                 first_rows += self._after_data_loss(loss, first_rows)
                 continue
-            except TransactionBlockedError as blocked:
-                # Nothing of the round is decided: the next one takes another id for that slot.
-                self._performer.availability.block(blocked)
-                continue
+            except _SlotBlocked:
+                continue  # nothing of the round is decided: the next one takes another id for that slot
             _require_committed(outcome.not_committed)
             unknown = [one for result in outcome.slots for one in result.unknown]
             if unknown:
@@ -332,6 +334,9 @@ class MicroBatchSink:
         if errors:
             self._owner.check_ownership()  # a fenced producer epoch may mean that another run took over
             error = most_telling(errors)
+            if isinstance(error, TransactionBlockedError):
+                self._performer.availability.block(error)
+                raise _SlotBlocked(str(error)) from error
             if not isinstance(error, Retriable):
                 self._abort_open_slots(deadline)
             raise error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,24 +16,24 @@ from tests.sinks.two_strict_clusters import Clusters
 
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
-from shallow_mirror.errors import Retriable
+from shallow_mirror.errors import MirrorError, Retriable, TransactionBlockedError
 from shallow_mirror.sinks import micro_batch, protocol
 from shallow_mirror.sinks.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.protocol import SlotResult
 from shallow_mirror.sinks.slot_task import SlotJob
 from shallow_mirror.sinks.target_availability import TargetAvailability
 from shallow_mirror.sinks.unfinished import Side, UnfinishedRange
-from shallow_mirror.types import Segment, SegmentKind, SourcePartition
+from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition
 
 A, B = (SOURCE._replace(partition=partition) for partition in (0, 1))
 LEFT = UnfinishedRange.of(A, 0, Side.SOURCE, Retriable("LEADER_NOT_AVAILABLE", "no leader"))
 
 
-def copied(start: int, end: int, **more: Any) -> SlotResult:
+def copied(start: int, end: int, txn: SlotTxn | None = None, **more: Any) -> SlotResult:
     """A slot that accounted for offsets of B which held nothing to copy."""
     target = TARGET._replace(partition=1)
     segment = Segment(source=B, source_start=start, source_end=end, kind=SegmentKind.GAP, target=target)
-    return SlotResult(0, None, (segment,), **more)
+    return SlotResult(0, txn, (segment,), **more)
 
 
 class Driver:
@@ -43,9 +44,9 @@ class Driver:
             tables, mirror="m", source_cluster_id="S", target_cluster_id="T", run=run_of("r"), now_ms=lambda: 1
         )
         self.owner.settle()
-        self.availability = TargetAvailability()
         self.ended: list[tuple[tuple[UnfinishedRange, ...], dict[SourcePartition, int]]] = []
         self.jobs: list[SlotJob] = []
+        self.raises: dict[type, Exception] = {}
         self.availability = TargetAvailability()
         monkeypatch.setattr(micro_batch, "replace", self._replace)
         given = {"left_out": self._left_out} | settings
@@ -62,9 +63,14 @@ class Driver:
         self.ended.append((tuple(unfinished), {source: at.offset for source, at in known.items()}))
 
     def perform(self, action: protocol.Action, _deadline: object) -> Any:
-        return self.owner.next_decision() if isinstance(action, protocol.TakeDecision) else None
+        if type(action) in self.raises:
+            raise self.raises[type(action)]
+        return self.owner.next_decision() if isinstance(action, protocol.TakeDecision) else isinstance(action, protocol.EndTxn)
 
-    def copy(self, *rounds: Sequence[SlotResult]) -> None:
+    def look_again(self, _deadline: object) -> tuple[SlotTxn, ...]:
+        return ()  # what is blocked stays so
+
+    def copy(self, *rounds: Sequence[SlotResult | MirrorError]) -> None:
         answers = iter(rounds)
 
         def evaluate() -> pa.Table:
@@ -100,3 +106,30 @@ def test_a_sink_that_nobody_asks_to_leave_anything_out_fails_instead(
     driver = Driver(str(tmp_path), clusters, monkeypatch, left_out=micro_batch.nothing_left_out)
     with pytest.raises(Retriable, match="no leader"):
         driver.copy([copied(0, 5, unfinished=(LEFT,))])
+
+
+BLOCKED = TransactionBlockedError("m-0", "PrepareAbort", 7, 3)
+
+
+def test_a_slot_whose_id_is_blocked_takes_another_one_in_the_next_round(
+    tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(str(tmp_path), clusters, monkeypatch)
+    driver.sink._job = replace(driver.sink._job, mirror="m")
+    driver.copy([BLOCKED], [copied(0, 5)])
+    assert [job.id_numbers for job in driver.jobs] == [(0,), (1,)]
+    assert driver.ended == [((), {B: 5})]
+    with pytest.raises(Retriable, match="NO_TRANSACTIONAL_ID"):
+        driver.copy([TransactionBlockedError("m-1", "PrepareAbort", 8, 1)])
+
+
+def test_what_is_blocked_behind_the_decision_ends_the_query_so_that_the_decision_is_resolved(
+    tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another round would take the decision for settled."""
+    driver = Driver(str(tmp_path), clusters, monkeypatch)
+    driver.raises[protocol.AwaitVisible] = BLOCKED
+    with pytest.raises(TransactionBlockedError):
+        driver.copy([copied(0, 5, txn=SlotTxn("m-0", 7, 3))], [copied(5, 9)])
+    assert len(driver.jobs) == 1
+    assert driver.owner.recorded().unsettled_micro_batch == 1
