@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 
 from shallow_mirror.checkpoints.kept_rows import KeptRows, open_rows, open_rows_to_read
+from shallow_mirror.checkpoints.paused_intervals import PausedInterval, paused_intervals
 from shallow_mirror.checkpoints.schema import TIMESTAMP, ms_of
 from shallow_mirror.checkpoints.table_storage import Tables
 from shallow_mirror.checkpoints.tables import WriterName
@@ -61,6 +62,10 @@ class Controls:
         """Since when, in ms, by source topic."""
         newest = {row["topic"]: row for row in sorted(self._rows.read((), None), key=lambda row: row["sequence"])}
         return {topic: ms_of(row["at"]) for topic, row in sorted(newest.items()) if row["action"] == "pause"}
+
+    def paused_intervals(self) -> list[PausedInterval]:
+        """Return every interval in which a source topic was paused, or still is, in order of time."""
+        return paused_intervals(self._rows.read((), ["sequence", "topic", "action", "at"]))
 
 
 def open_controls(tables: Tables, writer: WriterName, spark: SparkSession | None) -> Controls:

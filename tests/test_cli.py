@@ -16,6 +16,8 @@ import pytest
 from tests.console_entry import console
 
 from shallow_mirror import __version__, cli
+from shallow_mirror.checkpoints.controls import Controls
+from shallow_mirror.checkpoints.kept_rows import open_rows
 from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
 from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.checkpoints.schema import DecidedSegment
@@ -296,6 +298,20 @@ def test_reading_commands_import_neither_pyspark_nor_pandas(conf: Path, argument
     ended = console(*(given.get(one, one) for one in arguments))
     assert (ended.code, ended.slow_imports) == (0, "[]"), ended.said
     assert answer in "\n".join(ended.lines)
+
+
+def test_a_report_names_the_topics_that_are_paused_and_those_that_were(conf: Path, tmp_path: Path) -> None:
+    _let_clusters_be_given_up_soon(conf)
+    _make_map(conf)
+    moments_ms = iter([60_000, 120_000])
+    controls = Controls(open_rows(MirrorConfig.load(conf).table_storage, "controls", "deltalake", None), lambda: next(moments_ms))
+    controls.add("pause", ["orders", "logs"])
+    controls.add("resume", ["logs"])
+    assert _exit_code("report", str(conf), "--out", str(tmp_path / "page.html")) == 0
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Paused by an operator: orders since 1970-01-01 00:01:00." in text
+    assert "<tr><td>orders</td><td>1970-01-01 00:01:00</td><td>still paused</td>" in text
+    assert "<tr><td>logs</td><td>1970-01-01 00:01:00</td><td>1970-01-01 00:02:00</td><td>60.0 s</td></tr>" in text
 
 
 def test_demo_ends_with_the_code_of_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:

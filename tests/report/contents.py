@@ -160,5 +160,6 @@ def content(rows: Sequence[Mapping[str, Any]] = (), *, name: str = "orders-east-
         history=history_of(rows),
         problems=[known] if rows else [],
         runs=runs if rows else [],
+        pauses=[],
         picture=a_picture(place, transactions) if rows else None,
     )

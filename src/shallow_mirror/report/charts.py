@@ -36,6 +36,15 @@ class Axis:
         return round(self.place_low + share * (self.place_high - self.place_low), 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Band:
+    """[begin, end) of the x axis, shaded behind the data over the whole height. Bands of a chart do not overlap."""
+
+    begin: float
+    end: float
+    label: str
+
+
 def short(value: float) -> str:
     """1.2 M, 340, 0.25."""
     size = abs(value)
@@ -81,12 +90,12 @@ def offset_axis(first: int, end: int) -> Axis:
     return Axis(first, end, _LEFT, WIDTH - _RIGHT, ticks)
 
 
-def line_chart(title: str, x: Axis, y: Axis, points: Sequence[tuple[float, float]], unit: str) -> str:
+def line_chart(title: str, x: Axis, y: Axis, points: Sequence[tuple[float, float]], unit: str, bands: Sequence[Band] = ()) -> str:
     """Over time, from 0: a value holds until the next. A few points have dots that say what they are."""
     places = [(x(at_x), y(at_y)) for at_x, at_y in points]
     held = [(after[0], before[1]) for before, after in itertools.pairwise(places)]
     path = _path(itertools.chain.from_iterable(itertools.zip_longest(places, held, fillvalue=places[-1])))
-    marks = []
+    marks = _bands(x, y, bands)
     if len(places) > 1:
         base = y(0.0)
         marks.append(f'<polygon class="area" points="{places[0][0]},{base} {path} {places[-1][0]},{base}"/>')
@@ -111,18 +120,21 @@ def shift_chart(title: str, x: Axis, y: Axis, points: Sequence[tuple[float, floa
     return _framed(title, x, y, marks, SHIFT_HEIGHT)
 
 
-def area_chart(title: str, x: Axis, y: Axis, edges: Sequence[float], values: Sequence[float], unit: str) -> str:
-    """A step for each value between two edges."""
+def area_chart(
+    title: str, x: Axis, y: Axis, edges: Sequence[float], values: Sequence[float], unit: str, bands: Sequence[Band] = ()
+) -> str:
+    """A step for each value between two edges. What a pointer rests on covers the bands, so it has their labels, too."""
     base = y(0.0)
     outline = " ".join(
         f"{x(begin)},{y(value)} {x(end)},{y(value)}" for begin, end, value in zip(edges[:-1], edges[1:], values, strict=True)
     )
     marks = [
+        *_bands(x, y, bands),
         f'<polygon class="area" points="{x(edges[0])},{base} {outline} {x(edges[-1])},{base}"/>',
         f'<polyline class="line" points="{outline}"/>',
         *(
             f'<rect class="hover" x="{x(begin)}" y="{_TOP}" width="{max(0.5, x(end) - x(begin)):.1f}" height="{base - _TOP:.1f}">'
-            f"{_title(f'{at(begin)}: {short(value)} {unit}')}</rect>"
+            f"{_title(f'{at(begin)}: {short(value)} {unit}{_label_between(begin, end, bands)}')}</rect>"
             for begin, end, value in zip(edges[:-1], edges[1:], values, strict=True)
         ),
     ]
@@ -184,6 +196,22 @@ def lanes(title: str, x: Axis, found: Sequence[Lane]) -> str:
         for value, label in x.ticks
     ]
     return _svg(title, marks, bottom + 20)
+
+
+def _bands(x: Axis, y: Axis, bands: Sequence[Band]) -> list[str]:
+    base = y(0.0)
+    return [
+        f'<rect class="paused" x="{x(band.begin)}" y="{_TOP}" width="{max(1.0, x(band.end) - x(band.begin)):.1f}" '
+        f'height="{base - _TOP:.1f}">{_title(band.label)}</rect>'
+        for band in bands
+    ]
+
+
+def _label_between(begin: float, end: float, bands: Sequence[Band]) -> str:
+    """Return a further line with the label of the band that covers most of [begin, end), or nothing."""
+    covered = [(min(end, band.end) - max(begin, band.begin), band.label) for band in bands]
+    share, label = max(covered, default=(0.0, ""))
+    return f"\n{label}" if share > 0 else ""
 
 
 def legend(entries: Iterable[tuple[str, str]]) -> str:

@@ -10,16 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from shallow_mirror.checkpoints.paused_intervals import PausedInterval
 from shallow_mirror.checkpoints.problems import KnownProblem
 from shallow_mirror.plurals import counted
 from shallow_mirror.report import charts
 from shallow_mirror.report.charts import short
 from shallow_mirror.report.history import BATCHES, STEPS, Groups, History, grouped, lag_points, rates
 from shallow_mirror.report.map_picture import MapPicture
+from shallow_mirror.report.pauses import TOPICS_NAMED, in_window, paused_bands, paused_label
 from shallow_mirror.report.style import STYLE
 from shallow_mirror.streaming.status import PartitionStatus, RunStatus, StatusReport, total
 
-PARTITIONS_SHOWN, PROBLEMS_SHOWN, RUNS_SHOWN = 30, 50, 20
+PARTITIONS_SHOWN, PROBLEMS_SHOWN, RUNS_SHOWN, PAUSES_SHOWN = 30, 50, 20, 50
 
 _STEPS_CSS = tuple(zip(("s8", "s2", "s1", "s5", "s3", "s6"), STEPS, strict=True))
 _BATCHES_CSS = tuple(zip(("s1", "s2", "s7", "s4"), BATCHES, strict=True))
@@ -32,7 +34,7 @@ class ReportContent:
     """`problems` and `runs`: of the last runs, newest last. `micro_batch_count`: of the mirror's life; `is_cut`: `history` has
     the last ones only.
 
-    `picture` None: no partition has an offset.
+    `picture` None: no partition has an offset. `pauses`: of the mirror's life, in order of time.
     """
 
     status: StatusReport
@@ -44,6 +46,7 @@ class ReportContent:
     history: History
     problems: Sequence[KnownProblem]
     runs: Sequence[Mapping[str, Any]]
+    pauses: Sequence[PausedInterval]
     picture: MapPicture | None
 
 
@@ -54,10 +57,13 @@ def page(content: ReportContent) -> str:
         [
             f"<header><h1>{name}</h1><p>{escape(content.source)} → {escape(content.target)} · {_moment(status.at_ms)} · "
             f"shallow-mirror {escape(content.version)}</p></header>",
-            _notices(status),
+            _notices(status, content.pauses),
             _tiles(content),
             *_plots(content),
             _section("Partitions", "those that are furthest behind", _partitions(status.partitions)),
+            _section("Pauses", "of topics, the newest first, UTC", _pauses(content.pauses, status.at_ms))
+            if content.pauses
+            else "",
             _section("Problems", "what the last runs met, the newest first", _problems(content.problems)),
             _section("Runs", "the newest first", _runs(content.runs, content.status.run)),
         ]
@@ -69,7 +75,7 @@ def page(content: ReportContent) -> str:
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body><main>{body}</main></body></html>\n'
 
 
-def _notices(status: StatusReport) -> str:
+def _notices(status: StatusReport, pauses: Sequence[PausedInterval]) -> str:
     lines = [] if status.run is None else [_run_sentence(status.run)]
     if status.run is None:
         lines.append("No run yet.")
@@ -83,8 +89,19 @@ def _notices(status: StatusReport) -> str:
         lines.append(
             f"In quarantine: {counted(status.quarantined_batches, 'batch')}, {counted(status.quarantined_bytes, 'byte')}."
         )
+    lines += _paused_now(pauses)
     lines += [f"Open at the source: {one.sentence(status.at_ms)}" for one in status.open_transactions[:5]]
     return "".join(f'<p class="notice">{escape(line)}</p>' for line in lines)
+
+
+def _paused_now(pauses: Sequence[PausedInterval]) -> list[str]:
+    """Return a sentence with the topics that are paused, or none."""
+    paused = [pause for pause in pauses if pause.until_ms is None]
+    if not paused:
+        return []
+    names = ", ".join(f"{pause.topic} since {_moment(pause.since_ms)}" for pause in paused[:TOPICS_NAMED])
+    more = len(paused) - TOPICS_NAMED
+    return [f"Paused by an operator: {names}" + (f" and {counted(more, 'more topic')}." if more > 0 else ".")]
 
 
 def _run_sentence(run: RunStatus) -> str:
@@ -137,15 +154,21 @@ def _plots(content: ReportContent) -> list[str]:
     x = charts.time_axis(found.edges_s[0], found.edges_s[-1])
     when = f"{_moment(found.edges_s[0] * 1000)} to {_moment(found.edges_s[-1] * 1000)}, UTC"
     edges = list(found.edges_s)
+    window = (edges[0], edges[-1], content.status.at_ms / 1000)
+    bands = paused_bands(content.pauses, *window)
+    paused = paused_label(pause.topic for pause in in_window(content.pauses, *window)) if bands else ""
+    suffix, legend = (f"; {paused} (shaded)", charts.legend([("paused", paused)])) if bands else ("", "")
     at_s, lags = lag_points(history)
     lag_plot = (
         charts.line_chart(
-            "offsets left",
+            f"offsets left{suffix}",
             x,
             charts.value_axis(max(4.0, lags.max())),
             list(zip(at_s, lags, strict=True)),
             "offsets",
+            bands,
         )
+        + legend
         if len(lags)
         else "<p>Nothing was noted: the source did not say where its logs end.</p>"
     )
@@ -154,15 +177,29 @@ def _plots(content: ReportContent) -> list[str]:
             "Throughput, bytes a second",
             when,
             charts.area_chart(
-                "bytes a second", x, charts.value_axis(found.bytes_per_s.max()), edges, list(found.bytes_per_s), "B/s"
-            ),
+                f"bytes a second{suffix}",
+                x,
+                charts.value_axis(found.bytes_per_s.max()),
+                edges,
+                list(found.bytes_per_s),
+                "B/s",
+                bands,
+            )
+            + legend,
         ),
         _section(
             "Throughput, records a second",
             when,
             charts.area_chart(
-                "records a second", x, charts.value_axis(found.records_per_s.max()), edges, list(found.records_per_s), "records/s"
-            ),
+                f"records a second{suffix}",
+                x,
+                charts.value_axis(found.records_per_s.max()),
+                edges,
+                list(found.records_per_s),
+                "records/s",
+                bands,
+            )
+            + legend,
         ),
         _section("Offsets left", f"by each micro-batch, of those its plan knew of, over all partitions; {when}", lag_plot),
         _section(
@@ -237,6 +274,22 @@ def _problems(problems: Sequence[KnownProblem]) -> str:
         for one in reversed(problems[-PROBLEMS_SHOWN:])
     ]
     return _table(("last", "run", "kind", "times", "problem", "remedy"), rows, wide=(4, 5))
+
+
+def _pauses(pauses: Sequence[PausedInterval], now_ms: int) -> str:
+    # By their ends: a topic that has been paused for long, and still is, belongs to the newest.
+    ordered = sorted(pauses, key=lambda pause: (pause.until_ms is None, pause.until_ms or 0, pause.since_ms), reverse=True)
+    rows = [
+        (
+            pause.topic,
+            _moment(pause.since_ms),
+            "still paused" if pause.until_ms is None else _moment(pause.until_ms),
+            _duration(max(0, (now_ms if pause.until_ms is None else pause.until_ms) - pause.since_ms) / 1000),
+        )
+        for pause in ordered[:PAUSES_SHOWN]
+    ]
+    more = len(ordered) - len(rows)
+    return _table(("topic", "paused", "resumed", "duration"), rows) + (f"<p>and {more:,} more</p>" if more else "")
 
 
 def _runs(runs: Sequence[Mapping[str, Any]], current: RunStatus | None) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from shallow_mirror import __version__
 from shallow_mirror.checkpoints import observations
+from shallow_mirror.checkpoints.controls import open_controls_to_read
 from shallow_mirror.checkpoints.observation_stores import ObservationStore, open_store_to_read
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.positions import Position
@@ -57,6 +58,7 @@ def gather_content(
         history=history_of(store.read(observations.MICRO_BATCHES_TABLE, recent)),
         problems=read_problems(store, run_epoch),
         runs=_read_runs(store, run_epoch),
+        pauses=open_controls_to_read(config.table_storage, spark).paused_intervals(),
         picture=None if chosen is None else _read_picture(offset_map, chosen),
     )
 

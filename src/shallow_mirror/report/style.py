@@ -41,6 +41,9 @@ td.wide { white-space: normal; min-width: 240px; overflow-wrap: anywhere; }
 .axis, .mark { stroke: var(--soft); }
 .lane { fill: var(--grid); fill-opacity: 0.5; }
 .area { fill: var(--c1); fill-opacity: 0.18; }
+.area, .line { pointer-events: none; }
+.paused { fill: var(--c8); fill-opacity: 0.25; stroke: var(--c8); stroke-opacity: 0.5; shape-rendering: crispEdges; }
+.key.paused { background: var(--c8); opacity: 0.5; }
 .line { fill: none; stroke: var(--c1); stroke-width: 1.5; stroke-linejoin: round; }
 .dot { fill: var(--c1); }
 .hover { fill: transparent; }
