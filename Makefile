@@ -23,7 +23,7 @@ long: setup java ## tests of many variants on brokers and Spark that `make test`
 	$(BIN)/pytest -m long $(PYTEST_ARGS) $(NONE_CHOSEN)
 
 unit: setup ## the tests that need no Java, in two processes
-	$(BIN)/pytest -n 2 -m "not brokers and not spark" $(PYTEST_ARGS) $(NONE_CHOSEN)
+	$(BIN)/pytest -n 2 -m "not brokers and not spark and not long" $(PYTEST_ARGS) $(NONE_CHOSEN)
 
 faults: setup java ## hours of faults on real brokers, and the table of what came of them; FAULTS="kills --rounds 50" for less
 	PYTHONPATH=. $(BIN)/python -m tests.faults.run $(FAULTS)
