@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shallow_mirror.broker.error_codes import EMPTY_FETCH, LOG_ENDS_EARLY
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.errors import (
     BatchRefused,
@@ -43,9 +44,9 @@ _RETRIABLE = {
     "THROTTLING_QUOTA_EXCEEDED": "a quota of the cluster holds the mirror back: raise it, or wait",
     "WORKER_LOST": "a worker or executor of Spark went away: if that goes on, it lacks memory (read.fetch_bytes, write.slots)",
     "SLOT_NOT_COMMITTED": "transactions were aborted by the target: if that goes on, raise write.transaction_timeout_ms",
-    "LOG_ENDS_EARLY": "the source lost the end of the log before it was copied (an unclean leader election, a lost disk): look "
+    LOG_ENDS_EARLY: "the source lost the end of the log before it was copied (an unclean leader election, a lost disk): look "
     "at the brokers that hold its replicas",
-    "EMPTY_FETCH": "see that the broker reads the named offset: its log, its remote storage, and the right to describe the topic",
+    EMPTY_FETCH: "see that the broker reads the named offset: its log, its remote storage, and the right to describe the topic",
     SOURCE_LOG_TRUNCATED: "the source lost the end of a log (an unclean leader election, a lost disk): look at the brokers "
     "that hold its replicas",
     "TOPIC_CREATED_AGAIN": "none needed: read.on_data_loss is continue",

@@ -10,15 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.error_codes import EMPTY_FETCH
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOld, ConfigError, Retriable
 from shallow_mirror.types import OffsetRange, TopicPartition
 
-EMPTY_FETCH = "EMPTY_FETCH"
-"""Name of the error of a range that is neither read nor proved to be empty."""
-
 REMOTE_STORAGE = "REMOTE_STORAGE"
-"""The same where the broker waits for its remote storage."""
+"""Name of the error of a range that the broker has to fetch from its remote storage; else it is EMPTY_FETCH."""
 
 _POLICY = "cleanup.policy"
 _REMOTE_STORAGE = ("remote.storage.enable", "confluent.tier.enable", "redpanda.remote.read")

@@ -15,6 +15,9 @@ class ErrorClass(enum.Enum):
 LOG_ENDS_EARLY = "LOG_ENDS_EARLY"
 """A name of ours: the log ends below the end of the range that is read of it."""
 
+EMPTY_FETCH = "EMPTY_FETCH"
+"""A name of ours: a range that is neither read nor proved to be empty."""
+
 UNKNOWN_TOPIC_OR_PARTITION = 3
 TOPIC_AUTHORIZATION_FAILED = 29
 

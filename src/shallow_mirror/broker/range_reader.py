@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from shallow_mirror.broker.cluster import Cluster
 from shallow_mirror.broker.connection import Connection, ReceiveBuffer
-from shallow_mirror.broker.empty_ranges import EMPTY_FETCH, REMOTE_STORAGE, TopicStorage, doubt_of_hole, topic_storage
-from shallow_mirror.broker.error_codes import LOG_ENDS_EARLY, UNKNOWN_TOPIC_OR_PARTITION, error_name
+from shallow_mirror.broker.empty_ranges import REMOTE_STORAGE, TopicStorage, doubt_of_hole, topic_storage
+from shallow_mirror.broker.error_codes import EMPTY_FETCH, LOG_ENDS_EARLY, UNKNOWN_TOPIC_OR_PARTITION, error_name
 from shallow_mirror.broker.fetch_exchange import (
     MAX_BATCH_BYTES,
     FetchForm,
