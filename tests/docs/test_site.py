@@ -111,7 +111,7 @@ def changed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> subpr
             shutil.copy(repository / name, folder / name)
     (folder / "docs" / "zebra.md").write_text("# Zebra\n\n[nowhere](no-such-page.md)\n", encoding="utf-8")
     runbook = folder / "docs" / "operations.md"
-    runbook.write_text(runbook.read_text(encoding="utf-8").replace("### SparkLost", "### Spark is gone"), encoding="utf-8")
+    runbook.write_text(runbook.read_text(encoding="utf-8").replace("### SparkLostError", "### Spark is gone"), encoding="utf-8")
     return build(folder, folder / "out")
 
 

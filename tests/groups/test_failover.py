@@ -11,12 +11,12 @@ import pytest
 from tests.groups.group_runs import consume, write_transactions
 from tests.mirror_runs import catch_up, config, create_topic
 
-from shallow_mirror.checkpoints.group_positions import last_pass
-from shallow_mirror.checkpoints.observation_stores import open_store_to_read
+from shallow_mirror.checkpoints.backends.best_effort_table import open_store_to_read
+from shallow_mirror.checkpoints.group_offset_history import last_pass
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.groups.report import GroupPartition, GroupsReport, Outcome, Step
-from shallow_mirror.groups.run import look_at_groups
-from shallow_mirror.streaming.status import gather_status
+from shallow_mirror.groups.sync_once import look_at_groups
+from shallow_mirror.operations.status import gather_status
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark]
 

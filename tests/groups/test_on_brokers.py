@@ -16,17 +16,17 @@ from tests.groups.group_runs import PATIENCE_S, member, streams_member
 from tests.mirror_runs import conf_file, create_topic, delete_records, wait_for
 
 from shallow_mirror import cli
-from shallow_mirror.checkpoints.group_positions import last_pass
-from shallow_mirror.checkpoints.observation_stores import DeltalakeStore
-from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
-from shallow_mirror.checkpoints.recorded import RunIdentity
+from shallow_mirror.checkpoints.backends.best_effort_table import DeltalakeStore
+from shallow_mirror.checkpoints.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.group_offset_history import last_pass
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import ConfigError, Retriable
-from shallow_mirror.groups.cluster_view import ClusterView
+from shallow_mirror.errors import ConfigError, RetriableError
+from shallow_mirror.groups.group_client import ClusterView
 from shallow_mirror.groups.report import GroupPartition, Outcome, Step
-from shallow_mirror.groups.run import look_at_groups
 from shallow_mirror.groups.sync import GroupLooks, GroupSync
+from shallow_mirror.groups.sync_once import look_at_groups
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition, TopicPartition
 
 pytestmark = pytest.mark.brokers
@@ -324,6 +324,6 @@ def test_a_group_that_is_not_there_and_a_pattern_that_is_none_are_one_sentence(m
     with pytest.raises(ConfigError, match="exclude each other"):
         look_at_groups(mirrored.config, is_reverse=True, as_of=T0)
     with pytest.raises(
-        Retriable, match=r"source cluster east does not answer: .* --as-of now goes by what groups\.sync has noted"
+        RetriableError, match=r"source cluster east does not answer: .* --as-of now goes by what groups\.sync has noted"
     ):
         look_at_groups(without_source(mirrored))

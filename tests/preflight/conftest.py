@@ -11,7 +11,7 @@ from tests import mirror_runs as runs
 from tests.fakes.strict_broker import StrictCluster
 
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.preflight import Report, check
+from shallow_mirror.preflight import Report, preflight_mirror
 
 OPEN = {"message.timestamp.after.max.ms": "9223372036854775807"}
 """A target topic that takes every time."""
@@ -27,7 +27,7 @@ class Planned:
         return runs.config(self.folder, self.source.bootstrap, self.target.bootstrap, include or [".*"], **settings)
 
     def check(self, sample_bytes: int | None = None, **settings: Any) -> Report:
-        return check(self.config(**settings), sample_bytes=sample_bytes)
+        return preflight_mirror(self.config(**settings), sample_bytes=sample_bytes)
 
     def topic(self, name: str, partitions: int = 1, **target: str) -> None:
         """On both clusters; on the target with settings that take everything, and `target`."""

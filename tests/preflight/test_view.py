@@ -6,11 +6,11 @@ from typing import Any
 
 from rich.console import Console
 
-from shallow_mirror.preflight.counts import Amount, RuleCount, TopicCounts
 from shallow_mirror.preflight.estimate import Pace, PartitionSample
 from shallow_mirror.preflight.findings import Finding, Level, sentences
 from shallow_mirror.preflight.report import ClusterReport, Report, TopicReport
 from shallow_mirror.preflight.targets import TargetPlan
+from shallow_mirror.preflight.verdict_counts import Amount, RuleCount, TopicCounts
 from shallow_mirror.preflight.view import lines_behind, lines_in_front, show
 from shallow_mirror.types import SegmentKind, TopicPartition
 

@@ -14,15 +14,15 @@ from tests.security import secured_cluster as users
 from tests.security.secured_cluster import SESSION_MS, Right, SecuredCluster
 from tests.security.token_endpoint import TokenEndpoint
 
-from shallow_mirror.broker.client_config import ClientConfig
-from shallow_mirror.broker.cluster import Cluster
-from shallow_mirror.broker.connection import ReceiveBuffer
-from shallow_mirror.broker.messages import request_class
-from shallow_mirror.broker.topics import TopicSpec, ensure_topics
+from shallow_mirror.broker.admin.topic_admin import TopicSpec, ensure_topics
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.net.connection import ReceiveBuffer
+from shallow_mirror.broker.net.requests import request_class
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.groups.cluster_view import ClusterView
-from shallow_mirror.groups.run import look_at_groups
+from shallow_mirror.groups.group_client import ClusterView
+from shallow_mirror.groups.sync_once import look_at_groups
 from shallow_mirror.types import TopicPartition
 
 pytestmark = pytest.mark.brokers

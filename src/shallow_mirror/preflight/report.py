@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from shallow_mirror.preflight.counts import TopicCounts
 from shallow_mirror.preflight.estimate import Backlog, Pace, PartitionSample, backlog_of
 from shallow_mirror.preflight.findings import Finding, Level
 from shallow_mirror.preflight.targets import TargetPlan
+from shallow_mirror.preflight.verdict_counts import TopicCounts
 from shallow_mirror.types import TopicPartition
 
 

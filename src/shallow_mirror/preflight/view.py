@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from shallow_mirror.plurals import counted
-from shallow_mirror.preflight.counts import Amount, RuleCount
 from shallow_mirror.preflight.findings import Level, listed, sentences
 from shallow_mirror.preflight.report import Report, TopicReport
 from shallow_mirror.preflight.targets import TargetPlan
+from shallow_mirror.preflight.verdict_counts import Amount, RuleCount
 
 _NUMBERS = ("partitions", "offsets", "read", "batches", "records", "raw", "rebuilt", "refused")
 _TITLES = {
