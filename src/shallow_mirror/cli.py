@@ -14,7 +14,6 @@ from typing import Annotated
 
 import typer
 
-from shallow_mirror import __version__
 from shallow_mirror.commands.exit_codes import exit_code_of
 from shallow_mirror.commands.groups import groups
 from shallow_mirror.commands.import_blocker import LeanImports
@@ -31,6 +30,7 @@ from shallow_mirror.commands.translate import translate
 from shallow_mirror.commands.verify import verify
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.logging_setup import begin_logging, say_error
+from shallow_mirror.version import __version__
 
 app = typer.Typer(
     name="shallow-mirror",

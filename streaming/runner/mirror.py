@@ -407,11 +407,13 @@ class _Run:
     @unfit_python_told()
     def _run_query(self, spark: Any, sink: MicroBatchSink, options: Mapping[str, str]) -> None:
         is_direct = self.config.read.transfer == "direct"
-        data_source = planned_ranges if is_direct else kafka_batches
-        data_source.register(spark)
-        if not is_direct:
+        if is_direct:
+            planned_ranges.register_planned_ranges(spark)
+        else:
+            kafka_batches.register_kafka_batches(spark)
             spark_session.bound_arrow_batches(spark, self.config.read.fetch_bytes)
-        stream = spark.readStream.format(data_source.NAME).options(**options).load()
+        source_format = planned_ranges.NAME if is_direct else kafka_batches.NAME
+        stream = spark.readStream.format(source_format).options(**options).load()
         writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", self.config.checkpoint)
         trigger = {"availableNow": True} if self.available_now else {"processingTime": f"{self.config.trigger_s} seconds"}
         query = writer.trigger(**trigger).start()

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from shallow_mirror import __version__
 from shallow_mirror.checkpoints.backends.best_effort_table import ObservationStore
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
@@ -37,6 +36,7 @@ from shallow_mirror.streaming.runner.error_hints import (
 )
 from shallow_mirror.streaming.runner.left_out_reporter import LeftOutReports
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition
+from shallow_mirror.version import __version__
 
 if TYPE_CHECKING:
     from shallow_mirror.streaming.runner.lag_monitor import SourceWatch

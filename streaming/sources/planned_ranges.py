@@ -44,7 +44,7 @@ ARROW_SCHEMA = pa.schema(
 )
 
 
-def register(spark: SparkSession) -> None:
+def register_planned_ranges(spark: SparkSession) -> None:
     stream_reader.register(spark, MirrorRanges)
 
 

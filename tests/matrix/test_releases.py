@@ -22,7 +22,7 @@ from shallow_mirror.demo.map_rows import RowTranslation, load_rows
 from shallow_mirror.demo.traffic import TOPICS
 from shallow_mirror.groups.group_client import ClusterView
 from shallow_mirror.groups.report import Step
-from shallow_mirror.groups.sync_once import look_at_groups
+from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.operations.recover import Untold, look
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import ReceiptEvidence, TxnFate
 from shallow_mirror.types import TopicPartition
@@ -87,7 +87,7 @@ def assert_a_group_goes_on_with_the_next_record(settings: MirrorConfig, ends: tu
     middle, group = len(originals) // 2, f"readers.{copy}"
     with closing(ClusterView(settings.source.client, "the source")) as view:
         assert view.commit(group, {TopicPartition(topic, 0): (originals[middle].offset, "")}) == {}
-    report = look_at_groups(settings, pattern=re.escape(group), is_applied=True)
+    report = sync_groups(settings, pattern=re.escape(group), is_applied=True)
     assert [one.step for one in report.partitions] == [Step.COMMITTED]
     with closing(ClusterView(settings.target.client, "the target")) as view:
         (committed,) = view.committed([group])[group]

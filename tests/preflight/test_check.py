@@ -22,7 +22,7 @@ from shallow_mirror.checkpoints.run_history import MicroBatchObservation, Observ
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import BrokerTooOldError, ConfigError
-from shallow_mirror.preflight import PreflightProgress, Report, TopicReport, preflight_mirror
+from shallow_mirror.preflight import PreflightProgress, PreflightReport, TopicReport, preflight_mirror
 from shallow_mirror.preflight.findings import Level
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
@@ -30,12 +30,12 @@ ASKED_ONLY = {"ApiVersions", "Metadata", "ListOffsets", "DescribeConfigs", "Fetc
 """The last two are of a producer and a member that nobody is."""
 
 
-def topic_of(report: Report, name: str) -> TopicReport:
+def topic_of(report: PreflightReport, name: str) -> TopicReport:
     (found,) = [one for one in report.topics if one.topic == name]
     return found
 
 
-def said(report: Report, level: Level) -> list[str]:
+def said(report: PreflightReport, level: Level) -> list[str]:
     return [f"{one.subject}: {one.what}" for one in report.findings if one.level is level]
 
 

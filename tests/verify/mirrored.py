@@ -33,7 +33,7 @@ from shallow_mirror.types import (
     SourcePartition,
     TargetPartition,
 )
-from shallow_mirror.verify import Report, verify_mirror
+from shallow_mirror.verify import VerifyReport, verify_mirror
 from shallow_mirror.wire.admission import Verdict, admit
 from shallow_mirror.wire.batch_index import index_batches
 from shallow_mirror.wire.restamp import restamp
@@ -175,7 +175,7 @@ class Mirrored:
         """To the target, as its broker stores it: the offset and the leader epoch are not in the checksum."""
         self.target.seed((TOPIC, 0), at(batch, self.target_log.end_offset))
 
-    def verify(self, **options: Any) -> Report:
+    def verify(self, **options: Any) -> VerifyReport:
         return verify_mirror(self.config, **options)
 
     def plant_in_map(self, change: Callable[[DeltaTable], None]) -> None:

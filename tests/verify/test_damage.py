@@ -13,7 +13,7 @@ from tests.verify.mirrored import PRODUCER_ID, TOPIC, Mirrored, at, changed, dat
 
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.types import Segment, SegmentKind
-from shallow_mirror.verify import Difference, DifferenceKind, Report, Unchecked
+from shallow_mirror.verify import Difference, DifferenceKind, Unchecked, VerifyReport
 
 pytestmark = pytest.mark.thorough
 
@@ -42,11 +42,11 @@ def copied(tmp_path: Path) -> Iterator[Mirrored]:
         yield mirrored
 
 
-def told(report: Report) -> list[tuple[str, int | None, int | None, int | None, int | None]]:
+def told(report: VerifyReport) -> list[tuple[str, int | None, int | None, int | None, int | None]]:
     return [(one.kind.value, one.source_start, one.source_end, one.target_start, one.target_end) for one in report.differences]
 
 
-def only(report: Report) -> Difference:
+def only(report: VerifyReport) -> Difference:
     (one,) = report.differences
     assert not report.is_equal
     assert report.difference_counts == {one.kind: 1}

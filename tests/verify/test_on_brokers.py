@@ -35,7 +35,7 @@ from shallow_mirror import cli
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.schema import table_uri
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.verify import Report, Unchecked, verify_mirror
+from shallow_mirror.verify import Unchecked, VerifyReport, verify_mirror
 from shallow_mirror.wire.header import LOG_APPEND_TIME_BIT
 
 pytestmark = pytest.mark.brokers
@@ -106,7 +106,7 @@ def produce(bootstrap: str, topic: str, codec: str, records: int, *, partition: 
             wait_for_markers(bootstrap, topic)
 
 
-def kinds(report: Report) -> list[tuple[str, int, int]]:
+def kinds(report: VerifyReport) -> list[tuple[str, int, int]]:
     """(kind, partition, first source offset; -1 where the source has no part in it)."""
     return sorted(
         (one.kind.value, one.source.partition, -1 if one.source_start is None else one.source_start) for one in report.differences

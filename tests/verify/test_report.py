@@ -11,7 +11,7 @@ from shallow_mirror.progress import progress_on
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.verify.classify import Unchecked
 from shallow_mirror.verify.differences import Difference, DifferenceKind, merged
-from shallow_mirror.verify.report import KEPT_DIFFERENCES, SHOWN_DIFFERENCES, Report, Tally
+from shallow_mirror.verify.report import KEPT_DIFFERENCES, SHOWN_DIFFERENCES, Tally, VerifyReport
 from shallow_mirror.verify.runner import AuditProgress
 
 A, B = TopicPartition("orders", 3), TopicPartition("copy", 3)
@@ -24,8 +24,8 @@ def missing(start: int, end: int, reason: str = "r") -> Difference:
     )  # fmt: skip
 
 
-def report_of(tally: Tally) -> Report:
-    return Report(
+def report_of(tally: Tally) -> VerifyReport:
+    return VerifyReport(
         mirror="m", audit_id="a", topics=("orders",), is_deep=False, continues=False, seconds=1.5, partition_count=4,
         **tally.counts(), unchecked=dict(tally.unchecked), difference_counts=dict(tally.difference_counts),
         differences=tuple(tally.differences),

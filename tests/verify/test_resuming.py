@@ -21,7 +21,7 @@ from tests.verify.mirrored import Mirrored, changed, data_places, replace
 
 from shallow_mirror.checkpoints import verify_log
 from shallow_mirror.errors import ConfigError, RetriableError
-from shallow_mirror.verify import AuditProgress, Report, partition_reader, verify_mirror
+from shallow_mirror.verify import AuditProgress, VerifyReport, partition_reader, verify_mirror
 
 STRETCHES = 6
 
@@ -65,7 +65,7 @@ def rows(mirrored: Mirrored) -> list[dict[str, Any]]:
     return found
 
 
-def facts(report: Report) -> tuple[object, ...]:
+def facts(report: VerifyReport) -> tuple[object, ...]:
     return (
         report.record_count,
         report.batch_count,

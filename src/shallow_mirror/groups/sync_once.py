@@ -20,7 +20,7 @@ QUESTION_S = 15.0
 """Each question to a cluster; less where `request.timeout.ms` is."""
 
 
-def look_at_groups(
+def sync_groups(
     config: MirrorConfig,
     *,
     spark: Any = None,

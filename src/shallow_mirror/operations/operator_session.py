@@ -8,7 +8,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from shallow_mirror import __version__
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.connectivity import reach
 from shallow_mirror.checkpoints.backends.best_effort_table import open_store
@@ -23,6 +22,7 @@ from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer
 from shallow_mirror.sinks.kafka.protocol.transactional_ids import transactional_id
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT, SingleSlot
 from shallow_mirror.sinks.kafka.slots.slot_task import Observer, observe_nothing
+from shallow_mirror.version import __version__
 
 
 @dataclass(slots=True)

@@ -50,7 +50,7 @@ class TopicReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class PreflightReport:
     """`sample_bytes`: at most about so many were read of a partition; None: everything up to the log ends of the start.
 
     `has_map`: whether positions are those of an offset map; `paces`: the mirror's own first, where it is known.

@@ -30,7 +30,7 @@ from shallow_mirror.preflight.clusters import (
 )
 from shallow_mirror.preflight.estimate import Pace, mirror_pace, reading_pace
 from shallow_mirror.preflight.findings import Finding, Level
-from shallow_mirror.preflight.report import ClusterReport, Report, TopicReport
+from shallow_mirror.preflight.report import ClusterReport, PreflightReport, TopicReport
 from shallow_mirror.preflight.sample_reader import PATIENCE_MS, SampleReader
 from shallow_mirror.preflight.sampling import OnProgress, TopicSampler, ignore_progress, plan_backlogs
 from shallow_mirror.preflight.targets import TargetCluster, TargetPlan, TargetPlans
@@ -54,7 +54,7 @@ def preflight_mirror(
     sample_bytes: int | None = DEFAULT_SAMPLE_BYTES,
     on_progress: OnProgress = ignore_progress,
     clock: Callable[[], float] = time.monotonic,
-) -> Report:
+) -> PreflightReport:
     """Look at everything between the mirror's positions and the log ends of now, or at `sample_bytes` of each partition.
 
     `spark`: the session that reaches tables in a catalog. What would stop the mirror is in the report. Raises ConfigError (the
@@ -71,7 +71,7 @@ class _Preflight:
         self._config, self._spark, self._source, self._target, self._clock = config, spark, source, target, clock
         self._findings: list[Finding] = []
 
-    def run(self, sample_bytes: int | None, on_progress: OnProgress) -> Report:
+    def run(self, sample_bytes: int | None, on_progress: OnProgress) -> PreflightReport:
         began = self._clock()
         self._ask_clusters()
         offset_map = self._open_map()
@@ -85,7 +85,7 @@ class _Preflight:
         )
         topics = self._look_at_topics({} if offset_map is None else offset_map.positions(), reader, on_progress)
         paces = (self._mirror_pace(offset_map), reading_pace(reader.read_bytes, reader.seconds))
-        return Report(
+        return PreflightReport(
             mirror=self._config.mirror,
             sample_bytes=sample_bytes,
             seconds=self._clock() - began,

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shallow_mirror import __version__
 from shallow_mirror.checkpoints import run_history
 from shallow_mirror.checkpoints.backends.best_effort_table import ObservationStore, open_store_to_read
 from shallow_mirror.checkpoints.controls import open_controls_to_read
@@ -22,6 +21,7 @@ from shallow_mirror.report.offset_map_chart import COLUMNS, MapPicture, map_pict
 from shallow_mirror.report.page import RUNS_SHOWN, ReportContent, page
 from shallow_mirror.report.time_series import history_of
 from shallow_mirror.types import SourcePartition
+from shallow_mirror.version import __version__
 
 MICRO_BATCHES_READ = 100_000
 

@@ -25,7 +25,7 @@ _COUNTS = ("batch_count", "opened_batch_count", "record_count", "source_bytes", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class VerifyReport:
     """`batch_count` whole batches and `opened_batch_count` batches that had to be opened hold the same on both sides, unless
     a difference says otherwise; `record_count` records of them are equal. A difference is a range of offsets.
 

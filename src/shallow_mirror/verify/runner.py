@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shallow_mirror import __version__
 from shallow_mirror.checkpoints.backends.best_effort_table import ObservationStore, open_store_to_read
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.positions import Position
@@ -32,7 +31,8 @@ from shallow_mirror.verify.map_index import plan_stretches
 from shallow_mirror.verify.partition_map import LANE_COLUMNS, Lane, lanes_of
 from shallow_mirror.verify.quarantined import QuarantineCheck
 from shallow_mirror.verify.range_verifier import OnPosition, Sides, StretchResult, verify_stretch
-from shallow_mirror.verify.report import SHOWN_DIFFERENCES, Report, Tally
+from shallow_mirror.verify.report import SHOWN_DIFFERENCES, Tally, VerifyReport
+from shallow_mirror.version import __version__
 
 STRETCH_FETCHES = 16
 """What is verified, and noted, in one go is about this many `read.fetch_bytes`."""
@@ -80,7 +80,7 @@ def verify_mirror(
     flush_s: float = FLUSH_S,
     clock: Callable[[], float] = time.monotonic,
     spark: Any = None,
-) -> Report:
+) -> VerifyReport:
     """Compare what both clusters hold through the offset map, as far as it is settled.
 
     `topics`: source topics, all by default. `is_deep`: open every batch. An audit of the same topics and depth that was
@@ -129,7 +129,7 @@ class _Audit:
         self._progress = _Meter(on_progress, self._tally)
         self._partition_count = 0
 
-    def run(self, topics: Sequence[str] | None, store: ObservationStore, *, from_start: bool) -> Report:
+    def run(self, topics: Sequence[str] | None, store: ObservationStore, *, from_start: bool) -> VerifyReport:
         names = self._look_at(topics)
         identity, continues = self._begin(store, topics, from_start)
         log = AuditLog(store, identity, clock=self._clock, flush_s=self._options.flush_s)
@@ -267,9 +267,9 @@ class _Audit:
             _difference(lane, one.kind, one.reason, source_start=one.start, source_end=one.end) for one in lane.problems
         )
 
-    def _report(self, identity: AuditIdentity, names: Sequence[str], *, continues: bool) -> Report:
+    def _report(self, identity: AuditIdentity, names: Sequence[str], *, continues: bool) -> VerifyReport:
         tally = self._tally
-        return Report(
+        return VerifyReport(
             mirror=self._config.mirror,
             audit_id=identity.audit_id,
             topics=tuple(names),

@@ -19,7 +19,7 @@ from shallow_mirror.checkpoints.verify_log import AUDIT_TABLE
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.groups.group_client import ClusterView
 from shallow_mirror.groups.report import Step
-from shallow_mirror.groups.sync_once import look_at_groups
+from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.operations.status import gather_status
 from shallow_mirror.preflight import preflight_mirror
 from shallow_mirror.types import TopicPartition
@@ -93,6 +93,6 @@ def test_groups_are_kept_in_step_and_remembered_with_tables_in_a_catalog(
     with closing(ClusterView(settings.target.client, "the target")) as view:
         (committed,) = view.committed([group])[group]
     assert (committed.topic_partition, committed.offset) == (place, 3), "behind the marker of the first transaction"
-    now = look_at_groups(settings, spark=spark)
-    then = look_at_groups(settings, spark=spark, as_of=datetime.now(UTC))
+    now = sync_groups(settings, spark=spark)
+    then = sync_groups(settings, spark=spark, as_of=datetime.now(UTC))
     assert [one.step for one in now.partitions] == [one.step for one in then.partitions] == [Step.IN_PLACE]

@@ -168,9 +168,9 @@ def test_client_properties_do_not_show_in_plans(spark: Any, tmp_path: Path, capf
 
 @pytest.mark.spark
 def test_a_session_takes_the_source_in_while_another_that_knows_it_is_the_active_one(spark: Any) -> None:
-    planned_ranges.register(spark)
+    planned_ranges.register_planned_ranges(spark)
     other = spark.newSession()
     spark.createDataFrame([], "nothing int")  # `spark` is the active one again
-    planned_ranges.register(other)
-    planned_ranges.register(other)
-    planned_ranges.register(spark)
+    planned_ranges.register_planned_ranges(other)
+    planned_ranges.register_planned_ranges(other)
+    planned_ranges.register_planned_ranges(spark)
