@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import shallow_mirror
 from shallow_mirror import errors
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import MirrorError
@@ -80,6 +81,12 @@ def test_every_command_is_there(site: Path) -> None:
     names = re.findall(r"^[│| ]+([a-z][a-z-]+)  ", shown.stdout, re.MULTILINE)
     assert "run" in names
     assert [name for name in names if f"shallow-mirror {name}" not in said] == []
+
+
+def test_every_exported_name_is_in_the_reference_of_the_python_interface(site: Path) -> None:
+    listed = text_of(site / "reference" / "python.html") + text_of(site / "reference" / "errors.html")
+    assert "verify_mirror" in listed
+    assert [name for name in shallow_mirror.__all__ if name != "__version__" and name not in listed] == []
 
 
 def test_described_columns_exist(repository: Path, site: Path) -> None:
