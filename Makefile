@@ -22,8 +22,8 @@ test: setup java unit ## every test, with real brokers and Spark, in two process
 long: setup java ## tests of many variants on brokers and Spark that `make test` leaves out
 	$(BIN)/pytest -m long $(PYTEST_ARGS) $(NONE_CHOSEN)
 
-unit: setup ## the tests that need no Java, in two processes
-	$(BIN)/pytest -n 2 -m "not brokers and not spark and not long" $(PYTEST_ARGS) $(NONE_CHOSEN)
+unit: setup ## the tests that need no Java, in two processes; COVERAGE=1 measures line coverage
+	$(BIN)/pytest -n 2 -m "not brokers and not spark and not long" $(if $(COVERAGE),--cov --cov-report=term) $(PYTEST_ARGS) $(NONE_CHOSEN)
 
 faults: setup java ## hours of faults on real brokers, and the table of what came of them; FAULTS="kills --rounds 50" for less
 	PYTHONPATH=. $(BIN)/python -m tests.faults.run $(FAULTS)
