@@ -101,6 +101,22 @@ def test_the_map_is_read_for_it_only_where_a_producer_of_before_has_something_op
         hanging.clean(OURS, named=refuse)
 
 
+@pytest.mark.parametrize("code", [47, 90], ids=["it timed out", "another producer has its id"])
+def test_an_abort_that_is_over_before_its_end_is_asked_for_is_not_taken_for_done(
+    fake: StrictCluster, hanging: Hanging, code: int
+) -> None:
+    txn = init_producer_id(hanging.client, OURS, 60_000, hanging.clock.deadline())
+    fake.log(A.topic, A.partition).append(
+        transactional(0, (txn.producer_id, txn.producer_epoch)), NOW_MS
+    )  # no transaction knows it
+    fake.change("EndTxn", error(code), AS_IT_SHOULD)
+    with pytest.raises(RetriableError, match="INVALID_PRODUCER_EPOCH: mirror-0: the transaction that aborts again timed out"):
+        hanging.clean(OURS, named=None)
+    assert hanging.is_open(A)
+    hanging.clean(OURS, named=None)
+    assert not hanging.is_open(A)
+
+
 @pytest.mark.parametrize("code", [6, 47, 52], ids=["leader moved", "newer producer epoch", "newer coordinator epoch"])
 def test_a_leader_or_an_epoch_that_moved_on_is_looked_at_again(fake: StrictCluster, hanging: Hanging, code: int) -> None:
     old = hanging.open(OURS, A)

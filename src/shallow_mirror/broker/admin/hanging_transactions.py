@@ -23,7 +23,7 @@ from shallow_mirror.broker.cluster.cluster import CONTROL, Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import ProducerState
 from shallow_mirror.broker.net.error_codes import ErrorClass, error_class, error_name, refusal
 from shallow_mirror.broker.net.requests import call, request_class
-from shallow_mirror.broker.produce.transactions import add_offsets, add_partitions, end_txn, init_producer_id
+from shallow_mirror.broker.produce.transactions import EndTxnAnswer, add_offsets, add_partitions, end_txn, init_producer_id
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, RetriableError
 from shallow_mirror.types import IsolationLevel, SlotTxn, TopicPartition
@@ -78,6 +78,7 @@ def abort_forgotten(
     Because of those answers nothing of theirs can be open rightly, neither under the producer ids that they have now nor, with
     `named`, under those that they had before. Places that the target does not have are left out.
 
+    Raises RetriableError("INVALID_PRODUCER_EPOCH") where an abort timed out itself: it may be forgotten like the one before.
     Raises RetriableError("HANGING_TRANSACTION") with what an operator has to do, where an earlier producer id has something open
     and the target does not let us end it: readers of that partition wait for it, and so would every micro-batch.
     """
@@ -89,7 +90,11 @@ def abort_forgotten(
             again.setdefault(current[one.producer.producer_id], []).append(one.place)
     for transactional_id, members in again.items():
         _log.warning("%s: its abort was forgotten by the target: aborting it again", transactional_id)
-        write_markers(target, transactional_id, members, False, transaction_timeout_ms, deadline)
+        answer = write_markers(target, transactional_id, members, False, transaction_timeout_ms, deadline)
+        if answer is EndTxnAnswer.AMBIGUOUS:
+            # The empty transaction timed out, and its own abort may be forgotten, too. It is not repeated here: where another
+            # run has taken the id over, this run has to find that out before it fences the other.
+            raise RetriableError("INVALID_PRODUCER_EPOCH", f"{transactional_id}: the transaction that aborts again timed out")
     others = [one for one in found if one.producer.producer_id not in current]
     if named is not None and others:  # hardly ever: so the map is read for it only now
         _abort_earlier_producers(target, others, named(), frozenset(current.values()), deadline)
@@ -194,9 +199,9 @@ def write_markers(
     commit: bool,
     transaction_timeout_ms: int,
     deadline: Deadline,
-) -> None:
-    """An empty transaction over `places` and the receipt's group."""
+) -> EndTxnAnswer:
+    """Write markers with an empty transaction over `places` and the receipt's group, and return how that transaction ended."""
     empty = init_producer_id(target, transactional_id, transaction_timeout_ms, deadline)
     add_partitions(target, empty, places, deadline)
     add_offsets(target, empty, deadline)
-    end_txn(target, empty, commit, deadline)
+    return end_txn(target, empty, commit, deadline)
