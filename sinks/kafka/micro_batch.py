@@ -333,7 +333,7 @@ class MicroBatchSink:
         if errors:
             self._slot_time.saw_failure(all_tasks_ms, time_left_ms, len(answers))
         else:
-            self._slot_time.saw(all_tasks_ms, max((result.duration_ms for result in results), default=0.0), len(answers))
+            self._slot_time.saw(all_tasks_ms, [result.duration_ms for result in results], job.commit_interval_ms)
         try:
             self._budget.take(one for result in results for one in result.quarantined)
         except BatchRefusedError as excess:

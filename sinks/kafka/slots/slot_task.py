@@ -337,6 +337,9 @@ class _Copying:
             if self._slot.is_due or self._has_many_segments():
                 is_partial = True
                 break
+            if self._slot.until is not None:  # nothing that arrives later is sent in this transaction
+                reading.end_by(self._slot.until)
+        is_partial = is_partial or reading.has_ended_early
         if not is_partial:
             for source, reached in reading.reached().items():
                 if source not in self.left_out:

@@ -65,6 +65,11 @@ class OpenSlot:
         """Whether the slot hands over what it has: `write.commit_interval` has passed since its first batch."""
         return self._has_stopped or (self._until is not None and self._until.is_over())
 
+    @property
+    def until(self) -> Deadline | None:
+        """Return when the commit interval ends; None before the first batch: there is nothing to hand over then."""
+        return self._until
+
     def clean_up(self, places: Sequence[TopicPartition]) -> None:
         """Before another try: nothing of the one before may still be open, or it would end with this one."""
         name, timeout_ms = self._job.transactional_id_of(self.number), self._job.transaction_timeout_ms

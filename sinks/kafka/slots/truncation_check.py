@@ -49,6 +49,13 @@ class _CheckedReading:
     def unknown(self) -> tuple[PlannedRange, ...]:
         return self._reading.unknown
 
+    def end_by(self, end: Deadline) -> None:
+        self._reading.end_by(end)
+
+    @property
+    def has_ended_early(self) -> bool:
+        return self._reading.has_ended_early
+
     def reached(self) -> Mapping[SourcePartition, int]:
         return self._reading.reached()
 

@@ -7,6 +7,7 @@ follow from headers alone. Answers that were not taken wait in their sockets, so
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -119,7 +120,8 @@ class BatchConsumer:
 
         Ends the loan of the last poll: its batches lose their bytes. Raises BatchesInFlightError while a producer still needs
         them, and then nothing changed. The answer may have been asked for by the poll before, with its `max_bytes`;
-        `timeout_ms` bounds the wait for data, not the making of connections (`request.timeout.ms`).
+        `timeout_ms` bounds the wait for data, not the making of connections (`request.timeout.ms`), nor an answer that has
+        begun: over a slow link it takes its time, as long as `request.timeout.ms` never passes without a part of it.
 
         Raises RetriableError (the position stands: poll again), DataLossError, CorruptBatchError, BatchRefusedError (formats
         before Kafka 0.11). All of these come after the good batches in front of them were handed out, and leave the position
@@ -236,9 +238,11 @@ class BatchConsumer:
             self._give_up_expired()
             return None
         asked = self._asked.pop(by_transport[id(ready)])
-        deadline = Deadline.after_ms(self._cluster.config.request_timeout_ms, self._clock)
+        timeout_ms = self._cluster.config.request_timeout_ms
         try:
-            response = receive_fetch(asked.connection, self._buffer, deadline, asked.form)
+            response = receive_fetch(
+                asked.connection, self._buffer, Deadline(math.inf, self._clock), asked.form, silence_ms=timeout_ms
+            )
         except RetriableError:
             self._cluster.read_replicas.failed(asked.sources)
             raise
@@ -253,6 +257,7 @@ class BatchConsumer:
                 "PROTOCOL", f"{asked.connection.transport.peer} answered for other partitions than were asked for"
             )
         parts, error = [], None
+        deadline = Deadline.after_ms(timeout_ms, self._clock)
         for fetched in response.partitions:
             try:
                 part = self._part(fetched, asked.sources[fetched.topic_partition], deadline)

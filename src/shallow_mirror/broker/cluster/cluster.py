@@ -22,7 +22,8 @@ from shallow_mirror.broker.cluster.cluster_metadata import (
     parse_topic_metadata,
 )
 from shallow_mirror.broker.cluster.latest_offsets import LatestQuestion
-from shallow_mirror.broker.cluster.read_replicas import ReadReplicas, ReadSource
+from shallow_mirror.broker.cluster.read_replicas import FetchPath, ReadReplicas, ReadSource
+from shallow_mirror.broker.fetch.fetch_pace import FetchPace
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.error_codes import TOPIC_AUTHORIZATION_FAILED, ErrorClass, error_class, error_name, refusal
 from shallow_mirror.broker.net.requests import LastAnswer, call, request_class
@@ -105,6 +106,7 @@ class Cluster:
         self._silent: dict[int, tuple[float, RetriableError]] = {}
         """Leaders that are not asked how far their logs reach until a time on the clock, and why."""
         self.read_replicas = ReadReplicas(self.config.metadata_max_age_ms, self._clock)
+        self._fetch_paces: dict[FetchPath, FetchPace] = {}
 
     def _own_process(self) -> None:
         if os.getpid() != self._pid:
@@ -266,6 +268,12 @@ class Cluster:
         """Return whom to ask for the records of each topic-partition. Raises as `leaders`."""
         leaders = self.leaders(places, deadline)
         return {place: self.read_replicas.source_of(place, leader) for place, leader in leaders.items()}
+
+    def fetch_pace(self, path: FetchPath) -> FetchPace:
+        """Return how fast answers of a broker arrive, as readers of this cluster have seen so far."""
+        if path not in self._fetch_paces:
+            self._fetch_paces[path] = FetchPace(self.config.request_timeout_ms, self._clock)
+        return self._fetch_paces[path]
 
     def _refresh(self, topics: Sequence[str] | None, deadline: Deadline) -> ClusterMetadata:
         deadline = deadline.sooner(self.config.request_timeout_ms)

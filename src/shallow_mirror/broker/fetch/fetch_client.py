@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -98,9 +98,20 @@ def send_fetch(
     return FetchForm(names)
 
 
-def receive_fetch(connection: Connection, buffer: ReceiveBuffer, deadline: Deadline, form: FetchForm) -> FetchResponse:
-    """The answer to the oldest Fetch on the wire; its records are views of `buffer`. Raises RetriableError and closes."""
-    frame = connection.receive(deadline, buffer)
+def receive_fetch(
+    connection: Connection,
+    buffer: ReceiveBuffer,
+    deadline: Deadline,
+    form: FetchForm,
+    *,
+    silence_ms: float,
+    on_begin: Callable[[], None] = lambda: None,
+) -> FetchResponse:
+    """Return the answer to the oldest Fetch on the wire; its records are views of `buffer`. Raises RetriableError and closes.
+
+    A slow link is no dead broker: an answer may take until `deadline` as long as no silence lasts for `silence_ms`.
+    """
+    frame = connection.receive(deadline, buffer, silence_ms=silence_ms, on_begin=on_begin)
     try:
         return parse_leader_fetch_response(frame) if form.is_leader_only else parse_fetch_response(frame, form.names)
     except WireError as error:

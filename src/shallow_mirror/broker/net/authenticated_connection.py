@@ -57,10 +57,18 @@ class AuthenticatedConnection(Connection):
             self.authenticate(deadline)
         super().send_several(correlation_ids, parts, deadline)
 
-    def receive(self, deadline: Deadline, buffer: ReceiveBuffer | None = None) -> memoryview:
+    def receive(
+        self,
+        deadline: Deadline,
+        buffer: ReceiveBuffer | None = None,
+        *,
+        silence_ms: float | None = None,
+        on_begin: Callable[[], None] = lambda: None,
+    ) -> memoryview:
         if self._is_busy or not self._early:
-            return super().receive(deadline, buffer)
+            return super().receive(deadline, buffer, silence_ms=silence_ms, on_begin=on_begin)
         frame = self._early.popleft()
+        on_begin()
         if buffer is None:
             return frame
         lent = buffer.view(len(frame))

@@ -78,10 +78,22 @@ class Connection:
             self.close()
             raise
 
-    def receive(self, deadline: Deadline, buffer: ReceiveBuffer | None = None) -> memoryview:
-        """The next answer without its length. Raises RetriableError on a network or protocol error, and closes."""
+    def receive(
+        self,
+        deadline: Deadline,
+        buffer: ReceiveBuffer | None = None,
+        *,
+        silence_ms: float | None = None,
+        on_begin: Callable[[], None] = lambda: None,
+    ) -> memoryview:
+        """Return the next answer without its length. Raises RetriableError on a network or protocol error, and closes.
+
+        `silence_ms`: how long nothing may come, which ends the wait before `deadline`; an answer that keeps coming may take
+        longer. `on_begin` is called when its length is there.
+        """
         try:
-            head = self._received_ahead(_LENGTH_BYTES, deadline)
+            head = self._received_ahead(_LENGTH_BYTES, deadline if silence_ms is None else deadline.sooner(silence_ms))
+            on_begin()
             size = int.from_bytes(head, "big", signed=True)
             limit = self._max_frame_bytes if buffer is None else buffer.max_bytes
             if not _MIN_FRAME_BYTES <= size <= limit:
@@ -89,7 +101,7 @@ class Connection:
                     "PROTOCOL", f"{self.transport.peer} announced an answer of {size} bytes; at most {limit} are accepted"
                 )
             frame = memoryview(bytearray(size)) if buffer is None else buffer.view(size)
-            self._receive_into(frame, deadline)
+            self._receive_into(frame, deadline, silence_ms)
             correlation_id = int.from_bytes(frame[:4], "big", signed=True)
             if not self._outstanding or correlation_id != self._outstanding.popleft():
                 raise RetriableError(
@@ -123,12 +135,12 @@ class Connection:
         self._ahead_start += size
         return self._ahead[self._ahead_start - size : self._ahead_start]
 
-    def _receive_into(self, frame: memoryview, deadline: Deadline) -> None:
-        known = min(len(frame), self._ahead_end - self._ahead_start)
-        frame[:known] = self._ahead[self._ahead_start : self._ahead_start + known]
-        self._ahead_start += known
-        if known < len(frame):
-            self.transport.recv_into(frame[known:], deadline)
+    def _receive_into(self, frame: memoryview, deadline: Deadline, silence_ms: float | None) -> None:
+        received = min(len(frame), self._ahead_end - self._ahead_start)
+        frame[:received] = self._ahead[self._ahead_start : self._ahead_start + received]
+        self._ahead_start += received
+        if received < len(frame):
+            self.transport.recv_into(frame[received:], deadline, silence_ms)
 
     def request(self, correlation_id: int, parts: Sequence[Part], deadline: Deadline) -> memoryview:
         self.send(correlation_id, parts, deadline)

@@ -13,6 +13,9 @@ from shallow_mirror.errors import RetriableError
 _MAX_PARTS = 512
 """Below IOV_MAX of every system."""
 
+SILENCE_BYTES = 16_384
+"""So many bytes end a silence: fewer, and a peer that sends a byte now and then would be waited for until the deadline."""
+
 Part = bytes | bytearray | memoryview
 
 
@@ -47,11 +50,14 @@ class Transport:
         except OSError as error:
             raise _network(f"sending to {self.peer}", error) from error
 
-    def recv_into(self, view: memoryview, deadline: Deadline) -> None:
-        """Fill `view` completely."""
-        got = 0
-        while got < len(view):
-            got += self.recv_some_into(view[got:], deadline)
+    def recv_into(self, view: memoryview, deadline: Deadline, silence_ms: float | None = None) -> None:
+        """Fill `view` completely. `silence_ms`: how long nothing may come, which ends the wait before the deadline."""
+        received = heard = 0
+        patience = deadline if silence_ms is None else deadline.sooner(silence_ms)
+        while received < len(view):
+            received += self.recv_some_into(view[received:], patience)
+            if silence_ms is not None and received - heard >= SILENCE_BYTES:
+                patience, heard = deadline.sooner(silence_ms), received
 
     def recv_some_into(self, view: memoryview, deadline: Deadline) -> int:
         """At least one byte, and what else is there already; returns how many."""
