@@ -84,7 +84,8 @@ class TxnPerformer:
                 self._owner.check_ownership()
                 return self._owner.next_decision()
             case actions.RefuseForgotten(decided):
-                return refuse_forgotten(self._target, decided, deadline.sooner(LEADER_PATIENCE_MS))
+                own_producer_ids = {txn.producer_id for txn in self.availability.fenced.values()}
+                return refuse_forgotten(self._target, decided, own_producer_ids, deadline.sooner(LEADER_PATIENCE_MS))
             case actions.EndTxn(txn):
                 return end_txn(self._target, txn, True, deadline) is not EndTxnAnswer.AMBIGUOUS
             case actions.AwaitVisible(decided):
@@ -132,9 +133,11 @@ class TxnPerformer:
         for name in [name for name in self.availability.blocked if blocked_txn(self._target, name, deadline) is None]:
             self._init_producer_id(name, deadline)
         removed = self._confirm_pending(deadline)
-        if self.availability.unchecked:
+        # Micro-batches wait for this look: nothing is asked of partitions that are still without a leader.
+        readable = readable_ends(self._target, sorted(self.availability.unchecked), deadline)
+        if readable:
             # A partition with a pending transaction comes last: what is open there is to be committed, not aborted.
-            self._abort_forgotten(tuple(self.availability.fenced), tuple(self.availability.unchecked), deadline)
+            self._abort_forgotten(tuple(self.availability.fenced), tuple(readable), deadline)
         return removed
 
     def _confirm_pending(self, deadline: Deadline) -> tuple[SlotTxn, ...]:
@@ -180,7 +183,8 @@ class TxnPerformer:
             places = {position.target.topic_partition for position in self._owner.positions().values()}
         listed = self._target.metadata(sorted({place.topic for place in places}), deadline)
         there = {place for place in places if listed.has(place)}  # what was deleted holds nothing open
-        readable = readable_ends(self._target, sorted(there), deadline).keys() - self.availability.pending_partitions()
+        ends = readable_ends(self._target, sorted(there), deadline, is_patient=True)
+        readable = ends.keys() - self.availability.pending_partitions()
         # The last transaction of a blocked id ends by itself: its markers are on their way.
         fenced = [self.availability.fenced[name] for name in names if name in self.availability.fenced]
         abort_forgotten(self._target, fenced, sorted(readable), self._transaction_timeout_ms, deadline, named=named)

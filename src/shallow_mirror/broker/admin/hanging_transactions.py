@@ -1,10 +1,10 @@
 """Everywhere: transactions that are over for their coordinator and still open in the logs of their partitions.
 
 A broker that is killed and started again can end a transaction before it knows its topics; seen with 4.3.0: it takes the
-partitions for deleted, writes no marker to them, and calls the transaction complete. Its records then stay open, hold the
-last stable offset, and the next marker of the same producer id ends them together with its own: an aborted copy would
-become visible behind a committed one. So whoever takes a producer id up again after a failure has to look, and an empty
-transaction over the same partitions writes the markers that never came.
+partitions for deleted, writes no marker to them, and calls the transaction complete. So it does while a partition has no leader
+(KAFKA-20734). The records then stay open, hold the last stable offset, and the next marker of the same producer id ends them
+together with its own: an aborted copy would become visible behind a committed one. So whoever takes a producer id up again after
+a failure has to look, and an empty transaction over the same partitions writes the markers that never came.
 
 A coordinator forgets an unused transactional id after transactional.id.expiration.ms, a week by default, and gives it a new
 producer id when it comes again. An empty transaction has that one, and its markers end nothing of the old one. What is open

@@ -21,9 +21,9 @@ from shallow_mirror.broker.cluster.cluster_metadata import (
     TopicMetadata,
     parse_topic_metadata,
 )
+from shallow_mirror.broker.cluster.fetch_pace import FetchPace
 from shallow_mirror.broker.cluster.latest_offsets import LatestQuestion
 from shallow_mirror.broker.cluster.read_replicas import FetchPath, ReadReplicas, ReadSource
-from shallow_mirror.broker.fetch.fetch_pace import FetchPace
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.error_codes import TOPIC_AUTHORIZATION_FAILED, ErrorClass, error_class, error_name, refusal
 from shallow_mirror.broker.net.requests import LastAnswer, call, request_class
@@ -136,7 +136,7 @@ class Cluster:
 
     def _connect(self, key: object, address: tuple[str, int], purpose: str, deadline: Deadline) -> Connection:
         known = self._connections.get((key, purpose))
-        if known is not None and not known.is_closed:
+        if known is not None and known.check_open():
             return known
         connection = self._opener.open(address, deadline.sooner(self.config.connection_setup_timeout_ms))
         self._connections[key, purpose] = connection
@@ -342,13 +342,13 @@ class Cluster:
         )
 
     def latest_offsets(
-        self, places: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline
+        self, places: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline, *, is_patient: bool = True
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, MirrorError]]:
         """Return `list_offsets` of -1 of the topic-partitions whose leaders answer, and an error for each of the others.
 
         Asked again with the same object `places`, the request is not made anew. A leader that takes long to fail
         (`_SLOW_FAILURE_S`) is not asked again for twice as long, so that it holds up the others a third of the time at most.
-        Raises RetriableError where nothing was answered.
+        With `is_patient`, where nothing was answered, all are asked again until the deadline; then it raises RetriableError.
         """
         self._own_process()
         deadline = deadline.sooner(self.config.request_timeout_ms)
@@ -358,7 +358,7 @@ class Cluster:
             found, wrong = self._ask_latest(places, isolation, deadline)
         if wrong:
             self.forget_metadata()
-        if places and not found:  # there is nothing else to go on with: the long way tries until the deadline
+        if places and not found and is_patient:  # there is nothing else to go on with
             listed = self.list_offsets(dict.fromkeys(places, -1), isolation, deadline)
             return {place: one.offset for place, one in listed.items()}, {}
         return found, wrong

@@ -52,9 +52,10 @@ EMPTY_ANSWERS_OF_FOLLOWER = 4
 TRIES_BEFORE_GONE = 8
 """Between one and two seconds without a batch: then it is asked whether the topics are still there."""
 
-PARTITION_PATIENCE_MS = 5_000.0
+PARTITION_PATIENCE_MS = 2_000.0
 """How long a partition may be unreadable, or its log end below its range, before a reader that may leave it unfinished does so. A
-new leader may trail for moments."""
+new leader may trail for moments. The other partitions of the slot wait for it so long, once; what is left is planned again after
+a second."""
 
 _FRAME_SLACK_BYTES = 65_536
 

@@ -62,6 +62,15 @@ class Connection:
         """Requests sent whose answers were not received."""
         return len(self._outstanding)
 
+    def check_open(self) -> bool:
+        """Return whether the next request may be sent; close where the peer has closed the connection while it was idle.
+
+        The next request there would only show it when its answer is missing: in a transaction, that has to be begun again then.
+        """
+        if not self.is_closed and not self.outstanding and self.transport.is_closed_by_peer():
+            self.close()
+        return not self.is_closed
+
     def next_correlation_id(self) -> int:
         self._next_correlation_id = (self._next_correlation_id + 1) & 0x7FFFFFFF
         return self._next_correlation_id

@@ -16,6 +16,9 @@ _MAX_PARTS = 512
 SILENCE_BYTES = 16_384
 """So many bytes end a silence: fewer, and a peer that sends a byte now and then would be waited for until the deadline."""
 
+_CLOSED = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
+"""POLLRDHUP is Linux's: the peer sends nothing any more. Others report that as POLLHUP."""
+
 Part = bytes | bytearray | memoryview
 
 
@@ -30,9 +33,10 @@ class Transport:
             raise _network(f"cannot connect to {self.peer}", error) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.setblocking(False)
-        self._readable, self._writable = select.poll(), select.poll()
+        self._readable, self._writable, self._closed = select.poll(), select.poll(), select.poll()
         self._readable.register(self._socket, select.POLLIN)
         self._writable.register(self._socket, select.POLLOUT)
+        self._closed.register(self._socket, _CLOSED)
 
     def send_parts(self, parts: Sequence[Part], deadline: Deadline) -> None:
         """Everything, in order, without joining the parts."""
@@ -73,6 +77,10 @@ class Transport:
             if not received:
                 raise RetriableError("NETWORK_EXCEPTION", f"{self.peer} closed the connection")
             return received
+
+    def is_closed_by_peer(self) -> bool:
+        """Say, without waiting, whether the peer has closed the connection. A peer that vanished without a word has not."""
+        return any(events & _CLOSED for _, events in self._closed.poll(0))
 
     def has_pending(self) -> bool:
         """Whether bytes were taken off the socket that nobody has received yet."""

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.send_pace import SLOWEST_BYTES_PER_S, SendPace
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.error_codes import (
     TOPIC_AUTHORIZATION_FAILED,
@@ -29,7 +30,6 @@ from shallow_mirror.broker.net.error_codes import (
     refusal,
 )
 from shallow_mirror.broker.net.transport import Part
-from shallow_mirror.broker.produce.send_pace import SLOWEST_BYTES_PER_S, SendPace
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
     BatchRefusedError,

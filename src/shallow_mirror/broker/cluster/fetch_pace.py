@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from shallow_mirror.broker.produce.send_pace import FIRST_BYTES, REQUEST_S
+from shallow_mirror.broker.cluster.send_pace import FIRST_BYTES, REQUEST_S
 
 GROWTH = 4
 """An answer justifies a next one of this many times its size at most: little that arrives in a burst says little."""
