@@ -79,12 +79,16 @@ def read_histories(
     on_progress: Callable[[int], None],
     clock: Callable[[], float] = time.monotonic,
     starts: Mapping[TopicPartition, int] | None = None,
+    ends: Mapping[TopicPartition, int] | None = None,
 ) -> dict[TopicPartition, History]:
-    """Everything from `starts` (0 where not named) to the end at this moment. Raises RetriableError when a broker is silent for a
-    minute."""
+    """Read everything from `starts` (0 where not named) up to, not including, `ends` (the end of the log where not named).
+
+    Raises RetriableError when a broker is silent for a minute.
+    """
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
     places = partitions_of(admin, topics)
-    unfinished = set(places)
+    starts, ends = starts or {}, ends or {}
+    unfinished = {place for place in places if place not in ends or starts.get(place, 0) < ends[place]}
     records = {place: HistoryBuilder() for place in places}
     consumer = Consumer(
         {
@@ -99,8 +103,9 @@ def read_histories(
         }
     )
     try:
-        begin = {} if starts is None else starts
-        consumer.assign([ClientTopicPartition(place.topic, place.partition, begin.get(place, 0)) for place in places])
+        consumer.assign(
+            [ClientTopicPartition(place.topic, place.partition, starts.get(place, 0)) for place in sorted(unfinished)]
+        )
         heard = clock()
         while unfinished:
             messages = consumer.consume(_CONSUME_MESSAGES, _CONSUME_S)
@@ -110,18 +115,33 @@ def read_histories(
                 raise RetriableError(
                     "TIMED_OUT", f"{bootstrap} sent nothing for {_SILENCE_S:.0f} s; unread: {sorted(unfinished)}"
                 )
+            before = set(unfinished)
             for message in messages:
-                _take(message, records, unfinished)
+                _take(message, records, unfinished, ends)
+            # A log that grows faster than it is read would be read on and on beyond its end.
+            bounded = [ClientTopicPartition(place.topic, place.partition) for place in before - unfinished if place in ends]
+            if bounded:
+                consumer.pause(bounded)
             on_progress(len(messages))
     finally:
         consumer.close()
     return {place: builder.build() for place, builder in records.items()}
 
 
-def _take(message: Message, records: Mapping[TopicPartition, HistoryBuilder], unfinished: set[TopicPartition]) -> None:
+def _take(
+    message: Message,
+    records: Mapping[TopicPartition, HistoryBuilder],
+    unfinished: set[TopicPartition],
+    ends: Mapping[TopicPartition, int],
+) -> None:
     place = TopicPartition(message.topic(), message.partition())
     error = message.error()
     if error is None:
+        end = ends.get(place)
+        if end is not None and message.offset() >= end - 1:
+            unfinished.discard(place)
+        if end is not None and message.offset() >= end:
+            return
         timestamp_type, timestamp_ms = message.timestamp()
         digest = record_digest(message.key(), message.value(), message.headers() or (), timestamp_type, timestamp_ms)
         records[place].add(message.offset(), digest)

@@ -11,7 +11,7 @@ from typing import Self
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.jars import KAFKA_VERSION, kafka_jars
 from shallow_mirror.local_kafka.lifecycle import start_together, stop_together
-from shallow_mirror.local_kafka.node import PORT_ATTEMPTS, LocalKafka, formatted_cluster_id
+from shallow_mirror.local_kafka.node import PORT_ATTEMPTS, START_TIMEOUT_S, LocalKafka, formatted_cluster_id
 from shallow_mirror.local_kafka.ports import BrokerStartError, PortTaken, free_ports
 from shallow_mirror.local_kafka.properties import has_kraft, member_properties, new_cluster_id, proxied_properties
 
@@ -35,12 +35,14 @@ class LocalKafkaCluster:
         properties: Mapping[str, str] | None = None,
         java_options: Sequence[str] = (),
         proxies: Sequence[int] = (),
+        start_timeout_s: float = START_TIMEOUT_S,
         choose_ports: Callable[[int], Sequence[int]] = free_ports,
     ) -> None:
         assert len(proxies) in (0, brokers)
         self.folder, self.version = folder.absolute(), version
         self._brokers, self._proxies, self._choose_ports = brokers, tuple(proxies), choose_ports
         self._properties, self._java_options = dict(properties or {}), tuple(java_options)
+        self._start_timeout_s = start_timeout_s
         self.nodes: tuple[LocalKafka, ...] = ()
         self.proxied_ports: tuple[int, ...] = ()
         """The port behind each proxy; empty where there are none."""
@@ -108,6 +110,7 @@ class LocalKafkaCluster:
             properties=properties | self._properties,
             java_options=self._java_options,
             cluster_id=cluster_id,
+            start_timeout_s=self._start_timeout_s,
             choose_ports=lambda _: (port, controller_port),
         )
 

@@ -60,6 +60,7 @@ class LocalKafka:
         cluster_id: str | None = None,
         features: Mapping[str, int] | None = None,
         listeners: Sequence[Listener] = (),
+        start_timeout_s: float = START_TIMEOUT_S,
         choose_ports: Callable[[int], Sequence[int]] = free_ports,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -67,6 +68,7 @@ class LocalKafka:
         assert has_kraft(version) or not (cluster_id or features), "without KRaft nothing is formatted"
         self.folder, self.version = folder.absolute(), version
         self._properties, self._java_options = dict(properties or {}), tuple(java_options)
+        self._start_timeout_s = start_timeout_s
         self._choose_ports, self._clock, self._sleep = choose_ports, clock, sleep
         self._ports: tuple[int, ...] | None = None
         self._broker = ServerProcess(f"the broker in {self.folder}", self.log_file)
@@ -186,20 +188,20 @@ class LocalKafka:
         command += [option for name, level in self._features.items() for option in ("--feature", f"{name}={level}")]
         with self.log_file.open("ab") as log:
             ended = subprocess.run(
-                [*command, "-g"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=START_TIMEOUT_S, check=False
+                [*command, "-g"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=self._start_timeout_s, check=False
             )
         if ended.returncode != 0:
             raise BrokerStartError(f"formatting {self.folder} failed:\n{self.log_tail()}")
 
     def _wait_for(self, process: ServerProcess, is_ready: Callable[[], bool]) -> None:
         started = self._clock()
-        while self._clock() - started < START_TIMEOUT_S:
+        while self._clock() - started < self._start_timeout_s:
             if not process.is_running():
                 raise self._ended_early(process)
             if is_ready():
                 return
             self._sleep(0.05)
-        raise BrokerStartError(f"{process.what} did not answer within {START_TIMEOUT_S} s:\n{self.log_tail()}")
+        raise BrokerStartError(f"{process.what} did not answer within {self._start_timeout_s} s:\n{self.log_tail()}")
 
     def _answers_as_itself(self) -> bool:
         """Raises PortTaken where somebody else answers."""
