@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.backends.deltalake_writer import DeltalakeWriter
 from shallow_mirror.checkpoints.commit_metadata import (
     UNKNOWN_RUN,
     Recorded,
@@ -34,6 +33,8 @@ from shallow_mirror.checkpoints.schema import (
     rows_to_arrow,
     table_properties,
 )
+from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.table_location import Tables
 from shallow_mirror.checkpoints.table_protocol import (
     Comparison,
     Condition,
@@ -42,7 +43,6 @@ from shallow_mirror.checkpoints.table_protocol import (
     TableSnapshot,
     TableWriter,
 )
-from shallow_mirror.checkpoints.table_storage import Tables, storage_of
 from shallow_mirror.errors import FencedError, OffsetMapConflictError, OutcomeUnknownError
 from shallow_mirror.types import SlotTxn, SourcePartition
 
@@ -78,7 +78,7 @@ class OffsetMapOwner:
     @classmethod
     def take_over(
         cls,
-        tables: Tables,
+        storage: MirrorStorage | Tables,
         *,
         mirror: str,
         source_cluster_id: str,
@@ -91,12 +91,13 @@ class OffsetMapOwner:
     ) -> OffsetMapOwner:
         """Creates the map if there is none, unless `before_creation` raises. Fences every older run.
 
-        `slots` is how many this run may use: the next one fences them also if this one decides nothing.
+        `slots` is how many this run may use: the next one fences them also if this one decides nothing. `writer` takes the place
+        of that of `storage`.
 
         Raises FencedError (another run took over at the same time and won), OutcomeUnknownError (call again with the same `run`:
         a take-over that was written is recognised), ConfigError and OffsetMapConflictError (the table is not this mirror's).
         """
-        writer = DeltalakeWriter(storage_of(tables).uri(), storage_of(tables)) if writer is None else writer
+        writer = MirrorStorage.of(storage).offset_map if writer is None else writer
         expected = table_properties(mirror, source_cluster_id, target_cluster_id, writer.name)
         writer.mend()
         for _ in range(_ATTEMPTS):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from shallow_mirror.checkpoints.backends.best_effort_table import ObservationStore
+from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
@@ -102,11 +102,11 @@ class Witness:
             _log.info("metrics are at http://%s:%d/metrics", settings.host, settings.port)
             yield
 
-    def took_over(self, owner: OffsetMapOwner, store: ObservationStore) -> None:
+    def took_over(self, owner: OffsetMapOwner, tables: BestEffortTables) -> None:
         self._run_epoch = owner.run_epoch
-        self._observations = Observations(self._config.table_storage, store=store)
+        self._observations = Observations(tables)
         self._observations.run_started(owner.run_epoch, self._identity, __version__)
-        self._problems.begin(store, owner.run_epoch)
+        self._problems.begin(tables, owner.run_epoch)
         if self._metrics is not None:
             self._metrics.run_epoch.set(owner.run_epoch)
             if owner.recorded().decided_at_ms:

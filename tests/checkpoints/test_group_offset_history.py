@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from shallow_mirror.checkpoints.backends.best_effort_table import DeltalakeStore, SparkStore
 from shallow_mirror.checkpoints.group_offset_history import (
     GroupPosition,
     GroupSyncPass,
@@ -16,6 +15,8 @@ from shallow_mirror.checkpoints.group_offset_history import (
     positions_as_of,
     tidy,
 )
+from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.table_protocol import WriterName
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.types import SourcePartition
 
@@ -28,7 +29,7 @@ def at(minutes: float) -> datetime:
 
 
 def test_the_positions_of_a_time_are_those_of_the_last_look_until_then(tmp_path: Path) -> None:
-    store = DeltalakeStore(str(tmp_path))
+    store = MirrorStorage(str(tmp_path)).best_effort_tables()
     with pytest.raises(ConfigError, match="nobody looked at the groups at or before 2026-05-01T14:00:00"):
         positions_as_of(store, T0)
     note_pass(
@@ -62,10 +63,11 @@ def test_the_positions_of_a_time_are_those_of_the_last_look_until_then(tmp_path:
 
 @pytest.mark.parametrize("writer", ["deltalake", pytest.param("spark", marks=pytest.mark.spark)])
 def test_what_no_answer_needs_any_more_is_deleted_and_answers_stay(
-    tmp_path: Path, writer: str, request: pytest.FixtureRequest
+    tmp_path: Path, writer: WriterName, request: pytest.FixtureRequest
 ) -> None:
     tables = str(tmp_path)
-    store = DeltalakeStore(tables) if writer == "deltalake" else SparkStore(tables, request.getfixturevalue("spark"))
+    spark = None if writer == "deltalake" else request.getfixturevalue("spark")
+    store = MirrorStorage(tables, spark, writer=writer).best_effort_tables()
     tidy(store, at(0))  # tables that are not there
 
     def look(minutes: float, offset: int | None, *, is_whole: bool = False) -> None:

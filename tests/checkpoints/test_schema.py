@@ -11,12 +11,12 @@ from shallow_mirror.checkpoints import (
     controls,
     group_offset_history,
     problem_log,
-    quarantined_batches,
     run_history,
     schema,
     verify_log,
 )
 from shallow_mirror.checkpoints.backends.spark_sql import columns_in_sql
+from shallow_mirror.checkpoints.quarantine import batches
 from shallow_mirror.checkpoints.schema import (
     OFFSET_MAP,
     DecidedSegment,
@@ -77,7 +77,7 @@ def test_a_missing_or_changed_column_is_named_and_a_further_one_is_welcome() -> 
 
 @pytest.mark.parametrize(
     "module",
-    [verify_log, controls, group_offset_history, run_history, problem_log, quarantined_batches, schema],
+    [verify_log, controls, group_offset_history, run_history, problem_log, batches, schema],
     ids=lambda module: module.__name__.rpartition(".")[2],
 )
 def test_every_table_can_be_created_through_spark(module: object) -> None:

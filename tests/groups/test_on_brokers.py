@@ -16,11 +16,11 @@ from tests.groups.group_runs import PATIENCE_S, member, streams_member
 from tests.mirror_runs import conf_file, create_topic, delete_records, wait_for
 
 from shallow_mirror import cli
-from shallow_mirror.checkpoints.backends.best_effort_table import DeltalakeStore
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.group_offset_history import last_pass
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.groups.group_client import ClusterView
@@ -234,9 +234,9 @@ def test_an_offset_that_the_source_has_deleted_goes_on_where_the_target_still_ha
 
 def test_looks_keep_groups_in_step_and_answer_where_they_were(mirrored: Mirrored) -> None:
     m = mirrored
-    store, place = DeltalakeStore(m.config.tables), TopicPartition(m.topic, 1)
+    storage, place = MirrorStorage(m.config.tables), TopicPartition(m.topic, 1)
     m.commit(m.source, "kept", {1: 3})
-    looks = GroupLooks(m.config, store)
+    looks = GroupLooks(m.config, storage, storage.best_effort_tables())
     try:
         looks.once(T0)
         assert m.offsets(m.target, "kept") == {1: (2, "of the app")}
@@ -263,15 +263,16 @@ def test_looks_keep_groups_in_step_and_answer_where_they_were(mirrored: Mirrored
 
 def test_a_sync_that_fails_is_told_and_goes_on(mirrored: Mirrored, caplog: pytest.LogCaptureFixture) -> None:
     m = mirrored
-    store = DeltalakeStore(m.config.tables)
+    storage = MirrorStorage(m.config.tables)
+    store = storage.best_effort_tables()
     later = T0 + timedelta(days=2)
-    with GroupSync(without_source(m), 0.05, store, now=lambda: later):
+    with GroupSync(without_source(m), 0.05, storage, store, now=lambda: later):
         wait_for("a look that failed", lambda: (last_pass(store, later) or looked()).problem)
     problem = last_pass(store, later)
     assert problem is not None
     assert "source cluster east" in str(problem.problem)
     assert "could not be brought in step" in caplog.text
-    with GroupSync(m.config, 0.05, store, now=lambda: later + timedelta(days=2)) as sync:
+    with GroupSync(m.config, 0.05, storage, store, now=lambda: later + timedelta(days=2)) as sync:
         wait_for("a look that succeeds", lambda: (last_pass(store, later + timedelta(days=2)) or looked()).group_count)
         sync.is_last_wanted = True
     done = last_pass(store, later + timedelta(days=2))

@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from shallow_mirror.checkpoints.backends.best_effort_table import ObservationStore
+from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.group_offset_history import GroupPosition, GroupSyncPass, note_pass, tidy
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.problem_log import log_problem
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.groups.eligibility import commits_of
 from shallow_mirror.groups.offset_translation import CommitTranslator
@@ -43,8 +44,9 @@ LAST_LOOK_S, END_S = 15.0, 2.0
 class GroupLooks:
     """One look after the other; what was translated once is not looked for in the map again. Not for several threads."""
 
-    def __init__(self, config: MirrorConfig, store: ObservationStore, spark: Any = None) -> None:
-        self._config, self._store, self._spark = config, store, spark
+    def __init__(self, config: MirrorConfig, storage: MirrorStorage, history: BestEffortTables) -> None:
+        """`storage`: of the map. `history`: where the positions of groups are recorded."""
+        self._config, self._storage, self._history = config, storage, history
         self._groups = GroupLook(config, timeout_s=QUESTION_S)
         self._map: OffsetMap | None = None
         self._translator: CommitTranslator | None = None
@@ -70,16 +72,16 @@ class GroupLooks:
         found = list(self._groups.stepped(self._groups.judged(held, translator, clusters), is_applied=True))
         is_whole = self._whole_at is None or (now - self._whole_at).total_seconds() >= WHOLE_EVERY_S
         done = _pass_of(found, now, is_whole, time.monotonic() - began)
-        note_pass(self._store, done, self._changed(found, is_whole))
+        note_pass(self._history, done, self._changed(found, is_whole))
         self._whole_at = now if is_whole else self._whole_at
         self._count += 1
         if self._count % TIDY_EVERY_LOOKS == 1:
-            tidy(self._store, now - timedelta(seconds=self._config.groups.keep_s))
+            tidy(self._history, now - timedelta(seconds=self._config.groups.keep_s))
         return done
 
     def _refreshed_map(self) -> OffsetMap:
         if self._map is None:
-            self._map = OffsetMap.open(self._config.table_storage, self._spark, mirror=self._config.mirror)
+            self._map = OffsetMap.open(self._storage, mirror=self._config.mirror)
         else:
             self._map.refresh()
         return self._map
@@ -105,15 +107,16 @@ class GroupSync:
         self,
         config: MirrorConfig,
         interval_s: float,
-        store: ObservationStore,
-        spark: Any = None,
+        storage: MirrorStorage,
+        history: BestEffortTables,
         *,
         tell: Callable[[Problem, int], None] = log_problem,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """`tell` hears of every look that failed, with the level at which it is worth logging."""
-        self._config, self._interval_s, self._store, self._spark, self._now = config, interval_s, store, spark, now
-        self._tell = tell
+        self._config, self._interval_s = config, interval_s
+        self._storage, self._history = storage, history
+        self._tell, self._now = tell, now
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="group-sync", daemon=True)
         self._problem: str | None = None
@@ -131,7 +134,7 @@ class GroupSync:
             _log.warning("groups: the last look was not over after %.0f s and is given up", patience_s)
 
     def _run(self) -> None:
-        with closing(GroupLooks(self._config, self._store, self._spark)) as looks:
+        with closing(GroupLooks(self._config, self._storage, self._history)) as looks:
             while True:
                 began = time.monotonic()
                 self._look(looks)
@@ -157,7 +160,7 @@ class GroupSync:
             )
             self._tell(met, logging.DEBUG if problem == self._problem else logging.WARNING)
             self._problem = problem
-            note_pass(self._store, GroupSyncPass(observed_at=now, problem=problem), ())
+            note_pass(self._history, GroupSyncPass(observed_at=now, problem=problem), ())
             return
         if self._problem is not None:
             _log.info("groups: in step again")

@@ -8,9 +8,9 @@ from contextlib import closing
 from datetime import datetime
 from typing import Any
 
-from shallow_mirror.checkpoints.backends.best_effort_table import open_store_to_read
 from shallow_mirror.checkpoints.group_offset_history import positions_as_of
 from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.groups.report import AsOf, GroupsReport
@@ -36,12 +36,13 @@ def sync_groups(
     Raises ConfigError, RetriableError, OffsetMapConflictError. With `is_applied` groups may have been committed before it raises.
     """
     is_wanted = _matches(pattern)
-    offset_map = OffsetMap.open(config.table_storage, spark, mirror=config.mirror)
+    storage = MirrorStorage(config.table_location, spark)
+    offset_map = OffsetMap.open(storage, mirror=config.mirror)
     side, noted = ("target" if is_reverse else "source"), None
     if as_of is not None:
         if is_reverse:
             raise ConfigError("--as-of and --reverse exclude each other: only positions of the source's groups are noted")
-        noted = positions_as_of(open_store_to_read(config.table_storage, spark), as_of)
+        noted = positions_as_of(storage.best_effort_tables(), as_of)
     with closing(GroupLook(config, "target" if is_reverse else "source", timeout_s=QUESTION_S)) as groups:
         groups.require(groups.other, offset_map)
         if noted is None:

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shallow_mirror.checkpoints.backends.best_effort_table import ObservationStore, open_store_to_read
+from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.positions import Position
-from shallow_mirror.checkpoints.quarantine import Quarantine
-from shallow_mirror.checkpoints.quarantine_tables import open_quarantine_to_read
+from shallow_mirror.checkpoints.quarantine.entries import Quarantine, QuarantineTable
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.checkpoints.verify_log import FLUSH_S, AuditIdentity, AuditLog, VerifiedRange, interrupted_audit
 from shallow_mirror.config import MirrorConfig
@@ -92,7 +92,8 @@ def verify_mirror(
     options = AuditOptions(
         is_deep=is_deep, stretch_bytes=stretch_bytes or STRETCH_FETCHES * config.read.fetch_bytes, flush_s=flush_s
     )
-    offset_map = OffsetMap.open(config.table_storage, spark, mirror=config.mirror)
+    storage = MirrorStorage(config.table_location, spark)
+    offset_map = OffsetMap.open(storage, mirror=config.mirror)
     level, fetch_bytes = config.read.isolation_level, config.read.fetch_bytes
     with (
         AuditedCluster(config.source.client, config.source_cluster_name, level, fetch_bytes=fetch_bytes, clock=clock) as source,
@@ -104,9 +105,9 @@ def verify_mirror(
             clock=clock,
         ) as target,
     ):
-        quarantine = Quarantine(offset_map, open_quarantine_to_read(config.table_storage, spark))
+        quarantine = Quarantine(offset_map, QuarantineTable.open(storage))
         audit = _Audit(config, offset_map, quarantine, source, target, options, on_progress, clock)
-        return audit.run(topics, open_store_to_read(config.table_storage, spark), from_start=from_start)
+        return audit.run(topics, storage.best_effort_tables(), from_start=from_start)
 
 
 class _Audit:
@@ -129,10 +130,10 @@ class _Audit:
         self._progress = _Meter(on_progress, self._tally)
         self._partition_count = 0
 
-    def run(self, topics: Sequence[str] | None, store: ObservationStore, *, from_start: bool) -> VerifyReport:
+    def run(self, topics: Sequence[str] | None, tables: BestEffortTables, *, from_start: bool) -> VerifyReport:
         names = self._look_at(topics)
-        identity, continues = self._begin(store, topics, from_start)
-        log = AuditLog(store, identity, clock=self._clock, flush_s=self._options.flush_s)
+        identity, continues = self._begin(tables, topics, from_start)
+        log = AuditLog(tables, identity, clock=self._clock, flush_s=self._options.flush_s)
         if not continues:
             log.begin()
         try:
@@ -166,10 +167,10 @@ class _Audit:
     def _check_clusters(self) -> None:
         self._map.require_clusters(source=self._source.cluster_id(), target=self._target.cluster_id())
 
-    def _begin(self, store: ObservationStore, topics: Sequence[str] | None, from_start: bool) -> tuple[AuditIdentity, bool]:
+    def _begin(self, tables: BestEffortTables, topics: Sequence[str] | None, from_start: bool) -> tuple[AuditIdentity, bool]:
         """Who this audit is, and whether it was begun before."""
         scope = json.dumps({"topics": None if topics is None else sorted(topics), "deep": self._options.is_deep})
-        found = None if from_start else interrupted_audit(store, scope)
+        found = None if from_start else interrupted_audit(tables, scope)
         for one in [] if found is None else found[1]:
             self._restore(one)
         identity = AuditIdentity(
