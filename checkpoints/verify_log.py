@@ -55,7 +55,7 @@ FLUSH_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditIdentity:
+class VerifyIdentity:
     """`scope` says what is verified and how; only an audit of the same scope is continued."""
 
     audit_id: str
@@ -83,7 +83,7 @@ class VerifiedRange:
     differences: Sequence[Mapping[str, Any]]
 
 
-def interrupted_audit(tables: BestEffortTables, scope: str) -> tuple[str, list[VerifiedRange]] | None:
+def interrupted_verification(tables: BestEffortTables, scope: str) -> tuple[str, list[VerifiedRange]] | None:
     """Id and ranges of the newest audit, if it was of this scope and did not finish."""
     begun = tables.read(AUDIT_TABLE, (Comparison("outcome", "=", BEGUN),))
     finished = {row["audit_id"] for row in tables.read(AUDIT_TABLE, (Comparison("outcome", "=", FINISHED),))}
@@ -94,13 +94,13 @@ def interrupted_audit(tables: BestEffortTables, scope: str) -> tuple[str, list[V
     return newest["audit_id"], [_range_of(row) for row in rows]
 
 
-class AuditLog:
+class VerifyLog:
     """Writes rows in the order they come, a few at a time. Closing it is not finishing the audit."""
 
     def __init__(
         self,
         tables: BestEffortTables,
-        audit: AuditIdentity,
+        audit: VerifyIdentity,
         *,
         clock: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
