@@ -82,5 +82,5 @@ def test_three_groups_go_over_to_the_target_and_back_and_read_every_record_once(
         assert Counter(read[group]) == Counter(written)
 
     earlier = sync_groups(synced, as_of=moved_at)
-    places = {(one.group, one.place): (one.offset, one.to_offset) for one in earlier.partitions}
-    assert places == {(one.group, one.place): (one.offset, one.to_offset) for one in then.partitions}
+    places = {(one.group, one.topic_partition): (one.offset, one.to_offset) for one in earlier.partitions}
+    assert places == {(one.group, one.topic_partition): (one.offset, one.to_offset) for one in then.partitions}

@@ -19,7 +19,7 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups import view
 from shallow_mirror.groups.group_client import ClusterView
 from shallow_mirror.groups.report import GroupPartition, GroupsReport, Outcome, Step
-from shallow_mirror.groups.sync_plan import GroupLook
+from shallow_mirror.groups.sync_plan import GroupOffsets
 from shallow_mirror.types import TopicPartition
 
 PLACE = TopicPartition("orders", 0)
@@ -84,13 +84,21 @@ def test_a_group_that_the_other_cluster_hides_is_refused_and_others_go_over() ->
         },
         folder=Path("/"),
     )
-    look = GroupLook(config)
+    look = GroupOffsets(config)
     look.other = HidingCluster()
-    judged = [
-        GroupPartition(group=group, place=PLACE, offset=5, metadata="", outcome=Outcome.TRANSLATED, to_place=PLACE, to_offset=5)
+    evaluated = [
+        GroupPartition(
+            group=group,
+            topic_partition=PLACE,
+            offset=5,
+            metadata="",
+            outcome=Outcome.TRANSLATED,
+            to_topic_partition=PLACE,
+            to_offset=5,
+        )
         for group in ("hidden", "new")
     ]
-    hidden, new = look.stepped(judged, is_applied=False)
+    hidden, new = look.plan_commits(evaluated, is_applied=False)
     assert (hidden.state, hidden.partitions[0].step) == ("hidden", Step.REFUSED)
     assert hidden.partitions[0].reason == "GROUP_AUTHORIZATION_FAILED: grant Describe on group hidden"
     assert (new.state, new.partitions[0].step) == ("not there yet", Step.TO_COMMIT)

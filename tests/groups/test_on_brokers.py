@@ -25,7 +25,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.groups.group_client import ClusterView
 from shallow_mirror.groups.report import GroupPartition, Outcome, Step
-from shallow_mirror.groups.sync import GroupLooks, GroupSync
+from shallow_mirror.groups.sync import GroupSync, GroupSyncer
 from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition, TopicPartition
 
@@ -101,7 +101,7 @@ class Mirrored:
 
     def look(self, group: str, **options: Any) -> dict[TopicPartition, GroupPartition]:
         report = sync_groups(self.config, pattern=self.group(group), **options)
-        return {one.place: one for one in report.partitions}
+        return {one.topic_partition: one for one in report.partitions}
 
 
 @pytest.fixture(scope="module")
@@ -236,21 +236,21 @@ def test_looks_keep_groups_in_step_and_answer_where_they_were(mirrored: Mirrored
     m = mirrored
     storage, place = MirrorStorage(m.config.tables), TopicPartition(m.topic, 1)
     m.commit(m.source, "kept", {1: 3})
-    looks = GroupLooks(m.config, storage, storage.best_effort_tables())
+    looks = GroupSyncer(m.config, storage, storage.best_effort_tables())
     try:
-        looks.once(T0)
+        looks.run_pass(T0)
         assert m.offsets(m.target, "kept") == {1: (2, "of the app")}
         m.commit(m.source, "kept", {1: 6, 2: 9})
-        assert looks.once(T0 + timedelta(minutes=3)).waiting_count >= 1
+        assert looks.run_pass(T0 + timedelta(minutes=3)).waiting_count >= 1
         m.decide([(2, DATA, 8, 10, 7)])
-        done = looks.once(T0 + timedelta(minutes=6))
+        done = looks.run_pass(T0 + timedelta(minutes=6))
         assert done.committed_count >= 1
         assert {one: offset for one, (offset, _) in m.offsets(m.target, "kept").items()} == {1: 5, 2: 8}
     finally:
         looks.close()
     for minutes, offset, observed, after in ((0, 3, 0, 3), (4, 6, 3, 6), (60, 6, 6, None)):
         report = sync_groups(m.config, pattern=m.group("kept"), as_of=T0 + timedelta(minutes=minutes))
-        found = {one.place: one for one in report.partitions}
+        found = {one.topic_partition: one for one in report.partitions}
         assert (found[place].offset, found[place].to_offset, found[place].outcome) == (offset, offset - 1, Outcome.TRANSLATED)
         assert report.as_of is not None
         assert report.as_of.observed_at == T0 + timedelta(minutes=observed)
@@ -271,7 +271,7 @@ def test_a_sync_that_fails_is_told_and_goes_on(mirrored: Mirrored, caplog: pytes
     problem = last_pass(store, later)
     assert problem is not None
     assert "source cluster east" in str(problem.problem)
-    assert "could not be brought in step" in caplog.text
+    assert "groups: sync failed" in caplog.text
     with GroupSync(m.config, 0.05, storage, store, now=lambda: later + timedelta(days=2)) as sync:
         wait_for("a look that succeeds", lambda: (last_pass(store, later + timedelta(days=2)) or looked()).group_count)
         sync.is_last_wanted = True
