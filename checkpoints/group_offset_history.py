@@ -104,7 +104,7 @@ class PositionsAsOf:
     next_at: datetime | None
 
 
-def note_pass(tables: BestEffortTables, done: GroupSyncPass, changed: Iterable[GroupPosition]) -> None:
+def record_pass(tables: BestEffortTables, done: GroupSyncPass, changed: Iterable[GroupPosition]) -> None:
     rows = [_row(one, done.observed_at) for one in changed]
     if rows:
         tables.append(GROUP_OFFSETS_TABLE, pa.Table.from_pylist(rows, schema=GROUP_OFFSETS))

@@ -100,7 +100,7 @@ class OffsetMapOwner:
         """
         writer = MirrorStorage.of(storage).offset_map if writer is None else writer
         expected = table_properties(mirror, source_cluster_id, target_cluster_id, writer.name)
-        writer.mend()
+        writer.repair_log()
         for _ in range(_ATTEMPTS):
             before = _snapshot(writer)
             if before is None:

@@ -75,7 +75,7 @@ class MicroBatchObservation:
     settled_at_ms: int
 
 
-class Observations:
+class RunHistory:
     def __init__(self, tables: BestEffortTables, *, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
         self._tables, self._now_ms = tables, now_ms
 

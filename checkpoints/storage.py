@@ -111,7 +111,7 @@ def choose_writer(tables: Tables, setting: str) -> WriterName:
     if location.root.startswith((CATALOG, *_OF_DATABRICKS)):
         return "spark"
     writer = DeltalakeWriter(location.uri(), location)
-    writer.mend()
+    writer.repair_log()
     try:
         snapshot = writer.snapshot()
     except StoreUnreachableError as error:

@@ -150,7 +150,7 @@ class TableWriter(Protocol):
     `create` creates nothing where a table is. `snapshot` is None where there is none; an unreadable table is an
     OffsetMapConflictError, an unreachable one an OSError. `reread`: the newest snapshot after a commit that did not fail, from
     the one it was made on, which is of no use any more; it may not notice that somebody deleted the table. `delete` may commit
-    nothing at all when no row matches. `mend` sets aside what a power failure left half-written; it is called before the first
+    nothing at all when no row matches. `repair_log` sets aside what a power failure left half-written; it is called before the first
     snapshot of a take-over.
     """
 
@@ -163,7 +163,7 @@ class TableWriter(Protocol):
     def delete(self, snapshot: Any, conditions: Conditions, version: int, metadata: Mapping[str, str]) -> None: ...
     def compact(self, snapshot: Any, metadata: Mapping[str, str]) -> None: ...
     def clean_up(self) -> None: ...
-    def mend(self) -> None: ...
+    def repair_log(self) -> None: ...
 
 
 class TableBackend(Protocol):

@@ -54,7 +54,7 @@ class DeltalakeBackend:
         uri = self._location.uri(table)
         log = local_log(uri)
         if log is not None:
-            log.set_torn_aside()
+            log.discard_torn_commit()
         with self.raised("append rows", table):
             opened = open_table(self._location, uri)
             above = -1 if opened is None else opened.version()

@@ -199,9 +199,9 @@ class DeltalakeWriter:
         with _commit_errors(self.uri):
             checkpoint_and_clean(self.uri, self._log, self._location)
 
-    def mend(self) -> None:
+    def repair_log(self) -> None:
         if self._log is not None:
-            self._log.set_torn_aside()
+            self._log.discard_torn_commit()
 
     @contextlib.contextmanager
     def _commit_above(self, snapshot: DeltalakeSnapshot) -> Iterator[None]:

@@ -201,11 +201,11 @@ class SparkWriter:
             if self._log is not None:
                 self._log.shorten(COMMITS_KEPT)
 
-    def mend(self) -> None:
+    def repair_log(self) -> None:
         if self.snapshot() is not None:
             self._find_log()
             if self._log is not None:
-                self._log.set_torn_aside()
+                self._log.discard_torn_commit()
 
     def _find_log(self) -> None:
         self._log = log_of(self._session, self._table)

@@ -15,7 +15,7 @@ from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.problem_log import ProblemLog, log_problem
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
-from shallow_mirror.checkpoints.run_history import MicroBatchObservation, Observations
+from shallow_mirror.checkpoints.run_history import MicroBatchObservation, RunHistory
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, MirrorError
 from shallow_mirror.logging_setup import fields
@@ -59,7 +59,7 @@ class Witness:
     def __init__(self, config: MirrorConfig, identity: RunIdentity) -> None:
         self._config, self._identity = config, identity
         self._problems = ProblemLog()
-        self._observations: Observations | None = None
+        self._observations: RunHistory | None = None
         self._metrics: Metrics | None = None
         self._watch: SourceWatch | None = None
         self._run_epoch = 0
@@ -104,7 +104,7 @@ class Witness:
 
     def took_over(self, owner: OffsetMapOwner, tables: BestEffortTables) -> None:
         self._run_epoch = owner.run_epoch
-        self._observations = Observations(tables)
+        self._observations = RunHistory(tables)
         self._observations.run_started(owner.run_epoch, self._identity, __version__)
         self._problems.begin(tables, owner.run_epoch)
         if self._metrics is not None:

@@ -11,8 +11,8 @@ from shallow_mirror.checkpoints.group_offset_history import (
     GroupPosition,
     GroupSyncPass,
     last_pass,
-    note_pass,
     positions_as_of,
+    record_pass,
     tidy,
 )
 from shallow_mirror.checkpoints.storage import MirrorStorage
@@ -32,7 +32,7 @@ def test_the_positions_of_a_time_are_those_of_the_last_look_until_then(tmp_path:
     store = MirrorStorage(str(tmp_path)).best_effort_tables()
     with pytest.raises(ConfigError, match="nobody looked at the groups at or before 2026-05-01T14:00:00"):
         positions_as_of(store, T0)
-    note_pass(
+    record_pass(
         store,
         GroupSyncPass(observed_at=at(0), is_whole=True, group_count=2),
         [
@@ -40,10 +40,10 @@ def test_the_positions_of_a_time_are_those_of_the_last_look_until_then(tmp_path:
             GroupPosition(group="h", source=B, offset=1),
         ],
     )
-    note_pass(store, GroupSyncPass(observed_at=at(1)), [GroupPosition(group="g", source=A, offset=6)])
-    note_pass(store, GroupSyncPass(observed_at=at(2), problem="the source is away"), ())
-    note_pass(store, GroupSyncPass(observed_at=at(3)), [GroupPosition(group="h", source=B, offset=None)])
-    note_pass(store, GroupSyncPass(observed_at=at(60), is_whole=True), [GroupPosition(group="g", source=A, offset=9)])
+    record_pass(store, GroupSyncPass(observed_at=at(1)), [GroupPosition(group="g", source=A, offset=6)])
+    record_pass(store, GroupSyncPass(observed_at=at(2), problem="the source is away"), ())
+    record_pass(store, GroupSyncPass(observed_at=at(3)), [GroupPosition(group="h", source=B, offset=None)])
+    record_pass(store, GroupSyncPass(observed_at=at(60), is_whole=True), [GroupPosition(group="g", source=A, offset=9)])
 
     def offsets(minutes: float) -> tuple[dict[tuple[str, SourcePartition], int | None], datetime, datetime | None]:
         found = positions_as_of(store, at(minutes))
@@ -72,7 +72,7 @@ def test_what_no_answer_needs_any_more_is_deleted_and_answers_stay(
 
     def look(minutes: float, offset: int | None, *, is_whole: bool = False) -> None:
         done = GroupSyncPass(observed_at=at(minutes), is_whole=is_whole)
-        note_pass(store, done, [GroupPosition(group="g", source=A, offset=offset)])
+        record_pass(store, done, [GroupPosition(group="g", source=A, offset=offset)])
 
     look(0, 1, is_whole=True)
     look(1, 2)

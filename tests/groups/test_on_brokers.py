@@ -23,7 +23,7 @@ from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, RetriableError
-from shallow_mirror.groups.group_client import ClusterView
+from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.report import GroupPartition, Outcome, Step
 from shallow_mirror.groups.sync import GroupSync, GroupSyncer
 from shallow_mirror.groups.sync_once import sync_groups
@@ -55,7 +55,7 @@ class Mirrored:
             for number in range(50):
                 producer.produce(self.topic, b"v", partition=number % 5)
             assert producer.flush(PATIENCE_S) == 0
-        self.source, self.target = ClusterView(self.config.source.client, "east"), ClusterView(self.config.target.client, "west")
+        self.source, self.target = GroupClient(self.config.source.client, "east"), GroupClient(self.config.target.client, "west")
         self.ids = [one.topic_ids([self.topic])[self.topic] for one in (self.source, self.target)]
         self.owner = OffsetMapOwner.take_over(
             self.config.tables,
@@ -91,11 +91,11 @@ class Mirrored:
     def group(self, name: str) -> str:
         return f"{self.name}.{name}"
 
-    def commit(self, cluster: ClusterView, group: str, offsets: Mapping[int, int], topic: str | None = None) -> None:
+    def commit(self, cluster: GroupClient, group: str, offsets: Mapping[int, int], topic: str | None = None) -> None:
         places = {TopicPartition(topic or self.topic, one): (offset, "of the app") for one, offset in offsets.items()}
         assert cluster.commit(self.group(group), places) == {}
 
-    def offsets(self, cluster: ClusterView, group: str) -> dict[int, tuple[int | None, str]]:
+    def offsets(self, cluster: GroupClient, group: str) -> dict[int, tuple[int | None, str]]:
         found = cluster.committed([self.group(group)])[self.group(group)]
         return {one.topic_partition.partition: (one.offset, one.metadata) for one in found}
 

@@ -14,7 +14,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
 
-class ClusterView:
+class GroupClient:
     """Connect at the first request. Not thread-safe. Raises RetriableError, ConfigError."""
 
     def __init__(self, client: ClientConfig, where: str, timeout_s: float | None = None) -> None:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
-from shallow_mirror.checkpoints.group_offset_history import GroupPosition, GroupSyncPass, note_pass, tidy
+from shallow_mirror.checkpoints.group_offset_history import GroupPosition, GroupSyncPass, record_pass, tidy
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.problem_log import log_problem
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
@@ -73,7 +73,7 @@ class GroupSyncer:
         groups = list(self._groups.plan_commits(evaluated, is_applied=True))
         is_whole = self._whole_at is None or (now - self._whole_at).total_seconds() >= WHOLE_EVERY_S
         done = _pass_of(groups, now, is_whole, time.monotonic() - began)
-        note_pass(self._history, done, self._changed(groups, is_whole))
+        record_pass(self._history, done, self._changed(groups, is_whole))
         self._whole_at = now if is_whole else self._whole_at
         self._count += 1
         if self._count % TIDY_EVERY_PASSES == 1:
@@ -161,7 +161,7 @@ class GroupSync:
             )
             self._tell(met, logging.DEBUG if problem == self._problem else logging.WARNING)
             self._problem = problem
-            note_pass(self._history, GroupSyncPass(observed_at=now, problem=problem), ())
+            record_pass(self._history, GroupSyncPass(observed_at=now, problem=problem), ())
             return
         if self._problem is not None:
             _log.info("groups: synced again")

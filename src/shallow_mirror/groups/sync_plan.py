@@ -17,7 +17,7 @@ from shallow_mirror.checkpoints.table_protocol import Comparison, Condition
 from shallow_mirror.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MirrorConfig
 from shallow_mirror.errors import ConfigError, OutcomeUnknownError
 from shallow_mirror.groups.eligibility import Clusters, RemoteGroup, SourceCommit, commits_of, evaluate, may_commit, next_step
-from shallow_mirror.groups.group_client import ClusterView
+from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.offset_translation import COMMIT_COLUMNS, Commit, CommitTranslator, RepeatCounter, Side
 from shallow_mirror.groups.report import Group, GroupPartition, Step
 from shallow_mirror.sinks import routing
@@ -41,8 +41,8 @@ class GroupOffsets:
 
     def __init__(self, config: MirrorConfig, side: Side = "source", *, timeout_s: float | None = None) -> None:
         self._config, self.side = config, side
-        self.source = ClusterView(config.source.client, config.source_cluster_name, timeout_s)
-        self.target = ClusterView(config.target.client, config.target_cluster_name, timeout_s)
+        self.source = GroupClient(config.source.client, config.source_cluster_name, timeout_s)
+        self.target = GroupClient(config.target.client, config.target_cluster_name, timeout_s)
         self.origin, self.other = (self.source, self.target) if side == "source" else (self.target, self.source)
 
         self._active: set[str] = set()
@@ -51,7 +51,7 @@ class GroupOffsets:
         self.source.close()
         self.target.close()
 
-    def require(self, view: ClusterView, offset_map: OffsetMap) -> None:
+    def require(self, view: GroupClient, offset_map: OffsetMap) -> None:
         """Raise RetriableError where the cluster does not answer, ConfigError where the map is not of this cluster."""
         if view is self.source:
             offset_map.require_clusters(source=view.cluster_id())

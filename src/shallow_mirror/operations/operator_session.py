@@ -12,7 +12,7 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.connectivity import reach
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.run_history import Observations
+from shallow_mirror.checkpoints.run_history import RunHistory
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
@@ -64,7 +64,7 @@ def taken_over(
             now_ms=lambda: int(time.time() * 1000),
             slots=config.write.slots,
         )
-        observations = Observations(storage.background_tables())
+        observations = RunHistory(storage.background_tables())
         observations.run_started(owner.run_epoch, run, __version__)
         performer = TxnPerformer(owner, target, transaction_timeout_ms=config.write.transaction_timeout_ms, observer=observer)
         taken = TakenOver(run, owner, performer, source, target, f"{command}: failed")
