@@ -18,8 +18,8 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.net.error_codes import error_name
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
-from shallow_mirror.checkpoints.quarantine_tables import QuarantineTable
-from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
+from shallow_mirror.checkpoints.quarantine.entries import QuarantineTable
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (

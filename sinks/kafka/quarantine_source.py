@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.kafka.slots.batch_sources import NO_LIMITS, ReadPart, SlotReading
 from shallow_mirror.sinks.kafka.slots.unfinished_ranges import UnfinishedRange

@@ -16,7 +16,7 @@ from tests.model.target_cluster import INVALID_TIMESTAMP, NOT_AVAILABLE
 from shallow_mirror.broker.admin.hanging_transactions import abort_forgotten
 from shallow_mirror.broker.net.error_codes import error_name
 from shallow_mirror.broker.produce.transactions import add_partitions, init_producer_id, write_receipt
-from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefusedError, MirrorError, ProducerEpochFencedError, RetriableError
 from shallow_mirror.sinks.kafka.protocol.actions import SlotResult

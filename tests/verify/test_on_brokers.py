@@ -281,10 +281,10 @@ def test_message_sets_of_older_formats_are_mirrored_and_equal(clusters: TwoClust
     originals, copies = read_places(source, places), read_places(target, places)
     assert [len(records) for records in originals.values()] == [21, 30, 30, 10]
     known = OffsetMap.open(settings.tables)
-    for place in places:
-        assert [one[1:] for one in copies[place]] == [one[1:] for one in originals[place]]
-        for original, copy in zip(originals[place], copies[place], strict=True):
-            assert known.translate(*place, original.offset).target_offset == copy.offset
+    for topic_partition in places:
+        assert [one[1:] for one in copies[topic_partition]] == [one[1:] for one in originals[topic_partition]]
+        for original, copy in zip(originals[topic_partition], copies[topic_partition], strict=True):
+            assert known.translate(*topic_partition, original.offset).target_offset == copy.offset
     for is_deep in (False, True):
         report = verify_mirror(settings, is_deep=is_deep)
         assert report.is_equal, report.sentences()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.errors import BatchRefusedError
 from shallow_mirror.sinks.kafka.slots.batch_sources import ReadPart
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import Refusal

@@ -32,7 +32,7 @@ from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.worker_clients import cluster_of_worker, freeze_imports_once
 from shallow_mirror.broker.fetch.range_reader import PARTITION_PATIENCE_MS
-from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (

@@ -1,4 +1,4 @@
-"""Driver and commands: where the tables of a mirror are, and how deltalake reaches the store that holds them."""
+"""Driver and commands: where the tables of a mirror are, and the options with which deltalake reaches their store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shallow_mirror.broker.auth import secrets
-from shallow_mirror.checkpoints.schema import OFFSET_MAP_TABLE, table_uri
+from shallow_mirror.checkpoints.schema import CATALOG, OFFSET_MAP_TABLE, table_uri
 from shallow_mirror.errors import ConfigError
 
 CONNECT_TIMEOUT_S = 5
@@ -35,21 +35,29 @@ _SECRET = re.compile(r"secret|token(?!_file)|password|sas|(account|access|master
 
 
 @dataclass(frozen=True, slots=True)
-class TableStorage:
-    """`location`: as `tables` of the mirror file, made absolute. `written_options`: deltalake's, as written: references are
-    resolved where a table is opened, so they travel and print unresolved."""
+class TableLocation:
+    """Hold `tables` of the mirror file as `root`: an absolute folder, a URI, or `catalog:<catalog>.<schema>`.
 
-    location: str
+    `written_options` are deltalake's, as written: references are resolved where a table is opened, so they travel and print
+    unresolved.
+    """
+
+    root: str
     written_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
+    def is_read_by_spark(self) -> bool:
+        """Return whether only Spark reaches the tables: they cannot be read without a JVM then."""
+        return self.root.startswith((CATALOG, "dbfs:"))
+
+    @property
     def is_object_store(self) -> bool:
-        """Whether requests to a server stand behind it, which can fail and hang as those to a broker."""
-        scheme = _URI.match(self.location)
+        """Return whether requests to a server stand behind it, which can fail and hang as those to a broker."""
+        scheme = _URI.match(self.root)
         return scheme is not None and scheme[1].lower() not in _NO_STORES
 
     def uri(self, table: str = OFFSET_MAP_TABLE) -> str:
-        return table_uri(self.location, table)
+        return table_uri(self.root, table)
 
     def options(self) -> dict[str, str] | None:
         """Return deltalake's `storage_options`, resolved now; None for a folder of this machine. Raises ConfigError.
@@ -63,16 +71,16 @@ class TableStorage:
         return {name: value for name, value in _CLIENT_OPTIONS.items() if name not in names} | given
 
 
-Tables = str | TableStorage
-"""A bare location has no options of its own."""
+Tables = str | TableLocation
+"""A bare root has no options of its own."""
 
 
-def storage_of(tables: Tables) -> TableStorage:
-    return tables if isinstance(tables, TableStorage) else TableStorage(str(tables))
+def location_of(tables: Tables) -> TableLocation:
+    return tables if isinstance(tables, TableLocation) else TableLocation(str(tables))
 
 
 def option_problems(options: Mapping[str, Any]) -> list[str]:
-    """PURE but for references, which are resolved to see that they can be. Problems of `storage.options`."""
+    """Return the problems of `storage.options`. Pure but for references, which are resolved to see that they can be."""
     problems: list[str] = []
     for name, value in options.items():
         text = str(value)

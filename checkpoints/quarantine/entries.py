@@ -1,27 +1,60 @@
-"""Driver and reading commands: which batches are in quarantine: the map says so, the table holds them.
+"""Driver and commands: the table `quarantine`, and which batches are in quarantine: the map says so, the table holds them.
 
 Rows of the table that no settled row of the map speaks of are left over from decisions that were never made.
 """
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.quarantine_tables import QuarantineTable, open_quarantine_to_read
-from shallow_mirror.checkpoints.quarantined_batches import BatchKey, QuarantinedBatch, batch_of, is_whole, key_of
+from shallow_mirror.checkpoints.quarantine.batches import (
+    DESCRIBING,
+    QUARANTINE_TABLE,
+    BatchKey,
+    QuarantinedBatch,
+    batch_of,
+    is_whole,
+    key_of,
+    rows_of,
+)
 from shallow_mirror.checkpoints.schema import row_to_segment
+from shallow_mirror.checkpoints.storage import DurableTable, MirrorStorage
+from shallow_mirror.checkpoints.table_location import Tables
 from shallow_mirror.checkpoints.table_protocol import Comparison, Condition
-from shallow_mirror.checkpoints.table_storage import Tables
 from shallow_mirror.errors import OffsetMapConflictError
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+
+class QuarantineTable:
+    """The batches as they were set aside. A row has to be there before the decision that speaks of it.
+
+    Only the driver writes it, from what tasks report, so that it reaches every catalog and a folder of this machine alike.
+    """
+
+    def __init__(self, rows: DurableTable, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
+        self._rows, self._now_ms = rows, now_ms
+
+    @classmethod
+    def open(cls, storage: MirrorStorage | Tables) -> Self:
+        return cls(MirrorStorage.of(storage).durable_table(QUARANTINE_TABLE))
+
+    def add(self, batches: Sequence[QuarantinedBatch], decision: int) -> None:
+        """On the disk when it returns. Raises OutcomeUnknownError; rows of a decision that never comes count for nothing."""
+        self._rows.append(rows_of(batches, decision, self._now_ms()))
+
+    def described(self, condition: Condition) -> list[Mapping[str, Any]]:
+        """Return rows without the batches themselves, in no order."""
+        return list(self._rows.read(condition, DESCRIBING))
+
+    def whole(self, condition: Condition) -> list[Mapping[str, Any]]:
+        """Return rows with the batches: as many as `condition` lets pass are in memory at once."""
+        return list(self._rows.read(condition, None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +89,10 @@ class Quarantine:
         self._map, self._table = offset_map, table
 
     @classmethod
-    def open(cls, tables: Tables, spark: SparkSession | None = None, *, mirror: str | None = None) -> Self:
+    def open(cls, storage: MirrorStorage | Tables, *, mirror: str | None = None) -> Self:
         """Raises as `OffsetMap.open`."""
-        return cls(OffsetMap.open(tables, spark, mirror=mirror), open_quarantine_to_read(tables, spark))
+        storage = MirrorStorage.of(storage)
+        return cls(OffsetMap.open(storage, mirror=mirror), QuarantineTable.open(storage))
 
     def entries(self, of_place: Condition = ()) -> tuple[QuarantineEntry, ...]:
         """In order of place, also those that were released. `of_place`: of columns that both tables have.
