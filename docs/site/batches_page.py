@@ -13,7 +13,7 @@ from shallow_mirror.broker.batch_rows import ARROW_SCHEMA
 _INTRODUCTION = """# Columns of kafka-batches
 
 A row is a record batch. Rows of holes (`gap`, `expired`) have no batch: all columns from `verdict` on are null. How to use them:
-[record batches as rows](../batches.md).
+[record batches as rows](../how-to/batches.md).
 
 """
 

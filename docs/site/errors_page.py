@@ -16,7 +16,7 @@ _INTRODUCTION = """# Errors
 
 A command that stops on an error prints `Class: sentence` as the last line of its standard error and ends with the exit
 code below. The sentence names what happened, where, and what to do; the
-[runbook](../operations.md#every-error-and-its-remedy) says more.
+[runbook](error-remedies.md) says more.
 
 """
 _OF_PARTS = """
@@ -29,7 +29,7 @@ They stand where they are raised; a caller of the Python interfaces may meet the
 
 def errors_page(root: Path) -> str:
     main = [
-        (f"[{code(name)}](../operations.md#{name.lower()})", str(exit_code(kind)), words(inspect.cleandoc(kind.__doc__ or "")))
+        (f"[{code(name)}](error-remedies.md#{name.lower()})", str(exit_code(kind)), words(inspect.cleandoc(kind.__doc__ or "")))
         for name, kind in error_classes().items()
     ]
     parts = [(code(name), code(path), words(said)) for name, path, said in errors_of_parts(root)]
