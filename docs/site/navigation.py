@@ -56,7 +56,10 @@ SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
             "faults",
         ),
     ),
-    "design": ("Design", ("architecture", "exactly-once", "wire", "spark-and-delta", "waits", "glossary", "fuzzing", "releasing")),
+    "design": (
+        "Design",
+        ("architecture", "exactly-once", "wire", "spark-and-delta", "waits", "glossary", "fuzzing", "releasing"),
+    ),
 }
 """Title and first pages of each folder. Titles of pages come from the pages."""
 
