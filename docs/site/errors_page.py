@@ -1,4 +1,4 @@
-"""Reference of errors: every class, its exit code, and where the runbook says what to do."""
+"""Reference of errors: every class, its exit code, and its remedy."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from shallow_mirror.errors import MirrorError
 
 _INTRODUCTION = """# Errors
 
-A command that stops on an error prints `Class: sentence` as the last line of its standard error and ends with the exit
-code below. The sentence names what happened, where, and what to do; the
-[runbook](error-remedies.md) says more.
+A command that stops on an error prints `Class: sentence` as the last line of its standard error and exits with the
+code below. The sentence contains what happened, where, and the remedy. More: [error remedies](error-remedies.md).
 
 """
 _OF_PARTS = """
-## Errors of single parts
+## Errors of single modules
 
-They stand where they are raised; a caller of the Python interfaces may meet them, too.
+Callers of the Python interfaces may get them as well.
 
 """
 
