@@ -18,7 +18,7 @@ from benchmarks.equality import topic_digest
 from benchmarks.peers.peer import Peer
 from benchmarks.results import Failed, Result
 from benchmarks.topics import delete_topic, log_bytes, log_end_offsets
-from benchmarks.window import NoWindow
+from benchmarks.window import NoWindowError
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.local_kafka.node import start_clusters, stop_clusters
 
@@ -90,7 +90,7 @@ def _result(peer: Peer, source: Source, run: int, clusters: Clusters, scratch: P
     """What a peer does wrong is its result; what the brokers or this program do wrong ends the comparison."""
     try:
         return run_peer(peer, source, run, clusters, scratch)
-    except (MirrorError, NoWindow, TimeoutError, KafkaException, psutil.Error, subprocess.SubprocessError) as error:
+    except (MirrorError, NoWindowError, TimeoutError, KafkaException, psutil.Error, subprocess.SubprocessError) as error:
         return Failed(peer=peer.name, corpus=source.corpus.name, run=run, failed=f"{type(error).__name__}: {error}")
 
 

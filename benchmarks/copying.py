@@ -17,7 +17,7 @@ import psutil
 from benchmarks.corpora import Corpus
 from benchmarks.equality import PartitionDigest, difference, topic_digest
 from benchmarks.meter import Meter
-from benchmarks.peers.peer import Job, Peer, PeerFailed, log_tail
+from benchmarks.peers.peer import Job, Peer, PeerFailedError, log_tail
 from benchmarks.results import Measured
 from benchmarks.topics import create_topic, delete_topic, log_bytes, log_end_offsets
 from benchmarks.window import MicroBatchEnd, Sample, Window, spent_in, steady_window
@@ -57,7 +57,7 @@ class Clusters:
 
 
 def run_peer(peer: Peer, source: Source, run: int, clusters: Clusters, scratch: Path) -> Measured:
-    """Copy into a fresh topic, which is deleted at the end. Raises PeerMissing, PeerFailed, NoWindow, ..."""
+    """Copy into a fresh topic, which is deleted at the end. Raises PeerMissingError, PeerFailedError, NoWindowError, ..."""
     peer.prepare()
     folder = scratch / f"{peer.name}-{source.corpus.name}-{run}"
     folder.mkdir()
@@ -121,9 +121,9 @@ def _wait_until_done(peer: Peer, job: Job, records: int, process: subprocess.Pop
         if not peer.ends_itself and quiet_s > _QUIET_S and _offsets(job) >= records:
             return
         if quiet_s > _STALLED_S:
-            raise PeerFailed(f"{peer.name}: nothing was copied for {_STALLED_S:.0f} s. The end of its log:\n{log_tail(job)}")
+            raise PeerFailedError(f"{peer.name}: nothing was copied for {_STALLED_S:.0f} s. The end of its log:\n{log_tail(job)}")
     if process.returncode != 0 or not peer.ends_itself:
-        raise PeerFailed(f"{peer.name}: it ended with {process.returncode}. The end of its log:\n{log_tail(job)}")
+        raise PeerFailedError(f"{peer.name}: it ended with {process.returncode}. The end of its log:\n{log_tail(job)}")
 
 
 def _offsets(job: Job) -> int:

@@ -11,8 +11,8 @@ import numpy as np
 from benchmarks.corpora import Corpus, make_batches
 from benchmarks.messy_log import COMPACTED, Placed, write_messy
 from benchmarks.topics import create_topic, stored_batches
-from shallow_mirror.broker.batch_producer import BatchProducer
-from shallow_mirror.broker.fetched_batches import FetchedBatches, FetchedPart
+from shallow_mirror.broker.clients.batch_producer import BatchProducer
+from shallow_mirror.broker.clients.fetched_batches import FetchedBatches, FetchedPart
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire.batch_index import index_batches
 

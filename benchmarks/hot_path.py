@@ -18,20 +18,20 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks.baselines import Cost, checksum_floor, copy_floor, measured, socket_floor
 from benchmarks.comparison import running_clusters
 from benchmarks.copying import Clusters
 from benchmarks.corpora import PARTITIONS, chosen_corpora
 from benchmarks.corpus_writer import write_corpus
-from benchmarks.floors import Cost, checksum_floor, copy_floor, measured, socket_floor
-from benchmarks.room import require_room
+from benchmarks.resource_check import require_room
 from benchmarks.topics import create_topic, delete_topic, log_end_offsets
-from shallow_mirror.broker.client_config import ClientConfig
-from shallow_mirror.broker.cluster import Cluster
-from shallow_mirror.broker.txn import end_txn
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.produce.transactions import end_txn
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.sinks.protocol import SlotResult
-from shallow_mirror.sinks.slot_reading import DirectReadings, ReadingLimits
-from shallow_mirror.sinks.slot_task import RoutedTopic, SlotJob, fill_slot
+from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
+from shallow_mirror.sinks.kafka.slots.batch_sources import DirectReadings, ReadingLimits
+from shallow_mirror.sinks.kafka.slots.slot_task import RoutedTopic, SlotJob, fill_slot
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, PlannedRange, SourcePartition
 
 FETCH_BYTES, IN_FLIGHT_BYTES, IN_FLIGHT_REQUESTS = 16 << 20, 4 << 20, 5

@@ -25,7 +25,7 @@ from benchmarks.corpora import PARTITIONS
 from benchmarks.interrupts import end_on_sigterm
 from benchmarks.running_mirror import running_mirror, write_mirror_file
 from benchmarks.topics import create_topic
-from shallow_mirror.checkpoints.observations import MICRO_BATCHES_TABLE
+from shallow_mirror.checkpoints.run_history import MICRO_BATCHES_TABLE
 
 TOPIC = "latency"
 WARM_UP_S = 10.0

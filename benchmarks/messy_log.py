@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from benchmarks.corpora import Corpus
 from benchmarks.topics import set_topic, stored_batches
-from shallow_mirror.broker.batch_producer import BatchProducer
-from shallow_mirror.broker.fetched_batches import FetchedBatch
+from shallow_mirror.broker.clients.batch_producer import BatchProducer
+from shallow_mirror.broker.clients.fetched_batches import FetchedBatch
 from shallow_mirror.types import TopicPartition
 
 COMPACTED = {

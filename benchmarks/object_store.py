@@ -18,9 +18,9 @@ from pathlib import Path
 
 from tests.object_store.servers import BUCKET, SECRET_KEY, StoreProxy, StoreServer, options_for
 
-from shallow_mirror.checkpoints.conditional_put_probe import require_conditional_puts
-from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
-from shallow_mirror.checkpoints.recorded import RunIdentity
+from shallow_mirror.checkpoints.backends.conditional_put_probe import require_conditional_puts
+from shallow_mirror.checkpoints.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.checkpoints.table_storage import TableStorage
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.medians import corpora_of, standings
-from benchmarks.peers.known import OURS
+from benchmarks.peers.peer_registry import OURS
 from benchmarks.results import Result
 
 _OURS_COLOR, _OTHERS = "#c8442c", ("#2f4b7c", "#6b8fb5", "#7a8b6f", "#b0a565", "#8a7a93", "#9aa3ab", "#c9c4b8")

@@ -25,9 +25,9 @@ from shallow_mirror.wire.batch_builder import build_batch
 from shallow_mirror.wire.batch_index import index_batches
 from shallow_mirror.wire.compression import compress, decompress
 from shallow_mirror.wire.header import BATCH_HEADER_BYTES, LOG_APPEND_TIME_BIT, Codec
-from shallow_mirror.wire.outgoing import Outgoing, make_outgoing
 from shallow_mirror.wire.primitives import uvarint
 from shallow_mirror.wire.restamp import restamp
+from shallow_mirror.wire.send_buffer import Outgoing, make_outgoing
 
 PLACE = TopicPartition("bench", 0)
 MAX_OPENED_BYTES = 1 << 28

@@ -13,10 +13,10 @@ from rich.console import Console
 from benchmarks.comparison import Comparison
 from benchmarks.corpora import CORPORA, chosen_corpora
 from benchmarks.interrupts import end_on_sigterm
-from benchmarks.peers.known import PEERS, chosen_peers
+from benchmarks.peers.peer_registry import PEERS, chosen_peers
 from benchmarks.plot import write_plot
+from benchmarks.resource_check import require_room
 from benchmarks.results import Failed, Result, write_json
-from benchmarks.room import require_room
 from benchmarks.table import print_tables
 from shallow_mirror.errors import MirrorError
 

@@ -34,22 +34,22 @@ from deltalake import DeltaTable
 from benchmarks.interrupts import end_on_sigterm
 from benchmarks.roles import ROLES, processes_by_role
 from benchmarks.running_mirror import running_mirror
-from shallow_mirror.broker.client_config import ClientConfig
-from shallow_mirror.broker.cluster import Cluster
-from shallow_mirror.broker.topics import TopicSpec, ensure_topics
-from shallow_mirror.checkpoints.deltalake_writer import DeltalakeWriter
-from shallow_mirror.checkpoints.observations import MicroBatchObservation, Observations
+from shallow_mirror.broker.admin.topic_admin import TopicSpec, ensure_topics
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.checkpoints.backends.deltalake_writer import DeltalakeWriter
+from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.offset_map_owner import COMPACT_EVERY_DECISIONS, OffsetMapOwner
-from shallow_mirror.checkpoints.recorded import RunIdentity
+from shallow_mirror.checkpoints.offset_map_writer import COMPACT_EVERY_DECISIONS, OffsetMapOwner
+from shallow_mirror.checkpoints.run_history import MicroBatchObservation, Observations
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, DecidedSegment, rows_to_arrow, table_uri
-from shallow_mirror.checkpoints.table_writer import TOMBSTONE_RETENTION
+from shallow_mirror.checkpoints.table_protocol import TOMBSTONE_RETENTION
 from shallow_mirror.config import MirrorConfig, parse_duration
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
-from shallow_mirror.streaming.mirror_ranges import RangeStreamReader
-from shallow_mirror.streaming.planned_stream import options_of_mirror
+from shallow_mirror.streaming.sources.planned_ranges import RangeStreamReader
+from shallow_mirror.streaming.sources.stream_reader import options_of_mirror
 from shallow_mirror.types import (
     IsolationLevel,
     Segment,

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.medians import Standing, corpora_of, standings
-from benchmarks.peers.known import OURS
+from benchmarks.peers.peer_registry import OURS
 from benchmarks.results import Measured, Result
 
 Figure = Callable[[Measured], float]

@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
-from shallow_mirror.broker.batch_consumer import BatchConsumer
-from shallow_mirror.broker.fetched_batches import FetchedBatch
+from shallow_mirror.broker.clients.batch_consumer import BatchConsumer
+from shallow_mirror.broker.clients.fetched_batches import FetchedBatch
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
 _TIMEOUT_S = 30.0

@@ -19,7 +19,7 @@ ENOUGH_MICRO_BATCHES = 8
 _ENOUGH_SAMPLES = 10
 
 
-class NoWindow(ValueError):
+class NoWindowError(ValueError):
     """The copy was too short to be measured."""
 
 
@@ -59,7 +59,7 @@ class Window:
 
 
 def steady_window(samples: Sequence[Sample], micro_batches: Sequence[MicroBatchEnd] | None) -> Window:
-    """`micro_batches`: of a copier that works in such. Raises NoWindow."""
+    """`micro_batches`: of a copier that works in such. Raises NoWindowError."""
     return _by_log_size(samples) if micro_batches is None else _by_micro_batches(micro_batches)
 
 
@@ -67,11 +67,11 @@ def _by_log_size(samples: Sequence[Sample]) -> Window:
     sizes = np.array([sample.target_bytes for sample in samples], float)
     times = np.array([sample.at for sample in samples])
     if not len(sizes) or sizes[-1] <= 0:
-        raise NoWindow("nothing was copied while anybody looked")
+        raise NoWindowError("nothing was copied while anybody looked")
     begin, end = (_time_of(share * sizes[-1], times, sizes) for share in (BEGIN_SHARE, END_SHARE))
     inside = int(np.count_nonzero((times >= begin) & (times <= end)))
     if end <= begin:
-        raise NoWindow("the copy was over before it could be measured: give a larger --gb")
+        raise NoWindowError("the copy was over before it could be measured: give a larger --gb")
     note = "" if inside >= _ENOUGH_SAMPLES else f"only {inside} samples in the window: give a larger --gb"
     return Window(begin, end, END_SHARE - BEGIN_SHARE, note)
 
@@ -87,7 +87,7 @@ def _time_of(size: float, times: np.ndarray, sizes: np.ndarray) -> float:
 
 def _by_micro_batches(ends: Sequence[MicroBatchEnd]) -> Window:
     if len(ends) < 2:
-        raise NoWindow(f"{len(ends)} micro-batches are too few to measure one behind the warm-up: give a larger --gb")
+        raise NoWindowError(f"{len(ends)} micro-batches are too few to measure one behind the warm-up: give a larger --gb")
     total = ends[-1].copied_bytes
     inner = [one for one in ends if BEGIN_SHARE * total <= one.copied_bytes <= END_SHARE * total]
     if len(inner) > ENOUGH_MICRO_BATCHES:
@@ -99,7 +99,7 @@ def _by_micro_batches(ends: Sequence[MicroBatchEnd]) -> Window:
 
 def _between(begin: MicroBatchEnd, end: MicroBatchEnd, total: float, note: str) -> Window:
     if end.at <= begin.at or end.copied_bytes <= begin.copied_bytes:
-        raise NoWindow("no time passed between the micro-batches")
+        raise NoWindowError("no time passed between the micro-batches")
     return Window(begin.at, end.at, (end.copied_bytes - begin.copied_bytes) / total, note)
 
 

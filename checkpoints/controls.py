@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.kept_rows import KeptRows, open_rows, open_rows_to_read
+from shallow_mirror.checkpoints.backends.durable_table import KeptRows, open_rows, open_rows_to_read
 from shallow_mirror.checkpoints.paused_intervals import PausedInterval, paused_intervals
 from shallow_mirror.checkpoints.schema import TIMESTAMP, ms_of
+from shallow_mirror.checkpoints.storage import WriterName
 from shallow_mirror.checkpoints.table_storage import Tables
-from shallow_mirror.checkpoints.tables import WriterName
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +39,7 @@ ControlAction = Literal["pause", "resume"]
 
 
 class Controls:
-    """Raises OutcomeUnknown where the table cannot be written or read, OffsetMapConflict where it is damaged."""
+    """Raises OutcomeUnknownError where the table cannot be written or read, OffsetMapConflictError where it is damaged."""
 
     def __init__(self, rows: KeptRows, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
         self._rows, self._now_ms = rows, now_ms

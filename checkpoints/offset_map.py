@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shallow_mirror.checkpoints.commit_metadata import Recorded, check_table, read_recorded
 from shallow_mirror.checkpoints.positions import POSITION_COLUMNS, Position, positions_of
-from shallow_mirror.checkpoints.recorded import Recorded, check_table, read_recorded
 from shallow_mirror.checkpoints.schema import (
     PROPERTY_MAP_ID,
     PROPERTY_MIRROR,
@@ -19,9 +19,9 @@ from shallow_mirror.checkpoints.schema import (
     DecidedSegment,
     rows_from_arrow,
 )
+from shallow_mirror.checkpoints.storage import open_reader
+from shallow_mirror.checkpoints.table_protocol import Comparison, Condition, TableWriter
 from shallow_mirror.checkpoints.table_storage import Tables
-from shallow_mirror.checkpoints.table_writer import Comparison, Condition, TableWriter
-from shallow_mirror.checkpoints.tables import open_reader
 from shallow_mirror.checkpoints.translation import TRANSLATION_COLUMNS, Translation, Translator
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.types import SourcePartition
@@ -45,7 +45,7 @@ class OffsetMap:
     def open(cls, tables: Tables, spark: SparkSession | None = None, *, mirror: str | None = None) -> OffsetMap:
         """`tables` is a folder, a URI, or `catalog:<catalog>.<schema>`, which needs a session that has the catalog.
 
-        Raises ConfigError when there is no map yet or it is not that of `mirror`, OffsetMapConflict when it is damaged.
+        Raises ConfigError when there is no map yet or it is not that of `mirror`, OffsetMapConflictError when it is damaged.
         """
         return cls(open_reader(tables, spark), mirror=mirror)
 

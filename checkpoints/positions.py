@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shallow_mirror.checkpoints.schema import DecidedSegment, in_source_order
-from shallow_mirror.errors import OffsetMapConflict
+from shallow_mirror.errors import OffsetMapConflictError
 from shallow_mirror.types import COPIED_KINDS, EpochEnd, Segment, SegmentKind, SourcePartition, TargetPartition
 
 _KEYS = ["source_topic", "source_topic_id", "source_partition"]
@@ -91,7 +91,7 @@ def _ends_where(rows: pa.Table, column: str) -> pa.ChunkedArray:
 
 
 def moved_by(positions: Mapping[SourcePartition, Position], rows: Sequence[DecidedSegment]) -> dict[SourcePartition, Position]:
-    """Positions after these rows. Raises OffsetMapConflict where they leave a hole or overlap, or shift inside a row.
+    """Positions after these rows. Raises OffsetMapConflictError where they leave a hole or overlap, or shift inside a row.
 
     Released rows lie below the position, and move it nowhere.
     """
@@ -100,12 +100,14 @@ def moved_by(positions: Mapping[SourcePartition, Position], rows: Sequence[Decid
         segment = row.segment
         last = moved.get(segment.source)
         if not _is_whole(segment):
-            raise OffsetMapConflict(f"{segment.source.topic_partition}: source and target range of a segment differ: {segment}")
+            raise OffsetMapConflictError(
+                f"{segment.source.topic_partition}: source and target range of a segment differ: {segment}"
+            )
         if segment.kind is SegmentKind.RELEASED:
             moved[segment.source] = _with_released(last, segment)
             continue
         if last is not None and segment.source_start != last.offset:
-            raise OffsetMapConflict(
+            raise OffsetMapConflictError(
                 f"{segment.source.topic_partition}: a segment starts at {segment.source_start}, the position is {last.offset}"
             )
         epoch_end = None if last is None else last.epoch_end
@@ -131,7 +133,7 @@ def _is_whole(segment: Segment) -> bool:
 
 def _with_released(last: Position | None, segment: Segment) -> Position:
     if last is None or segment.source_end > last.offset:
-        raise OffsetMapConflict(
+        raise OffsetMapConflictError(
             f"{segment.source.topic_partition}: offsets {segment.source_start} to {segment.source_end} were never accounted for, "
             "they cannot be released"
         )

@@ -14,11 +14,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.observation_stores import ObservationStore
+from shallow_mirror.checkpoints.backends.best_effort_table import ObservationStore
 from shallow_mirror.checkpoints.problems import KnownProblem, Problem, ProblemKind
 from shallow_mirror.checkpoints.schema import TIMESTAMP, ms_of
-from shallow_mirror.checkpoints.table_writer import Comparison
-from shallow_mirror.log_format import fields
+from shallow_mirror.checkpoints.table_protocol import Comparison
+from shallow_mirror.logging_setup import fields
 from shallow_mirror.types import TopicPartition
 
 _log = logging.getLogger(__name__)

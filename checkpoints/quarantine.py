@@ -15,9 +15,9 @@ from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.quarantine_tables import QuarantineTable, open_quarantine_to_read
 from shallow_mirror.checkpoints.quarantined_batches import BatchKey, QuarantinedBatch, batch_of, is_whole, key_of
 from shallow_mirror.checkpoints.schema import row_to_segment
+from shallow_mirror.checkpoints.table_protocol import Comparison, Condition
 from shallow_mirror.checkpoints.table_storage import Tables
-from shallow_mirror.checkpoints.table_writer import Comparison, Condition
-from shallow_mirror.errors import OffsetMapConflict
+from shallow_mirror.errors import OffsetMapConflictError
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Quarantine:
     def entries(self, of_place: Condition = ()) -> tuple[QuarantineEntry, ...]:
         """In order of place, also those that were released. `of_place`: of columns that both tables have.
 
-        Raises OutcomeUnknown (not read), OffsetMapConflict (damaged).
+        Raises OutcomeUnknownError (not read), OffsetMapConflictError (damaged).
         """
         quarantined = rows_of_kind(self._map, SegmentKind.QUARANTINED, of_place)
         if not quarantined:
@@ -72,7 +72,7 @@ class Quarantine:
         return entries_of(quarantined, released, self._table.described(of_place))
 
     def batch(self, entry: QuarantineEntry) -> QuarantinedBatch:
-        """Raises OffsetMapConflict where the table does not hold it as it was set aside, OutcomeUnknown."""
+        """Raises OffsetMapConflictError where the table does not hold it as it was set aside, OutcomeUnknownError."""
         wanted = (
             Comparison("source_topic", "=", entry.segment.source.topic),
             Comparison("source_partition", "=", entry.segment.source.partition),
@@ -80,10 +80,10 @@ class Quarantine:
         )
         found = [row for row in self._table.whole(wanted) if key_of(row) == entry.key]
         if entry.described is None or not found:
-            raise OffsetMapConflict(f"{entry}: the table quarantine does not hold this batch: its row was deleted")
+            raise OffsetMapConflictError(f"{entry}: the table quarantine does not hold this batch: its row was deleted")
         row = max(found, key=_decision)
         if not is_whole(row):
-            raise OffsetMapConflict(f"{entry}: the table quarantine holds other bytes than were set aside: it is damaged")
+            raise OffsetMapConflictError(f"{entry}: the table quarantine holds other bytes than were set aside: it is damaged")
         return batch_of(row)
 
 

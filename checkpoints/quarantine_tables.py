@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from shallow_mirror.checkpoints.kept_rows import KeptRows, open_rows, open_rows_to_read
+from shallow_mirror.checkpoints.backends.durable_table import KeptRows, open_rows, open_rows_to_read
 from shallow_mirror.checkpoints.quarantined_batches import DESCRIBING, QUARANTINE_TABLE, QuarantinedBatch, rows_of
+from shallow_mirror.checkpoints.storage import WriterName
+from shallow_mirror.checkpoints.table_protocol import Condition
 from shallow_mirror.checkpoints.table_storage import Tables
-from shallow_mirror.checkpoints.table_writer import Condition
-from shallow_mirror.checkpoints.tables import WriterName
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +25,7 @@ class QuarantineTable:
         self._rows, self._now_ms = rows, now_ms
 
     def add(self, batches: Sequence[QuarantinedBatch], decision: int) -> None:
-        """On the disk when it returns. Raises OutcomeUnknown; rows of a decision that never comes count for nothing."""
+        """On the disk when it returns. Raises OutcomeUnknownError; rows of a decision that never comes count for nothing."""
         self._rows.append(rows_of(batches, decision, self._now_ms()))
 
     def described(self, condition: Condition) -> list[Mapping[str, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shallow_mirror.broker import references
+from shallow_mirror.broker.auth import secrets
 from shallow_mirror.checkpoints.schema import OFFSET_MAP_TABLE, table_uri
 from shallow_mirror.errors import ConfigError
 
@@ -58,7 +58,7 @@ class TableStorage:
         """
         if not self.is_object_store:
             return None
-        given = {name: references.resolve(value) for name, value in self.written_options.items()}
+        given = {name: secrets.resolve(value) for name, value in self.written_options.items()}
         names = {name.lower() for name in given}
         return {name: value for name, value in _CLIENT_OPTIONS.items() if name not in names} | given
 
@@ -76,13 +76,13 @@ def option_problems(options: Mapping[str, Any]) -> list[str]:
     problems: list[str] = []
     for name, value in options.items():
         text = str(value)
-        if _SECRET.search(name) and not references.is_only_references(text):
+        if _SECRET.search(name) and not secrets.is_only_references(text):
             problems.append(
                 f"{name}: must not be written out here: give a reference, ${{env:NAME}}, ${{file:PATH}} or ${{secret:scope/key}}"
             )
             continue
         try:
-            references.resolve(text)
+            secrets.resolve(text)
         except ConfigError as error:
             problems += [f"{name}: {problem}" for problem in error.problems]
     return problems

@@ -17,7 +17,7 @@ import pytest
 
 from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
-from shallow_mirror.streaming import scratch
+from shallow_mirror.streaming.runner import temp_dirs
 
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
@@ -68,7 +68,7 @@ def no_child_process_is_left() -> Iterator[None]:
     described = [" ".join(child.cmdline())[:300] for child in left if child.is_running()]
     for child in left:
         child.kill()
-    scratch.remove_orphans()
+    temp_dirs.remove_orphans()
     assert not described, f"child processes left at the end of the session: {described}"
 
 
@@ -106,14 +106,14 @@ def spark(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFacto
     """
     from pyspark.sql import SparkSession
 
-    from shallow_mirror.streaming import session
+    from shallow_mirror.streaming.runner import spark_session
 
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
     _stop_spark()
     log_file = tmp_path_factory.mktemp("spark") / "spark.log"
-    return session.local_session("tests", cores=2, delta_jars=delta_jars(), log_file=log_file)
+    return spark_session.local_session("tests", cores=2, delta_jars=delta_jars(), log_file=log_file)
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from tests.one_batch import one_batch_producer
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import MirrorError
-from shallow_mirror.sinks.slot_task import Observer, observe_nothing
-from shallow_mirror.streaming.mirror import Mirror
+from shallow_mirror.sinks.kafka.slots.slot_task import Observer, observe_nothing
+from shallow_mirror.streaming.runner.mirror import Mirror
 
 PATIENCE_S = 120.0
 """Bound of every wait; nothing is asserted about how long it took."""
@@ -304,7 +304,7 @@ def read_values(bootstrap: str, topic: str, partition: int = 0) -> list[str]:
     return [one.value.decode() for one in records if one.value is not None]
 
 
-class Crash(MirrorError):
+class CrashError(MirrorError):
     """The end of a mirror at a point of the contract, as far as clusters and tables can tell."""
 
 
@@ -316,7 +316,7 @@ class CrashAt:
 
     def __call__(self, point: str) -> None:
         if point == self._point:
-            raise Crash(point)
+            raise CrashError(point)
 
 
 class KillWorkerOnce:

@@ -16,15 +16,16 @@ import pytest
 from tests.console_entry import console
 
 from shallow_mirror import __version__, cli
+from shallow_mirror.checkpoints.backends.durable_table import open_rows
+from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.controls import Controls
-from shallow_mirror.checkpoints.kept_rows import open_rows
-from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
-from shallow_mirror.checkpoints.recorded import RunIdentity
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import ConfigError, Fenced, MirrorError, OutcomeUnknown, RecoverNeeded
-from shallow_mirror.streaming import status
-from shallow_mirror.streaming.status import PartitionStatus, StatusReport
+from shallow_mirror.errors import ConfigError, FencedError, MirrorError, OutcomeUnknownError, RecoverNeededError
+from shallow_mirror.operations import status
+from shallow_mirror.operations.status import StatusReport
+from shallow_mirror.streaming.runner.lag import PartitionStatus
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 A = SourcePartition("orders", "idA", 0)
@@ -96,7 +97,7 @@ class FakeMirror:
 
 def _put_mirror(monkeypatch: pytest.MonkeyPatch, error: BaseException | None = None) -> type[FakeMirror]:
     fake = type("Fake", (FakeMirror,), {"error": error, "runs": []})
-    _put(monkeypatch, "shallow_mirror.streaming.mirror", Mirror=fake)
+    _put(monkeypatch, "shallow_mirror.streaming.runner.mirror", Mirror=fake)
     return fake
 
 
@@ -112,9 +113,9 @@ def _put_map(monkeypatch: pytest.MonkeyPatch, **methods: Any) -> None:
     ("error", "code"),
     [
         (ConfigError("bad"), 2),
-        (Fenced("run 7"), 3),
-        (RecoverNeeded("choose"), 4),
-        (OutcomeUnknown("who knows"), 1),
+        (FencedError("run 7"), 3),
+        (RecoverNeededError("choose"), 4),
+        (OutcomeUnknownError("who knows"), 1),
         (MirrorError("other"), 1),
     ],
 )

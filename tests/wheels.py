@@ -11,13 +11,10 @@ ROOT_PACKAGES = ("streaming", "sinks", "checkpoints")
 
 
 def build_wheel(repository: Path, copy: Path) -> Path:
-    """Built without network, from a copy without the symbolic links."""
-    for name in ("src", *ROOT_PACKAGES):
-        shutil.copytree(repository / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    """Build without network, from a copy in which the root folders stand where their links are."""
+    shutil.copytree(repository / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(repository / name, copy / name)
-    for name in ROOT_PACKAGES:
-        (copy / "src" / "shallow_mirror" / name).unlink()
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(copy / "dist"), str(copy)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from benchmarks.peers.peer import Job, Peer, PeerMissing, started
+from benchmarks.peers.peer import Job, Peer, PeerMissingError, started
 from shallow_mirror.local_kafka.jars import cache_folder
 
 SOURCES = Path(__file__).parent.parent / "franz_go"
@@ -28,7 +28,7 @@ class FranzGo(Peer):
             return
         go = shutil.which("go")
         if go is None:
-            raise PeerMissing("franz-go needs the Go toolchain to be built, and there is no `go` on the path: skipped")
+            raise PeerMissingError("franz-go needs the Go toolchain to be built, and there is no `go` on the path: skipped")
         program.parent.mkdir(parents=True, exist_ok=True)
         built = subprocess.run(
             [go, "build", "-o", str(program), "."],
@@ -39,7 +39,7 @@ class FranzGo(Peer):
             check=False,
         )
         if built.returncode != 0:
-            raise PeerMissing(f"franz-go could not be built: {built.stderr[-_TAIL:]}")
+            raise PeerMissingError(f"franz-go could not be built: {built.stderr[-_TAIL:]}")
 
     def launch(self, job: Job) -> subprocess.Popen[bytes]:
         return started(job, [str(_program()), job.as_json()], ENVIRONMENT)

@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 
-from benchmarks.peers.peer import Job, Peer, PeerFailed, log_tail, started
+from benchmarks.peers.peer import Job, Peer, PeerFailedError, log_tail, started
 from shallow_mirror.local_kafka.jars import CONNECT_JAR_SET, KAFKA_VERSION, jars_of, java_executable
 from shallow_mirror.local_kafka.ports import free_ports
 from shallow_mirror.local_kafka.properties import logging_option, logging_text, properties_text
@@ -99,11 +99,11 @@ class MirrorMaker2(Peer):
                     return
             except urllib.error.HTTPError as error:
                 if error.code == 400:
-                    raise PeerFailed(f"{self.name}: Connect refuses its connector: {error.read().decode()}") from error
+                    raise PeerFailedError(f"{self.name}: Connect refuses its connector: {error.read().decode()}") from error
             except OSError:
                 pass
             time.sleep(0.2)
-        raise PeerFailed(f"{self.name}: its Connect worker did not take the connector. The end of its log:\n{log_tail(job)}")
+        raise PeerFailedError(f"{self.name}: its Connect worker did not take the connector. The end of its log:\n{log_tail(job)}")
 
     def _connector(self, job: Job) -> dict[str, str]:
         return {

@@ -15,11 +15,11 @@ from benchmarks.window import MicroBatchEnd
 from shallow_mirror.errors import MirrorError
 
 
-class PeerMissing(MirrorError):
+class PeerMissingError(MirrorError):
     """What a peer needs is not on this machine. Nothing was started."""
 
 
-class PeerFailed(MirrorError):
+class PeerFailedError(MirrorError):
     """A peer ended with an error, or stopped to copy."""
 
 
@@ -57,14 +57,14 @@ class Peer(ABC):
     ends_itself = True
 
     def prepare(self) -> None:  # noqa: B027 - most need nothing
-        """Fetch or build what it needs, outside of what is measured. Raises PeerMissing, ConfigError, JarFetchFailed."""
+        """Fetch or build what it needs, outside of what is measured. Raises PeerMissingError, ConfigError, JarFetchError."""
 
     @abstractmethod
     def launch(self, job: Job) -> subprocess.Popen[bytes]:
         """Its process tree is what is measured, from here on."""
 
     def set_going(self, job: Job, process: subprocess.Popen[bytes]) -> None:  # noqa: B027 - most begin by themselves
-        """What has to be said to the running process before it copies. Raises PeerFailed."""
+        """What has to be said to the running process before it copies. Raises PeerFailedError."""
 
     def micro_batches(self, job: Job) -> list[MicroBatchEnd] | None:
         """After its end, in order; None for one that does not work in such."""

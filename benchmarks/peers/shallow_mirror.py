@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from benchmarks.peers.peer import Job, Peer, started
 from benchmarks.window import MicroBatchEnd
-from shallow_mirror.checkpoints.observations import MICRO_BATCHES_TABLE
+from shallow_mirror.checkpoints.run_history import MICRO_BATCHES_TABLE
 from shallow_mirror.demo.mirror_process import command
 from shallow_mirror.local_kafka.jars import delta_jars
 

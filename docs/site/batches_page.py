@@ -8,7 +8,7 @@ import yaml
 from markdown_text import code, table
 from tables_page import sql_type
 
-from shallow_mirror.broker.batch_rows import ARROW_SCHEMA
+from shallow_mirror.broker.fetch.arrow_rows import ARROW_SCHEMA
 
 _INTRODUCTION = """# Columns of kafka-batches
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import navigation
+from api_page import api_page
 from batches_page import batches_page
 from commands_page import commands_page
 from errors_page import errors_page
@@ -19,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 GENERATED = {
     "reference/settings.md": settings_page,
     "reference/commands.md": commands_page,
+    "reference/python.md": api_page,
     "reference/tables.md": tables_page,
     "reference/kafka-batches.md": batches_page,
     "reference/errors.md": errors_page,

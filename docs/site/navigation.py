@@ -38,6 +38,7 @@ SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
         (
             "settings",
             "commands",
+            "python",
             "client-properties",
             "acls",
             "tables",

@@ -14,10 +14,9 @@ from typing import Annotated
 
 import typer
 
-from shallow_mirror import __version__
 from shallow_mirror.commands.exit_codes import exit_code_of
 from shallow_mirror.commands.groups import groups
-from shallow_mirror.commands.lean_imports import LeanImports
+from shallow_mirror.commands.import_blocker import LeanImports
 from shallow_mirror.commands.local import demo, local_kafka
 from shallow_mirror.commands.pause import pause, resume
 from shallow_mirror.commands.preflight import preflight
@@ -30,7 +29,8 @@ from shallow_mirror.commands.status import status
 from shallow_mirror.commands.translate import translate
 from shallow_mirror.commands.verify import verify
 from shallow_mirror.errors import MirrorError
-from shallow_mirror.log_format import begin_logging, say_error
+from shallow_mirror.logging_setup import begin_logging, say_error
+from shallow_mirror.version import __version__
 
 app = typer.Typer(
     name="shallow-mirror",

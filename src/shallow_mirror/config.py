@@ -18,13 +18,13 @@ from typing import Annotated, Any, Literal, TypeVar
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
-from shallow_mirror.broker.client_config import ClientConfig
+from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.checkpoints.schema import CATALOG, schema_of
 from shallow_mirror.checkpoints.table_storage import TableStorage, option_problems
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks import routing
-from shallow_mirror.sinks.poison import QuarantineLimits
-from shallow_mirror.sinks.slot_time import DEFAULT_COMMIT_INTERVAL, commit_interval_problem, default_commit_interval
+from shallow_mirror.sinks.kafka.slots.quarantine_policy import QuarantineLimits
+from shallow_mirror.sinks.kafka.slots.slot_time import DEFAULT_COMMIT_INTERVAL, commit_interval_problem, default_commit_interval
 from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy
 
 DEFAULT_SLOT_BYTES = 32 << 20
@@ -458,7 +458,7 @@ def _client_problems(document: Mapping[str, Any]) -> list[str]:
 def _key_file_problems(client: ClientConfig) -> Sequence[str]:
     if not client.uses_tls:
         return ()
-    from shallow_mirror.broker.tls_settings import TlsSettings
+    from shallow_mirror.broker.auth.tls_settings import TlsSettings
 
     try:
         TlsSettings.of(client).context()

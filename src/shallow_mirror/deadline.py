@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shallow_mirror.errors import Retriable
+from shallow_mirror.errors import RetriableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class Deadline:
         return Deadline(min(self.at, self.clock() + ms / 1000.0), self.clock)
 
     def require(self, waiting_for: str) -> None:
-        """Raise `Retriable("DEADLINE")` once it is over; `waiting_for` completes "gave up waiting for …"."""
+        """Raise `RetriableError("DEADLINE")` once it is over; `waiting_for` completes "gave up waiting for …"."""
         if self.is_over():
-            raise Retriable("DEADLINE", f"gave up waiting for {waiting_for}")
+            raise RetriableError("DEADLINE", f"gave up waiting for {waiting_for}")
 
 
 class Silence:

@@ -34,11 +34,11 @@ class TopicAccessError(ConfigError):
         return type(self), (self.problems, self.topics)
 
 
-class BrokerTooOld(ConfigError):
+class BrokerTooOldError(ConfigError):
     """A broker is older than the oldest supported release, or does not offer a request that is asked for on some ways only."""
 
 
-class CorruptBatch(MirrorError):
+class CorruptBatchError(MirrorError):
     """Bytes that are not what their producer sent, or cannot be a record batch.
 
     `pos` counts within what was being read: an answer, a batch, or its opened records.
@@ -48,11 +48,11 @@ class CorruptBatch(MirrorError):
         self.topic_partition, self.base_offset, self.pos, self.reason = topic_partition, base_offset, pos, reason
         super().__init__(f"{topic_partition}: corrupt record batch at base offset {base_offset}: {reason}")
 
-    def __reduce__(self) -> tuple[type[CorruptBatch], tuple[TopicPartition, int, int, str]]:
+    def __reduce__(self) -> tuple[type[CorruptBatchError], tuple[TopicPartition, int, int, str]]:
         return type(self), (self.topic_partition, self.base_offset, self.pos, self.reason)
 
 
-class DataLoss(MirrorError):
+class DataLossError(MirrorError):
     """The source no longer holds (or never held) offsets that should be copied next. `log_start_offset` None: nobody asked; the
     message names it where the log starts too late."""
 
@@ -63,11 +63,11 @@ class DataLoss(MirrorError):
         start = f", source log starts at {log_start_offset}" if is_late else ""
         super().__init__(f"{topic_partition}: expected offset {expected_offset}{start}: {detail}")
 
-    def __reduce__(self) -> tuple[type[DataLoss], tuple[TopicPartition, int, int | None, str]]:
+    def __reduce__(self) -> tuple[type[DataLossError], tuple[TopicPartition, int, int | None, str]]:
         return type(self), (self.topic_partition, self.expected_offset, self.log_start_offset, self.detail)
 
 
-class LogTruncatedError(DataLoss):
+class LogTruncatedError(DataLossError):
     """The source's log was cut below what was copied or planned of it (an unclean leader election, a lost disk).
 
     `log_end`: where it ends, below `expected_offset`; None: it was written on and reaches beyond. `divergent_offset`: from
@@ -91,7 +91,7 @@ class LogTruncatedError(DataLoss):
         return type(self), (self.topic_partition, self.expected_offset, self.detail, *evidence)
 
 
-class TopicCreatedAgain(DataLoss):
+class TopicRecreatedError(DataLossError):
     """The source topic was deleted, and another one has its name: offsets mean other records now."""
 
     def __init__(self, topic_partition: TopicPartition, expected_offset: int, before: str, after: str) -> None:
@@ -103,7 +103,7 @@ class TopicCreatedAgain(DataLoss):
         return type(self), (self.topic_partition, self.expected_offset, self.before, self.after)
 
 
-class TargetDataLoss(MirrorError):
+class TargetDataLossError(MirrorError):
     """The target no longer holds what was copied to it: its log went on below the last recorded record. Nothing was decided."""
 
     def __init__(self, topic_partition: TopicPartition, recorded_end: int, base_offset: int) -> None:
@@ -115,33 +115,33 @@ class TargetDataLoss(MirrorError):
             "start with another mirror id, tables and checkpoint, or exclude it (topics.exclude)"
         )
 
-    def __reduce__(self) -> tuple[type[TargetDataLoss], tuple[TopicPartition, int, int]]:
+    def __reduce__(self) -> tuple[type[TargetDataLossError], tuple[TopicPartition, int, int]]:
         return type(self), (self.topic_partition, self.recorded_end, self.base_offset)
 
 
-class BatchRefused(MirrorError):
+class BatchRefusedError(MirrorError):
     """A batch cannot be copied as things stand; nothing of its micro-batch was decided."""
 
     def __init__(self, topic_partition: TopicPartition, base_offset: int, rule: str, remedy: str) -> None:
         self.topic_partition, self.base_offset, self.rule, self.remedy = topic_partition, base_offset, rule, remedy
         super().__init__(f"{topic_partition}: batch at base offset {base_offset} refused: {rule}. {remedy}")
 
-    def __reduce__(self) -> tuple[type[BatchRefused], tuple[TopicPartition, int, str, str]]:
+    def __reduce__(self) -> tuple[type[BatchRefusedError], tuple[TopicPartition, int, str, str]]:
         return type(self), (self.topic_partition, self.base_offset, self.rule, self.remedy)
 
 
-class Fenced(MirrorError):
+class FencedError(MirrorError):
     """Another run of the same mirror has taken over. `by` names it and when."""
 
     def __init__(self, by: str) -> None:
         self.by = by
         super().__init__(f"another run of this mirror has taken over: {by}. This run stops; do not restart it beside the other.")
 
-    def __reduce__(self) -> tuple[type[Fenced], tuple[str]]:
+    def __reduce__(self) -> tuple[type[FencedError], tuple[str]]:
         return type(self), (self.by,)
 
 
-class Retriable(MirrorError):
+class RetriableError(MirrorError):
     """A cluster did not do what was asked, surely without effect, and may do it later; the supervisor tries again.
 
     `error_name` is Kafka's name of the error, or one of ours: for the network (`NETWORK_EXCEPTION`, `DEADLINE`), for tokens
@@ -152,18 +152,18 @@ class Retriable(MirrorError):
         self.error_name, self.detail = error_name, detail
         super().__init__(f"{error_name}: {detail}")
 
-    def __reduce__(self) -> tuple[type[Retriable], tuple[str, str]]:
+    def __reduce__(self) -> tuple[type[RetriableError], tuple[str, str]]:
         return type(self), (self.error_name, self.detail)
 
 
-class ProducerEpochFenced(Retriable):
+class ProducerEpochFencedError(RetriableError):
     """A newer producer epoch owns the transactional id (47, 90), or the coordinator no longer knows ours (48, 49).
 
     Ambiguous by nature: timed out, taken over, or committed and re-initialised. Nobody may conclude more from it.
     """
 
 
-class TransactionBlockedError(Retriable):
+class TransactionBlockedError(RetriableError):
     """The last transaction of a transactional id cannot complete: a partition of it does not take its marker.
 
     What becomes of the transaction is decided and durable (`state` is PrepareCommit or PrepareAbort). The id cannot be used
@@ -183,11 +183,11 @@ class TransactionBlockedError(Retriable):
         return type(self), (self.transactional_id, self.state, self.producer_id, self.producer_epoch)
 
 
-class OutcomeUnknown(MirrorError):
+class OutcomeUnknownError(MirrorError):
     """The effect may or may not have happened: look at the map and the target before acting."""
 
 
-class StoreUnreachableError(OutcomeUnknown):
+class StoreUnreachableError(OutcomeUnknownError):
     """The object store that holds the tables did not do what was asked; a write may have been applied all the same.
 
     `is_refused`: it answered and said no (credentials, permissions, a bucket that is not there) instead of failing.
@@ -206,7 +206,7 @@ def _store_unreachable(operation: str, table: str, reason: str, remedy: str, is_
     return StoreUnreachableError(operation, table, reason, remedy, is_refused=is_refused)
 
 
-class RecoverNeeded(MirrorError):
+class RecoverNeededError(MirrorError):
     """No evidence says whether a decided transaction was committed, or the target has lost it; only the operator can choose."""
 
     def __init__(self, what: str) -> None:
@@ -216,13 +216,13 @@ class RecoverNeeded(MirrorError):
             "known and takes the choice"
         )
 
-    def __reduce__(self) -> tuple[type[RecoverNeeded], tuple[str]]:
+    def __reduce__(self) -> tuple[type[RecoverNeededError], tuple[str]]:
         return type(self), (self.what,)
 
 
-class SparkLost(MirrorError):
+class SparkLostError(MirrorError):
     """The JVM of Spark went away under a run. The next start resolves what it left."""
 
 
-class OffsetMapConflict(MirrorError):
+class OffsetMapConflictError(MirrorError):
     """Two writers, or a table that is not this mirror's."""

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 from benchmarks.corpora import CORPORA, chosen_corpora, make_batches
-from benchmarks.peers.known import PEERS, chosen_peers
-from benchmarks.room import NEEDED_MEMORY_BYTES, needed_disk_bytes, room_problems
+from benchmarks.peers.peer_registry import PEERS, chosen_peers
+from benchmarks.resource_check import NEEDED_MEMORY_BYTES, needed_disk_bytes, room_problems
 from benchmarks.run import compare, parsed
 from rich.console import Console
 

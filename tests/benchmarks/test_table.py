@@ -35,7 +35,7 @@ def measured(peer: str, run: int = 1, *, mb_per_s: float = 100.0, cpu: float = 2
 
 
 def failed(peer: str, run: int = 1) -> Failed:
-    return Failed(peer=peer, corpus="zstd-big", run=run, failed="PeerMissing: there is no `go`")
+    return Failed(peer=peer, corpus="zstd-big", run=run, failed="PeerMissingError: there is no `go`")
 
 
 def printed(results: list[Result]) -> str:
@@ -63,7 +63,7 @@ def test_a_table_has_medians_and_the_ratio_to_ours() -> None:
 def test_a_peer_that_failed_has_no_figures_and_its_reason_stands_below() -> None:
     text = printed([measured("shallow-mirror"), failed("franz-go", 1), failed("franz-go", 2)])
     assert line_of(text, "franz-go")[1:] == ["failed", *["–"] * 10, "0, 2 failed"]
-    assert text.count("franz-go: failed: PeerMissing: there is no `go`") == 1
+    assert text.count("franz-go: failed: PeerMissingError: there is no `go`") == 1
 
 
 def test_a_copy_that_is_not_equal_is_said_in_the_table_and_below() -> None:
@@ -84,7 +84,7 @@ def test_the_json_is_a_list_of_rows_and_a_failure_has_no_figures(tmp_path: Path)
     wanted = {"peer": "shallow-mirror", "corpus": "zstd-big", "run": 1, "mb_per_s": 100.0, "cpu_s_per_gb": 2.0, "equal": True}
     assert wanted.items() <= ours.items()
     assert ours["peak_mb"] == 1234.0
-    assert other == {"peer": "franz-go", "corpus": "zstd-big", "run": 1, "failed": "PeerMissing: there is no `go`"}
+    assert other == {"peer": "franz-go", "corpus": "zstd-big", "run": 1, "failed": "PeerMissingError: there is no `go`"}
 
 
 @pytest.mark.thorough

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.window import MicroBatchEnd, NoWindow, Sample, spent_in, steady_window
+from benchmarks.window import MicroBatchEnd, NoWindowError, Sample, spent_in, steady_window
 
 
 def sample(at: float, target_bytes: int, cpu_s: float = 0.0) -> Sample:
@@ -35,12 +35,12 @@ def test_what_waits_in_front_of_the_first_bytes_and_behind_the_last_is_outside()
 
 
 def test_nothing_copied_is_no_window() -> None:
-    with pytest.raises(NoWindow, match="nothing was copied"):
+    with pytest.raises(NoWindowError, match="nothing was copied"):
         steady_window([sample(0, 0), sample(1, 0)], None)
 
 
 def test_a_copy_that_is_over_within_one_sample_is_no_window() -> None:
-    with pytest.raises(NoWindow, match="larger --gb"):
+    with pytest.raises(NoWindowError, match="larger --gb"):
         steady_window([sample(0, 100)], None)
 
 
@@ -58,7 +58,7 @@ def test_few_micro_batches_are_all_measured_but_the_first_and_counted() -> None:
 
 
 def test_a_single_micro_batch_is_no_window() -> None:
-    with pytest.raises(NoWindow, match="1 micro-batches are too few"):
+    with pytest.raises(NoWindowError, match="1 micro-batches are too few"):
         steady_window([], ends(100))
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.recorded import RunIdentity
+from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.schema import DecidedSegment
-from shallow_mirror.checkpoints.table_writer import CommitFailed, Conditions, TableSnapshot, TableWriter
+from shallow_mirror.checkpoints.table_protocol import Conditions, DeltaCommitError, TableSnapshot, TableWriter
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 SOURCE = SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", 0)
@@ -80,4 +80,4 @@ def once(when: str, act: Callable[[], object]) -> Callable[[str], None]:
 
 
 def lose() -> None:
-    raise CommitFailed("the reply was lost")
+    raise DeltaCommitError("the reply was lost")

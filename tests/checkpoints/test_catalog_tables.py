@@ -10,9 +10,9 @@ import pytest
 from tests.checkpoints.map_rows import run_of
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
-from shallow_mirror.checkpoints.tables import open_writer
-from shallow_mirror.errors import ConfigError, OffsetMapConflict
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.storage import open_writer
+from shallow_mirror.errors import ConfigError, OffsetMapConflictError
 
 pytestmark = pytest.mark.spark
 
@@ -49,7 +49,7 @@ def test_tables_of_somebody_else_are_left_alone(spark: Any, tables: str) -> None
     name = f"{tables.removeprefix('catalog:')}.offset_map"
     for source, problem in (("parquet", "not a Delta table"), ("delta", "not an offset map")):
         spark.sql(f"CREATE TABLE {name} (a INT) USING {source}")
-        with pytest.raises(OffsetMapConflict, match=problem):
+        with pytest.raises(OffsetMapConflictError, match=problem):
             take(tables, spark)
         assert spark.table(name).columns == ["a"]
         spark.sql(f"DROP TABLE {name}")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from shallow_mirror.checkpoints.controls import open_controls, open_controls_to_read
-from shallow_mirror.errors import OffsetMapConflict
+from shallow_mirror.errors import OffsetMapConflictError
 
 
 def test_of_each_topic_the_newest_row_counts(tmp_path: Path) -> None:
@@ -23,5 +23,5 @@ def test_of_each_topic_the_newest_row_counts(tmp_path: Path) -> None:
 def test_a_damaged_table_is_an_error(tmp_path: Path) -> None:
     open_controls(str(tmp_path), "deltalake", None).add("pause", ["a"])
     (tmp_path / "controls" / "_delta_log" / "00000000000000000000.json").write_text("nonsense", encoding="utf-8")
-    with pytest.raises(OffsetMapConflict, match="controls is not a readable Delta table"):
+    with pytest.raises(OffsetMapConflictError, match="controls is not a readable Delta table"):
         open_controls(str(tmp_path), "deltalake", None).paused()

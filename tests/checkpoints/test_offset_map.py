@@ -18,12 +18,12 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from shallow_mirror.checkpoints import deltalake_writer
-from shallow_mirror.checkpoints import offset_map_owner as module
-from shallow_mirror.checkpoints.deltalake_writer import DeltalakeWriter
+from shallow_mirror.checkpoints import offset_map_writer as module
+from shallow_mirror.checkpoints.backends import deltalake_writer
+from shallow_mirror.checkpoints.backends.deltalake_writer import DeltalakeWriter
+from shallow_mirror.checkpoints.commit_metadata import Recorded, RunIdentity, is_settled, version_of
 from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
-from shallow_mirror.checkpoints.recorded import Recorded, RunIdentity, is_settled, version_of
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.schema import (
     OFFSET_MAP,
     PROPERTY_SCHEMA_VERSION,
@@ -32,8 +32,8 @@ from shallow_mirror.checkpoints.schema import (
     properties_of_new_map,
     table_properties,
 )
-from shallow_mirror.checkpoints.table_writer import CommitFailed, Conditions
-from shallow_mirror.errors import ConfigError, Fenced, MirrorError, OffsetMapConflict, OutcomeUnknown
+from shallow_mirror.checkpoints.table_protocol import Conditions, DeltaCommitError
+from shallow_mirror.errors import ConfigError, FencedError, MirrorError, OffsetMapConflictError, OutcomeUnknownError
 from shallow_mirror.types import EpochEnd, Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 pytestmark = pytest.mark.thorough
@@ -128,7 +128,7 @@ def do(_: object) -> None:
 
 
 def lose() -> None:
-    raise CommitFailed("the reply was lost")
+    raise DeltaCommitError("the reply was lost")
 
 
 # --- rows of somebody else
@@ -148,10 +148,10 @@ def test_rows_that_somebody_else_removed_or_added_are_noticed_until_the_table_is
     second = take(tmp_path, "two")
     second.settle()
     with pytest.raises(
-        OffsetMapConflict, match=rf"holds {1 if change == 'removed' else 3} rows, the mirror has written 2: .*RESTORE"
+        OffsetMapConflictError, match=rf"holds {1 if change == 'removed' else 3} rows, the mirror has written 2: .*RESTORE"
     ):
         second.positions()
-    with pytest.raises(OffsetMapConflict):
+    with pytest.raises(OffsetMapConflictError):
         decide(second, data(9, 12))
     delta(tmp_path).restore(good)
     third = settled(tmp_path, "three")
@@ -207,7 +207,7 @@ def test_a_running_mirror_that_was_idle_recognises_its_own_version_in_a_log_that
     decide(owner, data(5, 9))
     settled(tmp_path, "two")
     clean_log(tmp_path)
-    with pytest.raises(Fenced, match="a run whose commits were cleaned from the log, run epoch 2"):
+    with pytest.raises(FencedError, match="a run whose commits were cleaned from the log, run epoch 2"):
         owner.check_ownership()
 
 
@@ -217,7 +217,7 @@ def test_rows_that_are_missing_are_noticed_in_a_log_that_was_cleaned(tmp_path: P
     owner.settle()
     delta(tmp_path).delete("source_start = 5")
     clean_log(tmp_path)
-    with pytest.raises(OffsetMapConflict, match="holds 1 rows, the mirror has written 2"):
+    with pytest.raises(OffsetMapConflictError, match="holds 1 rows, the mirror has written 2"):
         settled(tmp_path, "two").positions()
 
 
@@ -228,7 +228,7 @@ def test_counters_of_another_version_are_not_believed(tmp_path: Path) -> None:
     later = CommitProperties(app_transactions=[Transaction("m", version_of(1, 9))])
     write_deltalake(delta(tmp_path), OFFSET_MAP.empty_table(), mode="append", commit_properties=later)
     clean_log(tmp_path)
-    with pytest.raises(OffsetMapConflict, match="another mirror id and other tables"):
+    with pytest.raises(OffsetMapConflictError, match="another mirror id and other tables"):
         take(tmp_path, "two")
 
 
@@ -243,7 +243,7 @@ def test_a_take_over_rises_the_run_epoch_and_fences_the_older_run(tmp_path: Path
     assert second.recorded().version == version_of(2, 0)
     before = delta(tmp_path).version()
     for attempt in (first.check_ownership, lambda: first.settle([Removal(TXN)]), first.settle, lambda: decide(first, data(5, 6))):
-        with pytest.raises(Fenced, match="run two on host"):
+        with pytest.raises(FencedError, match="run two on host"):
             attempt()
     assert delta(tmp_path).version() == before
 
@@ -260,7 +260,7 @@ def test_a_take_over_whose_reply_was_lost_is_read_back(tmp_path: Path) -> None:
 
 
 def test_a_take_over_of_unknown_outcome_says_so_and_may_be_called_again(tmp_path: Path) -> None:
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(OutcomeUnknownError):
         take(tmp_path, "one", writer=Faulty(tmp_path, once("before append", lose)))
     assert take(tmp_path, "one").run_epoch == 1
 
@@ -273,7 +273,7 @@ def test_a_take_over_that_loses_to_a_decision_of_the_old_owner_is_tried_again(tm
 
 def test_a_take_over_that_loses_to_another_take_over_is_fenced(tmp_path: Path) -> None:
     settled(tmp_path, "old")
-    with pytest.raises(Fenced, match="run rival"):
+    with pytest.raises(FencedError, match="run rival"):
         take(tmp_path, "new", writer=Faulty(tmp_path, once("before append", lambda: do(take(tmp_path, "rival")))))
 
 
@@ -300,7 +300,7 @@ def test_of_processes_that_start_at_once_each_position_is_decided_by_one(tmp_pat
         run.join(60)
     answers.close()
     answers.join_thread()
-    assert set(found.values()) <= {"done", "Fenced", "OffsetMapConflict"}
+    assert set(found.values()) <= {"done", "FencedError", "OffsetMapConflictError"}
     reader = OffsetMap.open(str(tmp_path))
     recorded = reader.recorded()
     assert recorded is not None
@@ -321,7 +321,7 @@ def test_of_two_threads_that_write_as_one_run_only_one_wins_each_place_in_the_lo
         ready.wait(30)
         try:
             writer.append(snapshot, OFFSET_MAP.empty_table(), version_of(1, 2 + n), {})
-        except CommitFailed as error:
+        except DeltaCommitError as error:
             failures.append(str(error))
 
     threads = [threading.Thread(target=write, args=(n,)) for n in range(2)]
@@ -363,7 +363,7 @@ def test_nothing_is_decided_and_no_position_is_read_before_resolution(tmp_path: 
     decide(settled(tmp_path, "one"), data(0, 5))
     owner = take(tmp_path, "two")
     for attempt in (owner.next_decision, owner.positions):
-        with pytest.raises(OutcomeUnknown, match="not resolved"):
+        with pytest.raises(OutcomeUnknownError, match="not resolved"):
             attempt()
 
 
@@ -445,10 +445,10 @@ def test_a_decision_with_a_hole_or_an_overlap_is_refused_before_it_is_written(tm
     decide(owner, data(0, 5))
     before = delta(tmp_path).version()
     for rows in ([data(6, 9)], [data(4, 9)], [data(5, 7), data(8, 9)], [data(5, 7), data(6, 9)]):
-        with pytest.raises(OffsetMapConflict, match="position is"):
+        with pytest.raises(OffsetMapConflictError, match="position is"):
             decide(owner, *rows)
     crooked = replace(data(5, 9).segment, target_end=999)
-    with pytest.raises(OffsetMapConflict, match="differ"):
+    with pytest.raises(OffsetMapConflictError, match="differ"):
         decide(owner, DecidedSegment(crooked, TXN))
     assert delta(tmp_path).version() == before
 
@@ -506,10 +506,10 @@ def test_a_commit_that_is_not_there_is_unknown_and_never_written_again(tmp_path:
     owner.settle()
     before = delta(tmp_path).version()
     writer.fault = once("before append", lose)
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(OutcomeUnknownError):
         decide(owner, data(5, 6))
     assert delta(tmp_path).version() == before
-    with pytest.raises(OutcomeUnknown, match="not resolved"):
+    with pytest.raises(OutcomeUnknownError, match="not resolved"):
         owner.next_decision()
     owner.check_ownership()
     assert owner.unsettled() == ()
@@ -530,12 +530,12 @@ def test_a_commit_that_lands_late_is_found_by_the_ownership_check_and_resolved(t
         lose()
 
     writer.append = hold  # type: ignore[method-assign]
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(OutcomeUnknownError):
         decide(owner, data(0, 5))
     held[0]()
     del writer.append
     owner.check_ownership()
-    with pytest.raises(OutcomeUnknown, match="not resolved"):
+    with pytest.raises(OutcomeUnknownError, match="not resolved"):
         owner.next_decision()
     assert owner.unsettled() == (data(0, 5),)
     owner.settle()
@@ -548,7 +548,7 @@ def test_a_commit_that_lands_late_cannot_land_after_the_settled_mark(tmp_path: P
     snapshot = late.snapshot()
     decide(owner, data(0, 5))
     owner.settle()
-    with pytest.raises(CommitFailed):
+    with pytest.raises(DeltaCommitError):
         late.append(snapshot, OFFSET_MAP.empty_table(), version_of(1, 2), {})
     owner.check_ownership()
 
@@ -561,7 +561,7 @@ def test_a_map_that_cannot_be_read_after_a_commit_is_unknown(tmp_path: Path) -> 
         raise OSError("no route to the store")
 
     writer.fault = once("after append", lambda: [setattr(writer, name, away) for name in ("snapshot", "reread")])
-    with pytest.raises(OutcomeUnknown, match="no route"):
+    with pytest.raises(OutcomeUnknownError, match="no route"):
         decide(owner, data(0, 5))
     del writer.snapshot, writer.reread
     owner.check_ownership()
@@ -572,7 +572,7 @@ def test_a_take_over_between_commit_and_read_back_is_fencing(tmp_path: Path) -> 
     writer = Faulty(tmp_path, lambda _: None)
     owner = settled(tmp_path, "one", writer=writer)
     writer.fault = once("after append", lambda: do(take(tmp_path, "two")))
-    with pytest.raises(Fenced, match="run two"):
+    with pytest.raises(FencedError, match="run two"):
         decide(owner, data(0, 5))
     assert take(tmp_path, "two").unsettled() == (data(0, 5),)
 
@@ -661,7 +661,7 @@ def test_a_fenced_run_does_not_compact(tmp_path: Path, monkeypatch: pytest.Monke
     owner = settled(tmp_path, "one")
     decide(owner, data(0, 5))
     take(tmp_path, "two")
-    with pytest.raises(Fenced):
+    with pytest.raises(FencedError):
         owner.compact_if_due()
 
 
@@ -693,7 +693,7 @@ def test_a_newer_schema_version_is_refused(tmp_path: Path) -> None:
 
 def test_a_foreign_table_is_no_offset_map(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "offset_map"), pa.table({"a": [1]}))
-    with pytest.raises(OffsetMapConflict, match="not an offset map"):
+    with pytest.raises(OffsetMapConflictError, match="not an offset map"):
         take(tmp_path, "one")
 
 
@@ -701,7 +701,7 @@ def test_a_table_without_a_column_or_with_another_type_is_no_offset_map(tmp_path
     schema = OFFSET_MAP.remove(OFFSET_MAP.get_field_index("kind")).set(3, pa.field("source_start", pa.string()))
     properties = properties_of_new_map(table_properties("m", "S", "T", "deltalake"))
     DeltaTable.create(str(tmp_path / "offset_map"), schema, configuration=properties, raise_if_key_not_exists=False)
-    with pytest.raises(OffsetMapConflict, match=r"column source_start: string.*column kind: missing"):
+    with pytest.raises(OffsetMapConflictError, match=r"column source_start: string.*column kind: missing"):
         take(tmp_path, "one")
 
 
@@ -718,10 +718,10 @@ def test_a_log_that_is_garbage_or_a_version_without_its_author_is_a_conflict(tmp
     settled(tmp_path, "one")
     anonymous = CommitProperties(app_transactions=[Transaction("m", version_of(1, 9))])
     write_deltalake(delta(tmp_path), OFFSET_MAP.empty_table(), mode="append", commit_properties=anonymous)
-    with pytest.raises(OffsetMapConflict, match="no commit in its log"):
+    with pytest.raises(OffsetMapConflictError, match="no commit in its log"):
         take(tmp_path, "two")
     (tmp_path / "offset_map" / "_delta_log" / f"{0:020}.json").write_text("not json")
-    with pytest.raises(OffsetMapConflict, match="not a readable Delta table"):
+    with pytest.raises(OffsetMapConflictError, match="not a readable Delta table"):
         take(tmp_path, "two")
 
 
@@ -729,7 +729,7 @@ def test_rows_without_a_recorded_version_are_a_conflict(tmp_path: Path) -> None:
     DeltalakeWriter(str(tmp_path / "offset_map")).create(properties_of_new_map(table_properties("m", "S", "T", "deltalake")))
     row = OFFSET_MAP.empty_table().to_pylist() or [dict.fromkeys(OFFSET_MAP.names)]
     write_deltalake(delta(tmp_path), pa.Table.from_pylist(row, schema=OFFSET_MAP), mode="append")
-    with pytest.raises(OffsetMapConflict, match="no recorded version"):
+    with pytest.raises(OffsetMapConflictError, match="no recorded version"):
         take(tmp_path, "one")
 
 
@@ -741,7 +741,7 @@ def test_a_version_that_went_down_is_a_conflict(tmp_path: Path) -> None:
         custom_metadata={**owner.recorded().metadata(), "delta_txn_version": str(version_of(1, 1))},
     )
     write_deltalake(delta(tmp_path), OFFSET_MAP.empty_table(), mode="append", commit_properties=low)
-    with pytest.raises(OffsetMapConflict, match="restored or written by somebody else"):
+    with pytest.raises(OffsetMapConflictError, match="restored or written by somebody else"):
         owner.check_ownership()
 
 
@@ -823,7 +823,7 @@ def test_an_unknown_partition_leads_nowhere(tmp_path: Path) -> None:
 def test_metadata_survives_the_way_through_text() -> None:
     recorded = Recorded(version=7, run=run_of("x"), highest_slot=3, micro_batch=9, unsettled_micro_batch=9, decided_at_ms=4)
     assert Recorded.from_metadata(7, recorded.metadata()) == recorded
-    with pytest.raises(OffsetMapConflict, match="damaged metadata"):
+    with pytest.raises(OffsetMapConflictError, match="damaged metadata"):
         Recorded.from_metadata(7, recorded.metadata() | {"pid": "x"})
 
 

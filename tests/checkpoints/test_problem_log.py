@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from shallow_mirror.checkpoints import problem_log as module
-from shallow_mirror.checkpoints.observation_stores import BackgroundStore, DeltalakeStore
+from shallow_mirror.checkpoints.backends.best_effort_table import BackgroundStore, DeltalakeStore
 from shallow_mirror.checkpoints.problem_log import ProblemLog, merged, read_problems
 from shallow_mirror.checkpoints.problems import KnownProblem, Problem, ProblemKind
 from shallow_mirror.types import TopicPartition

@@ -11,13 +11,13 @@ from deltalake import DeltaTable
 from tests.checkpoints.map_rows import NEWER, SOURCE, TARGET, TXN, data, run_of
 from tests.record_batches import batch
 
-from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.quarantine import Quarantine
 from shallow_mirror.checkpoints.quarantine_tables import QuarantineTable, open_quarantine
 from shallow_mirror.checkpoints.quarantined_batches import QUARANTINE_TABLE, QuarantinedBatch, batch_of, is_whole
 from shallow_mirror.checkpoints.schema import DecidedSegment, Removal, table_uri
-from shallow_mirror.checkpoints.table_writer import Comparison
-from shallow_mirror.errors import OffsetMapConflict
+from shallow_mirror.checkpoints.table_protocol import Comparison
+from shallow_mirror.errors import OffsetMapConflictError
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn
 
 RAW = batch(0, 3, timestamp=77)
@@ -124,7 +124,7 @@ def test_what_was_never_accounted_for_is_not_released_and_what_is_quarantined_ha
     owner = place.owner()
     decide(owner, row(SegmentKind.QUARANTINED, 0, 3))
     owner.settle()
-    with pytest.raises(OffsetMapConflict):
+    with pytest.raises(OffsetMapConflictError):
         decide(owner, wrong)
 
 
@@ -139,9 +139,9 @@ def test_a_table_that_has_lost_a_batch_or_holds_other_bytes_is_named(place: Plac
     found = place.read()
     lost, changed = found.entries()
     assert (lost.described, changed.described is None) == (None, False)
-    with pytest.raises(OffsetMapConflict, match=r"^orders-0, offsets 0 to 2: .* row was deleted"):
+    with pytest.raises(OffsetMapConflictError, match=r"^orders-0, offsets 0 to 2: .* row was deleted"):
         found.batch(lost)
-    with pytest.raises(OffsetMapConflict, match=r"^orders-0, offsets 3 to 5: .* other bytes"):
+    with pytest.raises(OffsetMapConflictError, match=r"^orders-0, offsets 3 to 5: .* other bytes"):
         found.batch(changed)
 
 

@@ -8,14 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shallow_mirror.checkpoints import (
-    audits,
     controls,
-    group_positions,
-    observations,
+    group_offset_history,
     problem_log,
     quarantined_batches,
+    run_history,
     schema,
+    verify_log,
 )
+from shallow_mirror.checkpoints.backends.spark_sql import columns_in_sql
 from shallow_mirror.checkpoints.schema import (
     OFFSET_MAP,
     DecidedSegment,
@@ -24,7 +25,6 @@ from shallow_mirror.checkpoints.schema import (
     rows_from_arrow,
     rows_to_arrow,
 )
-from shallow_mirror.checkpoints.spark_sql import columns_in_sql
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 _longs = st.integers(0, (1 << 63) - 1)
@@ -77,7 +77,7 @@ def test_a_missing_or_changed_column_is_named_and_a_further_one_is_welcome() -> 
 
 @pytest.mark.parametrize(
     "module",
-    [audits, controls, group_positions, observations, problem_log, quarantined_batches, schema],
+    [verify_log, controls, group_offset_history, run_history, problem_log, quarantined_batches, schema],
     ids=lambda module: module.__name__.rpartition(".")[2],
 )
 def test_every_table_can_be_created_through_spark(module: object) -> None:

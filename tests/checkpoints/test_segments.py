@@ -19,7 +19,7 @@ from shallow_mirror.types import (
 )
 from shallow_mirror.wire.admission import Verdict, admit
 from shallow_mirror.wire.batch_index import index_batches
-from shallow_mirror.wire.outgoing import Rewritten, SentPart
+from shallow_mirror.wire.send_buffer import Rewritten, SentPart
 
 SOURCE, TARGET = SourcePartition("t", "id", 0), TargetPartition("t", "other", 0)
 LIMITS = BatchLimits(

@@ -14,15 +14,15 @@ from chispa import assert_df_equality
 from deltalake import DeltaTable
 from tests.conftest import _stop_spark
 
-from shallow_mirror.checkpoints import offset_map_owner
-from shallow_mirror.checkpoints.local_log import LocalLog
-from shallow_mirror.checkpoints.observations import MICRO_BATCHES, RUNS, MicroBatchObservation, Observations
+from shallow_mirror.checkpoints import offset_map_writer
+from shallow_mirror.checkpoints.backends.log_durability import LocalLog
+from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
-from shallow_mirror.checkpoints.recorded import RunIdentity
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.run_history import MICRO_BATCHES, RUNS, MicroBatchObservation, Observations
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, DecidedSegment, Removal
 from shallow_mirror.local_kafka.jars import delta_jars
-from shallow_mirror.streaming.session import local_session
+from shallow_mirror.streaming.runner.spark_session import local_session
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 pytestmark = pytest.mark.spark
@@ -51,7 +51,7 @@ class Mirrored:
     """A map that grew as a mirror makes it grow. `clock_ms` is the time of the next decision."""
 
     def __init__(self, tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(offset_map_owner, "COMPACT_EVERY_DECISIONS", 5)
+        monkeypatch.setattr(offset_map_writer, "COMPACT_EVERY_DECISIONS", 5)
         self.tables, self.clock_ms = str(tables), 1_700_000_000_123
         self.owner = OffsetMapOwner.take_over(
             self.tables, mirror="m", source_cluster_id="S", target_cluster_id="T", run=RUN, now_ms=lambda: self.clock_ms

@@ -15,10 +15,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from tests.checkpoints.map_rows import NEWER, TARGET, TXN, Faulty, data, lose, once, run_of
 
-from shallow_mirror.checkpoints import deltalake_writer, offset_map_owner, spark_writer
+from shallow_mirror.checkpoints import offset_map_writer
+from shallow_mirror.checkpoints.backends import deltalake_writer, spark_writer
+from shallow_mirror.checkpoints.commit_metadata import version_of
 from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
-from shallow_mirror.checkpoints.recorded import version_of
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.schema import (
     OFFSET_MAP,
     DecidedSegment,
@@ -27,9 +28,9 @@ from shallow_mirror.checkpoints.schema import (
     rows_to_arrow,
     table_properties,
 )
-from shallow_mirror.checkpoints.table_writer import TABLE_SETTINGS, CommitFailed, Comparison, TableSnapshot, TableWriter
-from shallow_mirror.checkpoints.tables import WriterName, choose_writer, open_writer
-from shallow_mirror.errors import ConfigError, Fenced, MirrorError, OffsetMapConflict, OutcomeUnknown
+from shallow_mirror.checkpoints.storage import WriterName, choose_writer, open_writer
+from shallow_mirror.checkpoints.table_protocol import TABLE_SETTINGS, Comparison, DeltaCommitError, TableSnapshot, TableWriter
+from shallow_mirror.errors import ConfigError, FencedError, MirrorError, OffsetMapConflictError, OutcomeUnknownError
 from shallow_mirror.types import SlotTxn
 
 EMPTY = OFFSET_MAP.empty_table()
@@ -138,9 +139,9 @@ def test_a_version_that_is_not_higher_than_the_recorded_one_changes_nothing(plac
     writer.append(opened(writer), rows(1, TXN), 7, {"run_id": "one"})
     before = opened(writer)
     for version in (6, 7):
-        with suppress(CommitFailed):  # deltalake says so, Spark does not
+        with suppress(DeltaCommitError):  # deltalake says so, Spark does not
             writer.append(before, rows(9), version, {"run_id": "two"})
-        with suppress(CommitFailed):
+        with suppress(DeltaCommitError):
             writer.delete(before, [(Comparison("source_start", "=", 1),)], version, {"run_id": "two"})
     assert place.delta_version() == before.delta_version
 
@@ -204,7 +205,7 @@ def test_a_take_over_fences_the_older_run_which_then_changes_nothing(place: Plac
     assert (second.run_epoch, second.recorded().version, second.unsettled()) == (2, version_of(2, 0), (data(0, 5),))
     before = place.delta_version()
     for attempt in (first.check_ownership, lambda: decide(first, data(5, 6)), lambda: first.settle([Removal(TXN)])):
-        with pytest.raises(Fenced, match="run two on host"):
+        with pytest.raises(FencedError, match="run two on host"):
             attempt()
     assert place.delta_version() == before
 
@@ -225,7 +226,7 @@ def test_of_two_that_take_over_at_once_one_wins_and_the_other_says_who(place: Pl
     for thread in threads:
         thread.join(120)
     (winner,) = (one for one in answers if isinstance(one, OffsetMapOwner))
-    (loser,) = (one for one in answers if isinstance(one, Fenced))
+    (loser,) = (one for one in answers if isinstance(one, FencedError))
     assert (winner.run_epoch, str(winner.recorded().run) in str(loser)) == (2, True)
     winner.check_ownership()
 
@@ -248,7 +249,7 @@ def test_a_commit_whose_reply_was_lost_is_read_back_as_written(place: Place) -> 
         step()
     decide(owner, data(0, 5))
     writer.fault = lambda now: lose() if now == "before append" else None
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(OutcomeUnknownError):
         owner.settle()
     owner.check_ownership()
     assert opened(place.writer()).txn_version() == owner.recorded().version == version_of(1, 4)
@@ -277,7 +278,7 @@ def test_a_run_that_dies_between_commit_and_read_back_leaves_a_decision_to_resol
 def test_a_compaction_in_between_neither_stops_a_commit_nor_changes_what_is_recorded(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offset_map_owner, "COMPACT_EVERY_DECISIONS", 2)
+    monkeypatch.setattr(offset_map_writer, "COMPACT_EVERY_DECISIONS", 2)
     writer = Faulty(place.writer())
     owner = place.take("one", writer)
     owner.settle()
@@ -336,7 +337,7 @@ def test_a_delete_of_somebody_else_is_noticed_at_the_next_look(place: Place) -> 
     decide(owner, data(0, 1))
     good = place.delta_version()
     DeltaTable(f"{place.tables}/offset_map").delete()
-    with pytest.raises(OffsetMapConflict, match=f"holds 0 rows, the mirror has written 1.* TO VERSION AS OF {good}"):
+    with pytest.raises(OffsetMapConflictError, match=f"holds 0 rows, the mirror has written 1.* TO VERSION AS OF {good}"):
         owner.check_ownership()
 
 
@@ -352,10 +353,10 @@ def test_rows_that_somebody_deletes_under_a_running_mirror_end_it_before_the_nex
     table.delete("source_start = 1")
     recorded = owner.recorded()
     for attempt in (owner.check_ownership, lambda: decide(owner, data(3, 4)), lambda: owner.settle([Removal(TXN)])):
-        with pytest.raises(OffsetMapConflict, match=f"holds 2 rows, the mirror has written 3.* TO VERSION AS OF {good}"):
+        with pytest.raises(OffsetMapConflictError, match=f"holds 2 rows, the mirror has written 3.* TO VERSION AS OF {good}"):
             attempt()
     assert owner.recorded() == recorded, "nothing was decided on top of it"
-    with pytest.raises(OffsetMapConflict, match="DESCRIBE HISTORY"):
+    with pytest.raises(OffsetMapConflictError, match="DESCRIBE HISTORY"):
         place.settled("refused").positions()
     DeltaTable(f"{place.tables}/offset_map").restore(good)
     after = place.settled("two")
@@ -390,7 +391,7 @@ def test_rows_that_were_deleted_long_ago_can_be_put_back_beside_what_was_decided
     owner._counted_at = None
     decide(owner, data(2, 3))
     owner.settle()
-    with pytest.raises(OffsetMapConflict, match="holds 2 rows, the mirror has written 3"):
+    with pytest.raises(OffsetMapConflictError, match="holds 2 rows, the mirror has written 3"):
         place.settled("refused").positions()
     put_back(place, good)
     after = place.settled("two")

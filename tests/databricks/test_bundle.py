@@ -14,7 +14,7 @@ import yaml
 
 from shallow_mirror.checkpoints.schema import schema_of
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.streaming import session
+from shallow_mirror.streaming.runner import spark_session
 
 _VARIABLE = re.compile(r"\$\{var\.(\w+)\}")
 _PARAMETER = re.compile(r'parameter\("(\w+)"|for name in \(([^)]*)\)')
@@ -80,7 +80,7 @@ def test_tasks_run_on_a_cluster_of_their_job_with_the_wheel(bundle: Any, tasks: 
 
 def test_the_session_of_its_clusters_is_one_that_the_mirror_accepts(clusters: list[Any]) -> None:
     for cluster in clusters:
-        assert all(cluster["spark_conf"].get(name, value) == value for name, (value, _) in session.REQUIRED.items())
+        assert all(cluster["spark_conf"].get(name, value) == value for name, (value, _) in spark_session.REQUIRED.items())
         assert int(cluster["spark_version"].split(".")[0]) >= 19  # the first runtime with Spark 4.2
 
 

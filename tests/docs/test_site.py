@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import shallow_mirror
 from shallow_mirror import errors
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import MirrorError
@@ -84,6 +85,12 @@ def test_every_command_is_there(site: Path) -> None:
     assert [name for name in names if f"shallow-mirror {name}" not in said] == []
 
 
+def test_every_exported_name_is_in_the_reference_of_the_python_interface(site: Path) -> None:
+    listed = text_of(site / "reference" / "python.html") + text_of(site / "reference" / "errors.html")
+    assert "verify_mirror" in listed
+    assert [name for name in shallow_mirror.__all__ if name != "__version__" and name not in listed] == []
+
+
 def test_described_columns_exist(repository: Path, site: Path) -> None:
     described = yaml.safe_load((repository / "docs" / "site" / "columns.yaml").read_text(encoding="utf-8"))
     said = (site / "reference" / "tables.html").read_text(encoding="utf-8")
@@ -112,7 +119,7 @@ def changed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> subpr
             shutil.copy(repository / name, folder / name)
     (folder / "docs" / "how-to" / "zebra.md").write_text("# Zebra\n\n[nowhere](no-such-page.md)\n", encoding="utf-8")
     remedies = folder / "docs" / "reference" / "error-remedies.md"
-    remedies.write_text(remedies.read_text(encoding="utf-8").replace("### SparkLost", "### Spark is gone"), encoding="utf-8")
+    remedies.write_text(remedies.read_text(encoding="utf-8").replace("### SparkLostError", "### Spark is gone"), encoding="utf-8")
     return build(folder, folder / "out")
 
 
@@ -122,7 +129,7 @@ def test_a_broken_link_ends_the_build(changed: subprocess.CompletedProcess[str])
 
 
 def test_an_error_without_a_remedy_ends_the_build(changed: subprocess.CompletedProcess[str]) -> None:
-    assert "error-remedies.md#sparklost" in changed.stdout + changed.stderr
+    assert "error-remedies.md#sparklosterror" in changed.stdout + changed.stderr
 
 
 def test_a_new_page_needs_no_entry_in_the_navigation(changed: subprocess.CompletedProcess[str]) -> None:
@@ -146,7 +153,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_links_of_pages_outside_of_the_site_lead_to_files_and_headings(repository: Path) -> None:
-    generated = {repository / "docs" / "reference" / f"{name}.md" for name in ("settings", "commands", "tables", "errors")}
+    generated = {repository / "docs" / "reference" / f"{name}.md" for name in ("settings", "commands", "python", "tables", "errors")}
     broken = []
     for page in repository.glob("*.md"):
         for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text(encoding="utf-8"))):

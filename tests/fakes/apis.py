@@ -11,9 +11,9 @@ from tests.fakes.attempts import attempt
 from tests.fakes.changes import Change
 from tests.fakes.cluster_state import ClusterState
 from tests.fakes.coordinators import Place
-from tests.fakes.kafka_codec import API_KEYS, NEWER_VERSIONS, VERSIONS, Request, UnreadableRequest, answer_type
+from tests.fakes.kafka_codec import API_KEYS, NEWER_VERSIONS, VERSIONS, Request, UnreadableRequestError, answer_type
 from tests.fakes.partition_log import FIRST_VERSION_WITH_RACK, Appended, Read
-from tests.fakes.record_rules import HEADER_BYTES, Header, Refused, header_of, one_batch
+from tests.fakes.record_rules import HEADER_BYTES, Header, RefusedError, header_of, one_batch
 
 _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
 _EARLIEST_LOCAL = -4
@@ -24,7 +24,7 @@ _ILLEGAL_SASL_STATE = 34
 
 def answer(state: ClusterState, node_id: int, request: Request, change: Change) -> Any:
     if request.api in state.not_offered:
-        raise UnreadableRequest(f"{request.api} is not offered")
+        raise UnreadableRequestError(f"{request.api} is not offered")
     return _HANDLERS[request.api](state, node_id, request.body, change)
 
 
@@ -97,9 +97,9 @@ def _list_offsets(state: ClusterState, node_id: int, body: Any, change: Change) 
 
     def listed(place: Place, part: Any) -> tuple[int, int, int]:
         if asked.count(place) > 1:
-            raise Refused(42)
+            raise RefusedError(42)
         if part.timestamp == _EARLIEST_LOCAL and body.version == VERSIONS["ListOffsets"]:
-            raise Refused(35)
+            raise RefusedError(35)
         log = state.log_of(place)
         log.check_leader(node_id, part.current_leader_epoch)
         return *log.offset_at(part.timestamp, body.isolation_level), log.leader_epoch
@@ -185,7 +185,7 @@ def _read_all(state: ClusterState, node_id: int, body: Any, change: Change) -> l
 
     def read(place: Place, part: Any) -> Read:
         if place[0] not in state.topic_ids and body.version > VERSIONS["Fetch"]:
-            raise Refused(100)
+            raise RefusedError(100)
         log = state.log_of(place)
         log.check_replica(node_id, part.current_leader_epoch, body.version)
         rack = body.rack_id if body.version >= FIRST_VERSION_WITH_RACK else ""
@@ -246,18 +246,18 @@ def _produce(state: ClusterState, node_id: int, body: Any, change: Change) -> An
     """A partition that is named twice is answered once, for the later of its batches."""
     batches = {(topic.name, part.index): part.records for topic in body.topic_data for part in topic.partition_data}
     if None in batches.values():
-        raise UnreadableRequest("Produce without records: real brokers never answer it")
+        raise UnreadableRequestError("Produce without records: real brokers never answer it")
     whole = _whole_request_code(body, batches)
 
     def appended(place: Place) -> Appended:
         if whole:
-            raise Refused(whole)
+            raise RefusedError(whole)
         log = state.log_of(place)
         batch = one_batch(batches[place])
         if body.acks not in (-1, 0, 1):
-            raise Refused(21)
+            raise RefusedError(21)
         if len(batch) < HEADER_BYTES:
-            raise Refused(2, "shorter than a header")
+            raise RefusedError(2, "shorter than a header")
         header = header_of(batch)
         if body.transactional_id is not None and header.is_transactional:
             state.verify_partition(body.transactional_id, header, place)
@@ -287,12 +287,12 @@ def _whole_request_code(body: Any, batches: dict[Place, Any]) -> int:
 def _header_of_first(records: bytes | None) -> Header | None:
     try:
         batch = one_batch(records)
-    except Refused:
+    except RefusedError:
         return None
     return header_of(batch) if len(batch) >= HEADER_BYTES else None
 
 
-def _produced(index: int, code: int, done: Appended | None, refused: Refused | None) -> Any:
+def _produced(index: int, code: int, done: Appended | None, refused: RefusedError | None) -> Any:
     part = answer_type("Produce").TopicProduceResponse.PartitionProduceResponse
     blamed = [] if refused is None else refused.record_errors
     offsets = done if done is not None and not code else Appended(-1, -1, -1)
@@ -318,7 +318,7 @@ def _describe_configs(state: ClusterState, node_id: int, body: Any, change: Chan
         if resource.resource_type == _BROKER_RESOURCE and resource.resource_name == str(node_id):
             return state.broker_configs
         if resource.resource_type != _TOPIC_RESOURCE:
-            raise Refused(42)
+            raise RefusedError(42)
         configs = state.log_of((resource.resource_name, 0)).configs
         keys = resource.configuration_keys
         return {name: value for name, value in configs.items() if keys is None or name in keys}

@@ -7,17 +7,17 @@ from typing import TypeVar
 
 from tests.fakes.changes import Change
 from tests.fakes.coordinators import Place
-from tests.fakes.record_rules import Refused
+from tests.fakes.record_rules import RefusedError
 
 _T = TypeVar("_T")
 
 
-def attempt(change: Change, perform: Callable[[], _T], place: Place | None = None) -> tuple[int, _T | None, Refused | None]:
+def attempt(change: Change, perform: Callable[[], _T], place: Place | None = None) -> tuple[int, _T | None, RefusedError | None]:
     """(error code, what was done, why not)."""
     forced = change.code_of(place)
     if forced and not change.is_performed:
-        return forced, None, Refused(forced, "by the test")
+        return forced, None, RefusedError(forced, "by the test")
     try:
         return forced, perform(), None
-    except Refused as refused:
+    except RefusedError as refused:
         return forced or refused.code, None, refused

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tests.fakes.coordinators import MAX_TIMEOUT_MS, OFFSETS_PLACE, Groups, Place, Transactions
 from tests.fakes.partition_log import PartitionLog
-from tests.fakes.record_rules import DEFAULT_CONFIGS, Header, Refused
+from tests.fakes.record_rules import DEFAULT_CONFIGS, Header, RefusedError
 
 GROUP, TXN = 0, 1
 Address = tuple[str, int]
@@ -90,11 +90,11 @@ class ClusterState:
 
     def require_coordinator(self, kind: int, node_id: int) -> None:
         if not self.coordinators_exist or self.coordinator_nodes[kind] != node_id:
-            raise Refused(16)
+            raise RefusedError(16)
 
     def log_of(self, place: Place) -> PartitionLog:
         if place not in self.logs:
-            raise Refused(3)
+            raise RefusedError(3)
         return self.logs[place]
 
     def verify_offsets_txn(self, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
@@ -112,5 +112,5 @@ class ClusterState:
         """As leaders tell producers before KIP-890 part 2."""
         try:
             self.transactions.verify(transactional_id, producer_id, producer_epoch, place)
-        except Refused as refused:
-            raise Refused({120: 48, 90: 47, 51: 19}.get(refused.code, refused.code)) from refused
+        except RefusedError as refused:
+            raise RefusedError({120: 48, 90: 47, 51: 19}.get(refused.code, refused.code)) from refused

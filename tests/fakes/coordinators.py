@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tests.fakes.partition_log import PartitionLog
-from tests.fakes.record_rules import Refused
+from tests.fakes.record_rules import RefusedError
 
 OFFSETS_TOPIC = "__consumer_offsets"
 MAX_METADATA_BYTES = 4096
@@ -59,7 +59,7 @@ class Groups:
 
     def commit(self, group: str, place: Place, committed: Committed, producer_id: int, producer_epoch: int) -> None:
         if len((committed.metadata or "").encode()) > MAX_METADATA_BYTES:
-            raise Refused(12)
+            raise RefusedError(12)
         self._pending.setdefault((producer_id, producer_epoch), {})[group, place] = committed
 
     def is_unstable(self, group: str, place: Place) -> bool:
@@ -88,24 +88,24 @@ class Transactions:
         if transactional_id is None:
             return next(self._producer_ids), 0
         if not transactional_id or (producer_id < 0) != (producer_epoch < 0):
-            raise Refused(42)
+            raise RefusedError(42)
         if not 0 < timeout_ms <= MAX_TIMEOUT_MS:
-            raise Refused(50)
+            raise RefusedError(50)
         txn = self.txns.get(transactional_id)
         if txn is None:
             txn = self.txns[transactional_id] = Txn(next(self._producer_ids), 0)
             return txn.producer_id, txn.producer_epoch
         if producer_id >= 0 and producer_id != txn.producer_id:
-            raise Refused(90)
+            raise RefusedError(90)
         if txn.state in _COMPLETE:
-            raise Refused(51)
+            raise RefusedError(51)
         if txn.state is TxnState.ONGOING:
             self._fence(txn)
-            raise Refused(51 if producer_id < 0 else 90)
+            raise RefusedError(51 if producer_id < 0 else 90)
         if producer_id < 0 or producer_epoch == txn.producer_epoch:
             self._bump(txn, producer_epoch)
         elif producer_epoch != txn.last_epoch:
-            raise Refused(90)
+            raise RefusedError(90)
         txn.state = TxnState.EMPTY
         return txn.producer_id, txn.producer_epoch
 
@@ -131,18 +131,18 @@ class Transactions:
 
     def _known(self, transactional_id: str, producer_id: int, producer_epoch: int) -> Txn:
         if not transactional_id:
-            raise Refused(42)
+            raise RefusedError(42)
         txn = self.txns.get(transactional_id)
         if txn is None or txn.producer_id != producer_id:
-            raise Refused(49)
+            raise RefusedError(49)
         if txn.producer_epoch != producer_epoch:
-            raise Refused(90)
+            raise RefusedError(90)
         return txn
 
     def add(self, transactional_id: str, producer_id: int, producer_epoch: int, places: Iterable[Place]) -> None:
         txn = self._known(transactional_id, producer_id, producer_epoch)
         if txn.state in _COMPLETE:
-            raise Refused(51)
+            raise RefusedError(51)
         if txn.state is not TxnState.ONGOING:
             txn.state = TxnState.ONGOING
             txn.places.clear()
@@ -152,20 +152,20 @@ class Transactions:
         """As the partition's leader asks before it appends: codes are those of the coordinator."""
         txn = self._known(transactional_id, producer_id, producer_epoch)
         if txn.state in _COMPLETE:
-            raise Refused(51)
+            raise RefusedError(51)
         if txn.state is not TxnState.ONGOING or place not in txn.places:
-            raise Refused(120)
+            raise RefusedError(120)
 
     def end(self, transactional_id: str, producer_id: int, producer_epoch: int, *, is_commit: bool) -> None:
         txn = self._known(transactional_id, producer_id, producer_epoch)
         if txn.state is TxnState.ONGOING:
             self._decide(txn, is_commit=is_commit)
         elif txn.state is TxnState.EMPTY:
-            raise Refused(48)
+            raise RefusedError(48)
         elif txn.state in _COMPLETE:
-            raise Refused(51 if txn.state is _PREPARED[is_commit] else 48)
+            raise RefusedError(51 if txn.state is _PREPARED[is_commit] else 48)
         elif txn.state is not _COMPLETE[_PREPARED[is_commit]]:
-            raise Refused(48)
+            raise RefusedError(48)
 
     def _decide(self, txn: Txn, *, is_commit: bool) -> None:
         txn.state = _PREPARED[is_commit]

@@ -53,11 +53,11 @@ API_KEYS = {api: request_type(api).API_KEY for api in _MODULES}
 _APIS = {key: api for api, key in API_KEYS.items()}
 
 
-class UnreadableRequest(Exception):
+class UnreadableRequestError(Exception):
     """Bytes that a broker would answer by closing the connection."""
 
 
-class OtherVersion(UnreadableRequest):
+class OtherVersion(UnreadableRequestError):
     """A version that the fake does not speak."""
 
     def __init__(self, api: str, version: int, correlation_id: int) -> None:
@@ -77,10 +77,10 @@ class Request:
 def read_request(frame: bytes) -> Request:
     """`frame` begins behind the four length bytes. Whatever does not encode back to the same bytes is refused."""
     if len(frame) < _HEAD.size:
-        raise UnreadableRequest(f"frame of {len(frame)} bytes")
+        raise UnreadableRequestError(f"frame of {len(frame)} bytes")
     key, version, correlation_id = _HEAD.unpack_from(frame)
     if key not in _APIS:
-        raise UnreadableRequest(f"api key {key}")
+        raise UnreadableRequestError(f"api key {key}")
     api = _APIS[key]
     if version not in (VERSIONS[api], *NEWER_VERSIONS.get(api, ()), *OLDER_VERSIONS.get(api, ())):
         raise OtherVersion(api, version, correlation_id)
@@ -90,9 +90,9 @@ def read_request(frame: bytes) -> Request:
         body.with_header(correlation_id, client_id)
         again = bytes(body.encode(header=True))
     except (IndexError, ValueError, TypeError, struct.error) as error:
-        raise UnreadableRequest(f"{api}: {error}") from error
+        raise UnreadableRequestError(f"{api}: {error}") from error
     if again != frame:
-        raise UnreadableRequest(f"{api} is not the schema's encoding of what it says")
+        raise UnreadableRequestError(f"{api} is not the schema's encoding of what it says")
     return Request(api, correlation_id, client_id, body, len(frame))
 
 

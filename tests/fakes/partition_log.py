@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tests.fakes.record_rules import Header, Refused, check_batch, header_of, marker_batch, records_of, stored
+from tests.fakes.record_rules import Header, RefusedError, check_batch, header_of, marker_batch, records_of, stored
 
 REMEMBERED_BATCHES = 5
 LAST_SEQUENCE = (1 << 31) - 1
@@ -165,7 +165,7 @@ class PartitionLog:
     def append(self, batch: bytes, now_ms: int) -> Appended:
         """A verified batch of a client. Raises Refused, without effect."""
         if not self.takes_appends:
-            raise Refused(19)
+            raise RefusedError(19)
         records = check_batch(batch, self.configs, now_ms)
         header = header_of(batch)
         if header.producer_id >= 0:
@@ -190,9 +190,9 @@ class PartitionLog:
         """Raises Refused where the marker is older than what the producer, or the coordinator of its last marker, has here."""
         entry = self.producers.get(producer_id)
         if entry is not None and producer_epoch < entry.epoch:
-            raise Refused(47, f"marker of epoch {producer_epoch} behind {entry.epoch}")
+            raise RefusedError(47, f"marker of epoch {producer_epoch} behind {entry.epoch}")
         if entry is not None and coordinator_epoch < entry.coordinator_epoch:
-            raise Refused(52, f"marker of coordinator epoch {coordinator_epoch} behind {entry.coordinator_epoch}")
+            raise RefusedError(52, f"marker of coordinator epoch {coordinator_epoch} behind {entry.coordinator_epoch}")
 
     def append_marker(
         self, producer_id: int, producer_epoch: int, *, is_commit: bool, coordinator_epoch: int, now_ms: int
@@ -224,19 +224,19 @@ class PartitionLog:
     def _check_producer(self, header: Header) -> None:
         entry = self.producers.get(header.producer_id)
         if entry is not None and header.producer_epoch < entry.epoch:
-            raise Refused(47, f"epoch {header.producer_epoch} is below {entry.epoch}")
+            raise RefusedError(47, f"epoch {header.producer_epoch} is below {entry.epoch}")
         verification = self._verifications.get(header.producer_id)
         if verification is not None and header.base_sequence > verification.lowest_sequence:
-            raise Refused(45, f"sequence {verification.lowest_sequence} was seen first")
+            raise RefusedError(45, f"sequence {verification.lowest_sequence} was seen first")
         if entry is None:
             return
         if header.producer_epoch > entry.epoch:
             if header.base_sequence != 0:
-                raise Refused(45, "a new epoch begins with sequence 0")
+                raise RefusedError(45, "a new epoch begins with sequence 0")
         elif header.base_sequence != self._next_sequence(entry):
-            raise Refused(45, f"sequence {header.base_sequence}, expected {self._next_sequence(entry)}")
+            raise RefusedError(45, f"sequence {header.base_sequence}, expected {self._next_sequence(entry)}")
         if entry.txn_start is not None and not header.is_transactional:
-            raise Refused(48, "a plain batch inside an open transaction")
+            raise RefusedError(48, "a plain batch inside an open transaction")
 
     @staticmethod
     def _next_sequence(entry: ProducerEntry) -> int:
@@ -309,11 +309,11 @@ class PartitionLog:
 
     def check_leader(self, node_id: int, asked_epoch: int) -> None:
         if node_id != self.leader:
-            raise Refused(6)
+            raise RefusedError(6)
         if 0 <= asked_epoch < self.leader_epoch:
-            raise Refused(74)
+            raise RefusedError(74)
         if asked_epoch > self.leader_epoch:
-            raise Refused(75)
+            raise RefusedError(75)
 
     def check_replica(self, node_id: int, asked_epoch: int, fetch_version: int) -> None:
         """Followers serve consumers from version 11 of Fetch on, which names a rack (KIP-392)."""
@@ -344,11 +344,11 @@ class PartitionLog:
         if last_fetched_epoch >= 0:
             epoch, end_offset = self.end_of_epoch(last_fetched_epoch)
             if epoch < 0:
-                raise Refused(1, "unknown last fetched epoch")
+                raise RefusedError(1, "unknown last fetched epoch")
             if epoch < last_fetched_epoch or end_offset < offset:
                 return Read(b"", [], (epoch, end_offset))
         if not self.log_start_offset <= offset <= self.end_offset_at(node_id):
-            raise Refused(1)
+            raise RefusedError(1)
         if offset < self.local_start_offset:
             self._remote_reads += 1
             if self._remote_reads % self.remote_answers:
@@ -394,7 +394,7 @@ class PartitionLog:
         if timestamp == -4:
             return max(self.local_start_offset, self.log_start_offset), -1
         if timestamp < 0:
-            raise Refused(35)
+            raise RefusedError(35)
         end = self.visible_end(isolation_level)
         for header, data, _ in self.batches:
             if header.is_control or header.max_timestamp < timestamp:

@@ -37,7 +37,7 @@ DEFAULT_CONFIGS = {
 }
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """The broker answers `code`. `record_errors`: indices of the records that are to blame."""
 
     def __init__(self, code: int, message: str = "", record_errors: Sequence[int] = ()) -> None:
@@ -93,11 +93,11 @@ def split_batches(records: bytes) -> list[bytes]:
     while pos + 12 <= len(records):
         length = int.from_bytes(records[pos + 8 : pos + 12], "big", signed=True)
         if length < _SMALLEST_LENGTH:
-            raise Refused(2, f"length {length}")
+            raise RefusedError(2, f"length {length}")
         if pos + 17 > len(records):
             break
         if not 0 <= records[pos + 16] <= 2:
-            raise Refused(2, f"magic {records[pos + 16]}")
+            raise RefusedError(2, f"magic {records[pos + 16]}")
         if pos + 12 + length > len(records):
             break
         found.append(records[pos : pos + 12 + length])
@@ -109,37 +109,37 @@ def one_batch(records: bytes | None) -> bytes:
     """Exactly one batch of magic 2, or Refused(87)."""
     batches = split_batches(bytes(records or b""))
     if not batches:
-        raise Refused(87, "no batch")
+        raise RefusedError(87, "no batch")
     if batches[0][16] != 2:
-        raise Refused(87, "magic is not 2")
+        raise RefusedError(87, "magic is not 2")
     if len(batches) > 1:
-        raise Refused(87, "more than one batch")
+        raise RefusedError(87, "more than one batch")
     return batches[0]
 
 
 def check_batch(batch: bytes, configs: Mapping[str, str], now_ms: int) -> list[Record]:
     """Everything before the producer's state. Raises Refused; returns the records."""
     if batch[:8] != bytes(8):
-        raise Refused(87, "base offset is not 0")
+        raise RefusedError(87, "base offset is not 0")
     if len(batch) > int(configs["max.message.bytes"]):
-        raise Refused(10, f"{len(batch)} bytes")
+        raise RefusedError(10, f"{len(batch)} bytes")
     if len(batch) < HEADER_BYTES or crc32c.crc32c(batch[_BODY_START:]) != int.from_bytes(batch[17:21], "big"):
-        raise Refused(2, "size or CRC")
+        raise RefusedError(2, "size or CRC")
     header = header_of(batch)
     if header.attributes & 0x07 > 4:
-        raise Refused(-1, "unknown codec")
+        raise RefusedError(-1, "unknown codec")
     if header.last_offset_delta < 0 or header.records_count <= 0:
-        raise Refused(87, "no records")
+        raise RefusedError(87, "no records")
     if header.last_offset_delta + 1 != header.records_count:
-        raise Refused(87, "count is not last offset delta + 1")
+        raise RefusedError(87, "count is not last offset delta + 1")
     if header.is_control:
-        raise Refused(87, "control batch of a client")
+        raise RefusedError(87, "control batch of a client")
     if header.producer_id >= 0 and header.base_sequence < 0:
-        raise Refused(87, "producer id without a sequence")
+        raise RefusedError(87, "producer id without a sequence")
     records = records_of(header, batch)
     _check_records(header, records, configs, now_ms)
     if len(batch) > int(configs["segment.bytes"]):
-        raise Refused(18, "larger than a log segment")
+        raise RefusedError(18, "larger than a log segment")
     return records
 
 
@@ -147,17 +147,17 @@ def _check_records(header: Header, records: list[Record], configs: Mapping[str, 
     if "compact" in configs["cleanup.policy"]:
         without_key = [index for index, record in enumerate(records) if not record.has_key]
         if without_key:
-            raise Refused(87, "a record of a compacted topic without a key", without_key)
+            raise RefusedError(87, "a record of a compacted topic without a key", without_key)
     is_append_time = configs["message.timestamp.type"] == "LogAppendTime"
     if header.attributes & APPEND_TIME and is_append_time:
-        raise Refused(32, "a client may not send append times")
+        raise RefusedError(32, "a client may not send append times")
     if not is_append_time:
         before, after = int(configs["message.timestamp.before.max.ms"]), int(configs["message.timestamp.after.max.ms"])
         wrong = [i for i, one in enumerate(records) if one.timestamp != -1 and not -after <= now_ms - one.timestamp <= before]
         if wrong:
-            raise Refused(32, "timestamp out of range", wrong)
+            raise RefusedError(32, "timestamp out of range", wrong)
     if header.attributes & 0x07 and [record.offset_delta for record in records] != list(range(len(records))):
-        raise Refused(-1, "inner offsets of a compressed batch")
+        raise RefusedError(-1, "inner offsets of a compressed batch")
 
 
 def records_of(header: Header, batch: bytes) -> list[Record]:
@@ -166,7 +166,7 @@ def records_of(header: Header, batch: bytes) -> list[Record]:
     try:
         return list(_walk(header, data))
     except (IndexError, ValueError) as error:
-        raise Refused(87, f"records: {error}") from error
+        raise RefusedError(87, f"records: {error}") from error
 
 
 def _walk(header: Header, data: bytes) -> Iterator[Record]:
@@ -222,7 +222,7 @@ def _opened(codec: int, data: bytes) -> bytes:
         with pa.CompressedInputStream(pa.BufferReader(data), {3: "lz4", 4: "zstd"}[codec]) as stream:
             return bytes(stream.read())
     except (OSError, zlib.error, IndexError) as error:
-        raise Refused(-1, f"cannot be opened: {error}") from error
+        raise RefusedError(-1, f"cannot be opened: {error}") from error
 
 
 def _snappy_blocks(data: bytes) -> Iterator[bytes]:

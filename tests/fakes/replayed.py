@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shallow_mirror.broker.connection import Connection
-from shallow_mirror.broker.transport import Part
+from shallow_mirror.broker.net.connection import Connection
+from shallow_mirror.broker.net.transport import Part
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import Retriable
+from shallow_mirror.errors import RetriableError
 
 NEVER = Deadline.after_ms(60_000, lambda: 0.0)
 
@@ -26,7 +26,7 @@ class ReplayedTransport:
     def recv_into(self, view: memoryview, deadline: Deadline) -> None:
         end = self._pos + len(view)
         if end > len(self._received):
-            raise Retriable("NETWORK_EXCEPTION", f"{self.peer} closed the connection")
+            raise RetriableError("NETWORK_EXCEPTION", f"{self.peer} closed the connection")
         view[:], self._pos = self._received[self._pos : end], end
 
     def recv_some_into(self, view: memoryview, deadline: Deadline) -> int:

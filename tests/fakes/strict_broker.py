@@ -20,7 +20,7 @@ from typing import Any, Self
 from tests.fakes.apis import answer
 from tests.fakes.changes import AS_IT_SHOULD, Change
 from tests.fakes.cluster_state import ClusterState
-from tests.fakes.kafka_codec import OtherVersion, Request, UnreadableRequest, answer_frame, read_request
+from tests.fakes.kafka_codec import OtherVersion, Request, UnreadableRequestError, answer_frame, read_request
 
 HOST = "127.0.0.1"
 MAX_REQUEST_BYTES = 104_857_600
@@ -184,7 +184,7 @@ class StrictCluster(ClusterState):
                 self._answer_in_turn(node, peer, number)
         except OSError:
             pass  # the client went away
-        except UnreadableRequest as error:
+        except UnreadableRequestError as error:
             self.unreadable.append(str(error))
         finally:
             with self.lock:

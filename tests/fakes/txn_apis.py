@@ -9,17 +9,17 @@ from tests.fakes.changes import Change
 from tests.fakes.cluster_state import GROUP, TXN, ClusterState
 from tests.fakes.coordinators import OFFSETS_PLACE, Committed, Place
 from tests.fakes.kafka_codec import answer_type
-from tests.fakes.record_rules import Refused
+from tests.fakes.record_rules import RefusedError
 
 
 def find_coordinator(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
     def found() -> int:
         if not state.coordinators_exist:
             state.coordinators_exist = True
-            raise Refused(15)
+            raise RefusedError(15)
         node = state.coordinator_nodes[body.key_type]
         if node not in state.nodes:
-            raise Refused(15)
+            raise RefusedError(15)
         return node
 
     code, node, _ = attempt(change, found)
@@ -159,7 +159,7 @@ def heartbeat(state: ClusterState, node_id: int, body: Any, change: Change) -> A
 
     def refused() -> None:
         state.require_coordinator(GROUP, node_id)
-        raise Refused(25)
+        raise RefusedError(25)
 
     code, _, _ = attempt(change, refused)
     return answer_type("Heartbeat")(throttle_time_ms=change.throttle_ms, error_code=code)
@@ -183,7 +183,7 @@ def offset_fetch(state: ClusterState, node_id: int, body: Any, change: Change) -
 
     def offset_of(place: Place) -> Committed:
         if body.require_stable and state.groups.is_unstable(body.group_id, place):
-            raise Refused(88)
+            raise RefusedError(88)
         return state.groups.offsets.get((body.group_id, place), none)
 
     def answered(place: Place) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tests.faults.gate import Held
 from tests.faults.network_faults import SOURCE, TARGET, Network
-from tests.faults.rounds import BETWEEN_MICRO_BATCHES, PATIENCE_S, RoundFailed, Scene
+from tests.faults.rounds import BETWEEN_MICRO_BATCHES, PATIENCE_S, RoundFailedError, Scene
 from tests.faults.steps import (
     ANSWERED,
     DECIDED,
@@ -27,7 +27,7 @@ from tests.faults.steps import (
 
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.local_kafka.node import LocalKafka
-from shallow_mirror.streaming.status import gather_status
+from shallow_mirror.operations.status import gather_status
 
 
 class Blow(enum.Enum):
@@ -120,13 +120,13 @@ class Away:
 
 
 def wait_for_progress(scene: Scene) -> None:
-    """Until a micro-batch that began from now on has ended. Raises RoundFailed."""
+    """Until a micro-batch that began from now on has ended. Raises RoundFailedError."""
     before = scene.gate.passed["TakeDecision"]
     _wait(scene, "another micro-batch", lambda: scene.gate.passed["TakeDecision"] > before + 1)
 
 
 def wait_for_word(scene: Scene, address: str) -> None:
-    """Until status says that the mirror waits, and for whom. Raises RoundFailed."""
+    """Until status says that the mirror waits, and for whom. Raises RoundFailedError."""
     settings = MirrorConfig.load(scene.conf)
     _wait(scene, f"a status that names {address}", lambda: address in (gather_status(settings).waiting_for or ""))
 
@@ -136,14 +136,14 @@ def _wait(scene: Scene, what: str, condition: Callable[[], bool]) -> None:
     while not condition():
         _require_alive(scene)
         if time.monotonic() > give_up_at:
-            raise RoundFailed(f"never came: {what}:\n{scene.running().log()[-4000:]}")
+            raise RoundFailedError(f"never came: {what}:\n{scene.running().log()[-4000:]}")
         time.sleep(0.1)
 
 
 def _require_alive(scene: Scene) -> None:
     assert scene.mirror is not None
     if scene.mirror.exit_code is not None:
-        raise RoundFailed(f"the mirror ended with {scene.mirror.exit_code}:\n{scene.mirror.log()[-4000:]}")
+        raise RoundFailedError(f"the mirror ended with {scene.mirror.exit_code}:\n{scene.mirror.log()[-4000:]}")
 
 
 IN_TASKS_AND_AFTER = (PLANNED, INITIALISED, PRODUCED, LAST_RECEIPT, ANSWERED, DECIDED, *ENDED, SETTLED, RETURNED)

@@ -23,10 +23,10 @@ from tests.faults.mirror_process import LOCAL_CLUSTER, WITHOUT_SPARK
 from shallow_mirror import cli
 from shallow_mirror.commands import sessions
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.sinks.micro_batch import MicroBatchSink
-from shallow_mirror.streaming import session
-from shallow_mirror.streaming.mirror import Mirror
-from shallow_mirror.streaming.scratch import scratch_folder
+from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink
+from shallow_mirror.streaming.runner import spark_session
+from shallow_mirror.streaming.runner.mirror import Mirror
+from shallow_mirror.streaming.runner.temp_dirs import scratch_folder
 
 
 def knock_at_every_point(knock: Knock) -> None:
@@ -43,7 +43,7 @@ def knock_at_every_point(knock: Knock) -> None:
 
 def local_cluster(log_file: Path) -> Any:
     """A session whose tasks run in two executors, processes of their own; the pip package of PySpark is enough for that."""
-    settings = session._local_settings(session._write_log4j(log_file), scratch_folder(), ())
+    settings = spark_session._local_settings(spark_session._write_log4j(log_file), scratch_folder(), ())
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local-cluster[2,1,1024]").appName("faults")
     for name, value in {**settings, "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"]}.items():

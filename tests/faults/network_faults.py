@@ -12,11 +12,11 @@ from pathlib import Path
 from tests.fakes.raw_client import RawClient
 from tests.faults.gate import Held
 from tests.faults.proxy import Fault, FaultPlan, Harm, HeldPort, Moment, Proxy
-from tests.faults.rounds import BETWEEN_MICRO_BATCHES, PATIENCE_S, RoundFailed, Scene
+from tests.faults.rounds import BETWEEN_MICRO_BATCHES, PATIENCE_S, RoundFailedError, Scene
 from tests.faults.steps import DECIDED, SLOTS, Step
 
 from shallow_mirror.local_kafka.cluster import LocalKafkaCluster
-from shallow_mirror.local_kafka.together import start_together, stop_together
+from shallow_mirror.local_kafka.lifecycle import start_together, stop_together
 
 SOURCE, TARGET = "source", "target"
 
@@ -126,7 +126,7 @@ class NetworkFault:
         plan = Network.of(scene).plans[self.side]
         if not plan.wait_until_met(PATIENCE_S):
             plan.disarm()
-            raise RoundFailed(f"{self.name}: no {self.api} came to the {self.side}:\n{scene.running().log()[-4000:]}")
+            raise RoundFailedError(f"{self.name}: no {self.api} came to the {self.side}:\n{scene.running().log()[-4000:]}")
 
 
 class SearchForEvidence(NetworkFault):

@@ -236,7 +236,7 @@ class Proxy:
 _Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class _Ended(Exception):
+class _ConnectionEndedError(Exception):
     """By a fault, for both sides."""
 
 
@@ -282,7 +282,7 @@ class _Connection:
                 pump.cancel()
             ends = await asyncio.gather(requests, replies, return_exceptions=True)
             await _close(self._broker[1])
-        return [end for end in ends if isinstance(end, Exception) and not isinstance(end, _Ended | OSError)]
+        return [end for end in ends if isinstance(end, Exception) and not isinstance(end, _ConnectionEndedError | OSError)]
 
     async def _forward_requests(self) -> None:
         """Ends with the client."""
@@ -316,9 +316,9 @@ class _Connection:
             case Harm.RESET:
                 for _, writer in (self._client, self._broker):
                     _reset(writer)
-                raise _Ended
+                raise _ConnectionEndedError
             case Harm.CUT:
-                raise _Ended
+                raise _ConnectionEndedError
 
 
 async def _frame(reader: asyncio.StreamReader) -> bytes | None:

@@ -31,7 +31,7 @@ TRANSACTION_TIMEOUT_MS = 60_000
 BETWEEN_MICRO_BATCHES = Step(name="between two micro-batches", point="TakeDecision")
 
 
-class RoundFailed(AssertionError):
+class RoundFailedError(AssertionError):
     """The mirror did not get where it should have got; the end of its log is in the message."""
 
 
@@ -154,7 +154,7 @@ class Scene:
         return self.mirror
 
     def reach(self, step: Step) -> Held:
-        """Let the mirror run until it stands at `step`. Raises RoundFailed when it ends before."""
+        """Let the mirror run until it stands at `step`. Raises RoundFailedError when it ends before."""
         if step.in_recovery:
             self.reach(DECIDED)
             self.running().kill()
@@ -168,8 +168,8 @@ class Scene:
             if held is not None:
                 return held
             if mirror.exit_code is not None:
-                raise RoundFailed(f"the mirror ended with {mirror.exit_code} before {step.name}:\n{mirror.log()[-4000:]}")
-        raise RoundFailed(f"the mirror did not reach {step.name} in {PATIENCE_S:.0f} s:\n{mirror.log()[-4000:]}")
+                raise RoundFailedError(f"the mirror ended with {mirror.exit_code} before {step.name}:\n{mirror.log()[-4000:]}")
+        raise RoundFailedError(f"the mirror did not reach {step.name} in {PATIENCE_S:.0f} s:\n{mirror.log()[-4000:]}")
 
     def round(self, fault: Fault, step: Step) -> Round:
         """The mirror runs afterwards, and stands between two micro-batches until it is sent on."""
@@ -224,7 +224,7 @@ class Scene:
             if all(positions.get(place, 0) >= end for place, end in ends.items()):
                 return
             if mirror.exit_code is not None or time.monotonic() > give_up_at:
-                raise RoundFailed(f"the mirror did not catch up: {positions}, not {ends}:\n{mirror.log()[-4000:]}")
+                raise RoundFailedError(f"the mirror did not catch up: {positions}, not {ends}:\n{mirror.log()[-4000:]}")
             time.sleep(0.2)
 
     def _check(self) -> Future[Checked]:
@@ -244,7 +244,7 @@ class Scene:
                 return "went on"
         code = harmed.exit_code
         if code is None:
-            raise RoundFailed(f"the mirror neither went on nor ended in {PATIENCE_S:.0f} s:\n{harmed.log()[-4000:]}")
+            raise RoundFailedError(f"the mirror neither went on nor ended in {PATIENCE_S:.0f} s:\n{harmed.log()[-4000:]}")
         self._gate.await_step(BETWEEN_MICRO_BATCHES)
         self._wait_for(BETWEEN_MICRO_BATCHES, self.running())
         return "killed, started again" if code == -9 else f"ended with exit code {code}, started again"

@@ -66,7 +66,7 @@ class Run:
         print(f"{self._campaign.name} {number}/{rounds}: {fault.name} at {step.name}", flush=True)
         try:
             done = scene.round(fault, step)
-        except RoundFailed as failure:
+        except RoundFailedError as failure:
             self._note_checked()
             print(failure, file=sys.stderr, flush=True)
             self._note(self._result(fault.name, step.name, "did not recover", differences=(str(failure)[:2000],)))
@@ -79,7 +79,7 @@ class Run:
         print(f"{self._campaign.name}: everything is compared again", flush=True)
         try:
             end = scene.finish()
-        except RoundFailed as failure:
+        except RoundFailedError as failure:
             self._note(self._result(NO_FAULT, "end", "did not catch up", differences=(str(failure)[:2000],)))
             return
         both = {"differences": end.differences, "left_behind": end.left_behind}

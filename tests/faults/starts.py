@@ -12,7 +12,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from tests.faults.rounds import PATIENCE_S, RoundFailed, Scene
+from tests.faults.rounds import PATIENCE_S, RoundFailedError, Scene
 from tests.faults.steps import DECIDED, LAST_RECEIPT, RETURNED, Step
 
 CLEAN = "clean stop"
@@ -38,7 +38,7 @@ def measure(scene: Scene, each: int) -> list[Start]:
         scene.reach(RETURNED)
         scene.gate.forget()
         if scene.running().stop() != 0:
-            raise RoundFailed(f"the mirror did not stop cleanly:\n{scene.running_or_ended().log()[-4000:]}")
+            raise RoundFailedError(f"the mirror did not stop cleanly:\n{scene.running_or_ended().log()[-4000:]}")
         note(CLEAN)
         for step in (LAST_RECEIPT, DECIDED):
             _kill_at(scene, step)
@@ -70,7 +70,7 @@ def _seconds_until_visible(scene: Scene) -> float:
         producer = Producer({"bootstrap.servers": scene.source, "log_level": 0})
         producer.produce(topic, b"probe", key, 0)
         if producer.flush(30):
-            raise RoundFailed("the source did not take the probe")
+            raise RoundFailedError("the source did not take the probe")
         began = time.monotonic()
         scene.running()
         while time.monotonic() - began < PATIENCE_S:
@@ -79,7 +79,7 @@ def _seconds_until_visible(scene: Scene) -> float:
                 raise KafkaException(message.error())
             if message is not None and message.key() == key:
                 return time.monotonic() - began
-        raise RoundFailed(f"the probe did not arrive:\n{scene.running().log()[-4000:]}")
+        raise RoundFailedError(f"the probe did not arrive:\n{scene.running().log()[-4000:]}")
     finally:
         consumer.close()
 

@@ -8,7 +8,7 @@ import zlib
 import crc32c
 from tests.record_batches import batch, marker, message, record
 from tests.wire.test_golden import frame_of, names
-from tests.wire.test_legacy import message_set, wrapped
+from tests.wire.test_legacy_formats import message_set, wrapped
 from tests.wire.test_records import ENCODERS, full_record
 
 from shallow_mirror.wire.batch_index import index_batches

@@ -11,8 +11,8 @@ from tests.fuzz.target import Target
 from tests.wire.test_fetch_and_produce import A_UUID, fetch_answer, leader_fetch_answer, produce_answer
 from tests.wire.test_golden import frame_of, names
 
-from shallow_mirror.broker import messages
-from shallow_mirror.errors import Retriable
+from shallow_mirror.broker.net import requests
+from shallow_mirror.errors import RetriableError
 from shallow_mirror.wire import list_offsets
 from shallow_mirror.wire.fetch import API_VERSION_BY_ID, TopicNames, parse_fetch_response
 from shallow_mirror.wire.leader_fetch import parse_leader_fetch_response
@@ -43,7 +43,7 @@ def latest_offsets(data: bytes) -> None:
 def call(api: str, data: bytes) -> None:
     """The answer's length and correlation id are right."""
     connection = replayed_connection(answer_frame(1, data))
-    assert messages.call(connection, api, NEVER) is not None
+    assert requests.call(connection, api, NEVER) is not None
 
 
 def frames(data: bytes) -> None:
@@ -68,7 +68,7 @@ def _entry(one: Any, version: int, entries: int) -> Any:
 
 def answers(api: str) -> list[bytes]:
     """Without entries, and with one and two in every array."""
-    request, response, version = messages._USED[api]
+    request, response, version = requests._USED[api]
     tags = b"" if api == "ApiVersions" or not request[version].flexible_version_q(version) else b"\x00"
     made = [response[version](**filled(response[version]._struct, version, entries)) for entries in range(3)]
     return [tags + bytes(one.encode()) for one in made]
@@ -79,8 +79,8 @@ def _golden(start: str) -> list[bytes]:
 
 
 def _callers() -> list[Target]:
-    runs: list[tuple[str, Callable[[bytes], None]]] = [(api, partial(call, api)) for api in messages._USED]
-    return [Target(f"answer to {api}", answers(api), run, (Retriable,)) for api, run in runs]
+    runs: list[tuple[str, Callable[[bytes], None]]] = [(api, partial(call, api)) for api in requests._USED]
+    return [Target(f"answer to {api}", answers(api), run, (RetriableError,)) for api, run in runs]
 
 
 ANSWERS = [
@@ -89,6 +89,6 @@ ANSWERS = [
     Target("fetch from the leader alone", [leader_fetch_answer()], fetch_from_leader, (WireError,)),
     Target("latest offsets", [b"\x00\x00\x00\x01" + one for one in answers("ListOffsets")], latest_offsets, (WireError,)),
     Target("produce", [*_golden("produce-"), produce_answer()], produce, (WireError,)),
-    Target("frames", [answer_frame(1, b"abc") + answer_frame(2, b"")], frames, (Retriable,)),
+    Target("frames", [answer_frame(1, b"abc") + answer_frame(2, b"")], frames, (RetriableError,)),
     *_callers(),
 ]

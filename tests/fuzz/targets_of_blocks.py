@@ -10,7 +10,7 @@ from tests.fuzz.target import Target, chance_of
 from tests.fuzz.targets_of_batches import MAX_OPENED_BYTES
 from tests.wire.test_records import ENCODERS
 
-from shallow_mirror.wire.compression import BadBlock, BlockTooLarge, decompress, with_right_lz4_checksum
+from shallow_mirror.wire.compression import BlockTooLargeError, CorruptBlockError, decompress, with_right_lz4_checksum
 
 _BOMB_BYTES = 24 << 20
 
@@ -39,9 +39,9 @@ BLOCKS = [
             f"block of {name}",
             [*_blocks(name), *(_LYING_SNAPPY if "snappy" in name else [])],
             partial(opened, name),
-            (BadBlock, BlockTooLarge),
+            (CorruptBlockError, BlockTooLargeError),
         )
         for name in ENCODERS
     ),
-    Target("block of lz4, right header", _blocks("lz4"), _lz4_with_checksum, (BadBlock, BlockTooLarge)),
+    Target("block of lz4, right header", _blocks("lz4"), _lz4_with_checksum, (CorruptBlockError, BlockTooLargeError)),
 ]

@@ -10,12 +10,12 @@ from typing import Any
 
 from tests.fuzz.target import Target
 
-from shallow_mirror.broker.txn import _parse_receipt
-from shallow_mirror.checkpoints import local_log
-from shallow_mirror.checkpoints.recorded import Recorded, RunIdentity
-from shallow_mirror.errors import ConfigError, OffsetMapConflict
-from shallow_mirror.streaming import notes
-from shallow_mirror.streaming.planning import Measured, build_stream_offset, parse_stream_offset
+from shallow_mirror.broker.produce.transactions import _parse_receipt
+from shallow_mirror.checkpoints.backends import log_durability
+from shallow_mirror.checkpoints.commit_metadata import Recorded, RunIdentity
+from shallow_mirror.errors import ConfigError, OffsetMapConflictError
+from shallow_mirror.streaming.planning import planner_state
+from shallow_mirror.streaming.planning.offset_planning import Measured, build_stream_offset, parse_stream_offset
 from shallow_mirror.types import SourcePartition
 
 OFFSETS = {
@@ -65,13 +65,13 @@ def _written(data: bytes, folder: str, name: str) -> Path:
 
 def note(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        found = notes.read_note(_written(data, folder, "_planner.json"))
-    assert found is None or notes.lag_behind(found, OFFSETS, 0) is None or found.waiting_for is None
+        found = planner_state.read_note(_written(data, folder, "_planner.json"))
+    assert found is None or planner_state.lag_behind(found, OFFSETS, 0) is None or found.waiting_for is None
 
 
 def measured(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        found = notes.read_measured(_written(data, folder, "_measured.json"))
+        found = planner_state.read_measured(_written(data, folder, "_measured.json"))
     if found is not None:
         assert not any(math.isnan(one) or one <= 0 for one in found.bytes_per_offset.values())
 
@@ -81,7 +81,7 @@ def commit(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "_delta_log").mkdir()
         path = _written(data, folder, f"_delta_log/{0:020}.json")
-        log = local_log.LocalLog(Path(folder))
+        log = log_durability.LocalLog(Path(folder))
         log._is_torn(path)
 
 
@@ -90,9 +90,9 @@ def _texts() -> dict[str, list[bytes]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "note"
         offsets = {"waiting_for": None, "since_ms": None, "ends": OFFSETS}
-        notes.write_note(path, notes.PlannerNote(at_ms=5, **offsets))  # type: ignore[arg-type]
+        planner_state.write_note(path, planner_state.PlannerNote(at_ms=5, **offsets))  # type: ignore[arg-type]
         written_note = path.read_bytes()
-        notes.write_measured(path, Measured(bytes_per_offset=dict.fromkeys(OFFSETS, 12.5), bytes_per_s=1e6))
+        planner_state.write_measured(path, Measured(bytes_per_offset=dict.fromkeys(OFFSETS, 12.5), bytes_per_s=1e6))
         written_measured = path.read_bytes()
     actions = [{"commitInfo": {"operation": "WRITE"}}, {"add": {"path": "part-0.parquet", "size": 12, "dataChange": True}}]
     return {
@@ -110,8 +110,8 @@ _CORPUS = _texts()
 TEXTS = [
     Target("receipt", _CORPUS["receipt"], receipt, (ConfigError,)),
     Target("stream offset", _CORPUS["stream offset"], stream_offset, (ValueError,)),
-    Target("recorded version", _CORPUS["recorded"], recorded, (OffsetMapConflict,)),
+    Target("recorded version", _CORPUS["recorded"], recorded, (OffsetMapConflictError,)),
     Target("planner's note", _CORPUS["note"], note),
     Target("measured speeds", _CORPUS["measured"], measured),
-    Target("commit of a local table", _CORPUS["commit"], commit, (OffsetMapConflict,)),
+    Target("commit of a local table", _CORPUS["commit"], commit, (OffsetMapConflictError,)),
 ]

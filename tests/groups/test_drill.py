@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from tests.groups.group_runs import consume, write_transactions
-from tests.mirror_runs import Crash, CrashAt, Running, catch_up, config, create_topic, wait_for
+from tests.mirror_runs import CrashAt, CrashError, Running, catch_up, config, create_topic, wait_for
 
-from shallow_mirror.groups.run import look_at_groups
+from shallow_mirror.groups.sync_once import sync_groups
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1200)]
 
@@ -32,16 +32,16 @@ def test_three_groups_change_clusters_again_and_again_and_read_every_record_once
     chance = random.Random(7)
     for turn in range(ROUNDS):
         written += write_transactions(source, topic_name, PARTITIONS, RECORDS, f"{turn}")
-        with pytest.raises(Crash):
+        with pytest.raises(CrashError):
             catch_up(settings, spark, CrashAt(chance.choice(["Decide", "EndTxn"])))
         for name in names:
             read[name] += consume(source, name, topic_name, PARTITIONS, chance.randrange(RECORDS))
         written += write_transactions(source, topic_name, PARTITIONS, RECORDS // 4, f"{turn}-late")
         with Running(settings, spark):
-            wait_for("groups in step", lambda: look_at_groups(settings, is_applied=True).is_done)
+            wait_for("groups in step", lambda: sync_groups(settings, is_applied=True).is_done)
         for name in names:
             read[name] += consume(target, name, topic_name, PARTITIONS, chance.choice([None, chance.randrange(RECORDS)]))
-        back = look_at_groups(settings, is_reverse=True, is_applied=True)
+        back = sync_groups(settings, is_reverse=True, is_applied=True)
         assert back.is_done
         assert {one.repeats for one in back.partitions} == {0}
     for name in names:

@@ -11,12 +11,12 @@ import pytest
 from tests.groups.group_runs import consume, write_transactions
 from tests.mirror_runs import catch_up, config, create_topic
 
-from shallow_mirror.checkpoints.group_positions import last_pass
-from shallow_mirror.checkpoints.observation_stores import open_store_to_read
+from shallow_mirror.checkpoints.backends.best_effort_table import open_store_to_read
+from shallow_mirror.checkpoints.group_offset_history import last_pass
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.groups.report import GroupPartition, GroupsReport, Outcome, Step
-from shallow_mirror.groups.run import look_at_groups
-from shallow_mirror.streaming.status import gather_status
+from shallow_mirror.groups.sync_once import sync_groups
+from shallow_mirror.operations.status import gather_status
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark]
 
@@ -51,7 +51,7 @@ def test_three_groups_go_over_to_the_target_and_back_and_read_every_record_once(
     reads(source, middle, len(written) // 2)
     reads(source, ahead)
 
-    first = look_at_groups(unsynced, is_applied=True)
+    first = sync_groups(unsynced, is_applied=True)
     assert not first.is_done
     assert {one.repeats for one in first.partitions} <= {0, None}
     assert sum(one.waits_for or 0 for one in partitions_of(first, ahead)) > 0
@@ -63,7 +63,7 @@ def test_three_groups_go_over_to_the_target_and_back_and_read_every_record_once(
     noted = last_pass(open_store_to_read(synced.tables, None), datetime.now(UTC))
     assert noted is not None
     assert (noted.problem, noted.group_count, noted.waiting_count, noted.left_count) == (None, 3, 0, 0)
-    then = look_at_groups(synced)
+    then = sync_groups(synced)
     assert then.is_done
     assert {one.step for one in then.partitions} == {Step.IN_PLACE}
     assert gather_status(synced).groups == noted
@@ -73,7 +73,7 @@ def test_three_groups_go_over_to_the_target_and_back_and_read_every_record_once(
         reads(target, group, 120 if group == middle else None)
     assert Counter(read[behind]) == Counter(read[ahead]) == Counter(written)
 
-    back = look_at_groups(synced, is_reverse=True, is_applied=True)
+    back = sync_groups(synced, is_reverse=True, is_applied=True)
     assert back.is_done
     assert (back.origin, back.other, {one.repeats for one in back.partitions}) == ("west", "east", {0})
     written += write_transactions(source, topic_name, PARTITIONS, 60, "c")
@@ -81,6 +81,6 @@ def test_three_groups_go_over_to_the_target_and_back_and_read_every_record_once(
         reads(source, group)
         assert Counter(read[group]) == Counter(written)
 
-    earlier = look_at_groups(synced, as_of=moved_at)
+    earlier = sync_groups(synced, as_of=moved_at)
     places = {(one.group, one.place): (one.offset, one.to_offset) for one in earlier.partitions}
     assert places == {(one.group, one.place): (one.offset, one.to_offset) for one in then.partitions}

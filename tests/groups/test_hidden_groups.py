@@ -11,15 +11,15 @@ import pytest
 from rich.console import Console
 from tests.fakes.strict_broker import StrictCluster
 
-from shallow_mirror.broker.client_config import ClientConfig
-from shallow_mirror.broker.groups import CommittedOffset
-from shallow_mirror.broker.rights import Operation
+from shallow_mirror.broker.admin.acls import Operation
+from shallow_mirror.broker.admin.consumer_groups import CommittedOffset
+from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups import view
-from shallow_mirror.groups.cluster_view import ClusterView
-from shallow_mirror.groups.look import GroupLook
+from shallow_mirror.groups.group_client import ClusterView
 from shallow_mirror.groups.report import GroupPartition, GroupsReport, Outcome, Step
+from shallow_mirror.groups.sync_plan import GroupLook
 from shallow_mirror.types import TopicPartition
 
 PLACE = TopicPartition("orders", 0)

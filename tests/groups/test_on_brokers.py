@@ -16,17 +16,17 @@ from tests.groups.group_runs import PATIENCE_S, member, streams_member
 from tests.mirror_runs import conf_file, create_topic, delete_records, wait_for
 
 from shallow_mirror import cli
-from shallow_mirror.checkpoints.group_positions import last_pass
-from shallow_mirror.checkpoints.observation_stores import DeltalakeStore
-from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
-from shallow_mirror.checkpoints.recorded import RunIdentity
+from shallow_mirror.checkpoints.backends.best_effort_table import DeltalakeStore
+from shallow_mirror.checkpoints.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.group_offset_history import last_pass
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import ConfigError, Retriable
-from shallow_mirror.groups.cluster_view import ClusterView
+from shallow_mirror.errors import ConfigError, RetriableError
+from shallow_mirror.groups.group_client import ClusterView
 from shallow_mirror.groups.report import GroupPartition, Outcome, Step
-from shallow_mirror.groups.run import look_at_groups
 from shallow_mirror.groups.sync import GroupLooks, GroupSync
+from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition, TopicPartition
 
 pytestmark = pytest.mark.brokers
@@ -100,7 +100,7 @@ class Mirrored:
         return {one.topic_partition.partition: (one.offset, one.metadata) for one in found}
 
     def look(self, group: str, **options: Any) -> dict[TopicPartition, GroupPartition]:
-        report = look_at_groups(self.config, pattern=self.group(group), **options)
+        report = sync_groups(self.config, pattern=self.group(group), **options)
         return {one.place: one for one in report.partitions}
 
 
@@ -249,16 +249,16 @@ def test_looks_keep_groups_in_step_and_answer_where_they_were(mirrored: Mirrored
     finally:
         looks.close()
     for minutes, offset, observed, after in ((0, 3, 0, 3), (4, 6, 3, 6), (60, 6, 6, None)):
-        report = look_at_groups(m.config, pattern=m.group("kept"), as_of=T0 + timedelta(minutes=minutes))
+        report = sync_groups(m.config, pattern=m.group("kept"), as_of=T0 + timedelta(minutes=minutes))
         found = {one.place: one for one in report.partitions}
         assert (found[place].offset, found[place].to_offset, found[place].outcome) == (offset, offset - 1, Outcome.TRANSLATED)
         assert report.as_of is not None
         assert report.as_of.observed_at == T0 + timedelta(minutes=observed)
         assert report.as_of.next_at == (None if after is None else T0 + timedelta(minutes=after))
-    gone = look_at_groups(without_source(m), pattern=m.group("kept"), as_of=T0 + timedelta(minutes=4))
+    gone = sync_groups(without_source(m), pattern=m.group("kept"), as_of=T0 + timedelta(minutes=4))
     assert {one.to_offset for one in gone.partitions} == {5, 8}, "the source need not be there"
     with pytest.raises(ConfigError, match=r"groups\.sync"):
-        look_at_groups(m.config, as_of=T0 - timedelta(hours=1))
+        sync_groups(m.config, as_of=T0 - timedelta(hours=1))
 
 
 def test_a_sync_that_fails_is_told_and_goes_on(mirrored: Mirrored, caplog: pytest.LogCaptureFixture) -> None:
@@ -307,23 +307,23 @@ def test_no_group_is_committed_on_a_cluster_that_the_map_is_not_of(
     sides = json.loads(mirrored.config.to_json())
     swapped = sides | {side: sides[side] | {"client": sides[other]["client"]} for side, other in OTHER_SIDE.items()}
     with pytest.raises(ConfigError, match=refused):
-        look_at_groups(MirrorConfig.from_document(swapped, folder=mirrored.path.parent), is_applied=True, **options)
+        sync_groups(MirrorConfig.from_document(swapped, folder=mirrored.path.parent), is_applied=True, **options)
 
 
 def test_the_map_of_another_mirror_translates_nobodys_groups(mirrored: Mirrored) -> None:
     renamed = json.loads(mirrored.config.to_json()) | {"mirror": "other"}
     with pytest.raises(ConfigError, match="'other'"):
-        look_at_groups(MirrorConfig.from_document(renamed, folder=mirrored.path.parent), is_applied=True)
+        sync_groups(MirrorConfig.from_document(renamed, folder=mirrored.path.parent), is_applied=True)
 
 
 def test_a_group_that_is_not_there_and_a_pattern_that_is_none_are_one_sentence(mirrored: Mirrored) -> None:
     with pytest.raises(ConfigError, match="no group of this name"):
-        look_at_groups(mirrored.config, pattern="nobody")
+        sync_groups(mirrored.config, pattern="nobody")
     with pytest.raises(ConfigError, match="not a regular expression"):
-        look_at_groups(mirrored.config, pattern="(")
+        sync_groups(mirrored.config, pattern="(")
     with pytest.raises(ConfigError, match="exclude each other"):
-        look_at_groups(mirrored.config, is_reverse=True, as_of=T0)
+        sync_groups(mirrored.config, is_reverse=True, as_of=T0)
     with pytest.raises(
-        Retriable, match=r"source cluster east does not answer: .* --as-of now goes by what groups\.sync has noted"
+        RetriableError, match=r"source cluster east does not answer: .* --as-of now goes by what groups\.sync has noted"
     ):
-        look_at_groups(without_source(mirrored))
+        sync_groups(without_source(mirrored))

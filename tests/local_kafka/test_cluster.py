@@ -19,7 +19,7 @@ from tests.faults.proxy import HeldPort
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.cluster import LocalKafkaCluster
 from shallow_mirror.local_kafka.jars import OLDEST_KAFKA_VERSION
-from shallow_mirror.local_kafka.ports import BrokerNotStarted
+from shallow_mirror.local_kafka.ports import BrokerStartError
 
 QUIET = {"log_level": 0}
 
@@ -97,10 +97,10 @@ def test_a_folder_that_was_used_before_is_the_same_cluster_again(tmp_path: Path)
 
 def test_a_cluster_whose_node_does_not_come_up_raises_with_its_log_and_leaves_nothing_running(tmp_path: Path) -> None:
     cluster = LocalKafkaCluster(tmp_path, properties={"log.cleaner.dedupe.buffer.size": "1"})
-    with pytest.raises(BrokerNotStarted, match=r"log\.cleaner\.dedupe\.buffer\.size"):
+    with pytest.raises(BrokerStartError, match=r"log\.cleaner\.dedupe\.buffer\.size"):
         cluster.start()
     assert not cluster.is_running()
-    with pytest.raises(BrokerNotStarted, match="never started"):
+    with pytest.raises(BrokerStartError, match="never started"):
         assert cluster.cluster_id
 
 

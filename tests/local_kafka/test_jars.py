@@ -11,7 +11,7 @@ import pytest
 
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka import jars
-from shallow_mirror.local_kafka.jars import JarFetchFailed, JarSet, Module, cache_folder, ivy_descriptor, jars_of, kafka_jar_set
+from shallow_mirror.local_kafka.jars import JarFetchError, JarSet, Module, cache_folder, ivy_descriptor, jars_of, kafka_jar_set
 
 ONE_JAR = JarSet(name="one-1.0", modules=(Module(organisation="org.example", name="one", version="1.0"),))
 
@@ -101,7 +101,7 @@ def test_a_failed_fetch_shows_the_end_of_ivys_output_and_leaves_nothing_half_don
 ) -> None:
     write_java(java_home, 'touch "$folder/one-1.0.jar"; echo "... (3kB)"; echo "SERVER ERROR: Bad Gateway"; exit 1')
     cache = tmp_path / "cache"
-    with pytest.raises(JarFetchFailed, match=r"^fetching the jars of one-1\.0 failed\. Ivy's exit code 1: check the network .*$"):
+    with pytest.raises(JarFetchError, match=r"^fetching the jars of one-1\.0 failed\. Ivy's exit code 1: check the network .*$"):
         jars_of(ONE_JAR, cache)
     assert "SERVER ERROR: Bad Gateway" in caplog.text
     assert [entry.name for entry in cache.iterdir()] == ["jars.lock"]
@@ -110,13 +110,13 @@ def test_a_failed_fetch_shows_the_end_of_ivys_output_and_leaves_nothing_half_don
 def test_a_version_that_is_nowhere_is_named_in_one_line(tmp_path: Path, java_home: Path) -> None:
     line = 'echo "\t\t:: org.example#one;1.0: not found"'
     write_java(java_home, f"{line}; {line}; exit 1")
-    with pytest.raises(JarFetchFailed, match=r"^.* Ivy found no org\.example#one;1\.0: there is no such version, or .*above$"):
+    with pytest.raises(JarFetchError, match=r"^.* Ivy found no org\.example#one;1\.0: there is no such version, or .*above$"):
         jars_of(ONE_JAR, tmp_path / "cache")
 
 
 def test_a_fetch_which_does_not_bring_the_module_itself_has_failed(tmp_path: Path, java_home: Path) -> None:
     write_java(java_home, 'touch "$folder/another-2.jar"')
-    with pytest.raises(JarFetchFailed, match=r"did not bring one-1\.0\.jar"):
+    with pytest.raises(JarFetchError, match=r"did not bring one-1\.0\.jar"):
         jars_of(ONE_JAR, tmp_path / "cache")
     assert not (tmp_path / "cache" / "one-1.0").exists()
 

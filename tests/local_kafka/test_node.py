@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from shallow_mirror.local_kafka.jars import OLD_KAFKA_VERSION, OLDEST_KAFKA_VERSION
 from shallow_mirror.local_kafka.node import LocalKafka
-from shallow_mirror.local_kafka.ports import PORT_RANGE, BrokerNotStarted, free_ports
+from shallow_mirror.local_kafka.ports import PORT_RANGE, BrokerStartError, free_ports
 
 QUIET = {"log_level": 0}
 
@@ -57,7 +57,7 @@ def test_a_broker_that_was_never_started_has_no_address(tmp_path: Path) -> None:
     node = LocalKafka(tmp_path)
     node.stop()
     for ask in (lambda: node.bootstrap, lambda: node.cluster_id, lambda: str(node.pid)):
-        with pytest.raises(BrokerNotStarted):
+        with pytest.raises(BrokerStartError):
             ask()
 
 
@@ -122,7 +122,7 @@ def test_a_broker_with_zookeeper_survives_being_killed_and_takes_its_zookeeper_a
 @pytest.mark.brokers
 def test_a_broker_that_does_not_come_up_raises_with_the_end_of_its_log(tmp_path: Path) -> None:
     node = LocalKafka(tmp_path, properties={"log.cleaner.dedupe.buffer.size": "1"})
-    with pytest.raises(BrokerNotStarted, match=r"log\.cleaner\.dedupe\.buffer\.size"):
+    with pytest.raises(BrokerStartError, match=r"log\.cleaner\.dedupe\.buffer\.size"):
         node.start()
     assert not node.is_running()
 

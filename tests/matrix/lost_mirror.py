@@ -8,13 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.audit.mirror_main import REPOSITORY
 from tests.mirror_runs import PATIENCE_S
+from tests.verify.mirror_main import REPOSITORY
 
 from shallow_mirror import cli
 from shallow_mirror.commands import sessions
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.streaming.mirror import Mirror
+from shallow_mirror.streaming.runner.mirror import Mirror
 
 
 def lose_mirror(conf: Path, point: str) -> None:

@@ -7,26 +7,26 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.audit.mirror_main import catch_up
 from tests.fakes.raw_client import RawClient
 from tests.matrix import old_formats
 from tests.matrix.lost_mirror import lose_mirror
 from tests.matrix.releases import ALL, BEFORE_KIP_890, NEWEST, OLDEST, Brokers, Release
 from tests.messy.equality import assert_every_offset_is_translated, contents
 from tests.mirror_runs import conf_file, read_places
+from tests.verify.mirror_main import catch_up
 
-from shallow_mirror.audit import verify
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.demo.checker import compare
 from shallow_mirror.demo.map_rows import RowTranslation, load_rows
 from shallow_mirror.demo.traffic import TOPICS
-from shallow_mirror.groups.cluster_view import ClusterView
+from shallow_mirror.groups.group_client import ClusterView
 from shallow_mirror.groups.report import Step
-from shallow_mirror.groups.run import look_at_groups
-from shallow_mirror.sinks.resolve import ReceiptEvidence, TxnFate
-from shallow_mirror.streaming.recover import Untold, look
+from shallow_mirror.groups.sync_once import sync_groups
+from shallow_mirror.operations.recover import Untold, look
+from shallow_mirror.sinks.kafka.protocol.txn_outcome import ReceiptEvidence, TxnFate
 from shallow_mirror.types import TopicPartition
+from shallow_mirror.verify import verify_mirror
 
 pytestmark = pytest.mark.brokers
 
@@ -74,7 +74,7 @@ def test_messy_traffic_is_equal_record_by_record_although_the_mirror_is_lost_bef
     compared = compare(*ends, copies, RowTranslation(load_rows(Path(settings.tables))))
     assert not compared.differences
     assert dict(compared.source_records) == {one.topic: one.visible_records for one in written.topics}
-    report = verify(settings)
+    report = verify_mirror(settings)
     assert report.is_equal, report.sentences()
     assert report.record_count == compared.translated_offsets == sum(compared.source_records.values())
     assert_a_group_goes_on_with_the_next_record(settings, ends, *next(iter(copies.items())))
@@ -87,7 +87,7 @@ def assert_a_group_goes_on_with_the_next_record(settings: MirrorConfig, ends: tu
     middle, group = len(originals) // 2, f"readers.{copy}"
     with closing(ClusterView(settings.source.client, "the source")) as view:
         assert view.commit(group, {TopicPartition(topic, 0): (originals[middle].offset, "")}) == {}
-    report = look_at_groups(settings, pattern=re.escape(group), is_applied=True)
+    report = sync_groups(settings, pattern=re.escape(group), is_applied=True)
     assert [one.step for one in report.partitions] == [Step.COMMITTED]
     with closing(ClusterView(settings.target.client, "the target")) as view:
         (committed,) = view.committed([group])[group]
@@ -119,6 +119,6 @@ def test_messages_of_old_formats_arrive_as_batches_record_by_record_with_their_t
         assert_every_offset_is_translated(known, place, originals[place], copies[place])
         assert set(old_formats.stored_magics(target, place)) == {2}
     for is_deep in (False, True):
-        report = verify(settings, is_deep=is_deep)
+        report = verify_mirror(settings, is_deep=is_deep)
         assert report.is_equal, report.sentences()
         assert report.record_count == sum(map(len, originals.values()))

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from tests.audit.mirror_main import catch_up
 from tests.mirror_runs import conf_file, create_topic, read_places, wait_for
+from tests.verify.mirror_main import catch_up
 
-from shallow_mirror.audit import verify
-from shallow_mirror.broker.client_config import ClientConfig
-from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.local_kafka.jars import KAFKA_VERSION, JarSet, Module, jars_of
 from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
 from shallow_mirror.types import TopicPartition
+from shallow_mirror.verify import verify_mirror
 
 pytestmark = [pytest.mark.brokers, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -90,4 +90,4 @@ def test_a_tiered_topic_arrives_whole_also_when_its_broker_answers_before_the_re
     originals, copies = read_places(source, places), read_places(target, places)
     assert sum(map(len, originals.values())) == RECORDS
     assert copies == originals
-    assert verify(MirrorConfig.load(conf)).is_equal
+    assert verify_mirror(MirrorConfig.load(conf)).is_equal

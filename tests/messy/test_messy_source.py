@@ -6,7 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.audit.mirror_main import catch_up, mirror
 from tests.conftest import TwoClusters
 from tests.messy.corpus import (
     CODECS,
@@ -21,11 +20,12 @@ from tests.messy.corpus import (
 )
 from tests.messy.equality import assert_every_offset_is_translated, contents
 from tests.mirror_runs import conf_file, create_topic, positions, read_places, wait_for_run
+from tests.verify.mirror_main import catch_up, mirror
 
-from shallow_mirror.audit import verify
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.types import SegmentKind
+from shallow_mirror.verify import verify_mirror
 
 pytestmark = [pytest.mark.brokers, pytest.mark.timeout(600)]
 
@@ -64,7 +64,7 @@ def test_a_messy_source_arrives_record_by_record_and_every_offset_is_translated(
         assert_every_offset_is_translated(known, place, originals[place], copies[place])
     kinds = {row["kind"] for row in known.settled_rows().to_pylist()}
     assert kinds == {SegmentKind.DATA, SegmentKind.GAP, SegmentKind.COMMIT, SegmentKind.ABORT, SegmentKind.ABORTED}
-    report = verify(settings)
+    report = verify_mirror(settings)
     assert report.is_equal, report.sentences()
     assert report.record_count == sum(map(len, originals.values()))
 
@@ -89,6 +89,6 @@ def test_read_uncommitted_copies_what_was_aborted_and_what_is_still_open_at_once
     ]
     kinds = [row["kind"] for row in OffsetMap.open(MirrorConfig.load(conf).tables).settled_rows().to_pylist()]
     assert (kinds.count(SegmentKind.ABORT), kinds.count(SegmentKind.ABORTED)) == (1, 0)
-    report = verify(MirrorConfig.load(conf))
+    report = verify_mirror(MirrorConfig.load(conf))
     assert (report.is_equal, report.record_count) == (True, 15)
     writer.abort_transaction(30)

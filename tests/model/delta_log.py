@@ -14,9 +14,9 @@ from tests.model.effects import NO_ANSWER
 from tests.model.programs import Port
 from tests.model.source import MAP_ID
 
-from shallow_mirror.checkpoints.recorded import Recorded, read_recorded
+from shallow_mirror.checkpoints.commit_metadata import Recorded, read_recorded
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, PROPERTY_MAP_ID
-from shallow_mirror.checkpoints.table_writer import CommitEntry, CommitFailed, Comparison, Condition, Conditions
+from shallow_mirror.checkpoints.table_protocol import CommitEntry, Comparison, Condition, Conditions, DeltaCommitError
 from shallow_mirror.types import COPIED_KINDS, TopicPartition
 
 Row = tuple[Any, ...]
@@ -228,9 +228,9 @@ class ModelWriter:
     def _commit(self, commit: effects.Commit) -> None:
         answer = self._port.ask(commit)
         if answer is NO_ANSWER:
-            raise CommitFailed("the reply was lost")
+            raise DeltaCommitError("the reply was lost")
         if not answer:
-            raise CommitFailed("another commit has taken the version")
+            raise DeltaCommitError("another commit has taken the version")
 
 
 _known_rows: dict[int, tuple[pa.Table, tuple[Row, ...]]] = {}

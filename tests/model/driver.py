@@ -1,4 +1,4 @@
-"""The driver, in the shape of `streaming/mirror.py`: phases over the product's owner, recovery and micro-batch sink.
+"""The driver, in the shape of `streaming/runner/mirror.py`: phases over the product's owner, recovery and micro-batch sink.
 
 A phase ends where all that the next one depends on lies in the map's owner: there one history of answers ends and the next
 begins.
@@ -23,21 +23,21 @@ from tests.model.seams import PAUSE_S, ModelCluster, ModelTopics, one_column
 from tests.model.slot import MIRROR, TRANSACTION_TIMEOUT_MS, TaskFailed, poisoned, release
 from tests.model.source import QUIET, MicroBatch, Scenario, source_partition
 
-from shallow_mirror.broker.client_config import ClientConfig
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.quarantine import undescribed_entries
 from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
-from shallow_mirror.checkpoints.recorded import RunIdentity
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import MirrorError, OutcomeUnknown, Retriable
-from shallow_mirror.sinks.micro_batch import MicroBatchSink, first_rows
-from shallow_mirror.sinks.recovery import TxnPerformer, recover
-from shallow_mirror.sinks.release import Releaser
-from shallow_mirror.sinks.single_slot import SINGLE_SLOT, SingleSlot
-from shallow_mirror.sinks.slot_names import ids_of, transactional_id
-from shallow_mirror.sinks.slot_task import SlotJob
-from shallow_mirror.sinks.target_availability import TargetAvailability
+from shallow_mirror.errors import MirrorError, OutcomeUnknownError, RetriableError
+from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink, first_rows
+from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer, recover
+from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
+from shallow_mirror.sinks.kafka.protocol.transactional_ids import ids_of, transactional_id
+from shallow_mirror.sinks.kafka.quarantine_release import Releaser
+from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT, SingleSlot
+from shallow_mirror.sinks.kafka.slots.slot_task import SlotJob
 
 NOW_MS = 1_700_000_000_000
 START_MS = 12_000
@@ -126,7 +126,7 @@ class TakeOver:
                 slots=ids_of(self.run.scenario.slots(self.run.number)),
                 writer=ModelWriter(port),  # type: ignore[arg-type]
             )
-        except (Retriable, OutcomeUnknown):
+        except (RetriableError, OutcomeUnknownError):
             return self
         except MirrorError as error:
             return Ended(type(error).__name__, str(error))
@@ -137,7 +137,7 @@ def _supervised(run: Run, owner: OffsetMapOwner, phase: Callable[[], Program | E
     """Level three of the retries: resolve, and start the query again."""
     try:
         return phase()
-    except (Retriable, OutcomeUnknown):
+    except (RetriableError, OutcomeUnknownError):
         return Recover(run, OwnerState(owner))
     except MirrorError as error:
         return Ended(type(error).__name__, str(error))
@@ -171,7 +171,7 @@ class Recover:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseAll:
-    """What `streaming/quarantine_retry.py` does after the take-over. The operator tries again what did not come to its end."""
+    """What `src/shallow_mirror/operations/quarantine_retry.py` does after the take-over. The operator tries again what did not come to its end."""
 
     run: Run
     state: OwnerState
@@ -195,7 +195,7 @@ class ReleaseAll:
         try:
             entries = undescribed_entries(OffsetMap(ModelWriter(port)))  # type: ignore[arg-type]
         except OSError as error:
-            raise OutcomeUnknown(str(error)) from error
+            raise OutcomeUnknownError(str(error)) from error
         kept = [poisoned(one.segment.source, one.segment.source_start) for one in entries if not one.is_released]
         releaser.release(kept)
         owner.settle()
@@ -292,7 +292,7 @@ class ModelQuarantine:
     def add(self, batches: Sequence[QuarantinedBatch], _decision: int) -> None:
         set_aside = effects.SetAside(tuple((one.source.partition, one.source_start) for one in batches))
         if self._port.ask(set_aside) is NO_ANSWER:
-            raise OutcomeUnknown("the table quarantine does not answer")
+            raise OutcomeUnknownError("the table quarantine does not answer")
 
 
 class _TellingJob(SlotJob):

@@ -11,7 +11,7 @@ from shallow_mirror.types import PlannedRange, SlotTxn, SourcePartition, TopicPa
 if TYPE_CHECKING:
     from tests.model.delta_log import Row, Snapshot
 
-    from shallow_mirror.checkpoints.table_writer import Condition
+    from shallow_mirror.checkpoints.table_protocol import Condition
 
 RECEIPTS = TopicPartition("~receipts", 0)
 """The place of the receipts: a transaction ends there like in a partition, after all others by name."""

@@ -1,4 +1,4 @@
-"""What must hold after every step, and what must be true in the end. A `Violation` names what a reader would see."""
+"""What must hold after every step, and what must be true in the end. A `ViolationError` names what a reader would see."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.model.target_cluster import TargetCluster
 from shallow_mirror.types import SegmentKind
 
 
-class Violation(AssertionError):
+class ViolationError(AssertionError):
     """The mirror broke its promise."""
 
 
 def require(is_true: bool, what: str) -> None:
     if not is_true:
-        raise Violation(what)
+        raise ViolationError(what)
 
 
 def check_target(scenario: Scenario, target: TargetCluster, table: Snapshot | None) -> None:
@@ -35,7 +35,7 @@ def check_target(scenario: Scenario, target: TargetCluster, table: Snapshot | No
         if records != expected[: len(records)]:
             wrong = next(at for at, one in enumerate(records) if records[at : at + 1] != expected[at : at + 1])
             is_again = records[wrong] in records[:wrong]
-            raise Violation(f"{place}: readers get {records}: {'duplicated' if is_again else 'lost or reordered'}")
+            raise ViolationError(f"{place}: readers get {records}: {'duplicated' if is_again else 'lost or reordered'}")
         for at, record in visible:
             said = decided.get((partition, at))
             require(said is not None, f"{place}: record {record} is visible at {at} and not decided")

@@ -18,14 +18,14 @@ from tests.model.scenarios import ONE_SLOT, POISON
 from tests.model.source import Scenario
 from tests.model.target_cluster import Markers
 
-from shallow_mirror.checkpoints import offset_map_owner
-from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
+from shallow_mirror.checkpoints import offset_map_writer
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.quarantine import QuarantineEntry
 from shallow_mirror.checkpoints.schema import DecidedSegment, Removal
-from shallow_mirror.checkpoints.table_writer import Comparison
-from shallow_mirror.sinks import evidence, protocol, recovery, resolve
-from shallow_mirror.sinks.micro_batch import MicroBatchSink
-from shallow_mirror.sinks.recovery import TxnPerformer
+from shallow_mirror.checkpoints.table_protocol import Comparison
+from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink
+from shallow_mirror.sinks.kafka.protocol import actions, recovery, txn_inspection, txn_outcome
+from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer
 from shallow_mirror.types import SlotTxn
 
 FIRST_DECISION_OF_TASKS = 4
@@ -51,17 +51,17 @@ def skip_the_read_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def end_before_deciding(patch: pytest.MonkeyPatch) -> None:
-    def run_micro_batch(first_rows: Sequence[DecidedSegment]) -> Generator[Any, Any, protocol.MicroBatchOutcome]:
-        decision = yield protocol.TakeDecision()
-        results = yield protocol.RunSlots(decision)
+    def run_micro_batch(first_rows: Sequence[DecidedSegment]) -> Generator[Any, Any, actions.MicroBatchOutcome]:
+        decision = yield actions.TakeDecision()
+        results = yield actions.RunSlots(decision)
         rows = (*first_rows, *(DecidedSegment(segment, result.txn) for result in results for segment in result.segments))
         if not rows:
-            return protocol.MicroBatchOutcome(slots=results)
-        ended = yield from protocol.end_all(resolve.decided_txns(rows))
-        yield protocol.Decide(decision, rows)
-        return protocol.MicroBatchOutcome(rows, ended.removed, results)
+            return actions.MicroBatchOutcome(slots=results)
+        ended = yield from actions.end_all(txn_outcome.decided_txns(rows))
+        yield actions.Decide(decision, rows)
+        return actions.MicroBatchOutcome(rows, ended.removed, results)
 
-    patch.setattr(protocol, "run_micro_batch", run_micro_batch)
+    patch.setattr(actions, "run_micro_batch", run_micro_batch)
 
 
 def reuse_a_producer_epoch(patch: pytest.MonkeyPatch) -> None:
@@ -81,14 +81,14 @@ def reuse_a_producer_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_to_resolve_one_slot(patch: pytest.MonkeyPatch) -> None:
-    end_all = protocol.end_all
+    end_all = actions.end_all
 
     def all_but_one(
-        decided: Sequence[resolve.DecidedTxn], *choices: Any, reads_log: bool = False
-    ) -> Generator[Any, Any, protocol.Ended]:
+        decided: Sequence[txn_outcome.DecidedTxn], *choices: Any, reads_log: bool = False
+    ) -> Generator[Any, Any, actions.Ended]:
         return end_all(decided[:1] if reads_log else decided, *choices, reads_log=reads_log)
 
-    patch.setattr(protocol, "end_all", all_but_one)
+    patch.setattr(actions, "end_all", all_but_one)
 
 
 def trust_the_batch_id(patch: pytest.MonkeyPatch) -> None:
@@ -102,41 +102,41 @@ def trust_the_batch_id(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_evidence_before_fencing(patch: pytest.MonkeyPatch) -> None:
-    def resolve_unfenced(one: resolve.DecidedTxn) -> Generator[Any, Any, resolve.TxnFate]:
-        receipt = yield protocol.ReadReceipt(one)
-        log = () if receipt is resolve.ReceiptEvidence.OURS else (yield protocol.ReadTargetLog(one))
-        yield protocol.InitProducerId(one.txn.transactional_id)
-        return resolve.judge(receipt, log)
+    def resolve_unfenced(one: txn_outcome.DecidedTxn) -> Generator[Any, Any, txn_outcome.TxnFate]:
+        receipt = yield actions.ReadReceipt(one)
+        log = () if receipt is txn_outcome.ReceiptEvidence.OURS else (yield actions.ReadTargetLog(one))
+        yield actions.InitProducerId(one.txn.transactional_id)
+        return txn_outcome.judge(receipt, log)
 
-    def look(self: Any, decided: resolve.DecidedTxn, deadline: Any) -> resolve.ReceiptEvidence:
-        return evidence.look_at_receipt(self._target, decided, self._owner.map_id, deadline)
+    def look(self: Any, decided: txn_outcome.DecidedTxn, deadline: Any) -> txn_outcome.ReceiptEvidence:
+        return txn_inspection.look_at_receipt(self._target, decided, self._owner.map_id, deadline)
 
-    patch.setattr(protocol, "_resolve", resolve_unfenced)
+    patch.setattr(actions, "_resolve", resolve_unfenced)
     patch.setattr(TxnPerformer, "_receipt_evidence", look)
 
 
 def take_an_absent_receipt_for_no(patch: pytest.MonkeyPatch) -> None:
-    absent = resolve.ReceiptEvidence.ABSENT
+    absent = txn_outcome.ReceiptEvidence.ABSENT
 
-    def judge(receipt: resolve.ReceiptEvidence, log: Sequence[resolve.LogEvidence]) -> resolve.TxnFate:
-        return resolve.TxnFate.NOT_COMMITTED if receipt is absent else resolve.judge(receipt, log)
+    def judge(receipt: txn_outcome.ReceiptEvidence, log: Sequence[txn_outcome.LogEvidence]) -> txn_outcome.TxnFate:
+        return txn_outcome.TxnFate.NOT_COMMITTED if receipt is absent else txn_outcome.judge(receipt, log)
 
-    patch.setattr(protocol, "judge", judge)
+    patch.setattr(actions, "judge", judge)
 
 
 def take_anything_else_in_the_log_for_no(patch: pytest.MonkeyPatch) -> None:
-    def judge(receipt: resolve.ReceiptEvidence, log: Sequence[resolve.LogEvidence]) -> resolve.TxnFate:
-        fate = resolve.judge(receipt, log)
-        return resolve.TxnFate.NOT_COMMITTED if fate is resolve.TxnFate.UNDECIDABLE else fate
+    def judge(receipt: txn_outcome.ReceiptEvidence, log: Sequence[txn_outcome.LogEvidence]) -> txn_outcome.TxnFate:
+        fate = txn_outcome.judge(receipt, log)
+        return txn_outcome.TxnFate.NOT_COMMITTED if fate is txn_outcome.TxnFate.UNDECIDABLE else fate
 
-    patch.setattr(protocol, "judge", judge)
+    patch.setattr(actions, "judge", judge)
 
 
 def wait_for_a_pending_receipt(patch: pytest.MonkeyPatch) -> None:
-    def receipt(self: Any, decided: resolve.DecidedTxn, deadline: Any) -> resolve.ReceiptEvidence:
+    def receipt(self: Any, decided: txn_outcome.DecidedTxn, deadline: Any) -> txn_outcome.ReceiptEvidence:
         while (
             found := recovery.look_at_receipt(self._target, decided, self._owner.map_id, deadline)
-        ) is resolve.ReceiptEvidence.PENDING:
+        ) is txn_outcome.ReceiptEvidence.PENDING:
             deadline.require("the receipt")
             self._pause(0)
         return found
@@ -145,13 +145,13 @@ def wait_for_a_pending_receipt(patch: pytest.MonkeyPatch) -> None:
 
 
 def leave_marker_rows_behind(patch: pytest.MonkeyPatch) -> None:
-    rows_of = offset_map_owner._rows_of
-    patch.setattr(offset_map_owner, "_rows_of", lambda removal: (*rows_of(removal), Comparison("kind", "=", "data")))
+    rows_of = offset_map_writer._rows_of
+    patch.setattr(offset_map_writer, "_rows_of", lambda removal: (*rows_of(removal), Comparison("kind", "=", "data")))
 
 
 def remove_by_slot(patch: pytest.MonkeyPatch) -> None:
-    rows_of = offset_map_owner._rows_of
-    patch.setattr(offset_map_owner, "_rows_of", lambda removal: rows_of(removal)[:1])
+    rows_of = offset_map_writer._rows_of
+    patch.setattr(offset_map_writer, "_rows_of", lambda removal: rows_of(removal)[:1])
 
 
 def write_no_settled_mark(patch: pytest.MonkeyPatch) -> None:
@@ -166,17 +166,17 @@ def write_no_settled_mark(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_the_answer_to_end_txn_for_the_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(TxnPerformer, "_await_visible", lambda *_: protocol.Visibility())
+    patch.setattr(TxnPerformer, "_await_visible", lambda *_: actions.Visibility())
 
 
 def go_on_before_every_slot_is_definite(patch: pytest.MonkeyPatch) -> None:
-    def end_all(decided: Sequence[resolve.DecidedTxn], *_: object, **__: object) -> Generator[Any, Any, protocol.Ended]:
+    def end_all(decided: Sequence[txn_outcome.DecidedTxn], *_: object, **__: object) -> Generator[Any, Any, actions.Ended]:
         for one in decided:
-            if (yield protocol.EndTxn(one.txn)):
-                yield protocol.AwaitVisible(one)
-        return protocol.Ended()
+            if (yield actions.EndTxn(one.txn)):
+                yield actions.AwaitVisible(one)
+        return actions.Ended()
 
-    patch.setattr(protocol, "end_all", end_all)
+    patch.setattr(actions, "end_all", end_all)
 
 
 def return_normally_after_a_removal(patch: pytest.MonkeyPatch) -> None:
@@ -187,10 +187,10 @@ def return_normally_after_a_removal(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_any_receipt_of_the_slot_for_ours(patch: pytest.MonkeyPatch) -> None:
-    anothers, ours = resolve.ReceiptEvidence.ANOTHERS, resolve.ReceiptEvidence.OURS
+    anothers, ours = txn_outcome.ReceiptEvidence.ANOTHERS, txn_outcome.ReceiptEvidence.OURS
 
-    def look(*arguments: Any) -> resolve.ReceiptEvidence:
-        found = evidence.look_at_receipt(*arguments)
+    def look(*arguments: Any) -> txn_outcome.ReceiptEvidence:
+        found = txn_inspection.look_at_receipt(*arguments)
         return ours if found is anothers else found
 
     patch.setattr(recovery, "look_at_receipt", look)
@@ -211,8 +211,8 @@ def keep_the_positions_of_before_the_resolution(patch: pytest.MonkeyPatch) -> No
     settle = OffsetMapOwner.settle
 
     def and_forget_that_they_moved(self: Any, removals: Sequence[Removal] = (), *others: Any) -> None:
-        before = self._positions or offset_map_owner.positions_of(
-            self._snapshot().batches(columns=offset_map_owner.POSITION_COLUMNS)
+        before = self._positions or offset_map_writer.positions_of(
+            self._snapshot().batches(columns=offset_map_writer.POSITION_COLUMNS)
         )
         settle(self, removals, *others)
         if removals:
@@ -229,16 +229,16 @@ def forget_the_forgotten_abort_marker(patch: pytest.MonkeyPatch) -> None:
 
 def fence_other_slots_after_the_decision(patch: pytest.MonkeyPatch) -> None:
     def start_up(
-        unsettled: Sequence[Any], transactional_ids: Sequence[str], choices: protocol.Choices
+        unsettled: Sequence[Any], transactional_ids: Sequence[str], choices: actions.Choices
     ) -> Generator[Any, Any, tuple[SlotTxn, ...]]:
-        ended = yield from protocol.end_all(resolve.decided_txns(unsettled), choices, reads_log=True)
+        ended = yield from actions.end_all(txn_outcome.decided_txns(unsettled), choices, reads_log=True)
         for transactional_id in transactional_ids:
-            yield protocol.InitProducerId(transactional_id)
+            yield actions.InitProducerId(transactional_id)
         yield ended.settle
-        yield protocol.AbortForgotten(tuple(transactional_ids))
+        yield actions.AbortForgotten(tuple(transactional_ids))
         return ended.removed
 
-    patch.setattr(protocol, "start_up", start_up)
+    patch.setattr(actions, "start_up", start_up)
 
 
 def decide_behind_forgotten_records(patch: pytest.MonkeyPatch) -> None:
@@ -246,12 +246,12 @@ def decide_behind_forgotten_records(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_a_repair_for_done(patch: pytest.MonkeyPatch) -> None:
-    def fate_of(one: resolve.DecidedTxn, is_definite: bool, *, reads_log: bool) -> Generator[Any, Any, Any]:
-        fate = resolve.TxnFate.COMMITTED if is_definite else (yield from protocol._resolve(one))
-        seen = (yield protocol.AwaitVisible(one)) if fate is resolve.TxnFate.COMMITTED else protocol.Visibility()
+    def fate_of(one: txn_outcome.DecidedTxn, is_definite: bool, *, reads_log: bool) -> Generator[Any, Any, Any]:
+        fate = txn_outcome.TxnFate.COMMITTED if is_definite else (yield from actions._resolve(one))
+        seen = (yield actions.AwaitVisible(one)) if fate is txn_outcome.TxnFate.COMMITTED else actions.Visibility()
         return fate, seen, ()
 
-    patch.setattr(protocol, "_fate_of", fate_of)
+    patch.setattr(actions, "_fate_of", fate_of)
 
 
 def remove_before_settling(patch: pytest.MonkeyPatch) -> None:
@@ -260,7 +260,7 @@ def remove_before_settling(patch: pytest.MonkeyPatch) -> None:
 
     def in_two_commits(self: Any, removals: Sequence[Removal] = (), *others: Any) -> None:
         if removals:
-            conditions = tuple(map(offset_map_owner._rows_of, removals))
+            conditions = tuple(map(offset_map_writer._rows_of, removals))
             row_count = self._recorded.row_count - self._row_count_of(conditions)
             removal = replace(self._recorded, version=self._next_version(is_odd=False), row_count=row_count)
             self._positions = None
@@ -271,21 +271,21 @@ def remove_before_settling(patch: pytest.MonkeyPatch) -> None:
 
 
 def let_a_receipt_outweigh_the_log(patch: pytest.MonkeyPatch) -> None:
-    anothers = resolve.ReceiptEvidence.ANOTHERS
+    anothers = txn_outcome.ReceiptEvidence.ANOTHERS
 
-    def judge(receipt: resolve.ReceiptEvidence, log: Sequence[resolve.LogEvidence]) -> resolve.TxnFate:
-        return resolve.TxnFate.NOT_COMMITTED if receipt is anothers else resolve.judge(receipt, log)
+    def judge(receipt: txn_outcome.ReceiptEvidence, log: Sequence[txn_outcome.LogEvidence]) -> txn_outcome.TxnFate:
+        return txn_outcome.TxnFate.NOT_COMMITTED if receipt is anothers else txn_outcome.judge(receipt, log)
 
-    patch.setattr(protocol, "judge", judge)
+    patch.setattr(actions, "judge", judge)
 
 
 def trust_the_answer_to_end_txn_at_a_start(patch: pytest.MonkeyPatch) -> None:
-    fate_of = protocol._fate_of
+    fate_of = actions._fate_of
 
-    def without_the_log(one: resolve.DecidedTxn, is_definite: bool, *, reads_log: bool) -> Generator[Any, Any, Any]:
+    def without_the_log(one: txn_outcome.DecidedTxn, is_definite: bool, *, reads_log: bool) -> Generator[Any, Any, Any]:
         return fate_of(one, is_definite, reads_log=False)
 
-    patch.setattr(protocol, "_fate_of", without_the_log)
+    patch.setattr(actions, "_fate_of", without_the_log)
 
 
 def forget_what_is_pending(patch: pytest.MonkeyPatch) -> None:
@@ -300,7 +300,7 @@ def abort_what_is_pending(patch: pytest.MonkeyPatch) -> None:
     def look_again(self: Any, deadline: Any) -> tuple[SlotTxn, ...]:
         places = tuple(self.availability.pending_partitions())
         self.availability.pending.clear()
-        self.perform(protocol.AbortForgotten(tuple(self.availability.fenced), places), deadline)
+        self.perform(actions.AbortForgotten(tuple(self.availability.fenced), places), deadline)
         return ()
 
     patch.setattr(TxnPerformer, "look_again", look_again)
@@ -359,7 +359,7 @@ PLANTED = (
     Planted(reuse_a_producer_epoch, "does not end", 0, ONE_SLOT),
     Planted(forget_to_resolve_one_slot, "a settled row says", 1, allows=_only(Kind.CRASH)),
     Planted(trust_the_batch_id, "the map ends", 2, TWO_BATCHES, _only(Kind.CRASH, Kind.LOSE_CHECKPOINT)),
-    Planted(start_where_spark_says, "OffsetMapConflict", 1, allows=_only(Kind.CRASH)),
+    Planted(start_where_spark_says, "OffsetMapConflictError", 1, allows=_only(Kind.CRASH)),
     Planted(read_evidence_before_fencing, "not decided", 3, ONE_SLOT, _late_end_txn),
     Planted(take_an_absent_receipt_for_no, "not decided", 2, replace(ONE_SLOT, keeps_receipts=False), _only(Kind.CRASH)),
     Planted(

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from tests.model.effects import Effect
 
 
-class Suspended(BaseException):
+class SuspendedError(BaseException):
     """The program has asked for something that has no answer yet."""
 
 
@@ -33,7 +33,7 @@ class Port:
     def ask(self, request: Effect) -> Any:
         if self._played == len(self._answers):
             self.request = request
-            raise Suspended
+            raise SuspendedError
         self._played += 1
         return self._answers[self._played - 1]
 
@@ -81,7 +81,7 @@ class Library:
         self.plays += 1
         self._port.rewind(answers)
         outcome = None
-        with contextlib.suppress(Suspended):
+        with contextlib.suppress(SuspendedError):
             outcome = program.play(self._port)
         if self._port.request is not None:
             return Node(program, answers, request=self._port.request)

@@ -1,4 +1,4 @@
-"""The product's cluster client over a port: the requests of `broker/txn.py` and `sinks/recovery.py`, answered as values.
+"""The product's cluster client over a port: the requests of `broker/produce/transactions.py` and `sinks/kafka/protocol/recovery.py`, answered as values.
 
 `Cluster` is replaced whole, and below `txn` the one function that turns a request into bytes and back.
 """
@@ -19,15 +19,21 @@ from tests.model.effects import NO_ANSWER, RECEIPTS
 from tests.model.programs import Port
 from tests.model.source import TOPIC, target_partition
 
-from shallow_mirror.broker import txn
-from shallow_mirror.broker.cluster_metadata import ClusterMetadata, ListedOffset, PartitionMetadata, ProducerState, TopicMetadata
-from shallow_mirror.broker.range_reader import ReadRange
-from shallow_mirror.checkpoints import offset_map_owner
+from shallow_mirror.broker.cluster.cluster_metadata import (
+    ClusterMetadata,
+    ListedOffset,
+    PartitionMetadata,
+    ProducerState,
+    TopicMetadata,
+)
+from shallow_mirror.broker.fetch.range_reader import ReadRange
+from shallow_mirror.broker.produce import transactions
+from shallow_mirror.checkpoints import offset_map_writer
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, rows_to_arrow
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import DataLoss, MirrorError, Retriable
-from shallow_mirror.sinks import evidence
-from shallow_mirror.sinks.slot_task import RoutedTopic
+from shallow_mirror.errors import DataLossError, MirrorError, RetriableError
+from shallow_mirror.sinks.kafka.protocol import txn_inspection
+from shallow_mirror.sinks.kafka.slots.slot_task import RoutedTopic
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SlotTxn, TopicPartition
 
 PAUSE_S = 1.6
@@ -84,7 +90,7 @@ class ModelCluster:
         offsets = self.port.ask(effects.ListOffsets(asked, isolation is IsolationLevel.READ_COMMITTED))
         answers = dict(zip(asked, offsets, strict=True))
         leaderless: dict[TopicPartition, MirrorError] = {
-            place: Retriable("LEADER_NOT_AVAILABLE", f"{place} has no leader") for place in asked if answers[place] is None
+            place: RetriableError("LEADER_NOT_AVAILABLE", f"{place} has no leader") for place in asked if answers[place] is None
         }
         return {place: offset for place, offset in answers.items() if offset is not None}, leaderless
 
@@ -94,7 +100,7 @@ class ModelCluster:
         places = tuple(sorted(places))
         producers = self.port.ask(effects.DescribeProducers(places))
         if None in producers:
-            raise Retriable("LEADER_NOT_AVAILABLE", f"one of {places} has no leader")
+            raise RetriableError("LEADER_NOT_AVAILABLE", f"one of {places} has no leader")
         return {
             place: tuple(ProducerState(producer_id, 0, start, -1) for producer_id, start in states)
             for place, states in zip(places, producers, strict=True)
@@ -112,9 +118,9 @@ class ModelReader:
             partition, offset = wanted.topic_partition, wanted.position
             answer = self._port.ask(effects.Fetch(partition, offset))
             if answer is NO_ANSWER:
-                raise Retriable("LEADER_NOT_AVAILABLE", f"{partition} has no leader")
+                raise RetriableError("LEADER_NOT_AVAILABLE", f"{partition} has no leader")
             if answer is None:
-                raise DataLoss(partition, offset, None, "retention has deleted it")
+                raise DataLossError(partition, offset, None, "retention has deleted it")
             producer_id, producer_epoch, is_aborted = answer
             dtype = [("base_offset", "i8"), ("producer_id", "i8"), ("producer_epoch", "i2")]
             headers = np.array([(offset, producer_id, producer_epoch)], dtype=dtype)
@@ -129,7 +135,7 @@ def _call(cluster: ModelCluster, api: str, _deadline: Deadline, **fields: Any) -
         return SimpleNamespace(error_code=0, topics=[])  # asks whose receipts there are: there is one map here
     answer = cluster.port.ask(_request(api, fields))
     if answer is NO_ANSWER:
-        raise Retriable("NETWORK_EXCEPTION", f"no answer to {api}")
+        raise RetriableError("NETWORK_EXCEPTION", f"no answer to {api}")
     match api:
         case "DescribeTransactions":
             state = SimpleNamespace(error_code=105 if answer is None else 0)
@@ -213,11 +219,11 @@ def product_over_ports() -> Iterator[None]:
     """
     empty = OFFSET_MAP.empty_table()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(txn, "call", _call)
-        patch.setattr(evidence, "RangeReader", ModelReader)
-        patch.setattr(offset_map_owner, "COMPACT_EVERY_DECISIONS", 1)
-        patch.setattr(offset_map_owner, "OFFSET_MAP", SimpleNamespace(empty_table=lambda: empty))
-        patch.setattr(offset_map_owner, "rows_to_arrow", _rows_to_arrow)
+        patch.setattr(transactions, "call", _call)
+        patch.setattr(txn_inspection, "RangeReader", ModelReader)
+        patch.setattr(offset_map_writer, "COMPACT_EVERY_DECISIONS", 1)
+        patch.setattr(offset_map_writer, "OFFSET_MAP", SimpleNamespace(empty_table=lambda: empty))
+        patch.setattr(offset_map_writer, "rows_to_arrow", _rows_to_arrow)
         yield
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tests.model.invariants import Violation
+from tests.model.invariants import ViolationError
 from tests.model.moves import Move
 from tests.model.programs import Library
 from tests.model.source import Scenario
@@ -96,7 +96,7 @@ class Search:
             if schedule and world.steps == schedule[-1].step:
                 world.take(schedule[-1].move)
             self._follow(world, schedule)
-        except Violation as violation:
+        except ViolationError as violation:
             self.tally.finding = Finding(self.scenario, schedule, str(violation))
         self.tally.schedules += 1
         self.tally.moves += world.steps - before
@@ -127,6 +127,6 @@ def begun(library: Library, scenario: Scenario, deviations: int, chance: random.
             schedule.append(Deviation(world.steps, move))
         try:
             world.take(move)
-        except Violation as violation:
-            raise Violation(str(Finding(scenario, tuple(schedule), str(violation)))) from violation
+        except ViolationError as violation:
+            raise ViolationError(str(Finding(scenario, tuple(schedule), str(violation)))) from violation
     return world, tuple(schedule)

@@ -1,4 +1,4 @@
-"""One slot's task, in the shape of `sinks/slot_task.py`: its transaction is the product's, its reading and Produce a model."""
+"""One slot's task, in the shape of `sinks/kafka/slots/slot_task.py`: its transaction is the product's, its reading and Produce a model."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tests.model.seams import ModelCluster
 from tests.model.source import MAP_ID, Scenario, target_partition
 from tests.model.target_cluster import INVALID_TIMESTAMP, NOT_AVAILABLE
 
-from shallow_mirror.broker.error_codes import error_name
-from shallow_mirror.broker.forgotten_markers import abort_forgotten
-from shallow_mirror.broker.txn import add_partitions, init_producer_id, write_receipt
+from shallow_mirror.broker.admin.hanging_transactions import abort_forgotten
+from shallow_mirror.broker.net.error_codes import error_name
+from shallow_mirror.broker.produce.transactions import add_partitions, init_producer_id, write_receipt
 from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BatchRefused, MirrorError, ProducerEpochFenced, Retriable
-from shallow_mirror.sinks.protocol import SlotResult
-from shallow_mirror.sinks.single_slot import SINGLE_SLOT
-from shallow_mirror.sinks.slot_names import transactional_id
+from shallow_mirror.errors import BatchRefusedError, MirrorError, ProducerEpochFencedError, RetriableError
+from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
+from shallow_mirror.sinks.kafka.protocol.transactional_ids import transactional_id
+from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
 from shallow_mirror.types import IsolationLevel, PlannedRange, Segment, SegmentKind, SlotTxn, SourcePartition, TopicPartition
 
 MIRROR = "m"
@@ -59,16 +59,16 @@ class SlotTask:
         target = ModelCluster(port)
         deadline = Deadline.after_ms(TRANSACTION_TIMEOUT_MS, target.clock)
         tries = 0
-        poison: list[_PoisonFound] = []
+        poison: list[_QuarantinableBatchError] = []
         while True:
             try:
                 if self.attempt or tries or poison:
                     self._clean_up(target, deadline)
                 return self._copy(target, deadline, poison)
-            except _PoisonFound as found:
+            except _QuarantinableBatchError as found:
                 poison.append(found)
             except MirrorError as error:
-                if type(error) is not Retriable or tries == _TRIES:
+                if type(error) is not RetriableError or tries == _TRIES:
                     return TaskFailed(error, repr(error))
                 tries += 1
 
@@ -78,7 +78,7 @@ class SlotTask:
         fenced = init_producer_id(target, self.transactional_id, TRANSACTION_TIMEOUT_MS, deadline)
         abort_forgotten(target, [fenced], places, TRANSACTION_TIMEOUT_MS, deadline)
 
-    def _copy(self, target: Any, deadline: Deadline, poison: Sequence[_PoisonFound]) -> SlotResult:
+    def _copy(self, target: Any, deadline: Deadline, poison: Sequence[_QuarantinableBatchError]) -> SlotResult:
         """As far as what is known to be poison: that is set aside, and the rest is for another round."""
         positions = dict(self.positions)
         txn: SlotTxn | None = None
@@ -112,8 +112,8 @@ class SlotTask:
                     is_poison = self.scenario.logs[one.source.partition][offset] == "p"
                     try:
                         target_offset = produce(target.port, effects.Produce(txn, place, sequence, offset, is_poison))
-                    except BatchRefused as refused:
-                        raise _PoisonFound(one.source, offset) from refused
+                    except BatchRefusedError as refused:
+                        raise _QuarantinableBatchError(one.source, offset) from refused
                     sequence += 1
                 _extend(segments, one.source, offset, target_offset)
         if txn is not None:
@@ -128,7 +128,7 @@ def _has_leader(target: Any, place: TopicPartition) -> bool:
     return target.latest_offsets([place], IsolationLevel.READ_UNCOMMITTED, None)[1] == {}
 
 
-class _PoisonFound(Exception):
+class _QuarantinableBatchError(Exception):
     def __init__(self, source: SourcePartition, offset: int) -> None:
         self.source, self.offset = source, offset
         super().__init__(source, offset)
@@ -168,14 +168,14 @@ def produce(port: Port, request: effects.Produce) -> int:
     """Never sent again: the transaction is over after any error."""
     answer = port.ask(request)
     if answer is NO_ANSWER:
-        raise Retriable("NETWORK_EXCEPTION", f"no answer to Produce to {request.place}")
+        raise RetriableError("NETWORK_EXCEPTION", f"no answer to Produce to {request.place}")
     code, offset = answer
     if code == INVALID_TIMESTAMP:
-        raise BatchRefused(request.place, request.record, error_name(code), "wait")
+        raise BatchRefusedError(request.place, request.record, error_name(code), "wait")
     if code == NOT_AVAILABLE:
-        raise Retriable(error_name(code), f"Produce to {request.place}")
+        raise RetriableError(error_name(code), f"Produce to {request.place}")
     if code:
-        raise ProducerEpochFenced(error_name(code), f"Produce to {request.place}")
+        raise ProducerEpochFencedError(error_name(code), f"Produce to {request.place}")
     return int(offset)
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from tests.model import effects
-from tests.model.invariants import Violation
+from tests.model.invariants import ViolationError
 from tests.model.moves import Delivery, Kind, Move
 from tests.model.mutations import (
     Patch,
@@ -171,7 +171,7 @@ def zombie_whose_abort_is_forgotten(library: Library) -> World:
 
 def test_a_zombie_whose_abort_was_forgotten_is_not_committed_with_the_next_decision(library: Library) -> None:
     assert zombie_whose_abort_is_forgotten(library).is_confirmed
-    with planted(decide_behind_forgotten_records), pytest.raises(Violation, match="duplicated"):
+    with planted(decide_behind_forgotten_records), pytest.raises(ViolationError, match="duplicated"):
         zombie_whose_abort_is_forgotten(Library())
 
 
@@ -187,7 +187,7 @@ def zombie_under_a_slot_that_moved(library: Library) -> World:
 
 def test_what_a_zombie_left_open_does_not_hide_a_decision_of_another_slot_for_ever(library: Library) -> None:
     assert zombie_under_a_slot_that_moved(library).is_confirmed
-    with planted(fence_other_slots_after_the_decision), pytest.raises(Violation, match="does not end"):
+    with planted(fence_other_slots_after_the_decision), pytest.raises(ViolationError, match="does not end"):
         zombie_under_a_slot_that_moved(Library())
 
 
@@ -212,7 +212,7 @@ def repair_that_is_aborted(library: Library, scenario: Scenario) -> World:
 @pytest.mark.parametrize("scenario", [COMMITTED_NOWHERE, COMMITTED_ELSEWHERE])
 def test_what_ended_as_aborted_because_its_repair_was_aborted_is_copied_again(scenario: Scenario, library: Library) -> None:
     assert repair_that_is_aborted(library, scenario).is_confirmed
-    with planted(take_a_repair_for_done), pytest.raises(Violation, match="a settled row says"):
+    with planted(take_a_repair_for_done), pytest.raises(ViolationError, match="a settled row says"):
         repair_that_is_aborted(Library(), scenario)
 
 
@@ -272,7 +272,7 @@ def lost_answer_at_the_removal(library: Library, asked: type, delivery: Delivery
 
 def test_what_is_left_of_a_transaction_is_never_judged_by_the_receipt_of_another(library: Library) -> None:
     assert crash_at_the_removal(library).is_confirmed
-    with planted(remove_before_settling), pytest.raises(Violation, match="not decided"):
+    with planted(remove_before_settling), pytest.raises(ViolationError, match="not decided"):
         crash_at_the_removal(Library())
 
 
@@ -295,7 +295,7 @@ def test_a_receipt_whose_own_marker_became_an_abort_does_not_outweigh_a_commit_m
 
 def test_a_receipt_alone_would_have_copied_committed_records_again() -> None:
     world = second_transaction_repaired_in_vain(Library(), EARLIER_RECEIPT_THERE, Markers.FIRST_FORGOTTEN)
-    with planted(let_a_receipt_outweigh_the_log), pytest.raises(Violation, match="not decided"):
+    with planted(let_a_receipt_outweigh_the_log), pytest.raises(ViolationError, match="not decided"):
         run_on(world)
 
 
@@ -313,7 +313,7 @@ def operator_aborts_a_partition(library: Library) -> World:
 
 def test_a_partition_that_an_operator_aborted_while_the_mirror_was_down_is_copied_again(library: Library) -> None:
     assert operator_aborts_a_partition(library).is_confirmed
-    with planted(trust_the_answer_to_end_txn_at_a_start), pytest.raises(Violation, match="a settled row says"):
+    with planted(trust_the_answer_to_end_txn_at_a_start), pytest.raises(ViolationError, match="a settled row says"):
         operator_aborts_a_partition(Library())
 
 
@@ -372,7 +372,7 @@ def test_a_committed_transaction_whose_partition_has_no_leader_does_not_stop_the
     ],
 )
 def test_what_is_pending_is_recorded_and_left_alone(bug: Patch, leads_to: str, crashes: bool) -> None:
-    with planted(bug), pytest.raises(Violation, match=leads_to):
+    with planted(bug), pytest.raises(ViolationError, match=leads_to):
         leader_lost_at_the_commit(Library(), Markers.FIRST_FORGOTTEN, crashes=crashes, until_others_end=False)
 
 

@@ -13,7 +13,7 @@ from tests.model import effects
 from tests.model.delta_log import Snapshot, land
 from tests.model.driver import Ended, Run, TakeOver
 from tests.model.effects import NO_ANSWER, Effect
-from tests.model.invariants import Violation, check_commit, check_done, check_quarantine, check_target, require
+from tests.model.invariants import ViolationError, check_commit, check_done, check_quarantine, check_target, require
 from tests.model.moves import FORGOTTEN_MARKERS, HELD_MARKERS, Delivery, Kind, Move, faults_of
 from tests.model.programs import Library, Node
 from tests.model.slot import SlotTask
@@ -291,12 +291,12 @@ class World:
                 self.is_copied = True
                 self.is_confirmed = number == self.confirming
                 check_done(self.scenario, self.target, self.table, is_final=self.is_confirmed and not self.processes)
-            case "done" | "Fenced" if not is_owner:
+            case "done" | "FencedError" if not is_owner:
                 pass
-            case "RecoverNeeded" if is_owner and self.has_lost_logs and self._lacks_receipts():
+            case "RecoverNeededError" if is_owner and self.has_lost_logs and self._lacks_receipts():
                 self.is_stuck = True
             case _:
-                raise Violation(f"run {number} ended with {ended.outcome}: {ended.detail}")
+                raise ViolationError(f"run {number} ended with {ended.outcome}: {ended.detail}")
 
     def _lacks_receipts(self) -> bool:
         """Whether a transaction that is to be resolved has none: it was aborted, or its receipt expired or is pending."""

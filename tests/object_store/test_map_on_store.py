@@ -10,14 +10,14 @@ from deltalake import DeltaTable
 from tests.object_store.servers import Store
 from tests.object_store.store_proxy import Harm, StoreFault
 
-from shallow_mirror.checkpoints import offset_map_owner
+from shallow_mirror.checkpoints import offset_map_writer
+from shallow_mirror.checkpoints.commit_metadata import RunIdentity, is_settled, read_recorded
 from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
-from shallow_mirror.checkpoints.recorded import RunIdentity, is_settled, read_recorded
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.schema import DecidedSegment, Removal
+from shallow_mirror.checkpoints.storage import open_reader
 from shallow_mirror.checkpoints.table_storage import TableStorage
-from shallow_mirror.checkpoints.tables import open_reader
-from shallow_mirror.errors import Fenced, OffsetMapConflict, OutcomeUnknown, StoreUnreachableError
+from shallow_mirror.errors import FencedError, OffsetMapConflictError, OutcomeUnknownError, StoreUnreachableError
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 SOURCE = SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", 0)
@@ -42,7 +42,7 @@ class PatientRun:
         self.aborted: SlotTxn | None = None
         self.aborted_at = aborted_at
         self.attempts = 0
-        self.errors: list[OutcomeUnknown] = []
+        self.errors: list[OutcomeUnknownError] = []
 
     def run(self) -> None:
         while not self._is_done():
@@ -58,7 +58,7 @@ class PatientRun:
                 self._decide(owner)
                 self._resolve(owner)
                 owner.compact_if_due()
-        except OutcomeUnknown as error:
+        except OutcomeUnknownError as error:
             self.errors.append(error)
             return False
         return True
@@ -115,8 +115,8 @@ def is_one_plain_line(text: str) -> bool:
 
 @pytest.fixture(autouse=True)
 def frequent_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offset_map_owner, "COMPACT_EVERY_DECISIONS", 2)
-    monkeypatch.setattr(offset_map_owner, "CLEAN_EVERY_DECISIONS", 2)
+    monkeypatch.setattr(offset_map_writer, "COMPACT_EVERY_DECISIONS", 2)
+    monkeypatch.setattr(offset_map_writer, "CLEAN_EVERY_DECISIONS", 2)
 
 
 def at(store: Store, name: object) -> Store:
@@ -187,7 +187,7 @@ def test_a_commit_that_arrives_late_is_kept_out(store: Store) -> None:
     assert owner is not None
     with store.proxy.faulty(StoreFault(harm=Harm.CUT, method="PUT", path=COMMITS, count=1)):
         owner.next_decision()
-        with pytest.raises(OutcomeUnknown, match="may still come"):
+        with pytest.raises(OutcomeUnknownError, match="may still come"):
             owner.decide([data(GOAL, SlotTxn("m-0", 1, 1))], 0)
     owner.check_ownership()
     owner.settle()
@@ -199,7 +199,7 @@ def test_the_second_of_two_runs_fences_the_first_on_a_store(store: Store) -> Non
     first.run()
     second.run()
     assert first.owner is not None
-    with pytest.raises(Fenced, match="run two"):
+    with pytest.raises(FencedError, match="run two"):
         first.owner.check_ownership()
 
 
@@ -227,6 +227,6 @@ def test_a_damaged_table_is_no_unreachable_store(store: Store) -> None:
     PatientRun(store.storage(), "one").run()
     folder = store.server.folder / store.location.removeprefix("s3://") / "offset_map" / "_delta_log"
     max(folder.glob("*.json")).write_text("{ no commit")
-    with pytest.raises(OffsetMapConflict, match="is not a readable Delta table") as raised:
+    with pytest.raises(OffsetMapConflictError, match="is not a readable Delta table") as raised:
         recorded_in(store.storage())
     assert is_one_plain_line(str(raised.value))

@@ -13,7 +13,7 @@ from tests.mirror_runs import conf_file, create_topic, read_values, wait_for, wa
 from tests.object_store.servers import Store, options_for
 from tests.object_store.store_proxy import Harm, StoreFault
 
-from shallow_mirror.checkpoints.observation_stores import DeltalakeStore
+from shallow_mirror.checkpoints.backends.best_effort_table import DeltalakeStore
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.problem_log import read_problems
 from shallow_mirror.config import MirrorConfig

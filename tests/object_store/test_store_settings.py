@@ -11,11 +11,11 @@ import pytest
 from tests.object_store.servers import SECRET_KEY, Store, options_for
 from tests.object_store.store_proxy import Harm, StoreFault
 
-from shallow_mirror.checkpoints.conditional_put_probe import PROBE_FOLDER, require_conditional_puts
+from shallow_mirror.checkpoints.backends.best_effort_table import BackgroundStore, DeltalakeStore
+from shallow_mirror.checkpoints.backends.conditional_put_probe import PROBE_FOLDER, require_conditional_puts
 from shallow_mirror.checkpoints.controls import open_controls
-from shallow_mirror.checkpoints.observation_stores import BackgroundStore, DeltalakeStore
+from shallow_mirror.checkpoints.storage import choose_writer
 from shallow_mirror.checkpoints.table_storage import REQUEST_TIMEOUT_S, TableStorage
-from shallow_mirror.checkpoints.tables import choose_writer
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, StoreUnreachableError
 

@@ -11,7 +11,7 @@ from tests import mirror_runs as runs
 from tests.fakes.strict_broker import StrictCluster
 
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.preflight import Report, check
+from shallow_mirror.preflight import PreflightReport, preflight_mirror
 
 OPEN = {"message.timestamp.after.max.ms": "9223372036854775807"}
 """A target topic that takes every time."""
@@ -26,8 +26,8 @@ class Planned:
     def config(self, *include: str, **settings: Any) -> MirrorConfig:
         return runs.config(self.folder, self.source.bootstrap, self.target.bootstrap, include or [".*"], **settings)
 
-    def check(self, sample_bytes: int | None = None, **settings: Any) -> Report:
-        return check(self.config(**settings), sample_bytes=sample_bytes)
+    def check(self, sample_bytes: int | None = None, **settings: Any) -> PreflightReport:
+        return preflight_mirror(self.config(**settings), sample_bytes=sample_bytes)
 
     def topic(self, name: str, partitions: int = 1, **target: str) -> None:
         """On both clusters; on the target with settings that take everything, and `target`."""

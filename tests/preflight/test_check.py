@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.audit.mirrored import kafka_text
 from tests.fakes.changes import error
 from tests.fakes.strict_broker import StrictCluster
 from tests.preflight.conftest import OPEN, Planned
 from tests.record_batches import batch, marker
+from tests.verify.mirrored import kafka_text
 
-from shallow_mirror.broker.rights import Operation
-from shallow_mirror.checkpoints.observations import MicroBatchObservation, Observations
-from shallow_mirror.checkpoints.offset_map_owner import OffsetMapOwner
-from shallow_mirror.checkpoints.recorded import RunIdentity
+from shallow_mirror.broker.admin.acls import Operation
+from shallow_mirror.checkpoints.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.run_history import MicroBatchObservation, Observations
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import BrokerTooOld, ConfigError
-from shallow_mirror.preflight import PreflightProgress, Report, TopicReport, check
+from shallow_mirror.errors import BrokerTooOldError, ConfigError
+from shallow_mirror.preflight import PreflightProgress, PreflightReport, TopicReport, preflight_mirror
 from shallow_mirror.preflight.findings import Level
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
@@ -30,12 +30,12 @@ ASKED_ONLY = {"ApiVersions", "Metadata", "ListOffsets", "DescribeConfigs", "Fetc
 """The last two are of a producer and a member that nobody is."""
 
 
-def topic_of(report: Report, name: str) -> TopicReport:
+def topic_of(report: PreflightReport, name: str) -> TopicReport:
     (found,) = [one for one in report.topics if one.topic == name]
     return found
 
 
-def said(report: Report, level: Level) -> list[str]:
+def said(report: PreflightReport, level: Level) -> list[str]:
     return [f"{one.subject}: {one.what}" for one in report.findings if one.level is level]
 
 
@@ -143,7 +143,7 @@ def test_it_begins_at_the_positions_of_the_map_and_leaves_the_tables_as_they_are
     )  # fmt: skip
     Observations(config.tables).micro_batch(observed)
     before = {path: path.read_bytes() for path in Path(config.tables).rglob("*") if path.is_file()}
-    report = check(config, sample_bytes=None)
+    report = preflight_mirror(config, sample_bytes=None)
     assert report.has_map
     assert [(one.position, one.end) for one in topic_of(report, "orders").samples.values()] == [(5, 10)]
     assert [pace.bytes_per_s for pace in report.paces] == [4_000_000]
@@ -162,7 +162,7 @@ def test_a_log_that_ends_below_the_position_stops_the_mirror(planned: Planned) -
     planned.source.seed(("orders", 0), batch(0, 5), batch(5, 5))
     config = planned.config()
     mirrored_up_to(planned, config, "orders", 20)
-    assert any("the log ends at 10, below the position" in one for one in said(check(config), Level.STOPS))
+    assert any("the log ends at 10, below the position" in one for one in said(preflight_mirror(config), Level.STOPS))
 
 
 def test_a_position_below_the_log_start_is_data_loss(planned: Planned) -> None:
@@ -171,7 +171,7 @@ def test_a_position_below_the_log_start_is_data_loss(planned: Planned) -> None:
     config = planned.config()
     mirrored_up_to(planned, config, "orders", 5)
     planned.source.log("orders").delete_records_before(7)
-    report = check(config)
+    report = preflight_mirror(config)
     assert any("expected offset 5, source log starts at 7" in one for one in said(report, Level.STOPS))
     assert report.backlog.unread_partitions == 1
 
@@ -182,7 +182,7 @@ def test_a_source_topic_that_was_created_again_stops_the_mirror(planned: Planned
     mirrored_up_to(planned, config, "orders", 0)
     planned.source.delete_topic("orders")
     planned.source.create_topic("orders")
-    report = check(config)
+    report = preflight_mirror(config)
     assert any("deleted and created again" in one for one in said(report, Level.STOPS))
     assert report.backlog.unread_partitions == 1
 
@@ -192,11 +192,11 @@ def test_a_target_topic_that_is_gone_with_its_copy_is_not_created_anew(planned: 
     config = planned.config()
     mirrored_up_to(planned, config, "orders", 0)
     planned.target.delete_topic("orders")
-    gone = check(config)
+    gone = preflight_mirror(config)
     assert "was deleted, with what was copied to it" in said(gone, Level.STOPS)[0]
     assert topic_of(gone, "orders").target.created_with is None
     planned.target.create_topic("orders")
-    assert "was deleted and created again" in said(check(config), Level.STOPS)[0]
+    assert "was deleted and created again" in said(preflight_mirror(config), Level.STOPS)[0]
 
 
 def test_target_settings_that_break_the_copy_are_told(planned: Planned) -> None:
@@ -246,7 +246,7 @@ def test_partitions_that_a_mirrored_topic_gained_would_be_added(planned: Planned
     mirrored_up_to(planned, config, "orders", 0)
     with planned.source.lock:
         planned.source.logs["orders", 1] = planned.source.logs["orders", 0]
-    target = topic_of(check(config), "orders").target
+    target = topic_of(preflight_mirror(config), "orders").target
     assert (target.partition_count, target.added_partitions) == (2, 1)
 
 
@@ -312,7 +312,7 @@ def _forget_produce_9(body: Any) -> None:
 def test_a_cluster_that_is_too_old_is_named(planned: Planned) -> None:
     planned.topic("orders")
     planned.target.alter_answers("ApiVersions", _forget_produce_9)
-    with pytest.raises(BrokerTooOld, match=r"offers Produce 0 to 8 \(needed: 9\)$"):
+    with pytest.raises(BrokerTooOldError, match=r"offers Produce 0 to 8 \(needed: 9\)$"):
         planned.check()
 
 
@@ -426,7 +426,7 @@ def test_progress_counts_the_whole_backlog_and_ends_at_it(planned: Planned) -> N
     for partition in range(2):
         planned.source.seed(("orders", partition), *(batch(n * 5, 5) for n in range(20)))
     heard: list[PreflightProgress] = []
-    check(planned.config(), sample_bytes=100, on_progress=heard.append)
+    preflight_mirror(planned.config(), sample_bytes=100, on_progress=heard.append)
     done = [one.done_offsets for one in heard]
     assert done == sorted(done)
     assert (done[-1], heard[-1].total_offsets, heard[-1].refused_batch_count) == (200, 200, 0)

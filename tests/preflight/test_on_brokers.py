@@ -17,7 +17,7 @@ from tests.mirror_runs import catch_up, create_topic, write, write_stamped
 from tests.one_batch import one_batch_producer
 
 from shallow_mirror.checkpoints.schema import table_uri
-from shallow_mirror.preflight import check
+from shallow_mirror.preflight import preflight_mirror
 from shallow_mirror.preflight.findings import Level
 
 pytestmark = pytest.mark.brokers
@@ -75,7 +75,7 @@ def test_what_it_says_is_what_the_mirror_then_does(
     produce(source, f"{topic_name}-split", "none", 2)
     config = runs.config(tmp_path, source, target, [f"{topic_name}-.*"])
     before = state_of(target, topic_name)
-    report = check(config, sample_bytes=None)
+    report = preflight_mirror(config, sample_bytes=None)
     assert state_of(target, topic_name) == before
     assert list(tmp_path.iterdir()) == []
     assert report.is_fine, report.findings
@@ -97,13 +97,13 @@ def test_what_it_says_is_what_the_mirror_then_does(
     settings = state_of(target, topic_name)["settings"]
     assert {name: {key: settings[name][key] for key in made} for name, made in created.items()} == created
 
-    after = check(config)
+    after = preflight_mirror(config)
     assert (after.has_map, after.is_fine, after.backlog.offsets) == (True, True, 0)
     write(source, f"{topic_name}-none", ["one more"])
-    later = check(config)
+    later = preflight_mirror(config)
     assert (later.backlog.offsets, sum(one.counts.raw.record_count for one in later.topics)) == (1, 1)
     without_tables = runs.config(tmp_path / "elsewhere", source, target, [f"{topic_name}-.*"], mirror=config.mirror)
-    (stop,) = [one.what for one in check(without_tables).findings if one.level is Level.STOPS]
+    (stop,) = [one.what for one in preflight_mirror(without_tables).findings if one.level is Level.STOPS]
     assert f"the offset map is new, but the target knows the transactional id {config.mirror}-0" in stop
 
 

@@ -10,10 +10,10 @@ import pytest
 from tests import mirror_runs as runs
 from tests.record_batches import batch, view
 
-from shallow_mirror.broker.range_reader import IndexedPartition
-from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch, DataLoss, MirrorError
+from shallow_mirror.broker.fetch.range_reader import IndexedPartition
+from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, DataLossError, MirrorError
 from shallow_mirror.preflight.findings import Level
-from shallow_mirror.preflight.reading import SampleReader
+from shallow_mirror.preflight.sample_reader import SampleReader
 from shallow_mirror.preflight.sampling import TopicSampler, ignore_progress
 from shallow_mirror.preflight.targets import TargetPlan
 from shallow_mirror.types import OffsetRange, SourcePartition, TopicPartition
@@ -47,7 +47,7 @@ def sampled(folder: Path, error: MirrorError) -> tuple[Any, list[str]]:
 
 
 def test_a_batch_that_the_reader_itself_refuses_is_counted_by_its_rule(tmp_path: Path) -> None:
-    report, stops = sampled(tmp_path, BatchRefused(FIRST.topic_partition, 5, "too large to be opened", "Exclude the topic"))
+    report, stops = sampled(tmp_path, BatchRefusedError(FIRST.topic_partition, 5, "too large to be opened", "Exclude the topic"))
     ((rule, one),) = report.counts.refusals.items()
     assert (rule, one.place, one.base_offset, one.remedy) == (
         "too large to be opened", FIRST.topic_partition, 5, "Exclude the topic",
@@ -58,8 +58,8 @@ def test_a_batch_that_the_reader_itself_refuses_is_counted_by_its_rule(tmp_path:
 @pytest.mark.parametrize(
     "error",
     [
-        DataLoss(FIRST.topic_partition, 5, 7, "retention removed it"),
-        CorruptBatch(FIRST.topic_partition, 5, 0, "unknown record format"),
+        DataLossError(FIRST.topic_partition, 5, 7, "retention removed it"),
+        CorruptBatchError(FIRST.topic_partition, 5, 0, "unknown record format"),
         ConfigError("Fetch of orders-0: TOPIC_AUTHORIZATION_FAILED"),
     ],
     ids=lambda error: type(error).__name__,

@@ -6,11 +6,11 @@ from typing import Any
 
 from rich.console import Console
 
-from shallow_mirror.preflight.counts import Amount, RuleCount, TopicCounts
 from shallow_mirror.preflight.estimate import Pace, PartitionSample
 from shallow_mirror.preflight.findings import Finding, Level, sentences
-from shallow_mirror.preflight.report import ClusterReport, Report, TopicReport
+from shallow_mirror.preflight.report import ClusterReport, PreflightReport, TopicReport
 from shallow_mirror.preflight.targets import TargetPlan
+from shallow_mirror.preflight.verdict_counts import Amount, RuleCount, TopicCounts
 from shallow_mirror.preflight.view import lines_behind, lines_in_front, show
 from shallow_mirror.types import SegmentKind, TopicPartition
 
@@ -34,16 +34,16 @@ def topic(name: str = "orders", *, reached: int = 100, counts: TopicCounts | Non
     )
 
 
-def report(*topics: TopicReport, findings: tuple[Finding, ...] = (), **changes: Any) -> Report:
+def report(*topics: TopicReport, findings: tuple[Finding, ...] = (), **changes: Any) -> PreflightReport:
     known: dict[str, Any] = {
         "mirror": "m", "sample_bytes": None, "seconds": 1.0, "has_map": False, "topics": topics, "findings": findings,
         "paces": (), "source": ClusterReport(alias="east", cluster_id="E", broker_count=1),
         "target": ClusterReport(alias="west", cluster_id="W", broker_count=1),
     }  # fmt: skip
-    return Report(**(known | changes))
+    return PreflightReport(**(known | changes))
 
 
-def shown(found: Report, *, as_json: bool = False) -> str:
+def shown(found: PreflightReport, *, as_json: bool = False) -> str:
     out = io.StringIO()
     show(found, Console(file=out, width=10_000), as_json=as_json)
     return out.getvalue()

@@ -11,10 +11,11 @@ from typing import Any
 import pyarrow as pa
 
 from shallow_mirror.checkpoints.problems import KnownProblem, Problem, ProblemKind
-from shallow_mirror.report.history import history_of
-from shallow_mirror.report.map_picture import MapPicture, map_picture
+from shallow_mirror.operations.status import RunStatus, StatusReport
+from shallow_mirror.report.offset_map_chart import MapPicture, map_picture
 from shallow_mirror.report.page import ReportContent
-from shallow_mirror.streaming.status import PartitionStatus, RunStatus, StatusReport
+from shallow_mirror.report.time_series import history_of
+from shallow_mirror.streaming.runner.lag import PartitionStatus
 from shallow_mirror.types import SourcePartition, TopicPartition
 
 EVIL = "<script>alert('x')</script>&\"'"

@@ -14,15 +14,15 @@ from tests.security import secured_cluster as users
 from tests.security.secured_cluster import SESSION_MS, Right, SecuredCluster
 from tests.security.token_endpoint import TokenEndpoint
 
-from shallow_mirror.broker.client_config import ClientConfig
-from shallow_mirror.broker.cluster import Cluster
-from shallow_mirror.broker.connection import ReceiveBuffer
-from shallow_mirror.broker.messages import request_class
-from shallow_mirror.broker.topics import TopicSpec, ensure_topics
+from shallow_mirror.broker.admin.topic_admin import TopicSpec, ensure_topics
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.net.connection import ReceiveBuffer
+from shallow_mirror.broker.net.requests import request_class
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.groups.cluster_view import ClusterView
-from shallow_mirror.groups.run import look_at_groups
+from shallow_mirror.groups.group_client import ClusterView
+from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.types import TopicPartition
 
 pytestmark = pytest.mark.brokers
@@ -231,9 +231,9 @@ def test_who_grants_what_each_error_names_ends_with_a_mirror_and_the_rights_of_t
     with closing(ClusterView(ClientConfig.from_properties({"bootstrap.servers": secured.bootstrap}), "source")) as everything:
         assert everything.commit("app", {TopicPartition(topic_name, 0): (1, "")}) == {}
         assert not everything.may_hide_groups()
-    hidden = look_at_groups(settings, is_applied=True)
+    hidden = sync_groups(settings, is_applied=True)
     assert (hidden.groups, hidden.may_hide_groups, hidden.is_done) == ((), True, False)
     secured.grant(Right("READ", "GROUP", "app"))
     time.sleep(0.2)
-    shown = look_at_groups(settings, is_applied=True)
+    shown = sync_groups(settings, is_applied=True)
     assert ([one.name for one in shown.groups], shown.is_done) == (["app"], True)

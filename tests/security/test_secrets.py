@@ -21,7 +21,7 @@ from tests.security.secured_cluster import SecuredCluster
 from shallow_mirror import cli
 from shallow_mirror.commands.exit_codes import EXIT_CONFIG
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.groups.cluster_view import ClusterView
+from shallow_mirror.groups.group_client import ClusterView
 from shallow_mirror.types import TopicPartition
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark]

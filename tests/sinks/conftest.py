@@ -9,15 +9,15 @@ import pytest
 from tests.fakes.strict_broker import StrictCluster
 from tests.sinks.two_strict_clusters import Clusters
 
-from shallow_mirror.broker import worker
-from shallow_mirror.broker.cluster import Cluster
+from shallow_mirror.broker.cluster import worker_clients
+from shallow_mirror.broker.cluster.cluster import Cluster
 
 
 @pytest.fixture
 def clusters(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clusters]:
     kept: dict[Any, Cluster] = {}
-    monkeypatch.setattr(worker, "_clusters", kept)
-    monkeypatch.setattr(worker, "freeze_imports_once", lambda: None)
+    monkeypatch.setattr(worker_clients, "_clusters", kept)
+    monkeypatch.setattr(worker_clients, "freeze_imports_once", lambda: None)
     with StrictCluster() as source, StrictCluster() as target:
         yield Clusters(source, target)
         for cluster in kept.values():

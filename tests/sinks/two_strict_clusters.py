@@ -10,13 +10,13 @@ from typing import Any
 from tests.fakes.strict_broker import StrictCluster
 from tests.record_batches import batch, record
 
-from shallow_mirror.broker.client_config import ClientConfig
-from shallow_mirror.broker.cluster import Cluster
-from shallow_mirror.broker.txn import EndTxnAnswer, end_txn
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.produce.transactions import EndTxnAnswer, end_txn
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.sinks.protocol import SlotResult
-from shallow_mirror.sinks.slot_task import RoutedTopic, SlotJob, run_slot
-from shallow_mirror.streaming.mirror_ranges import arrow_batch_of
+from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
+from shallow_mirror.sinks.kafka.slots.slot_task import RoutedTopic, SlotJob, run_slot
+from shallow_mirror.streaming.sources.planned_ranges import arrow_batch_of
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, PlannedRange, SourcePartition
 from shallow_mirror.wire.header import BATCH_HEADER_BYTES, CONTROL_BIT
 

@@ -10,7 +10,7 @@ from tests.record_batches import batch, marker, view
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, TopicPartition
 from shallow_mirror.wire.admission import Admission, Verdict, admit
 from shallow_mirror.wire.batch_index import index_batches
-from shallow_mirror.wire.markers import MarkerType, parse_marker
+from shallow_mirror.wire.control_records import MarkerType, parse_marker
 
 KEEP, PRODUCER = LogAppendTimePolicy.KEEP, LogAppendTimePolicy.PRODUCER
 

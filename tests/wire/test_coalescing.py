@@ -20,7 +20,7 @@ from tests.wire.test_records import ENCODERS, ENOUGH, A, full_record
 from tests.wire.test_records import contents as texts
 
 from shallow_mirror.checkpoints.segments import SegmentBuilder
-from shallow_mirror.errors import CorruptBatch
+from shallow_mirror.errors import CorruptBatchError
 from shallow_mirror.types import (
     BatchLimits,
     IsolationLevel,
@@ -30,13 +30,13 @@ from shallow_mirror.types import (
     SourcePartition,
     TargetPartition,
 )
-from shallow_mirror.wire import coalescing, deep_path
+from shallow_mirror.wire import coalescing, rebuild_pipeline
 from shallow_mirror.wire.admission import Verdict, admit
 from shallow_mirror.wire.batch_index import BatchIndex, index_batches
 from shallow_mirror.wire.crc import verify_crc
-from shallow_mirror.wire.outgoing import Outgoing, make_outgoing
 from shallow_mirror.wire.records import open_batch
 from shallow_mirror.wire.restamp import restamp
+from shallow_mirror.wire.send_buffer import Outgoing, make_outgoing
 
 SOURCE, TARGET = SourcePartition("t", "id", 0), TargetPartition("t", "other", 0)
 FIRST_TARGET = 9_000
@@ -169,7 +169,7 @@ def test_whatever_becomes_one_every_record_is_there_once_in_order_and_its_offset
 ) -> None:
     log, visible = source_log(shape)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(deep_path, "_BYTES_TOGETHER", bytes_together)
+        patch.setattr(rebuild_pipeline, "_BYTES_TOGETHER", bytes_together)
         made = copy(log, coalesce_bytes=coalesce_bytes, policy=policy, position=position, aborted=[(8, 0)])
     kept = {offset: one for raw in visible.values() for offset, one in records_of(raw, policy, position).items()}
     assert made.records == list(kept.values())
@@ -257,7 +257,7 @@ def test_one_unreadable_batch_leaves_only_what_was_rewritten_with_it_as_it_was()
 
 def test_a_rebuild_in_reach_of_an_unreadable_batch_still_says_what_is_wrong() -> None:
     bad = batch(4, deltas=[0, 2], attributes=3, payload=ENCODERS["lz4"][1](b"no record"))
-    with pytest.raises(CorruptBatch, match=r"orders-3: .* base offset 4: .*record 0 of 2 cannot be read"):
+    with pytest.raises(CorruptBatchError, match=r"orders-3: .* base offset 4: .*record 0 of 2 cannot be read"):
         copy([small(0), small(2), bad])
 
 
@@ -275,7 +275,7 @@ def test_what_the_codec_makes_too_large_is_cut_within_a_batch_and_every_offset_i
     for n in range(20):
         block = b"".join(record(delta, value=chance.randbytes(60 + n)) for delta in range(3))
         log.append(batch(3 * n, 3, attributes=3, payload=ENCODERS["lz4"][1](block)))
-    monkeypatch.setattr(deep_path, "most_bytes", lambda _limits: 5_000)
+    monkeypatch.setattr(rebuild_pipeline, "most_bytes", lambda _limits: 5_000)
     made = copy(log, max_message_bytes=3_000)
     assert (len(made.sent), max(len(raw) for raw in made.sent) <= 3_000) == (2, True)
     assert max(len(one.parts) for one in made.outgoing.rewritten.values()) == 2

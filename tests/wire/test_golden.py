@@ -19,10 +19,10 @@ from kafka.protocol.producer import ProduceResponse
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, TopicPartition
 from shallow_mirror.wire.admission import Admission, Verdict, admit
 from shallow_mirror.wire.batch_index import BatchIndex, index_batches
+from shallow_mirror.wire.control_records import MarkerType
 from shallow_mirror.wire.crc import verify_crc
 from shallow_mirror.wire.fetch import FetchedPartition, parse_fetch_response
 from shallow_mirror.wire.header import CODEC_MASK, CONTROL_BIT, DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT, Codec
-from shallow_mirror.wire.markers import MarkerType
 from shallow_mirror.wire.primitives import WireError
 from shallow_mirror.wire.produce import parse_produce_response
 from shallow_mirror.wire.restamp import restamp

@@ -12,9 +12,9 @@ from tests.record_batches import batch, record
 from tests.wire.test_golden import VISIBLE, names, reads
 from tests.wire.test_records import COMPRESSING, ENCODERS, ENOUGH, A, every_codec, full_record, gzip, plain, records
 
-from shallow_mirror.errors import BatchRefused, CorruptBatch
+from shallow_mirror.errors import BatchRefusedError, CorruptBatchError
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy
-from shallow_mirror.wire import record_spans
+from shallow_mirror.wire import record_layout
 from shallow_mirror.wire.batch_index import index_batches
 from shallow_mirror.wire.header import Codec
 from shallow_mirror.wire.rebuild import Rebuilt, rebuild
@@ -99,7 +99,7 @@ def test_batches_above_the_targets_limit_are_split_between_records_or_refused_by
     raw = written_batch(name, written)
     try:
         made = rebuilt(raw, max_message_bytes=max_message_bytes)
-    except BatchRefused as error:
+    except BatchRefusedError as error:
         refused = error
     else:
         refused = None
@@ -180,7 +180,7 @@ def test_what_lies_wholly_below_the_position_leaves_no_batch() -> None:
 
 
 def test_more_records_than_are_rewritten_at_once_are_more_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_spans, "MOST_RECORDS", 40)
+    monkeypatch.setattr(record_layout, "MOST_RECORDS", 40)
     raw = batch(BASE, deltas=range(0, 300, 3))
     made = rebuilt(raw, position=BASE + 100)
     assert made.counts == (6, 40, 20)
@@ -192,7 +192,7 @@ def test_more_records_than_are_rewritten_at_once_are_more_batches(monkeypatch: p
 def test_a_bomb_is_refused_with_the_setting_that_bounds_it(name: str) -> None:
     codec, encode = ENCODERS[name]
     raw = batch(BASE, 1, attributes=codec, payload=encode(record(0, value=bytes(2 << 20))))
-    with pytest.raises(BatchRefused, match=r"more than 1048576 bytes .*read\.fetch_bytes") as refused:
+    with pytest.raises(BatchRefusedError, match=r"more than 1048576 bytes .*read\.fetch_bytes") as refused:
         rebuilt(raw)
     assert (refused.value.topic_partition, refused.value.base_offset) == (A, BASE)
 
@@ -200,7 +200,7 @@ def test_a_bomb_is_refused_with_the_setting_that_bounds_it(name: str) -> None:
 def test_a_wrong_checksum_is_corrupt_and_not_laundered() -> None:
     damaged = bytearray(batch(BASE, deltas=[0, 2]))
     damaged[-2] ^= 1
-    with pytest.raises(CorruptBatch, match=f"orders-3: .* base offset {BASE}: .*CRC does not match"):
+    with pytest.raises(CorruptBatchError, match=f"orders-3: .* base offset {BASE}: .*CRC does not match"):
         rebuilt(bytes(damaged))
 
 
@@ -213,13 +213,13 @@ def with_count(raw: bytes, count: int) -> bytes:
 
 @pytest.mark.parametrize(("count", "reason"), [(1, "bytes behind its 1 records"), (3, "record 2 of 3 cannot be read")])
 def test_a_count_that_lies_is_corrupt(count: int, reason: str) -> None:
-    with pytest.raises(CorruptBatch, match=reason):
+    with pytest.raises(CorruptBatchError, match=reason):
         rebuilt(with_count(batch(BASE, deltas=[0, 2], last_offset_delta=5), count))
 
 
 def test_a_block_that_cannot_be_opened_is_corrupt() -> None:
     raw = batch(BASE, 1, attributes=Codec.GZIP, payload=gzip(record(0))[:-4])
-    with pytest.raises(CorruptBatch, match="gzip block cannot be opened"):
+    with pytest.raises(CorruptBatchError, match="gzip block cannot be opened"):
         rebuilt(raw)
 
 

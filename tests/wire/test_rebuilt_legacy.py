@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.wire.test_legacy import (
+from tests.wire.test_legacy_formats import (
     COMPRESSING,
     KEY,
     OFFSET,
@@ -23,7 +23,7 @@ from tests.wire.test_records import ENCODERS, ENOUGH, A
 from shallow_mirror.types import LogAppendTimePolicy
 from shallow_mirror.wire.batch_index import index_batches
 from shallow_mirror.wire.header import LOG_APPEND_TIME_BIT
-from shallow_mirror.wire.legacy import convert_legacy
+from shallow_mirror.wire.legacy_formats import convert_legacy
 
 APPENDED_AT = 1_700_000_000_123
 

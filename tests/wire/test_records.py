@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.record_batches import batch, record, varint
 from tests.wire.test_golden import VISIBLE, names, reads
 
-from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch
+from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire import compression
 from shallow_mirror.wire.header import Codec
@@ -149,7 +149,7 @@ def test_frames_that_follow_each_other_are_one_block(name: str) -> None:
 def test_a_bomb_is_refused_at_the_bound_and_takes_no_more_memory_than_that(name: str) -> None:
     raw = compressed(name, full_record(0, 0, None, bytes(20 << 20), []), 1)
     tracemalloc.start()
-    with pytest.raises(BatchRefused, match="more than 1048576 bytes") as caught:
+    with pytest.raises(BatchRefusedError, match="more than 1048576 bytes") as caught:
         opened(raw)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -172,7 +172,7 @@ def test_a_small_block_takes_little_memory_however_large_the_bound(name: str) ->
 def test_what_fills_the_bound_exactly_is_opened(name: str) -> None:
     block = record(0, value=bytes(3_000))
     assert len(opened(compressed(name, block, 1), max_bytes=len(block))) == 1
-    with pytest.raises(BatchRefused):
+    with pytest.raises(BatchRefusedError):
         opened(compressed(name, block, 1), max_bytes=len(block) - 1)
 
 
@@ -187,7 +187,7 @@ def test_changed_bytes_of_a_block_end_in_our_errors_or_in_records(name: str, dat
     payload = payload[: data.draw(st.integers(0, len(payload)))]
     try:
         assert len(opened(batch(BASE, 8, attributes=codec, payload=bytes(payload)))) == 8
-    except (CorruptBatch, BatchRefused) as error:
+    except (CorruptBatchError, BatchRefusedError) as error:
         named = (error.topic_partition, error.base_offset)
     else:
         named = (A, BASE)
@@ -201,7 +201,7 @@ def test_bytes_that_are_no_records_end_in_our_errors(block: bytes, last_offset_d
     raw[57:61] = struct.pack(">i", count)
     try:
         opened(bytes(raw))
-    except CorruptBatch as error:
+    except CorruptBatchError as error:
         named = (error.topic_partition, error.base_offset)
     else:
         named = (A, BASE)
@@ -227,26 +227,26 @@ def test_bytes_that_are_no_records_end_in_our_errors(block: bytes, last_offset_d
 def test_each_wrong_record_is_named_with_its_reason(payload: bytes, count: int, reason: str) -> None:
     raw = bytearray(batch(BASE, 1, last_offset_delta=count - 1, payload=payload))
     raw[57:61] = struct.pack(">i", count)
-    with pytest.raises(CorruptBatch, match=f"orders-3: corrupt record batch at base offset {BASE}.*({reason})"):
+    with pytest.raises(CorruptBatchError, match=f"orders-3: corrupt record batch at base offset {BASE}.*({reason})"):
         opened(bytes(raw))
 
 
 def test_a_timestamp_outside_of_64_bits_is_refused() -> None:
     raw = batch(BASE, 1, timestamp=(1 << 63) - 1, payload=full_record(0, 1, None, None, []))
-    with pytest.raises(CorruptBatch, match="impossible timestamp"):
+    with pytest.raises(CorruptBatchError, match="impossible timestamp"):
         opened(raw)
 
 
 def test_a_block_of_very_many_empty_frames_is_refused_soon() -> None:
     raw = batch(BASE, 1, attributes=Codec.GZIP, payload=gzip(b"") * 100_000)
-    with pytest.raises(CorruptBatch, match="more than 64 frames"):
+    with pytest.raises(CorruptBatchError, match="more than 64 frames"):
         opened(raw)
 
 
 def test_an_unknown_codec_and_a_cut_header_are_corrupt() -> None:
-    with pytest.raises(CorruptBatch, match="unknown compression codec 6"):
+    with pytest.raises(CorruptBatchError, match="unknown compression codec 6"):
         opened(batch(BASE, 1, attributes=6))
-    with pytest.raises(CorruptBatch, match="60 bytes are no record batch"):
+    with pytest.raises(CorruptBatchError, match="60 bytes are no record batch"):
         opened(batch(BASE, 1)[:60])
 
 

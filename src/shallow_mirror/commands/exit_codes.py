@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shallow_mirror.errors import ConfigError, Fenced, MirrorError, RecoverNeeded
+from shallow_mirror.errors import ConfigError, FencedError, MirrorError, RecoverNeededError
 
 EXIT_ERROR, EXIT_CONFIG, EXIT_FENCED, EXIT_RECOVER = 1, 2, 3, 4
 EXIT_DIFFERENT, EXIT_REFUSED, EXIT_LEFT, EXIT_INTERRUPTED = 1, 1, 1, 130
@@ -12,9 +12,9 @@ def exit_code_of(error: MirrorError) -> int:
     match error:
         case ConfigError():
             return EXIT_CONFIG
-        case Fenced():
+        case FencedError():
             return EXIT_FENCED
-        case RecoverNeeded():
+        case RecoverNeededError():
             return EXIT_RECOVER
         case _:
             return EXIT_ERROR

@@ -39,14 +39,14 @@ def groups(
     --apply the exit code is 1 while anything of a mirrored topic is not in place."""
     from shallow_mirror.config import MirrorConfig
     from shallow_mirror.groups import view
-    from shallow_mirror.groups.run import look_at_groups
-    from shallow_mirror.streaming.status_view import stdout_console
+    from shallow_mirror.groups.sync_once import sync_groups
+    from shallow_mirror.operations.status_view import stdout_console
 
     if is_forced and not is_applied:
         raise ConfigError("--force goes with --apply")
     at, config = time_of(as_of), MirrorConfig.load(conf)
     with session_for(config) as spark:
-        report = look_at_groups(
+        report = sync_groups(
             config,
             spark=spark,
             pattern=pattern,

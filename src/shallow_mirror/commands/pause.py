@@ -45,7 +45,7 @@ def resume(conf: Conf, topics: Topics) -> None:
 def _controls(conf: Path, topics: Sequence[str]) -> Iterator[Controls]:
     """Raises ConfigError with every topic that the mirror file does not include."""
     from shallow_mirror.checkpoints.controls import open_controls
-    from shallow_mirror.checkpoints.tables import choose_writer
+    from shallow_mirror.checkpoints.storage import choose_writer
     from shallow_mirror.config import MirrorConfig
 
     config = MirrorConfig.load(conf)

@@ -26,9 +26,9 @@ def preflight(
     from rich.console import Console
 
     from shallow_mirror.config import MirrorConfig
-    from shallow_mirror.preflight import DEFAULT_SAMPLE_BYTES, check, view
+    from shallow_mirror.operations.status_view import stdout_console
+    from shallow_mirror.preflight import DEFAULT_SAMPLE_BYTES, preflight_mirror, view
     from shallow_mirror.progress import progress_on
-    from shallow_mirror.streaming.status_view import stdout_console
 
     if reads_all and sample_bytes is not None:
         raise ConfigError("--sample and --all exclude each other")
@@ -39,7 +39,7 @@ def preflight(
         interruptible("nothing was changed"),
         progress_on(Console(stderr=True), "preflight") as on_progress,
     ):
-        report = check(config, spark=spark, sample_bytes=sample_bytes, on_progress=on_progress)
+        report = preflight_mirror(config, spark=spark, sample_bytes=sample_bytes, on_progress=on_progress)
     view.show(report, stdout_console(), as_json=as_json)
     if not report.is_fine:
         raise typer.Exit(EXIT_REFUSED)

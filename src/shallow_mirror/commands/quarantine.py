@@ -32,8 +32,8 @@ def quarantine_list(
     """What is in quarantine, why, and what to do."""
     from shallow_mirror.checkpoints.quarantine import Quarantine
     from shallow_mirror.config import MirrorConfig
-    from shallow_mirror.streaming.quarantine import show
-    from shallow_mirror.streaming.status_view import stdout_console
+    from shallow_mirror.operations.quarantine import show
+    from shallow_mirror.operations.status_view import stdout_console
 
     config = MirrorConfig.load(context.obj)
     with session_for(config) as spark:
@@ -51,7 +51,7 @@ def quarantine_export(
     """A file a batch with its bytes as the source sent them, and a line of JSON each in batches.jsonl."""
     from shallow_mirror.checkpoints.quarantine import Quarantine
     from shallow_mirror.config import MirrorConfig
-    from shallow_mirror.streaming.quarantine import export
+    from shallow_mirror.operations.quarantine import export
 
     config = MirrorConfig.load(context.obj)
     with session_for(config) as spark:
@@ -73,8 +73,8 @@ def quarantine_retry(
     """Write them to the target once more, after the remedy, exactly once. They come to the end of their partitions: their order
     relative to what was copied since is lost. The mirror must be stopped; it goes on with its next start."""
     from shallow_mirror.config import MirrorConfig
-    from shallow_mirror.streaming.quarantine import Selection
-    from shallow_mirror.streaming.quarantine_retry import retry
+    from shallow_mirror.operations.quarantine import Selection
+    from shallow_mirror.operations.quarantine_retry import retry
 
     config = MirrorConfig.load(context.obj)
     selection = Selection(topic=topic, partition=partition, offset=offset)

@@ -24,10 +24,10 @@ def recover(
 ) -> None:
     """What is known of a decision that `run` could not resolve (exit code 4), and the operator's choice."""
     from shallow_mirror.config import MirrorConfig
-    from shallow_mirror.sinks.resolve import TxnFate
-    from shallow_mirror.streaming import recover_view
-    from shallow_mirror.streaming.recover import choose, look
-    from shallow_mirror.streaming.status_view import stdout_console
+    from shallow_mirror.operations import recover_view
+    from shallow_mirror.operations.recover import choose, look
+    from shallow_mirror.operations.status_view import stdout_console
+    from shallow_mirror.sinks.kafka.protocol.txn_outcome import TxnFate
 
     if is_commit and is_redo:
         raise ConfigError("--commit and --redo exclude each other")

@@ -31,8 +31,8 @@ def redo(
     Exactly once, with an offset map of its own, and also beside the running mirror. The same command again goes on where it was.
     """
     from shallow_mirror.config import MirrorConfig
-    from shallow_mirror.streaming.redo import RedoRequest, config_of
-    from shallow_mirror.streaming.redo import redo as copy_again
+    from shallow_mirror.operations.redo import RedoRequest, config_of
+    from shallow_mirror.operations.redo import redo as copy_again
     from shallow_mirror.types import TopicPartition
 
     request = RedoRequest(TopicPartition(topic, partition), start, end, target)

@@ -12,8 +12,8 @@ import typer
 from shallow_mirror.commands import sessions
 from shallow_mirror.commands.options import Conf
 from shallow_mirror.commands.signals import stop_on_signals
-from shallow_mirror.log_format import LOG_FORMAT_VARIABLE, LogFormat
-from shallow_mirror.stderr_lines import stderr_as_json
+from shallow_mirror.logging_setup import LOG_FORMAT_VARIABLE, LogFormat
+from shallow_mirror.stderr_capture import stderr_as_json
 
 if TYPE_CHECKING:
     from shallow_mirror.config import MirrorConfig
@@ -35,7 +35,7 @@ def run(
     """Run the mirror until Ctrl-C or SIGTERM, which end it at a micro-batch boundary (a second one ends it at once)."""
     os.environ[LOG_FORMAT_VARIABLE] = log_format  # Spark's Python workers go by it
     with stderr_as_json(logging.getLogger().level) if log_format == "json" else contextlib.nullcontext():
-        from shallow_mirror.streaming.mirror import Mirror
+        from shallow_mirror.streaming.runner.mirror import Mirror
 
         mirror = Mirror.from_file(conf)
         _log_settings(mirror.config)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from shallow_mirror.commands.lean_imports import LeanImports
+from shallow_mirror.commands.import_blocker import LeanImports
 
 if TYPE_CHECKING:
     from shallow_mirror.config import MirrorConfig
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def session_for(config: MirrorConfig, *, is_writing: bool = False) -> Iterator[Any]:
     """None for tables that are reached without Spark, and then nothing of it is imported."""
-    from shallow_mirror.checkpoints.tables import is_read_by_spark
+    from shallow_mirror.checkpoints.storage import is_read_by_spark
 
     if not is_writing and not is_read_by_spark(config.table_storage):
         yield None
         return
     LeanImports.end()
-    from shallow_mirror.streaming.session import session_for_tables
+    from shallow_mirror.streaming.runner.spark_session import session_for_tables
 
     with session_for_tables(config, submitted_session(), is_writing=is_writing) as spark:
         yield spark

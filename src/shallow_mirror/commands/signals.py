@@ -14,7 +14,7 @@ import typer
 from shallow_mirror.commands.exit_codes import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
-    from shallow_mirror.streaming.mirror import Mirror
+    from shallow_mirror.streaming.runner.mirror import Mirror
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -20,8 +20,8 @@ def status(
 ) -> None:
     """Positions, lag in offsets and ms, the last micro-batches, the run, and what the mirror waits for."""
     from shallow_mirror.config import MirrorConfig
-    from shallow_mirror.streaming import status_view
-    from shallow_mirror.streaming.status import gather_status
+    from shallow_mirror.operations import status_view
+    from shallow_mirror.operations.status import gather_status
 
     config, console = MirrorConfig.load(conf), status_view.stdout_console()
     with session_for(config) as spark:

@@ -25,9 +25,9 @@ def verify(
     """Proof of copy: read both clusters through the offset map and say everything that differs (exit code 1)."""
     from rich.console import Console
 
-    from shallow_mirror import audit
     from shallow_mirror.config import MirrorConfig
     from shallow_mirror.progress import progress_on
+    from shallow_mirror.verify import verify_mirror
 
     config = MirrorConfig.load(conf)
     with (
@@ -35,7 +35,9 @@ def verify(
         session_for(config) as spark,
         progress_on(Console(stderr=True), "verify") as on_progress,
     ):
-        report = audit.verify(config, topics=topics, is_deep=is_deep, from_start=from_start, on_progress=on_progress, spark=spark)
+        report = verify_mirror(
+            config, topics=topics, is_deep=is_deep, from_start=from_start, on_progress=on_progress, spark=spark
+        )
     print(json.dumps(report.document()) if as_json else "\n".join(report.sentences()))
     if not report.is_equal:
         raise typer.Exit(EXIT_DIFFERENT)

@@ -22,7 +22,7 @@ from shallow_mirror.demo.history import (
     mistranslated,
     record_digest,
 )
-from shallow_mirror.errors import Retriable
+from shallow_mirror.errors import RetriableError
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
 _SILENCE_S = 60.0
@@ -80,7 +80,7 @@ def read_histories(
     clock: Callable[[], float] = time.monotonic,
     starts: Mapping[TopicPartition, int] | None = None,
 ) -> dict[TopicPartition, History]:
-    """Everything from `starts` (0 where not named) to the end at this moment. Raises Retriable when a broker is silent for a
+    """Everything from `starts` (0 where not named) to the end at this moment. Raises RetriableError when a broker is silent for a
     minute."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
     places = partitions_of(admin, topics)
@@ -107,7 +107,9 @@ def read_histories(
             if messages:
                 heard = clock()
             elif clock() - heard > _SILENCE_S:
-                raise Retriable("TIMED_OUT", f"{bootstrap} sent nothing for {_SILENCE_S:.0f} s; unread: {sorted(unfinished)}")
+                raise RetriableError(
+                    "TIMED_OUT", f"{bootstrap} sent nothing for {_SILENCE_S:.0f} s; unread: {sorted(unfinished)}"
+                )
             for message in messages:
                 _take(message, records, unfinished)
             on_progress(len(messages))

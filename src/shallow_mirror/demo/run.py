@@ -38,7 +38,7 @@ _POLL_S = 0.02
 _WATCH_TIMEOUT_S = 300.0
 
 
-class DemoFailed(MirrorError):
+class DemoError(MirrorError):
     """A step of the demo did not do what the next one needs. The clusters and the mirror are stopped."""
 
 
@@ -192,7 +192,7 @@ class _Demo:
 
     def _give_up_when_late(self, began: float, mirror: MirrorProcess) -> None:
         if time.monotonic() - began > _WATCH_TIMEOUT_S:
-            raise DemoFailed(
+            raise DemoError(
                 f"the mirror did not get on within {_WATCH_TIMEOUT_S:.0f} s. The end of its log:\n{mirror.log_tail()}"
             )
 
@@ -236,7 +236,7 @@ def _unexpected_sources(traffic: TrafficReport, comparison: checker.Comparison) 
 
 def _require_success(mirror: MirrorProcess) -> None:
     if mirror.exit_code != 0:
-        raise DemoFailed(f"the mirror ended with {mirror.exit_code}. The end of {mirror.log_file}:\n{mirror.log_tail()}")
+        raise DemoError(f"the mirror ended with {mirror.exit_code}. The end of {mirror.log_file}:\n{mirror.log_tail()}")
 
 
 class _TargetWatch:

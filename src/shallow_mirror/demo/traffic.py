@@ -32,7 +32,7 @@ _CHUNKS_PER_TXN = 2
 _WAIT_S = 60.0
 
 
-class TrafficFailed(MirrorError):
+class TrafficError(MirrorError):
     """The source did not take a record or did not end a transaction: a demo of nothing is not shown."""
 
 
@@ -161,7 +161,7 @@ class _Application:
             self.uncommitted[record.topic_partition.topic] += 1
         unsent = self._producer.flush(_WAIT_S)
         if unsent or self._failures:
-            raise TrafficFailed(f"the source did not take {unsent + len(self._failures)} records: {self._failures[:3]}")
+            raise TrafficError(f"the source did not take {unsent + len(self._failures)} records: {self._failures[:3]}")
 
     def end(self, commit: bool) -> Counter[str]:
         """Records that became visible by it, per topic."""
@@ -202,7 +202,7 @@ def create_source_topics(bootstrap: str) -> None:
 def write_traffic(bootstrap: str, *, records: int, seed: int, on_progress: Callable[[int], None]) -> TrafficReport:
     """Create the topics and write at least `records` records, those of aborted transactions included.
 
-    `on_progress` gets the number written so far. All transactions are ended on return; raises TrafficFailed otherwise,
+    `on_progress` gets the number written so far. All transactions are ended on return; raises TrafficError otherwise,
     and then some may stay open until the source times them out.
     """
     rng = random.Random(seed)
@@ -210,7 +210,7 @@ def write_traffic(bootstrap: str, *, records: int, seed: int, on_progress: Calla
         create_source_topics(bootstrap)
         return _Writer(rng, RecordMaker(rng), _applications(bootstrap), on_progress).write(records)
     except KafkaException as error:
-        raise TrafficFailed(f"writing to {bootstrap} failed: {error}") from error
+        raise TrafficError(f"writing to {bootstrap} failed: {error}") from error
 
 
 class _Writer:

@@ -15,16 +15,16 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from shallow_mirror.checkpoints.commit_translation import CommitTranslator
-from shallow_mirror.checkpoints.group_positions import GroupPosition, GroupSyncPass, note_pass, tidy
-from shallow_mirror.checkpoints.observation_stores import ObservationStore
+from shallow_mirror.checkpoints.backends.best_effort_table import ObservationStore
+from shallow_mirror.checkpoints.group_offset_history import GroupPosition, GroupSyncPass, note_pass, tidy
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.problem_log import log_problem
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.groups.judgement import commits_of
-from shallow_mirror.groups.look import GroupLook, add_rows
+from shallow_mirror.groups.eligibility import commits_of
+from shallow_mirror.groups.offset_translation import CommitTranslator
 from shallow_mirror.groups.report import Group, GroupPartition, Outcome, Step
+from shallow_mirror.groups.sync_plan import GroupLook, add_rows
 from shallow_mirror.plurals import counted
 from shallow_mirror.types import SourcePartition
 

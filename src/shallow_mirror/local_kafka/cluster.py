@@ -10,10 +10,10 @@ from typing import Self
 
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.jars import KAFKA_VERSION, kafka_jars
+from shallow_mirror.local_kafka.lifecycle import start_together, stop_together
 from shallow_mirror.local_kafka.node import PORT_ATTEMPTS, LocalKafka, formatted_cluster_id
-from shallow_mirror.local_kafka.ports import BrokerNotStarted, PortTaken, free_ports
+from shallow_mirror.local_kafka.ports import BrokerStartError, PortTaken, free_ports
 from shallow_mirror.local_kafka.properties import has_kraft, member_properties, new_cluster_id, proxied_properties
-from shallow_mirror.local_kafka.together import start_together, stop_together
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class LocalKafkaCluster:
 
     `proxies`: a port for each node to which clients of `proxied_bootstrap` are told to come; the connections that arrive
     there are meant to end at the node's `proxied_ports`.
-    Raises ConfigError (no Java, a version without KRaft), JarFetchFailed, BrokerNotStarted.
+    Raises ConfigError (no Java, a version without KRaft), JarFetchError, BrokerStartError.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class LocalKafkaCluster:
     @property
     def cluster_id(self) -> str:
         if not self.nodes:
-            raise BrokerNotStarted(f"the cluster in {self.folder} was never started")
+            raise BrokerStartError(f"the cluster in {self.folder} was never started")
         return self.nodes[0].cluster_id
 
     def is_running(self) -> bool:

@@ -16,9 +16,9 @@ import typer
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.cluster import LocalKafkaCluster
 from shallow_mirror.local_kafka.jars import kafka_jars
+from shallow_mirror.local_kafka.lifecycle import start_together, stop_together
 from shallow_mirror.local_kafka.node import LocalKafka
-from shallow_mirror.local_kafka.ports import BrokerNotStarted, KeptPorts
-from shallow_mirror.local_kafka.together import start_together, stop_together
+from shallow_mirror.local_kafka.ports import BrokerStartError, KeptPorts
 
 _POLL_S = 0.5
 
@@ -28,7 +28,7 @@ def run_local_kafka(clusters: int, version: str, folder: Path | None, brokers: i
 
     `folder` is kept and can be started again, on the same ports where they are free; `None` is a temporary folder which is
     deleted at the end.
-    Raises what LocalKafka raises, and BrokerNotStarted when a broker ends by itself.
+    Raises what LocalKafka raises, and BrokerStartError when a broker ends by itself.
     """
     if clusters < 1:
         raise ConfigError(f"local-kafka needs at least one cluster, not {clusters}")
@@ -96,4 +96,4 @@ def _wait(clusters: Sequence[LocalKafka | LocalKafkaCluster], asked_to_stop: thr
     while not asked_to_stop.wait(_POLL_S):
         for one in clusters:
             if not one.is_running():
-                raise BrokerNotStarted(f"the broker at {one.bootstrap} ended by itself. The end of its log:\n{one.log_tail()}")
+                raise BrokerStartError(f"the broker at {one.bootstrap} ended by itself. The end of its log:\n{one.log_tail()}")

@@ -37,7 +37,7 @@ _NOT_FOUND = re.compile(r":: (\S+#\S+;\S+): not found")
 _log = logging.getLogger(__name__)
 
 
-class JarFetchFailed(MirrorError):
+class JarFetchError(MirrorError):
     """Ivy did not bring the jars; the end of its output is in the log. The cache holds nothing half-done."""
 
 
@@ -147,7 +147,7 @@ def cache_folder() -> Path:
 def jars_of(jar_set: JarSet, cache: Path | None = None) -> list[Path]:
     """Jars of the set, sorted; fetched on first use under a lock between processes (minutes, needs the network).
 
-    Raises ConfigError (no Java, no PySpark) and JarFetchFailed; a folder in the cache is complete or absent.
+    Raises ConfigError (no Java, no PySpark) and JarFetchError; a folder in the cache is complete or absent.
     """
     cache = cache_folder() if cache is None else cache
     folder = cache / jar_set.name
@@ -181,7 +181,7 @@ def _fetch(jar_set: JarSet, cache: Path, folder: Path) -> None:
         _run_ivy(java, ivy, jar_set, cache / "ivy", Path(work), fetched)
         missing = [module.jar_name for module in jar_set.modules if not (fetched / module.jar_name).is_file()]
         if missing:
-            raise JarFetchFailed(f"Ivy ended without an error but did not bring {', '.join(missing)} for {jar_set.name}")
+            raise JarFetchError(f"Ivy ended without an error but did not bring {', '.join(missing)} for {jar_set.name}")
         fetched.rename(folder)
     _log.info("%s: %d jars", folder, len(list(folder.glob("*.jar"))))
 
@@ -201,7 +201,7 @@ def _run_ivy(java: str, ivy: Path, jar_set: JarSet, ivy_cache: Path, work: Path,
             if not_found
             else f"Ivy's exit code {ended.returncode}: check the network and try again"
         )
-        raise JarFetchFailed(f"fetching the jars of {jar_set.name} failed. {why}; the end of Ivy's output is above")
+        raise JarFetchError(f"fetching the jars of {jar_set.name} failed. {why}; the end of Ivy's output is above")
 
 
 def _ended(command: Sequence[str], what: str) -> subprocess.CompletedProcess[str]:
@@ -219,7 +219,7 @@ def _ended(command: Sequence[str], what: str) -> subprocess.CompletedProcess[str
     except subprocess.TimeoutExpired as error:
         output = error.stdout.decode("utf-8", "replace") if isinstance(error.stdout, bytes) else (error.stdout or "")
         _show_tail(output)
-        raise JarFetchFailed(
+        raise JarFetchError(
             f"fetching the jars of {what} took longer than {_FETCH_TIMEOUT_S} s; the end of Ivy's output is above"
         ) from error
 

@@ -16,7 +16,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from shallow_mirror.local_kafka.jars import KAFKA_VERSION, java_executable, kafka_jars
-from shallow_mirror.local_kafka.ports import BrokerNotStarted, PortTaken, free_ports
+from shallow_mirror.local_kafka.lifecycle import start_together, stop_together
+from shallow_mirror.local_kafka.ports import BrokerStartError, PortTaken, free_ports
 from shallow_mirror.local_kafka.properties import (
     JVM_OPTIONS,
     SINGLE_NODE_ID,
@@ -29,7 +30,6 @@ from shallow_mirror.local_kafka.properties import (
     properties_text,
 )
 from shallow_mirror.local_kafka.server_process import ServerProcess
-from shallow_mirror.local_kafka.together import start_together, stop_together
 from shallow_mirror.local_kafka.zookeeper import is_ready_for_a_broker, zookeeper_command
 
 START_TIMEOUT_S = 90.0
@@ -47,7 +47,7 @@ class LocalKafka:
     `cluster_id`: what a new folder is formatted with; None: an id of its own. `features`: levels that it is formatted with,
     such as `transaction.version` 0 to 2 on Kafka 4; otherwise the newest. Both need KRaft (3.3 and later). `listeners`: more of
     them, on ports of their own (`address_of`).
-    Raises ConfigError (no Java), JarFetchFailed, BrokerNotStarted.
+    Raises ConfigError (no Java), JarFetchError, BrokerStartError.
     """
 
     def __init__(
@@ -87,19 +87,19 @@ class LocalKafka:
     def bootstrap(self) -> str:
         """`host:port`, the same after `restart`."""
         if self._ports is None:
-            raise BrokerNotStarted(f"the broker in {self.folder} was never started")
+            raise BrokerStartError(f"the broker in {self.folder} was never started")
         return f"127.0.0.1:{self._ports[0]}"
 
     def address_of(self, listener: str) -> str:
         """`host:port` of one of `listeners`, by name."""
         if self._ports is None:
-            raise BrokerNotStarted(f"the broker in {self.folder} was never started")
+            raise BrokerStartError(f"the broker in {self.folder} was never started")
         return f"127.0.0.1:{self._ports[2 + [one.name for one in self._listeners].index(listener)]}"
 
     @property
     def cluster_id(self) -> str:
         if self._cluster_id is None:
-            raise BrokerNotStarted(f"the broker in {self.folder} was never started")
+            raise BrokerStartError(f"the broker in {self.folder} was never started")
         return self._cluster_id
 
     @property
@@ -121,7 +121,7 @@ class LocalKafka:
     def start(self) -> None:
         """Start and wait until the broker answers as the cluster of this folder; on new ports, unless it had some."""
         if self.is_running():
-            raise BrokerNotStarted(f"the broker in {self.folder} runs already, as process {self.pid}")
+            raise BrokerStartError(f"the broker in {self.folder} runs already, as process {self.pid}")
         for _ in range(PORT_ATTEMPTS - 1):
             try:
                 return self._start_once()
@@ -189,7 +189,7 @@ class LocalKafka:
                 [*command, "-g"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=START_TIMEOUT_S, check=False
             )
         if ended.returncode != 0:
-            raise BrokerNotStarted(f"formatting {self.folder} failed:\n{self.log_tail()}")
+            raise BrokerStartError(f"formatting {self.folder} failed:\n{self.log_tail()}")
 
     def _wait_for(self, process: ServerProcess, is_ready: Callable[[], bool]) -> None:
         started = self._clock()
@@ -199,7 +199,7 @@ class LocalKafka:
             if is_ready():
                 return
             self._sleep(0.05)
-        raise BrokerNotStarted(f"{process.what} did not answer within {START_TIMEOUT_S} s:\n{self.log_tail()}")
+        raise BrokerStartError(f"{process.what} did not answer within {START_TIMEOUT_S} s:\n{self.log_tail()}")
 
     def _answers_as_itself(self) -> bool:
         """Raises PortTaken where somebody else answers."""
@@ -211,9 +211,9 @@ class LocalKafka:
             raise PortTaken(f"{self.bootstrap} is answered by another cluster, {answering}")
         return True
 
-    def _ended_early(self, process: ServerProcess) -> BrokerNotStarted:
+    def _ended_early(self, process: ServerProcess) -> BrokerStartError:
         tail = self.log_tail()
-        kind = PortTaken if any(sign in tail for sign in _PORT_TAKEN) else BrokerNotStarted
+        kind = PortTaken if any(sign in tail for sign in _PORT_TAKEN) else BrokerStartError
         return kind(f"{process.what} ended instead of answering. The end of its log:\n{tail}")
 
     def _answering_cluster_id(self) -> str | None:
@@ -248,11 +248,11 @@ class LocalKafka:
         self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: it keeps its connections and answers nothing, as a machine that hangs. Raises BrokerNotStarted."""
+        """SIGSTOP: it keeps its connections and answers nothing, as a machine that hangs. Raises BrokerStartError."""
         self._broker.pause()
 
     def resume(self) -> None:
-        """SIGCONT after `pause`, in whatever state the world is by then. Raises BrokerNotStarted."""
+        """SIGCONT after `pause`, in whatever state the world is by then. Raises BrokerStartError."""
         self._broker.resume()
 
     def log_tail(self, lines: int = 40) -> str:
@@ -267,7 +267,7 @@ def formatted_cluster_id(log_dir: Path) -> str:
         key, _, value = line.partition("=")
         if key == "cluster.id":
             return value.strip()
-    raise BrokerNotStarted(f"{log_dir}/meta.properties names no cluster id")
+    raise BrokerStartError(f"{log_dir}/meta.properties names no cluster id")
 
 
 def start_clusters(

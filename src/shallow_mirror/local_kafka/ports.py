@@ -16,11 +16,11 @@ PORT_RANGE = (20000, 32000)
 _log = logging.getLogger(__name__)
 
 
-class BrokerNotStarted(MirrorError):
+class BrokerStartError(MirrorError):
     """The broker did not come up; the end of its log is in the message. Nothing of it is left running."""
 
 
-class PortTaken(BrokerNotStarted):
+class PortTaken(BrokerStartError):
     """Somebody else was faster at the chosen ports."""
 
 
@@ -33,7 +33,7 @@ def free_ports(count: int, rng: random.Random | None = None) -> list[int]:
             found.append(port)
         if len(found) == count:
             return found
-    raise BrokerNotStarted(f"no {count} free ports among 1000 tried between {PORT_RANGE[0]} and {PORT_RANGE[1]}")
+    raise BrokerStartError(f"no {count} free ports among 1000 tried between {PORT_RANGE[0]} and {PORT_RANGE[1]}")
 
 
 class KeptPorts:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shallow_mirror.local_kafka import supervisor
-from shallow_mirror.local_kafka.ports import BrokerNotStarted
+from shallow_mirror.local_kafka.ports import BrokerStartError
 
 STOP_TIMEOUT_S = 20.0
 
@@ -29,14 +29,14 @@ class ServerProcess:
     @property
     def pid(self) -> int:
         if self._pid is None:
-            raise BrokerNotStarted(f"{self.what} does not run")
+            raise BrokerStartError(f"{self.what} does not run")
         return self._pid
 
     def is_running(self) -> bool:
         return self._supervisor is not None and self._supervisor.poll() is None
 
     def launch(self, command: Sequence[str]) -> None:
-        """Returns as soon as there is a process. Raises BrokerNotStarted."""
+        """Returns as soon as there is a process. Raises BrokerStartError."""
         watched = [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), str(self._log_file), *command]
         process = subprocess.Popen(watched, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         self._supervisor = process
@@ -44,7 +44,7 @@ class ServerProcess:
         with process.stdout as said:
             line = said.readline()
         if not line:
-            raise BrokerNotStarted(f"the supervisor of {self.what} ended at once, see standard error")
+            raise BrokerStartError(f"the supervisor of {self.what} ended at once, see standard error")
         self._pid = int(line)
 
     def stop(self) -> None:
@@ -58,11 +58,11 @@ class ServerProcess:
         self._end(b"K")
 
     def pause(self) -> None:
-        """SIGSTOP. Raises BrokerNotStarted."""
+        """SIGSTOP. Raises BrokerStartError."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT after `pause`. Raises BrokerNotStarted."""
+        """SIGCONT after `pause`. Raises BrokerStartError."""
         os.kill(self.pid, signal.SIGCONT)
 
     def _end(self, how: bytes) -> None:

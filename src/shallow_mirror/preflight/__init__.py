@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shallow_mirror.preflight.report import Report, TopicReport
-from shallow_mirror.preflight.run import DEFAULT_SAMPLE_BYTES, check
+from shallow_mirror.preflight.report import PreflightReport, TopicReport
+from shallow_mirror.preflight.run import DEFAULT_SAMPLE_BYTES, preflight_mirror
 from shallow_mirror.preflight.sampling import PreflightProgress
 
-__all__ = ["DEFAULT_SAMPLE_BYTES", "PreflightProgress", "Report", "TopicReport", "check"]
+__all__ = ["DEFAULT_SAMPLE_BYTES", "PreflightProgress", "PreflightReport", "TopicReport", "preflight_mirror"]

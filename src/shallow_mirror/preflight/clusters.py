@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from shallow_mirror.broker.cluster import Cluster
-from shallow_mirror.broker.error_codes import UNKNOWN_TOPIC_OR_PARTITION, is_forbidden
-from shallow_mirror.broker.rights import Operation, Rights, missing_slot_rights
-from shallow_mirror.broker.txn import describe_txn, read_receipts
+from shallow_mirror.broker.admin.acls import Operation, Rights, missing_slot_rights
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, is_forbidden
+from shallow_mirror.broker.produce.transactions import describe_txn, read_receipts
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BrokerTooOld, ConfigError, Retriable
+from shallow_mirror.errors import BrokerTooOldError, ConfigError, RetriableError
 from shallow_mirror.preflight.findings import Finding, Level
 from shallow_mirror.preflight.targets import TargetPlan
-from shallow_mirror.sinks.evidence import refuse_foreign_receipts, refuse_used_ids
-from shallow_mirror.streaming.missing_rights import ON_SOURCE_TOPICS, ON_TARGET_TOPICS
+from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_foreign_receipts, refuse_used_ids
+from shallow_mirror.streaming.runner.acl_check import ON_SOURCE_TOPICS, ON_TARGET_TOPICS
 
 _MAX_TIMEOUT = "transaction.max.timeout.ms"
 
@@ -31,7 +31,7 @@ def broker_problems(
             missing = cluster.connection(node_id, _PURPOSE, deadline()).missing_apis
         except ConfigError as error:
             yield from (Finding(Level.STOPS, subject, problem) for problem in error.problems)
-        except Retriable as error:
+        except RetriableError as error:
             yield Finding(Level.UNKNOWN, subject, f"cannot be reached now: {error}")
         else:
             if "DescribeTransactions" in missing and is_target:
@@ -48,7 +48,7 @@ def read_broker_settings(
     for node_id in node_ids:
         try:
             found[node_id] = cluster.broker_configs(node_id, deadline())
-        except (ConfigError, Retriable) as error:
+        except (ConfigError, RetriableError) as error:
             refused[node_id] = str(error)
     return found, refused
 
@@ -88,7 +88,7 @@ def slot_problems(
             continue
         try:
             ask()
-        except BrokerTooOld:
+        except BrokerTooOldError:
             continue  # told of every broker
         except ConfigError as error:
             yield from (Finding(Level.STOPS, f"cluster {alias}", problem) for problem in error.problems)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from shallow_mirror.preflight.counts import TopicCounts
 from shallow_mirror.preflight.estimate import Backlog, Pace, PartitionSample, backlog_of
 from shallow_mirror.preflight.findings import Finding, Level
 from shallow_mirror.preflight.targets import TargetPlan
+from shallow_mirror.preflight.verdict_counts import TopicCounts
 from shallow_mirror.types import TopicPartition
 
 
@@ -50,7 +50,7 @@ class TopicReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class PreflightReport:
     """`sample_bytes`: at most about so many were read of a partition; None: everything up to the log ends of the start.
 
     `has_map`: whether positions are those of an offset map; `paces`: the mirror's own first, where it is known.

@@ -8,16 +8,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
-from shallow_mirror.broker.cluster import Cluster
-from shallow_mirror.broker.cluster_metadata import ClusterMetadata
-from shallow_mirror.broker.reach import reach
-from shallow_mirror.broker.rights import ask_rights
-from shallow_mirror.checkpoints.observation_stores import open_store_to_read
-from shallow_mirror.checkpoints.observations import MICRO_BATCHES_TABLE
+from shallow_mirror.broker.admin.acls import ask_rights
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata
+from shallow_mirror.broker.cluster.connectivity import reach
+from shallow_mirror.checkpoints.backends.best_effort_table import open_store_to_read
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.positions import Position
-from shallow_mirror.checkpoints.table_writer import Comparison
-from shallow_mirror.checkpoints.tables import open_reader
+from shallow_mirror.checkpoints.run_history import MICRO_BATCHES_TABLE
+from shallow_mirror.checkpoints.storage import open_reader
+from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.preflight.clusters import (
@@ -30,15 +30,15 @@ from shallow_mirror.preflight.clusters import (
 )
 from shallow_mirror.preflight.estimate import Pace, mirror_pace, reading_pace
 from shallow_mirror.preflight.findings import Finding, Level
-from shallow_mirror.preflight.reading import PATIENCE_MS, SampleReader
-from shallow_mirror.preflight.report import ClusterReport, Report, TopicReport
+from shallow_mirror.preflight.report import ClusterReport, PreflightReport, TopicReport
+from shallow_mirror.preflight.sample_reader import PATIENCE_MS, SampleReader
 from shallow_mirror.preflight.sampling import OnProgress, TopicSampler, ignore_progress, plan_backlogs
 from shallow_mirror.preflight.targets import TargetCluster, TargetPlan, TargetPlans
-from shallow_mirror.sinks.slot_names import ids_of, transactional_ids
-from shallow_mirror.streaming.hidden_topics import hidden_topics
-from shallow_mirror.streaming.loops import Loops, without_own_targets
-from shallow_mirror.streaming.plan_settings import PlanSettings
-from shallow_mirror.streaming.planner import LogEnds, Planner
+from shallow_mirror.sinks.kafka.protocol.transactional_ids import ids_of, transactional_ids
+from shallow_mirror.streaming.planning.planner_config import PlanSettings
+from shallow_mirror.streaming.planning.source_offsets import LogEnds, Planner
+from shallow_mirror.streaming.runner.cycle_detection import Loops, without_own_targets
+from shallow_mirror.streaming.runner.unauthorized_topics import hidden_topics
 from shallow_mirror.types import SourcePartition, TargetPartition
 
 DEFAULT_SAMPLE_BYTES = 64 << 20
@@ -47,19 +47,19 @@ PACE_MICRO_BATCHES = 100
 """The mirror's own pace is that of so many last micro-batches."""
 
 
-def check(
+def preflight_mirror(
     config: MirrorConfig,
     *,
     spark: Any = None,
     sample_bytes: int | None = DEFAULT_SAMPLE_BYTES,
     on_progress: OnProgress = ignore_progress,
     clock: Callable[[], float] = time.monotonic,
-) -> Report:
+) -> PreflightReport:
     """Look at everything between the mirror's positions and the log ends of now, or at `sample_bytes` of each partition.
 
     `spark`: the session that reaches tables in a catalog. What would stop the mirror is in the report. Raises ConfigError (the
-    mirror file, another mirror's map, brokers that speak no version of ours), OffsetMapConflict, Retriable (a cluster does not
-    answer).
+    mirror file, another mirror's map, brokers that speak no version of ours), OffsetMapConflictError, RetriableError (a cluster
+    does not answer).
     """
     source, target = Cluster(config.source.client, clock=clock), Cluster(config.target.client, clock=clock)
     with closing(source), closing(target):
@@ -71,7 +71,7 @@ class _Preflight:
         self._config, self._spark, self._source, self._target, self._clock = config, spark, source, target, clock
         self._findings: list[Finding] = []
 
-    def run(self, sample_bytes: int | None, on_progress: OnProgress) -> Report:
+    def run(self, sample_bytes: int | None, on_progress: OnProgress) -> PreflightReport:
         began = self._clock()
         self._ask_clusters()
         offset_map = self._open_map()
@@ -85,7 +85,7 @@ class _Preflight:
         )
         topics = self._look_at_topics({} if offset_map is None else offset_map.positions(), reader, on_progress)
         paces = (self._mirror_pace(offset_map), reading_pace(reader.read_bytes, reader.seconds))
-        return Report(
+        return PreflightReport(
             mirror=self._config.mirror,
             sample_bytes=sample_bytes,
             seconds=self._clock() - began,

@@ -10,20 +10,20 @@ from typing import TypeVar
 
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BatchRefused, ConfigError, CorruptBatch, DataLoss
+from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, DataLossError
 from shallow_mirror.plurals import counted
-from shallow_mirror.preflight.counts import Amount, RuleCount, TopicCounts
 from shallow_mirror.preflight.estimate import PartitionSample
 from shallow_mirror.preflight.findings import Finding, Level
-from shallow_mirror.preflight.reading import SampleReader
 from shallow_mirror.preflight.report import TopicReport
+from shallow_mirror.preflight.sample_reader import SampleReader
 from shallow_mirror.preflight.targets import TargetPlan
-from shallow_mirror.preflight.times import time_limits
-from shallow_mirror.streaming import planning
-from shallow_mirror.streaming.planner import LogEnds, Planner
+from shallow_mirror.preflight.timestamp_limits import time_limits
+from shallow_mirror.preflight.verdict_counts import Amount, RuleCount, TopicCounts
+from shallow_mirror.streaming.planning import offset_planning
+from shallow_mirror.streaming.planning.source_offsets import LogEnds, Planner
 from shallow_mirror.types import BatchLimits, OffsetRange, SourcePartition, TopicPartition
 from shallow_mirror.wire.admission import admit
-from shallow_mirror.wire.compression import BadBlock, decompress
+from shallow_mirror.wire.compression import CorruptBlockError, decompress
 from shallow_mirror.wire.header import Codec
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ def plan_backlogs(
 ) -> tuple[dict[SourcePartition, OffsetRange], list[Finding]]:
     """From where the mirror begins, of each partition that has a leader; `known`: the positions of its map.
 
-    What stops it there is told by topic, and that topic left out. Raises Retriable.
+    What stops it there is told by topic, and that topic left out. Raises RetriableError.
     """
     ends, positions, known_topics = _by_topic(listing.ends), _by_topic(known), {one.topic for one in known}
     backlogs: dict[SourcePartition, OffsetRange] = {}
@@ -64,11 +64,11 @@ def plan_backlogs(
     for topic in sorted(listing.topic_ids):
         before = positions.get(topic, {})
         try:
-            planning.require_same_topics(before, listing.topic_ids)
-            planning.require_not_truncated(before, ends[topic])
+            offset_planning.require_same_topics(before, listing.topic_ids)
+            offset_planning.require_not_truncated(before, ends[topic])
             new = [one for one in ends[topic] if one not in before]
             found = planner.starts_at_a_start(new, known_topics, listing, deadline())
-        except (DataLoss, CorruptBatch, BatchRefused, ConfigError) as error:
+        except (DataLossError, CorruptBatchError, BatchRefusedError, ConfigError) as error:
             findings.append(Finding(Level.STOPS, f"source topic {topic}", str(error)))
             continue
         starts = {one: before[one] if one in before else found[one] for one in ends[topic]}
@@ -103,7 +103,7 @@ class TopicSampler:
         self.findings: list[Finding] = []
 
     def sample(self, topic: str, partition_count: int, plan: TargetPlan) -> TopicReport:
-        """Raises Retriable."""
+        """Raises RetriableError."""
         counts, samples = TopicCounts(), dict[TopicPartition, PartitionSample]()
         for source, backlog in self._backlogs.get(topic, {}).items():
             place, before = source.topic_partition, counts.read.size_bytes
@@ -121,7 +121,7 @@ class TopicSampler:
         for codec in sorted(self._rebuilt_codecs):
             try:
                 decompress(memoryview(b""), codec, 1)
-            except BadBlock:
+            except CorruptBlockError:
                 continue  # of course: but the library is there
             except ConfigError as error:
                 yield Finding(Level.STOPS, f"this machine, for batches of {codec.name.lower()} to be rebuilt", str(error))
@@ -143,9 +143,9 @@ class TopicSampler:
                 )
                 counts.add(place, part.index, admission, limits, times)
                 self._tell(place, reached - backlog.start, counts)
-        except BatchRefused as error:
+        except BatchRefusedError as error:
             counts.refuse(error.rule, RuleCount(error.remedy, place, error.base_offset, 0, Amount(batch_count=1)))
-        except (DataLoss, CorruptBatch, ConfigError) as error:
+        except (DataLossError, CorruptBatchError, ConfigError) as error:
             self.findings.append(Finding(Level.STOPS, f"source topic {place.topic}", str(error)))
         return reached
 

@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from shallow_mirror.broker.cluster import Cluster
-from shallow_mirror.broker.cluster_metadata import TopicMetadata
-from shallow_mirror.broker.error_codes import is_forbidden, refusal
-from shallow_mirror.broker.fetch_exchange import MAX_BATCH_BYTES
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.cluster_metadata import TopicMetadata
+from shallow_mirror.broker.fetch.fetch_client import MAX_BATCH_BYTES
+from shallow_mirror.broker.net.error_codes import is_forbidden, refusal
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import counted
 from shallow_mirror.preflight.findings import Finding, Level
-from shallow_mirror.sinks import routing, target_rules
+from shallow_mirror.sinks import routing
+from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.types import TargetPartition
 
 
@@ -70,7 +71,7 @@ class TargetPlans:
         self.findings: list[Finding] = []
 
     def plan(self, topics: Mapping[str, int]) -> dict[str, TargetPlan]:
-        """`topics`: number of partitions by source topic. Raises Retriable."""
+        """`topics`: number of partitions by source topic. Raises RetriableError."""
         names = {source: self._name_of(source) for source in topics}
         listed = self._target.cluster.metadata(sorted(names.values()), self._deadline()).topics if names else {}
         found = {name: one for name, one in listed.items() if one.error_code == 0}
@@ -98,7 +99,7 @@ class TargetPlans:
     def _is_same_target(self, source: str, target: str, found: TopicMetadata | None) -> bool:
         """Tells where not. True also for what was never mirrored."""
         before = self._mirrored.get(source)
-        problem = None if before is None else target_rules.other_target_problem(source, before, target, found)
+        problem = None if before is None else target_topic_policy.other_target_problem(source, before, target, found)
         self._tell(Level.STOPS, target, *([] if problem is None else [problem]))
         return problem is None
 
@@ -114,26 +115,28 @@ class TargetPlans:
             replication_factor=min((one.replica_count for one in found.partitions.values()), default=None),
             settings={} if isinstance(settings, ConfigError) else settings,
         )
-        self._tell(Level.STOPS, plan.topic, *target_rules.problems_of(source, partitions, plan.partition_count, plan.settings))
+        self._tell(
+            Level.STOPS, plan.topic, *target_topic_policy.problems_of(source, partitions, plan.partition_count, plan.settings)
+        )
         if isinstance(settings, ConfigError):
             self._tell(Level.STOPS, plan.topic, str(settings))
         elif isinstance(of_source, ConfigError):
             self._tell(Level.UNKNOWN, plan.topic, f"its settings cannot be compared with those of {source}: {of_source}")
         else:
-            self._tell(Level.DOUBT, plan.topic, *target_rules.doubts_of(settings, of_source))
+            self._tell(Level.DOUBT, plan.topic, *target_topic_policy.doubts_of(settings, of_source))
         return plan
 
     def _plan_missing(self, source: str, partitions: int, target: str) -> TargetPlan:
         if not self._is_same_target(source, target, None):
             return _unknown_plan(target, exists=False)
         if not self._config.topics.create:
-            self._tell(Level.STOPS, target, target_rules.missing_problem(source, partitions))
+            self._tell(Level.STOPS, target, target_topic_policy.missing_problem(source, partitions))
             return _unknown_plan(target, exists=False)
         of_source = {} if self._config.topics.configs == "off" else self._source_settings[source]
         if isinstance(of_source, ConfigError):
             self._tell(Level.STOPS, target, f"cannot be created like {source}: {of_source}")
             return _unknown_plan(target, exists=False)
-        created_with = target_rules.configs_of_new(of_source)
+        created_with = target_topic_policy.configs_of_new(of_source)
         default = self._target.defaults.get("default.replication.factor")
         return TargetPlan(
             topic=target,
@@ -145,7 +148,7 @@ class TargetPlans:
         )
 
     def _bounded_replicas(self) -> int | None:
-        return target_rules.bounded_replicas(self._config.topics.replication_factor, self._target.broker_count)
+        return target_topic_policy.bounded_replicas(self._config.topics.replication_factor, self._target.broker_count)
 
     def _replica_problems(self, plan: TargetPlan) -> Iterator[Finding]:
         replicas, least = plan.replication_factor, int(plan.settings.get("min.insync.replicas", 1))
@@ -163,7 +166,7 @@ class TargetPlans:
 def _settings_of(
     cluster: Cluster, names: Sequence[str], deadline: Callable[[], Deadline]
 ) -> dict[str, dict[str, str] | ConfigError]:
-    """By topic, or why not: of one after the other where not all may be read. Raises Retriable."""
+    """By topic, or why not: of one after the other where not all may be read. Raises RetriableError."""
     if not names:
         return {}
     try:

@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from shallow_mirror.plurals import counted
-from shallow_mirror.preflight.counts import Amount, RuleCount
 from shallow_mirror.preflight.findings import Level, listed, sentences
-from shallow_mirror.preflight.report import Report, TopicReport
+from shallow_mirror.preflight.report import PreflightReport, TopicReport
 from shallow_mirror.preflight.targets import TargetPlan
+from shallow_mirror.preflight.verdict_counts import Amount, RuleCount
 
 _NUMBERS = ("partitions", "offsets", "read", "batches", "records", "raw", "rebuilt", "refused")
 _TITLES = {
@@ -24,7 +24,7 @@ _TITLES = {
 }
 
 
-def show(report: Report, console: Console, *, as_json: bool) -> None:
+def show(report: PreflightReport, console: Console, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(report.document()), file=console.file)
         return
@@ -36,7 +36,7 @@ def show(report: Report, console: Console, *, as_json: bool) -> None:
         console.print(Text(line))
 
 
-def lines_in_front(report: Report) -> list[str]:
+def lines_in_front(report: PreflightReport) -> list[str]:
     """The answer, and what it rests on."""
     partitions = sum(one.partition_count for one in report.topics)
     begins = "the map's positions" if report.has_map else "read.start, no run yet"
@@ -48,7 +48,7 @@ def lines_in_front(report: Report) -> list[str]:
     ]
 
 
-def _answer(report: Report) -> str:
+def _answer(report: PreflightReport) -> str:
     if report.is_fine:
         return "nothing of what was looked at will be refused"
     stops = len(sentences(one for one in report.findings if one.level is Level.STOPS))
@@ -58,7 +58,7 @@ def _answer(report: Report) -> str:
     return ", ".join(found)
 
 
-def _reach(report: Report) -> str:
+def _reach(report: PreflightReport) -> str:
     """How much of the backlog the counts are of."""
     backlog, read = report.backlog, sum(one.counts.read.size_bytes for one in report.topics)
     if backlog.is_exact:
@@ -70,7 +70,7 @@ def _reach(report: Report) -> str:
     return f"{offsets:,} of {backlog.offsets:,} offsets were read: {_size(read)}{bound}"
 
 
-def lines_behind(report: Report) -> list[str]:
+def lines_behind(report: PreflightReport) -> list[str]:
     lines = []
     for level, title in _TITLES.items():
         found = sentences(one for one in report.findings if one.level is level)
@@ -123,7 +123,7 @@ def _created_lines(topics: Iterable[TopicReport]) -> list[str]:
     return ["would be created:", *(f"  {listed(names)}: {how}" for how, names in alike.items())] if alike else []
 
 
-def _time_lines(report: Report) -> Iterator[str]:
+def _time_lines(report: PreflightReport) -> Iterator[str]:
     backlog = report.backlog
     about = "" if backlog.is_exact else "about "
     unread = (

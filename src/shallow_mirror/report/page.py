@@ -12,14 +12,15 @@ import numpy as np
 
 from shallow_mirror.checkpoints.paused_intervals import PausedInterval
 from shallow_mirror.checkpoints.problems import KnownProblem
+from shallow_mirror.operations.status import RunStatus, StatusReport, total
 from shallow_mirror.plurals import counted
 from shallow_mirror.report import charts
 from shallow_mirror.report.charts import short
-from shallow_mirror.report.history import BATCHES, STEPS, Groups, History, grouped, lag_points, rates
-from shallow_mirror.report.map_picture import MapPicture
+from shallow_mirror.report.offset_map_chart import MapPicture
 from shallow_mirror.report.pauses import TOPICS_NAMED, in_window, paused_bands, paused_label
 from shallow_mirror.report.style import STYLE
-from shallow_mirror.streaming.status import PartitionStatus, RunStatus, StatusReport, total
+from shallow_mirror.report.time_series import BATCHES, STEPS, Groups, History, grouped, lag_points, rates
+from shallow_mirror.streaming.runner.lag import PartitionStatus
 
 PARTITIONS_SHOWN, PROBLEMS_SHOWN, RUNS_SHOWN, PAUSES_SHOWN = 30, 50, 20, 50
 

@@ -7,21 +7,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shallow_mirror import __version__
-from shallow_mirror.checkpoints import observations
+from shallow_mirror.checkpoints import run_history
+from shallow_mirror.checkpoints.backends.best_effort_table import ObservationStore, open_store_to_read
 from shallow_mirror.checkpoints.controls import open_controls_to_read
-from shallow_mirror.checkpoints.observation_stores import ObservationStore, open_store_to_read
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.problem_log import read_problems
-from shallow_mirror.checkpoints.table_writer import Comparison
+from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.report.history import history_of
-from shallow_mirror.report.map_picture import COLUMNS, MapPicture, map_picture
+from shallow_mirror.operations.status import gather_status
+from shallow_mirror.report.offset_map_chart import COLUMNS, MapPicture, map_picture
 from shallow_mirror.report.page import RUNS_SHOWN, ReportContent, page
-from shallow_mirror.streaming.status import gather_status
+from shallow_mirror.report.time_series import history_of
 from shallow_mirror.types import SourcePartition
+from shallow_mirror.version import __version__
 
 MICRO_BATCHES_READ = 100_000
 
@@ -55,7 +55,7 @@ def gather_content(
         version=__version__,
         micro_batch_count=newest,
         is_cut=newest > MICRO_BATCHES_READ,
-        history=history_of(store.read(observations.MICRO_BATCHES_TABLE, recent)),
+        history=history_of(store.read(run_history.MICRO_BATCHES_TABLE, recent)),
         problems=read_problems(store, run_epoch),
         runs=_read_runs(store, run_epoch),
         pauses=open_controls_to_read(config.table_storage, spark).paused_intervals(),
@@ -95,9 +95,9 @@ def _read_picture(offset_map: OffsetMap, source: SourcePartition) -> MapPicture 
 
 def _read_runs(store: ObservationStore, newest_run_epoch: int) -> list[Mapping[str, Any]]:
     """A row each: what its two rows know."""
-    rows = store.read(observations.RUNS_TABLE, (Comparison("run_epoch", ">", newest_run_epoch - RUNS_SHOWN),))
+    rows = store.read(run_history.RUNS_TABLE, (Comparison("run_epoch", ">", newest_run_epoch - RUNS_SHOWN),))
     runs: dict[int, dict[str, Any]] = {}
     for row in rows:
         known = {name: value for name, value in row.items() if value is not None}
-        runs.setdefault(row["run_epoch"], dict.fromkeys(observations.RUNS.names)).update(known)
+        runs.setdefault(row["run_epoch"], dict.fromkeys(run_history.RUNS.names)).update(known)
     return [runs[epoch] for epoch in sorted(runs)]

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SegmentKind, TopicPartition
 from shallow_mirror.wire.batch_index import BatchIndex
+from shallow_mirror.wire.control_records import Marker, MarkerType, parse_marker
 from shallow_mirror.wire.header import CODEC_MASK, CONTROL_BIT, LOG_APPEND_TIME_BIT, NO_PRODUCER_ID, TRANSACTIONAL_BIT, Codec
-from shallow_mirror.wire.markers import Marker, MarkerType, parse_marker
 
 
 class Verdict(enum.IntEnum):

@@ -50,16 +50,16 @@ _32_BITS = (1 << 32) - 1
 _XXHASH_PRIMES = (2654435761, 2246822519, 3266489917, 668265263, 374761393)
 
 
-class BadBlock(ValueError):
+class CorruptBlockError(ValueError):
     """Bytes that are no block of their codec."""
 
 
-class BlockTooLarge(ValueError):
+class BlockTooLargeError(ValueError):
     """What the block holds is more than the bound; how much more is not known."""
 
 
 def decompress(block: memoryview, codec: Codec, max_bytes: int) -> memoryview:
-    """Raises BadBlock, BlockTooLarge, and ConfigError where the codec's library is not installed."""
+    """Raises CorruptBlockError, BlockTooLargeError, and ConfigError where the codec's library is not installed."""
     if codec is Codec.NONE:
         return _bounded(block, max_bytes)
     return memoryview(_OPENERS[codec](block, max_bytes))
@@ -72,7 +72,7 @@ def compress(block: memoryview, codec: Codec) -> bytes | memoryview:
 
 def _bounded(block: memoryview, max_bytes: int) -> memoryview:
     if len(block) > max_bytes:
-        raise BlockTooLarge
+        raise BlockTooLargeError
     return block
 
 
@@ -130,16 +130,16 @@ def _frames(block: memoryview, max_bytes: int, new_decoder: Callable[[], Any], e
         try:
             out.append(decoder.decompress(rest, left_bytes + 1))
         except errors as error:
-            raise BadBlock(str(error)) from error
+            raise CorruptBlockError(str(error)) from error
         left_bytes -= len(out[-1])
         if left_bytes < 0:
-            raise BlockTooLarge
+            raise BlockTooLargeError
         if not decoder.eof:
-            raise BadBlock("it ends in the middle of a frame")
+            raise CorruptBlockError("it ends in the middle of a frame")
         rest = decoder.unused_data or b""
         if not rest:
             return _together(out)
-    raise BadBlock(f"it has more than {_MAX_FRAMES} frames")
+    raise CorruptBlockError(f"it has more than {_MAX_FRAMES} frames")
 
 
 def _together(parts: list[bytes]) -> bytes:
@@ -158,9 +158,9 @@ def _zstd(block: memoryview, max_bytes: int) -> bytes:
                 left_bytes -= len(chunk)
                 at_once = 2 * at_once if len(chunk) == at_once else _LEAST_READ_BYTES
                 if left_bytes < 0:
-                    raise BlockTooLarge
+                    raise BlockTooLargeError
     except library.ZstdError as error:
-        raise BadBlock(str(error)) from error
+        raise CorruptBlockError(str(error)) from error
     return _together(out)
 
 
@@ -175,11 +175,11 @@ def _snappy(block: memoryview, max_bytes: int) -> bytes:
             pos += _XERIAL_HEADER_BYTES
             continue
         if pos + _BLOCK_LENGTH.size > len(block):
-            raise BadBlock(f"it ends in the middle of a length at byte {pos}")
+            raise CorruptBlockError(f"it ends in the middle of a length at byte {pos}")
         (size,) = _BLOCK_LENGTH.unpack_from(block, pos)
         pos += _BLOCK_LENGTH.size
         if not 0 < size <= len(block) - pos:
-            raise BadBlock(f"a part of {size} bytes at byte {pos} of {len(block)}")
+            raise CorruptBlockError(f"a part of {size} bytes at byte {pos} of {len(block)}")
         out += _snappy_block(block[pos : pos + size], max_bytes - len(out))
         pos += size
     return bytes(out)
@@ -188,11 +188,11 @@ def _snappy(block: memoryview, max_bytes: int) -> bytes:
 def _snappy_block(block: memoryview, max_bytes: int) -> bytes:
     cramjam = _library("cramjam")
     if _snappy_length(block) > max_bytes:
-        raise BlockTooLarge
+        raise BlockTooLargeError
     try:
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
-        raise BadBlock(str(error)) from error
+        raise CorruptBlockError(str(error)) from error
 
 
 def _snappy_length(block: memoryview) -> int:
@@ -202,7 +202,7 @@ def _snappy_length(block: memoryview) -> int:
         size |= (byte & 0x7F) << (7 * i)
         if byte < 0x80:
             return size
-    raise BadBlock("it does not begin with a length")
+    raise CorruptBlockError("it does not begin with a length")
 
 
 def with_right_lz4_checksum(frame: memoryview) -> memoryview:

@@ -16,15 +16,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shallow_mirror.errors import BatchRefused, CorruptBatch
+from shallow_mirror.errors import BatchRefusedError, CorruptBatchError
 from shallow_mirror.types import BatchLimits, LogAppendTimePolicy, TopicPartition
 from shallow_mirror.wire.batch_builder import build_batch
 from shallow_mirror.wire.compression import compress
 from shallow_mirror.wire.crc import verify_crc
 from shallow_mirror.wire.header import CODEC_MASK, LOG_APPEND_TIME_BIT, NATIVE_HEADER, Codec
-from shallow_mirror.wire.record_spans import RecordSpans, find_spans, find_spans_together
+from shallow_mirror.wire.record_layout import RecordSpans, find_spans, find_spans_together
+from shallow_mirror.wire.record_rewriter import rewritten
 from shallow_mirror.wire.records import unpack_batch
-from shallow_mirror.wire.rewritten import rewritten
 from shallow_mirror.wire.varints import Longs
 
 _FARTHEST_TIME = 1 << 61
@@ -49,11 +49,11 @@ def rebuild(
 ) -> Rebuilt:
     """The records of `batch` from offset `position` on, in its own codec, in batches that the target's size limit lets pass.
 
-    Raises CorruptBatch (also for a wrong checksum), BatchRefused for what no rebuild can save, ConfigError.
+    Raises CorruptBatchError (also for a wrong checksum), BatchRefusedError for what no rebuild can save, ConfigError.
     """
     if not verify_crc(batch):
         base_offset = int.from_bytes(batch[:8], "big", signed=True)
-        raise CorruptBatch(topic_partition, base_offset, 0, "its CRC does not match its payload")
+        raise CorruptBatchError(topic_partition, base_offset, 0, "its CRC does not match its payload")
     opened = unpack_batch(batch, topic_partition, max_bytes=max_opened_bytes)
     base_offset = opened.header["base_offset"]
     is_stamped, (base_timestamp,) = _times_of(np.array([tuple(opened.header.values())], NATIVE_HEADER), limits)
@@ -70,7 +70,7 @@ def rebuild(
         times = kept.timestamp_delta * ~is_stamped
         for part, made in _Writer(opened.block, kept, times, [run], limits.max_message_bytes).write():
             if len(made) > limits.max_message_bytes:
-                raise BatchRefused(
+                raise BatchRefusedError(
                     topic_partition,
                     base_offset,
                     f"its record at offset {offsets[-1][part.first]} alone makes a batch of {len(made)} bytes, larger than "

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from shallow_mirror.errors import BatchRefused, CorruptBatch
+from shallow_mirror.errors import BatchRefusedError, CorruptBatchError
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.compression import BadBlock, BlockTooLarge, decompress
+from shallow_mirror.wire.compression import BlockTooLargeError, CorruptBlockError, decompress
 from shallow_mirror.wire.header import BATCH_HEADER_BYTES, CODEC_MASK, HEADER, LOG_APPEND_TIME_BIT, Codec
 
 OPENED_FETCHES = 16
@@ -57,14 +57,14 @@ class UnpackedBatch:
         """The time that all its records have, in a LogAppendTime batch."""
         return self.header["max_timestamp"] if self.header["attributes"] & LOG_APPEND_TIME_BIT else None
 
-    def corrupt(self, pos: int, reason: str) -> CorruptBatch:
+    def corrupt(self, pos: int, reason: str) -> CorruptBatchError:
         """`pos` counts within the opened records."""
-        return CorruptBatch(self.topic_partition, self.header["base_offset"], pos, reason)
+        return CorruptBatchError(self.topic_partition, self.header["base_offset"], pos, reason)
 
     def records(self) -> Iterator[Record]:
         """One at a time. Offsets rise within those the header spans, and there are as many as it says, or this raises.
 
-        A record of a LogAppendTime batch has the batch's time, as consumers see it. Raises CorruptBatch.
+        A record of a LogAppendTime batch has the batch's time, as consumers see it. Raises CorruptBatchError.
         """
         base_offset, base_timestamp, append_time = self.header["base_offset"], self.header["base_timestamp"], self.append_time_ms
         count, last_delta = self.header["records_count"], self.header["last_offset_delta"]
@@ -94,19 +94,19 @@ def open_batch(batch: memoryview, topic_partition: TopicPartition, *, max_bytes:
 def unpack_batch(batch: memoryview, topic_partition: TopicPartition, *, max_bytes: int) -> UnpackedBatch:
     """A whole batch of magic 2, decompressed; its checksum is not looked at. `max_bytes` bounds what comes out.
 
-    Raises CorruptBatch, BatchRefused above the bound, ConfigError where the codec's library is not installed.
+    Raises CorruptBatchError, BatchRefusedError above the bound, ConfigError where the codec's library is not installed.
     """
     header = _header(batch, topic_partition)
     codec = header["attributes"] & CODEC_MASK
     if codec > max(Codec):
-        raise CorruptBatch(topic_partition, header["base_offset"], 0, f"unknown compression codec {codec}")
+        raise CorruptBatchError(topic_partition, header["base_offset"], 0, f"unknown compression codec {codec}")
     try:
         block = decompress(batch[BATCH_HEADER_BYTES:], Codec(codec), max_bytes)
-    except BadBlock as error:
+    except CorruptBlockError as error:
         reason = f"its {Codec(codec).name.lower()} block cannot be opened: {error}"
-        raise CorruptBatch(topic_partition, header["base_offset"], 0, reason) from error
-    except BlockTooLarge as error:
-        raise BatchRefused(
+        raise CorruptBatchError(topic_partition, header["base_offset"], 0, reason) from error
+    except BlockTooLargeError as error:
+        raise BatchRefusedError(
             topic_partition,
             header["base_offset"],
             f"its records take more than {max_bytes} bytes when they are opened",
@@ -117,7 +117,7 @@ def unpack_batch(batch: memoryview, topic_partition: TopicPartition, *, max_byte
 
 def _header(batch: memoryview, topic_partition: TopicPartition) -> dict[str, int]:
     if len(batch) < BATCH_HEADER_BYTES:
-        raise CorruptBatch(topic_partition, -1, 0, f"{len(batch)} bytes are no record batch")
+        raise CorruptBatchError(topic_partition, -1, 0, f"{len(batch)} bytes are no record batch")
     return dict(zip(HEADER.names or (), _HEADER.unpack_from(batch), strict=True))
 
 

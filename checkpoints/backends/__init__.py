@@ -1,0 +1,1 @@
+"""The backends of the tables: deltalake without a JVM, and Delta on Spark."""

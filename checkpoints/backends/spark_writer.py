@@ -1,0 +1,268 @@
+"""Driver: the offset map's table through delta-spark: tables of a catalog, and places that only Spark reaches.
+
+Only SQL, DataFrames and documented settings are used, for the classes behind them have other names on Databricks. So there
+is no compare-and-set: a commit whose version is not higher than the recorded one is dropped without a word, any other lands
+on top of whatever is there. Every commit therefore says on top of which version it was made (`ON_TOP_OF`), and what is
+recorded is read from the history of the table, never from an answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from shallow_mirror.checkpoints.backends.log_durability import LocalLog
+from shallow_mirror.checkpoints.backends.spark_sql import (
+    ARROW_TYPES,
+    NO_TABLE,
+    PLAIN_TABLE,
+    active_session_kept,
+    columns_in_sql,
+    condition_of,
+    first_line,
+    history,
+    log_of,
+    properties_in_sql,
+    spark_errors,
+    sql_of_any,
+    where,
+)
+from shallow_mirror.checkpoints.schema import OFFSET_MAP, PROPERTY_MIRROR
+from shallow_mirror.checkpoints.table_protocol import (
+    COMMITS_KEPT,
+    ON_TOP_OF,
+    TABLE_SETTINGS,
+    TXN_VERSION,
+    CommitEntry,
+    Condition,
+    Conditions,
+    DeltaCommitError,
+    user_metadata_entry,
+)
+from shallow_mirror.errors import ConfigError, OffsetMapConflictError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+APP_ID, APP_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
+USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+_RETENTION = {
+    "delta.deletedFileRetentionDuration": "interval 7 days",  # VACUUM goes by it
+    "delta.logRetentionDuration": "interval 7 days",  # Spark allows none shorter
+}
+
+_HISTORY_STEPS = (2, 20, 1000, None)
+_ROWS_A_PIECE = 50_000
+
+_DAMAGE = ("com.fasterxml.jackson", "is not a Parquet file", "DELTA_VERSIONS_NOT_CONTIGUOUS", "DELTA_STATE_RECOVER_ERROR")
+
+
+class SparkSnapshot:
+    def __init__(self, session: SparkSession, name: str, newest: list[Any]) -> None:
+        """`newest`: the last rows of the table's history, the newest first."""
+        self._session, self._name, self._newest = session, name, newest
+
+    @property
+    def delta_version(self) -> int:
+        return int(self._newest[0].version)
+
+    @functools.cached_property
+    def properties(self) -> Mapping[str, str]:
+        return {row.key: row.value for row in self._session.sql(f"SHOW TBLPROPERTIES {self._name}").collect()}
+
+    @property
+    def columns(self) -> list[tuple[str, str]]:
+        return [(name, ARROW_TYPES.get(kind, kind)) for name, kind in self._session.table(self._name).dtypes]
+
+    def txn_version(self) -> int | None:
+        """Compactions aside, for that of a fenced run may lie above the take-over; of those the highest, were there no other."""
+        compactions = []
+        for one in self.commits():
+            if one.on_top_of is not None:
+                return one.version
+            compactions.append(one.version)
+        return max(compactions, default=None)
+
+    def commits(self) -> Iterator[CommitEntry]:
+        seen = 0
+        for limit in _HISTORY_STEPS:
+            rows = self._newest if limit == _HISTORY_STEPS[0] else self._older(limit)
+            for row in rows[seen:]:
+                found = user_metadata_entry(row.userMetadata)
+                if found is not None:
+                    yield found
+            seen = len(rows)
+            if limit is not None and seen < limit:
+                return
+
+    def _older(self, limit: int | None) -> list[Any]:
+        rows = history(self._session, self._name, limit)
+        return [row for row in rows if row.version <= self.delta_version]
+
+    def read(self, condition: Condition = (), columns: list[str] | None = None) -> pa.Table:
+        return self._rows(condition, columns).toArrow()
+
+    def batches(self, condition: Condition = (), columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """The same rows piece by piece: Spark brings one file of the table at a time."""
+        found = self._rows(condition, columns)
+        schema = self._rows(condition, columns).limit(0).toArrow().schema
+        piece: list[dict[str, Any]] = []
+        for row in found.toLocalIterator():
+            piece.append(row.asDict())
+            if len(piece) == _ROWS_A_PIECE:
+                yield pa.RecordBatch.from_pylist(piece, schema=schema)
+                piece = []
+        yield pa.RecordBatch.from_pylist(piece, schema=schema)
+
+    def row_count(self) -> int:
+        return int(self._rows((), None).count())
+
+    def counters(self) -> Mapping[str, int]:
+        """Nothing: a commit through Spark records one application version, and SQL reads none."""
+        return {}
+
+    def _rows(self, condition: Condition, columns: list[str] | None) -> DataFrame:
+        found = where(self._session.read.option("versionAsOf", self.delta_version).table(self._name), condition)
+        return found if columns is None else found.select(*columns)
+
+
+class SparkWriter:
+    """`name_in_sql`: of the table, as `table_of_schema` and `table_of_path` make it. `session`: one of `writer_session`."""
+
+    name = "spark"
+
+    def __init__(self, session: SparkSession, name_in_sql: str) -> None:
+        self._session, self._table = session, name_in_sql
+        self._log: LocalLog | None = None
+
+    def create(self, properties: Mapping[str, str]) -> None:
+        """Raises ConfigError where the schema is missing or Spark may not create there."""
+        settings = properties_in_sql({**TABLE_SETTINGS, **_RETENTION, **PLAIN_TABLE, **properties})
+        try:
+            self._session.sql(f"CREATE TABLE {self._table} ({columns_in_sql(OFFSET_MAP)}) USING delta TBLPROPERTIES ({settings})")
+        except spark_errors() as error:
+            if self.snapshot() is None:
+                raise ConfigError(_cannot_create(self._table, error)) from error
+        self._find_log()
+        self._keep(above=-1)
+
+    def snapshot(self) -> SparkSnapshot | None:
+        try:
+            return SparkSnapshot(self._session, self._table, history(self._session, self._table, _HISTORY_STEPS[0]))
+        except spark_errors() as error:
+            if condition_of(error) in NO_TABLE:
+                return None
+            raise _read_error(self._table, error) from error
+
+    def reread(self, snapshot: Any) -> SparkSnapshot:
+        """The same as any: a snapshot is what the history says."""
+        found = self.snapshot()
+        if found is None:
+            raise OffsetMapConflictError(f"{self._table} is gone")
+        return found
+
+    def append(self, snapshot: Any, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None:
+        """Columns of a later schema version that the rows lack become null."""
+        with self._commit_above(snapshot), active_session_kept():
+            frame = self._session.createDataFrame(rows).coalesce(1)
+            options = {
+                "txnAppId": snapshot.properties[PROPERTY_MIRROR],
+                "txnVersion": str(version),
+                "userMetadata": _text(metadata, version, snapshot),
+            }
+            frame.writeTo(self._table).options(**options).append()
+
+    def delete(self, snapshot: Any, conditions: Conditions, version: int, metadata: Mapping[str, str]) -> None:
+        settings = {
+            APP_ID: snapshot.properties[PROPERTY_MIRROR],
+            APP_VERSION: str(version),
+            USER_METADATA: _text(metadata, version, snapshot),
+        }
+        with self._commit_above(snapshot), self._settings(settings):
+            self._session.sql(f"DELETE FROM {self._table} WHERE {sql_of_any(conditions)}")
+
+    def compact(self, snapshot: Any, metadata: Mapping[str, str]) -> None:
+        """Rewrites small files; leaves the application version alone and repeats its metadata."""
+        text = json.dumps({**metadata, TXN_VERSION: str(snapshot.txn_version())})
+        with self._commit_above(snapshot), self._settings({USER_METADATA: text}):
+            self._session.sql(f"OPTIMIZE {self._table}")
+
+    def clean_up(self) -> None:
+        """Deletes what no version within the retention needs. Spark itself checkpoints the log and cleans it then."""
+        with _commit_errors():
+            self._session.sql(f"VACUUM {self._table}")
+            if self._log is not None:
+                self._log.shorten(COMMITS_KEPT)
+
+    def mend(self) -> None:
+        if self.snapshot() is not None:
+            self._find_log()
+            if self._log is not None:
+                self._log.set_torn_aside()
+
+    def _find_log(self) -> None:
+        self._log = log_of(self._session, self._table)
+
+    @contextlib.contextmanager
+    def _commit_above(self, snapshot: SparkSnapshot) -> Iterator[None]:
+        """Also a commit whose reply was lost is on the disk before it is read back."""
+        try:
+            with _commit_errors():
+                yield
+        finally:
+            self._keep(snapshot.delta_version)
+
+    def _keep(self, above: int) -> None:
+        if self._log is not None:
+            self._log.sync(above)
+
+    @contextlib.contextmanager
+    def _settings(self, settings: Mapping[str, str]) -> Iterator[None]:
+        try:
+            for name, value in settings.items():
+                self._session.conf.set(name, value)
+            yield
+        finally:
+            for name in settings:
+                self._session.conf.unset(name)
+
+
+def _text(metadata: Mapping[str, str], version: int, snapshot: SparkSnapshot) -> str:
+    recorded = snapshot.txn_version()
+    return json.dumps({**metadata, TXN_VERSION: str(version), ON_TOP_OF: str(-1 if recorded is None else recorded)})
+
+
+@contextlib.contextmanager
+def _commit_errors() -> Iterator[None]:
+    try:
+        yield
+    except spark_errors() as error:
+        raise DeltaCommitError(f"{type(error).__name__}: {first_line(error)}") from error
+
+
+def _cannot_create(table: str, error: Exception) -> str:
+    if condition_of(error) == "SCHEMA_NOT_FOUND":
+        schema = table.rpartition(".")[0]
+        return f"tables: the schema {schema} does not exist: create it in the mirror's catalog with CREATE SCHEMA {schema}"
+    return f"tables: Spark cannot create {table}: {first_line(error)}"
+
+
+def _read_error(table: str, error: Exception) -> Exception:
+    """By who must act: the operator, whoever damaged the table, or nobody, as long as its store is away."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    if isinstance(error, ParseException):
+        return ConfigError(f"tables: this Spark session has no Delta: {first_line(error)}")
+    if condition_of(error) == "DELTA_ONLY_OPERATION":
+        return OffsetMapConflictError(f"{table} is not a Delta table: give the mirror a schema of its own")
+    if any(mark in str(error) for mark in _DAMAGE):
+        return OffsetMapConflictError(f"{table} is not a readable Delta table: {first_line(error)}")
+    if isinstance(error, AnalysisException):
+        return ConfigError(f"tables: Spark refuses {table}: {first_line(error)}")
+    return OSError(f"{table}: {type(error).__name__}: {first_line(error)}")

@@ -1,0 +1,192 @@
+"""Driver: where consumer groups were, as a running mirror saw it: the tables `group_offsets` and `group_syncs`.
+
+A group's offsets on the source have no past, so what is to be asked later has to be kept. A row of `group_offsets` is a
+position that a look found changed; every so often a look notes all of them, so that reading begins there. A look is a row of
+`group_syncs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from shallow_mirror.checkpoints.backends.best_effort_table import ObservationStore
+from shallow_mirror.checkpoints.schema import TIMESTAMP
+from shallow_mirror.checkpoints.table_protocol import Comparison
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.types import SourcePartition
+
+GROUP_OFFSETS_TABLE, GROUP_SYNCS_TABLE = "group_offsets", "group_syncs"
+
+GROUP_OFFSETS = pa.schema(
+    [
+        ("group", pa.string()),
+        ("source_topic", pa.string()),
+        ("source_topic_id", pa.string()),
+        ("source_partition", pa.int32()),
+        ("committed_offset", pa.int64()),
+        ("metadata", pa.string()),
+        ("target_topic", pa.string()),
+        ("target_partition", pa.int32()),
+        ("target_offset", pa.int64()),
+        ("outcome", pa.string()),
+        ("observed_at", TIMESTAMP),
+    ]
+)
+"""`committed_offset` is null from when on the group has none any more. `target_offset` is where it led to then."""
+
+GROUP_SYNCS = pa.schema(
+    [
+        ("observed_at", TIMESTAMP),
+        ("is_whole", pa.bool_()),
+        ("group_count", pa.int64()),
+        ("partition_count", pa.int64()),
+        ("in_place_count", pa.int64()),
+        ("committed_count", pa.int64()),
+        ("waiting_count", pa.int64()),
+        ("left_count", pa.int64()),
+        ("seconds", pa.float64()),
+        ("problem", pa.string()),
+    ]
+)
+
+_RECENT = timedelta(days=1)
+_INSTANT = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPosition:
+    """`offset` None: the group has no offset there any more. The target's fields are None where it led nowhere then."""
+
+    group: str
+    source: SourcePartition
+    offset: int | None
+    metadata: str = ""
+    target_topic: str | None = None
+    target_partition: int | None = None
+    target_offset: int | None = None
+    outcome: str | None = None
+
+    @property
+    def key(self) -> tuple[str, SourcePartition]:
+        return self.group, self.source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSyncPass:
+    """One look at all groups. `is_whole`: all positions were noted. Counts are of partitions of mirrored topics.
+
+    `left_count`: those that cannot be moved as things stand. `problem`: why the look failed; the counts are 0 then.
+    """
+
+    observed_at: datetime
+    is_whole: bool = False
+    group_count: int = 0
+    partition_count: int = 0
+    in_place_count: int = 0
+    committed_count: int = 0
+    waiting_count: int = 0
+    left_count: int = 0
+    seconds: float = 0.0
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionsAsOf:
+    """`observed_at`: the last look at or before the time asked for. `next_at`: the first one after it, None if there was none."""
+
+    positions: tuple[GroupPosition, ...]
+    observed_at: datetime
+    next_at: datetime | None
+
+
+def note_pass(store: ObservationStore, done: GroupSyncPass, changed: Iterable[GroupPosition]) -> None:
+    rows = [_row(one, done.observed_at) for one in changed]
+    if rows:
+        store.append(GROUP_OFFSETS_TABLE, pa.Table.from_pylist(rows, schema=GROUP_OFFSETS))
+    store.append(GROUP_SYNCS_TABLE, pa.Table.from_pylist([asdict(done)], schema=GROUP_SYNCS))
+
+
+def tidy(store: ObservationStore, since: datetime) -> None:
+    """What no answer about a time from `since` on needs is deleted: what lies in front of the last whole look until then."""
+    looks = [_pass(row) for row in store.read(GROUP_SYNCS_TABLE, (Comparison("observed_at", "<=", since),))]
+    whole = max((one.observed_at for one in looks if one.is_whole), default=None)
+    has_old = whole is not None and any(one.observed_at < whole for one in looks)
+    for table in (GROUP_OFFSETS_TABLE, GROUP_SYNCS_TABLE):
+        if whole is not None and has_old:
+            store.delete(table, (Comparison("observed_at", "<=", whole - _INSTANT),))
+        store.tidy(table)
+
+
+def last_pass(store: ObservationStore, now: datetime) -> GroupSyncPass | None:
+    return max(_passes(store, now), key=lambda one: one.observed_at, default=None)
+
+
+def positions_as_of(store: ObservationStore, at: datetime) -> PositionsAsOf:
+    """Raises ConfigError where nobody looked at or before that time."""
+    looks = [one for one in _passes(store, at) if one.problem is None]
+    whole = max((one.observed_at for one in looks if one.is_whole), default=None)
+    if whole is None:
+        raise ConfigError(
+            f"nobody looked at the groups at or before {at.isoformat(timespec='seconds')}: a mirror keeps their positions while "
+            "it runs with groups.sync in the mirror file"
+        )
+    between = (Comparison("observed_at", ">", whole - _INSTANT), Comparison("observed_at", "<=", at))
+    newest: dict[tuple[str, SourcePartition], GroupPosition] = {}
+    for row in sorted(store.read(GROUP_OFFSETS_TABLE, between), key=lambda one: one["observed_at"]):
+        position = _position(row)
+        newest[position.key] = position
+    after = (Comparison("observed_at", ">", at), Comparison("observed_at", "<=", at + _RECENT))
+    later = [_pass(row).observed_at for row in store.read(GROUP_SYNCS_TABLE, after) if row["problem"] is None]
+    return PositionsAsOf(
+        positions=tuple(one for _, one in sorted(newest.items()) if one.offset is not None),
+        observed_at=max(one.observed_at for one in looks),
+        next_at=min(later, default=None),
+    )
+
+
+def _passes(store: ObservationStore, until: datetime) -> Sequence[GroupSyncPass]:
+    """Recent ones, where there was a whole one; else all."""
+    before = Comparison("observed_at", "<=", until)
+    recent = [_pass(row) for row in store.read(GROUP_SYNCS_TABLE, (before, Comparison("observed_at", ">", until - _RECENT)))]
+    if any(one.is_whole for one in recent):
+        return recent
+    return [_pass(row) for row in store.read(GROUP_SYNCS_TABLE, (before,))]
+
+
+def _pass(row: Mapping[str, Any]) -> GroupSyncPass:
+    fields = {name: row[name] for name in GROUP_SYNCS.names}
+    return GroupSyncPass(**{**fields, "observed_at": fields["observed_at"].astimezone(UTC)})
+
+
+def _row(one: GroupPosition, observed_at: datetime) -> dict[str, Any]:
+    return {
+        "group": one.group,
+        "source_topic": one.source.topic,
+        "source_topic_id": one.source.topic_id,
+        "source_partition": one.source.partition,
+        "committed_offset": one.offset,
+        "metadata": one.metadata,
+        "target_topic": one.target_topic,
+        "target_partition": one.target_partition,
+        "target_offset": one.target_offset,
+        "outcome": one.outcome,
+        "observed_at": observed_at,
+    }
+
+
+def _position(row: Mapping[str, Any]) -> GroupPosition:
+    return GroupPosition(
+        group=row["group"],
+        source=SourcePartition(row["source_topic"], row["source_topic_id"], row["source_partition"]),
+        offset=row["committed_offset"],
+        metadata=row["metadata"] or "",
+        target_topic=row["target_topic"],
+        target_partition=row["target_partition"],
+        target_offset=row["target_offset"],
+        outcome=row["outcome"],
+    )

@@ -1,0 +1,473 @@
+"""Driver: the one that writes the offset map: take-over, decisions, removals, settling, compaction.
+
+After each commit, and after each commit error, version and run_id are read back: nothing else says what happened.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from shallow_mirror.checkpoints.backends.deltalake_writer import DeltalakeWriter
+from shallow_mirror.checkpoints.commit_metadata import (
+    UNKNOWN_RUN,
+    Recorded,
+    RunIdentity,
+    check_table,
+    is_settled,
+    read_recorded,
+    version_of,
+)
+from shallow_mirror.checkpoints.positions import POSITION_COLUMNS, Position, moved_by, positions_of
+from shallow_mirror.checkpoints.schema import (
+    OFFSET_MAP,
+    PROPERTY_MAP_ID,
+    DecidedSegment,
+    Removal,
+    in_source_order,
+    properties_of_new_map,
+    rows_from_arrow,
+    rows_to_arrow,
+    table_properties,
+)
+from shallow_mirror.checkpoints.table_protocol import (
+    Comparison,
+    Condition,
+    Conditions,
+    DeltaCommitError,
+    TableSnapshot,
+    TableWriter,
+)
+from shallow_mirror.checkpoints.table_storage import Tables, storage_of
+from shallow_mirror.errors import FencedError, OffsetMapConflictError, OutcomeUnknownError
+from shallow_mirror.types import SlotTxn, SourcePartition
+
+_log = logging.getLogger(__name__)
+
+COMPACT_EVERY_DECISIONS = 200
+"""Readers open every small file: hundreds of them take longer than all rows that were compacted before."""
+CLEAN_EVERY_DECISIONS = 1000
+_ATTEMPTS = 20
+"""How often a commit that surely lost its table version to compaction is tried again."""
+
+
+class OffsetMapOwner:
+    """The one that writes, until another takes over. One thread at a time.
+
+    Begins unresolved: `unsettled` says what the last run decided; after `settle` decisions and positions are allowed.
+    An OutcomeUnknownError makes it unresolved again: `check_ownership` finds out what was written, then the same way.
+    """
+
+    def __init__(self, writer: TableWriter, recorded: Recorded, map_id: str, now_ms: Callable[[], int]) -> None:
+        self._writer, self._recorded, self.map_id, self._now_ms = writer, recorded, map_id, now_ms
+        self._highest_version, self._highest_micro_batch = recorded.version, recorded.micro_batch
+        self._next: int | None = None
+        self._is_resolved = False
+        self._positions: dict[SourcePartition, Position] | None = None
+        self._checked: TableSnapshot | None = None
+        """What the next commit may be made on: whatever came into the log since makes it fail, or lose to a higher version."""
+        self._counted_at: int | None = None
+        """Version of the table at which it held the rows that this run knows of; None before `positions` has counted them."""
+        self._has_decided_unseen = False
+        """A commit of this run may lie above one of somebody else's that came after `_counted_at`."""
+
+    @classmethod
+    def take_over(
+        cls,
+        tables: Tables,
+        *,
+        mirror: str,
+        source_cluster_id: str,
+        target_cluster_id: str,
+        run: RunIdentity,
+        now_ms: Callable[[], int],
+        writer: TableWriter | None = None,
+        before_creation: Callable[[], None] = lambda: None,
+        slots: int = 0,
+    ) -> OffsetMapOwner:
+        """Creates the map if there is none, unless `before_creation` raises. Fences every older run.
+
+        `slots` is how many this run may use: the next one fences them also if this one decides nothing.
+
+        Raises FencedError (another run took over at the same time and won), OutcomeUnknownError (call again with the same `run`:
+        a take-over that was written is recognised), ConfigError and OffsetMapConflictError (the table is not this mirror's).
+        """
+        writer = DeltalakeWriter(storage_of(tables).uri(), storage_of(tables)) if writer is None else writer
+        expected = table_properties(mirror, source_cluster_id, target_cluster_id, writer.name)
+        writer.mend()
+        for _ in range(_ATTEMPTS):
+            before = _snapshot(writer)
+            if before is None:
+                before_creation()
+                writer.create(properties_of_new_map(expected))
+                continue
+            check_table(before, expected)
+            found = read_recorded(before)
+            if found is not None and found.run.run_id == run.run_id:
+                return cls(writer, found, before.properties[PROPERTY_MAP_ID], now_ms)
+            epoch = 0 if found is None else found.run_epoch
+            known = found or Recorded(version=0, run=run)
+            highest_slot = max(known.highest_slot, slots - 1)
+            failure = _claim(writer, before, replace(known, version=version_of(epoch + 1, 0), run=run, highest_slot=highest_slot))
+            after = _read_back(writer, failure, before)
+            latest = read_recorded(after)
+            if latest is not None and latest.run.run_id == run.run_id:
+                return cls(writer, latest, after.properties[PROPERTY_MAP_ID], now_ms)
+            if latest is not None and latest.run_epoch > epoch:
+                raise FencedError(f"{latest.run}, run epoch {latest.run_epoch}")
+            if after.delta_version == before.delta_version:
+                raise OutcomeUnknownError(f"taking over the offset map: {failure}") from failure
+        raise OffsetMapConflictError(f"could not take over the offset map in {_ATTEMPTS} attempts: other commits keep coming")
+
+    @property
+    def run_epoch(self) -> int:
+        return self._recorded.run_epoch
+
+    @property
+    def highest_slot(self) -> int:
+        """Of all runs and decisions over the life of the map; -1 when no slot was ever used."""
+        return self._recorded.highest_slot
+
+    @property
+    def micro_batch(self) -> int:
+        """Number of the newest decision; 0 before the first."""
+        return self._recorded.micro_batch
+
+    def recorded(self) -> Recorded:
+        return self._recorded
+
+    def check_ownership(self) -> None:
+        """Raises FencedError, OutcomeUnknownError (the map cannot be read; nothing was written), OffsetMapConflictError.
+
+        A commit of ours whose outcome was unknown and that is there is taken note of; it wants to be resolved.
+        """
+        snapshot = self._snapshot()
+        found = self._found(snapshot)
+        if found.version == self._recorded.version:
+            self._require_own_rows(snapshot)
+            self._checked = snapshot
+            return
+        if not self._recorded.version < found.version <= self._highest_version:
+            raise OffsetMapConflictError(
+                f"the offset map records version {found.version}, this run wrote {self._recorded.version} last: "
+                "the table was restored or written by somebody else"
+            )
+        _log.warning("a commit of unknown outcome is in the offset map: version %d", found.version)
+        self._adopt(found)
+
+    def next_decision(self) -> int:
+        """The version the next `decide` will carry. Says that everything decided so far is settled."""
+        self._require_resolved()
+        self._next = self._next_version(is_odd=False)
+        return self._next
+
+    def decide(self, rows: Sequence[DecidedSegment], highest_slot: int) -> None:
+        """One commit under the version of `next_decision`. Rows begin where their partitions' positions are.
+
+        Raises OffsetMapConflictError (nothing was written, or a restored table), FencedError (if it was written, its new owner
+        resolves it), OutcomeUnknownError (it may have been written, or may still be).
+        """
+        if self._next is None or not rows:
+            raise ValueError("a decision needs rows and a version from next_decision")
+        moved = moved_by(self.positions(), rows)
+        version, self._next = self._next, None
+        self._highest_micro_batch += 1
+        decision = replace(
+            self._recorded,
+            version=version,
+            highest_slot=max(self._recorded.highest_slot, highest_slot),
+            micro_batch=self._highest_micro_batch,
+            unsettled_micro_batch=self._highest_micro_batch,
+            decided_at_ms=max(self._now_ms(), self._recorded.decided_at_ms),
+            row_count=self._recorded.row_count + len(rows),
+        )
+        table = rows_to_arrow(rows, self.run_epoch, decision.micro_batch, decision.decided_at_ms)
+        self._commit(decision, lambda snapshot: self._append(snapshot, table, decision))
+        self._positions = moved
+
+    def unsettled(self) -> tuple[DecidedSegment, ...]:
+        """Rows of the last decision, if it was not settled, and of transactions that are pending: what a start has to resolve.
+
+        Raises as `check_ownership`.
+        """
+        micro_batch = self._recorded.unsettled_micro_batch
+        conditions = [] if micro_batch is None else [(Comparison("micro_batch", "=", micro_batch),)]
+        return self._rows_that_match([*conditions, *self._pending_conditions()])
+
+    def pending_rows(self) -> tuple[DecidedSegment, ...]:
+        """Rows of the transactions that are pending. Raises as `check_ownership`."""
+        return self._rows_that_match(self._pending_conditions())
+
+    def finished_producer_ids(self) -> dict[int, str]:
+        """Return the transactional id of each producer id of the target that a row names, without those of pending transactions.
+
+        Raises as `check_ownership`.
+        """
+        found: dict[int, str] = {}
+        for piece in self._own_snapshot().batches(columns=["transactional_id", "target_producer_id"]):
+            rows = pa.Table.from_batches([piece]).group_by(["transactional_id", "target_producer_id"]).aggregate([])
+            named = (row for row in rows.to_pylist() if row["transactional_id"] is not None)  # a slot may open no transaction
+            found.update((row["target_producer_id"], row["transactional_id"]) for row in named)
+        for txn in self._recorded.pending_txns:
+            found.pop(txn.producer_id, None)  # committed: what is open under it is to become visible
+        return found
+
+    def _pending_conditions(self) -> list[Condition]:
+        return [_rows_of(Removal(txn)) for txn in self._recorded.pending_txns]
+
+    def _rows_that_match(self, conditions: Conditions) -> tuple[DecidedSegment, ...]:
+        """Rows of conditions of which no row matches two, in the order of the source."""
+        snapshot = self._own_snapshot()
+        rows = [row for condition in conditions for row in rows_from_arrow(snapshot.read(condition))]
+        return tuple(sorted(rows, key=in_source_order))
+
+    def settle(
+        self, removals: Sequence[Removal] = (), pending: Sequence[SlotTxn] = (), confirmed: Sequence[SlotTxn] = ()
+    ) -> None:
+        """Record in an odd version that all rows hold but those of `removals`, which the same commit removes.
+
+        Removing rows in commits of their own would leave a transaction behind that lacks some of its partitions, and whoever
+        resolves it later would look for its evidence in the wrong places. Positions fall back where rows are removed. Without
+        removals there is nothing to do when it is recorded already; after an unknown outcome it is written in any case,
+        because its place in the log keeps a late commit out. Raises as `decide`.
+
+        `pending`: transactions to look at again, recorded until they are `confirmed`.
+        """
+        kept = [txn for txn in self._recorded.pending_txns if txn not in confirmed and txn not in pending]
+        pending_txns = tuple(sorted((*kept, *pending)))
+        is_recorded = is_settled(self._recorded.version) and pending_txns == self._recorded.pending_txns
+        if is_recorded and self._is_resolved and not removals:
+            return
+        conditions = tuple(_rows_of(removal) for removal in removals)
+        count = self._row_count_of(conditions) if conditions else 0
+        row_count = self._recorded.row_count - count
+        version = self._next_version(is_odd=True)
+        settled = replace(
+            self._recorded, version=version, unsettled_micro_batch=None, row_count=row_count, pending_txns=pending_txns
+        )
+
+        def write(snapshot: TableSnapshot) -> None:
+            if count:
+                self._writer.delete(snapshot, conditions, settled.version, settled.metadata())
+            else:
+                self._append(snapshot, OFFSET_MAP.empty_table(), settled)
+
+        if removals:
+            self._positions = None
+        self._commit(settled, write)
+        self._is_resolved = True
+
+    def _row_count_of(self, conditions: Conditions) -> int:
+        """Count the rows that a delete would remove; no row matches two of these conditions."""
+        snapshot = self._own_snapshot()
+        return sum(snapshot.read(condition, columns=["run_epoch"]).num_rows for condition in conditions)
+
+    def positions(self) -> dict[SourcePartition, Position]:
+        """Read from the map only while it records what this run wrote last; then kept. Raises as `check_ownership`.
+
+        Every row is seen here, so this is where rows that somebody else removed or added are noticed: OffsetMapConflictError.
+        """
+        self._require_resolved()
+        if self._positions is None:
+            snapshot = self._own_snapshot()
+            counted = _Counted(snapshot.batches(columns=POSITION_COLUMNS))
+            positions = positions_of(counted)
+            if counted.row_count != self._recorded.row_count:
+                raise _foreign_rows(counted.row_count, self._recorded.row_count, None)
+            self._positions = positions
+            self._counted_at, self._has_decided_unseen = snapshot.delta_version, False
+        return dict(self._positions)
+
+    def compact_if_due(self) -> bool:
+        """Between micro-batches: rewrites small files, and less often cleans up. Changes no row and no version.
+
+        Raises as `check_ownership`; what fails otherwise is logged and tried again after the next decision.
+        """
+        if self._recorded.micro_batch - self._recorded.compacted_micro_batch < COMPACT_EVERY_DECISIONS:
+            return False
+        compacted = replace(self._recorded, compacted_micro_batch=self._recorded.micro_batch)
+        failure = None
+        for _ in range(3):
+            snapshot = self._own_snapshot()
+            failure = _try(functools.partial(self._writer.compact, snapshot, compacted.metadata()))
+            if failure is None:
+                break
+        cleans = self._recorded.compacted_micro_batch // CLEAN_EVERY_DECISIONS < compacted.micro_batch // CLEAN_EVERY_DECISIONS
+        if failure is None and cleans:
+            failure = _try(self._writer.clean_up)
+        if failure is not None:
+            _log.warning("compaction of the offset map failed, it will be tried again: %s", failure)
+            return False
+        self._recorded = compacted
+        return True
+
+    def _append(self, snapshot: TableSnapshot, rows: pa.Table, record: Recorded) -> None:
+        self._writer.append(snapshot, rows, record.version, record.metadata())
+
+    def _commit(self, record: Recorded, write: Callable[[TableSnapshot], None]) -> None:
+        """Writes, then reads back. Tries again only where the commit's place in the log surely went to another commit."""
+        self._highest_version = record.version
+        for _ in range(_ATTEMPTS):
+            before, self._checked = self._checked or self._own_snapshot(), None
+            try:
+                failure = _try(functools.partial(write, before))
+                after = _read_back(self._writer, failure, before)
+                found = self._found(after)
+            except OutcomeUnknownError:  # also where the store opens the table and then does not say who wrote it last
+                self._is_resolved = False
+                raise
+            if found == record:
+                self._recorded = record
+                self._take_note_of_commit(before, after)
+                return
+            if found.version == record.version:
+                self._adopt(found)
+                raise OutcomeUnknownError(f"version {record.version} of the offset map landed on a commit of unknown outcome")
+            if after.delta_version == before.delta_version:
+                break
+        self._is_resolved = False
+        raise OutcomeUnknownError(
+            f"version {record.version} of the offset map: not there, may still come: {failure}"
+        ) from failure
+
+    def _adopt(self, found: Recorded) -> None:
+        """What was written without our knowing; it wants to be resolved."""
+        self._recorded, self._positions, self._is_resolved, self._checked = found, None, False, None
+        self._counted_at = None
+
+    def _take_note_of_commit(self, before: TableSnapshot, after: TableSnapshot) -> None:
+        """Where the commit of this run is all that came, the rows need not be counted."""
+        if after.delta_version == before.delta_version + 1 and self._counted_at == before.delta_version:
+            self._counted_at = after.delta_version
+        else:
+            self._has_decided_unseen = True
+
+    def _require_own_rows(self, snapshot: TableSnapshot) -> None:
+        """Count the rows where a commit came that is not known to be this run's. Raises OffsetMapConflictError,
+        OutcomeUnknownError.
+
+        Whoever compacts the table changes no row; whoever deletes rows would make a later start copy their records again.
+        """
+        if self._counted_at is None or self._counted_at == snapshot.delta_version:
+            return
+        try:
+            row_count = snapshot.row_count()
+        except OSError as error:
+            raise OutcomeUnknownError(f"the offset map cannot be read: {error}") from error
+        if row_count != self._recorded.row_count:
+            last_good = None if self._has_decided_unseen else self._counted_at
+            raise _foreign_rows(row_count, self._recorded.row_count, last_good)
+        self._counted_at, self._has_decided_unseen = snapshot.delta_version, False
+
+    def _snapshot(self) -> TableSnapshot:
+        snapshot = _snapshot(self._writer)
+        if snapshot is None:
+            raise OffsetMapConflictError("the offset map is gone")
+        return snapshot
+
+    def _own_snapshot(self) -> TableSnapshot:
+        snapshot = self._snapshot()
+        if self._found(snapshot).version != self._recorded.version:
+            self._is_resolved = False
+            raise OutcomeUnknownError("the offset map does not record what this run knows to have written: check ownership again")
+        self._require_own_rows(snapshot)
+        return snapshot
+
+    def _found(self, snapshot: TableSnapshot) -> Recorded:
+        found = read_recorded(snapshot)
+        if found is None:
+            raise OffsetMapConflictError("the offset map has lost its recorded version")
+        if found.run == UNKNOWN_RUN and found.version == self._recorded.version:
+            return self._recorded  # a version is of one run; who wrote it was cleaned from the log while the mirror was idle
+        if found.run.run_id != self._recorded.run.run_id:
+            raise FencedError(f"{found.run}, run epoch {found.run_epoch}")
+        return found
+
+    def _next_version(self, *, is_odd: bool) -> int:
+        version = self._highest_version + 1
+        return version if is_settled(version) == is_odd else version + 1
+
+    def _require_resolved(self) -> None:
+        if not self._is_resolved:
+            raise OutcomeUnknownError("the last decision is not resolved yet: no positions and no decision before it is settled")
+
+
+def _foreign_rows(row_count: int, written: int, last_good: int | None) -> OffsetMapConflictError:
+    """`last_good`: version of the table after which this run has written nothing, and before which nothing was missing."""
+    if last_good is not None:
+        remedy = (
+            f"The mirror has decided nothing since version {last_good} of the table: RESTORE TABLE ... TO VERSION AS OF "
+            f"{last_good}, then start again"
+        )
+    else:
+        remedy = (
+            "Find that commit in DESCRIBE HISTORY. If the mirror has added no rows after it, RESTORE TABLE to the version before "
+            "it, then start again. Otherwise a RESTORE would remove rows of the mirror, and be refused: put the missing rows "
+            "back from that version (docs/operations.md, OffsetMapConflictError)"
+        )
+    return OffsetMapConflictError(
+        f"the offset map holds {row_count} rows, the mirror has written {written}: somebody else removed or added rows. {remedy}"
+    )
+
+
+class _Counted:
+    """Passes on pieces of a table and counts their rows."""
+
+    def __init__(self, pieces: Iterable[pa.RecordBatch]) -> None:
+        self._pieces, self.row_count = pieces, 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for piece in self._pieces:
+            self.row_count += piece.num_rows
+            yield piece
+
+
+def _rows_of(removal: Removal) -> Condition:
+    """Rows of every kind that carry exactly this triple: they hold or are removed together."""
+    txn, target = removal.txn, removal.target
+    of_txn = (
+        Comparison("transactional_id", "=", txn.transactional_id),
+        Comparison("target_producer_id", "=", txn.producer_id),
+        Comparison("target_producer_epoch", "=", txn.producer_epoch),
+    )
+    if target is None:
+        return of_txn
+    return (
+        *of_txn,
+        Comparison("target_topic", "=", target.topic),
+        Comparison("target_topic_id", "=", target.topic_id),
+        Comparison("target_partition", "=", target.partition),
+    )
+
+
+def _claim(writer: TableWriter, before: TableSnapshot, claim: Recorded) -> DeltaCommitError | None:
+    return _try(lambda: writer.append(before, OFFSET_MAP.empty_table(), claim.version, claim.metadata()))
+
+
+def _try(write: Callable[[], None]) -> DeltaCommitError | None:
+    try:
+        write()
+    except DeltaCommitError as failure:
+        return failure
+    return None
+
+
+def _snapshot(writer: TableWriter) -> TableSnapshot | None:
+    try:
+        return writer.snapshot()
+    except OSError as error:
+        raise OutcomeUnknownError(f"the offset map cannot be read: {error}") from error
+
+
+def _read_back(writer: TableWriter, failure: DeltaCommitError | None, before: TableSnapshot) -> TableSnapshot:
+    try:
+        snapshot = writer.reread(before) if failure is None else writer.snapshot()
+    except OSError as error:
+        raise OutcomeUnknownError(f"the offset map cannot be read: {error}") from error
+    if snapshot is None:
+        raise OutcomeUnknownError(f"the offset map is gone after a commit: {failure}") from failure
+    return snapshot

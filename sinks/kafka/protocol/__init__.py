@@ -1,0 +1,1 @@
+"""The commit protocol: actions, outcomes of transactions, recovery."""

@@ -1,0 +1,408 @@
+"""Pure: the actions of the mirror and their order, for a micro-batch and for a start.
+
+The protocol is a generator: it yields an action, a performer carries it out and sends back the answer. Nothing here
+does I/O, so the order can be run against a model, and a crash test is "perform the first n actions, start again".
+
+Invariants, cited where they are kept:
+  A  Nothing is decided before every slot has answered, and EndTxn(commit) never precedes the decision.
+  B  A source topic-partition belongs to one slot of a micro-batch.
+  C  No transactional id is initialised between a decision that names it and the end of that transaction.
+     (Where EndTxn's answer was ambiguous the transaction is already over; initialising it is what makes that sure.)
+  D  Evidence is read only after InitProducerId answered 0.
+  E  An odd version (settled) is written only when every transaction of the decision is definite, and the same commit
+     removes the rows of what was not committed.
+  F  Nothing is decided behind records of the same producer id whose marker was never written, nor after records of the
+     micro-batch were ended by somebody else.
+  G  A start reads the log of every partition that an unsettled decision names: markers can be written by others
+     (an operator, an abort of the same producer id), whatever the coordinator answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.schema import DecidedSegment, Removal
+from shallow_mirror.errors import RecoverNeededError, RetriableError
+from shallow_mirror.sinks.kafka.protocol.txn_outcome import (
+    DecidedTxn,
+    LogEvidence,
+    ReceiptEvidence,
+    TxnFate,
+    WrittenRange,
+    decided_txns,
+    judge,
+)
+from shallow_mirror.sinks.kafka.slots.unfinished_ranges import UnfinishedRange
+from shallow_mirror.types import PlannedRange, Segment, SlotTxn, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyEnd:
+    """A slot that write.commit_interval ended before its ranges were done: what it wrote since its first batch, in how long.
+
+    `sending_s`: of `seconds`, how long something was on its way to the target. The rest is waiting for the source.
+    """
+
+    sent_bytes: int
+    seconds: float
+    sending_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SlotResult:
+    """What a task did: step 5. `txn` is None where the slot produced nothing.
+
+    `unknown` are ranges whose partition the driver had no position for: they were left alone. `is_partial` says that the
+    slot stopped at a batch boundary before its ranges were done. Both ask for another round. `quarantined`: the batches of its
+    segments of that kind. `duration_ms`: of the task itself, without what Spark needs to begin and to end it. `retried`: what
+    made it start again. `unfinished`: planned ranges that it left out, wholly or from some offset on. `early_end`: where the
+    commit interval is why it is partial. `stamped_topics`: target topics whose broker gave batches its own time.
+    """
+
+    slot: int
+    txn: SlotTxn | None
+    segments: tuple[Segment, ...]
+    fetched_bytes: int = 0
+    unknown: tuple[PlannedRange, ...] = ()
+    is_partial: bool = False
+    quarantined: tuple[QuarantinedBatch, ...] = ()
+    duration_ms: float = 0.0
+    retried: tuple[RetriableError, ...] = ()
+    unfinished: tuple[UnfinishedRange, ...] = ()
+    stamped_topics: tuple[str, ...] = ()
+    early_end: EarlyEnd | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TakeDecision:
+    """Step 2: check ownership, take the next version. Answer: the version."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSlots:
+    """Steps 3-5. Answer: a `SlotResult` per slot."""
+
+    decision: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseForgotten:
+    """Raises RetriableError where records of an older transaction are open under a producer id, in front of what it wrote now.
+
+    Its EndTxn(commit) would make them visible as well. Nothing can come in front of it later: what passes once, passes.
+    Raises RetriableError as well where what was written now is open no more: its transaction timed out or an operator aborted it.
+    """
+
+    decided: tuple[DecidedTxn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """Step 6: one fenced Delta commit. No answer; an unknown outcome raises."""
+
+    decision: int
+    rows: tuple[DecidedSegment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndTxn:
+    """Step 7. Answer: True when the commit is durable, False when the coordinator's answer is ambiguous."""
+
+    txn: SlotTxn
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitVisible:
+    """Settle: until the LSO has passed what the transaction wrote, repairing markers that never came. Answer: `Visibility`."""
+
+    decided: DecidedTxn
+
+
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    """`lost`: ranges that the target has lost (truncated, topic deleted), which nobody will ever see; normally none.
+
+    `was_repaired`: markers were missing and have been written by an empty transaction, which may itself have been aborted.
+    `pending`: ranges of partitions without a leader, or with too few in-sync replicas to take the marker.
+    """
+
+    lost: tuple[WrittenRange, ...] = ()
+    was_repaired: bool = False
+    pending: tuple[WrittenRange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerId:
+    """Fence a transactional id and end what it left open.
+
+    Answer: False where its last transaction cannot complete (its fate is decided, and a partition does not take the marker):
+    the id is fenced all the same, and is not used until it can be initialised.
+    """
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AbortForgotten:
+    """Make sure that nothing of these ids is open any more, at these places; None: wherever the map has records.
+
+    Only after InitProducerId for each of them. Places that cannot be read now are noted: nothing is written to them before
+    they have been looked at. No answer.
+    """
+
+    transactional_ids: tuple[str, ...]
+    places: tuple[TopicPartition, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReceipt:
+    """Answer: a `ReceiptEvidence`."""
+
+    decided: DecidedTxn
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTargetLog:
+    """Answer: a sequence of `LogEvidence`, one per partition asked."""
+
+    decided: DecidedTxn
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """The odd version: everything before it holds but the rows of `removals`, which the same commit removes. No answer.
+
+    `pending` are committed transactions of which a partition does not take the marker: they are to be looked at again, also
+    by the next start. `confirmed` are those that need no further look.
+    """
+
+    removals: tuple[Removal, ...] = ()
+    pending: tuple[SlotTxn, ...] = ()
+    confirmed: tuple[SlotTxn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOwnership:
+    """Go on only as the owner of the map. No answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFate:
+    """Tell people what became of a transaction that had to be resolved. No answer."""
+
+    txn: SlotTxn
+    fate: TxnFate
+
+
+_Outcome = TypeVar("_Outcome")
+
+Action = (
+    TakeDecision
+    | RunSlots
+    | RefuseForgotten
+    | Decide
+    | EndTxn
+    | AwaitVisible
+    | InitProducerId
+    | AbortForgotten
+    | ReadReceipt
+    | ReadTargetLog
+    | Settle
+    | CheckOwnership
+    | ReportFate
+)
+
+
+Choices = Mapping[SlotTxn, TxnFate]
+"""What the operator says of transactions whose fate nothing else tells: COMMITTED or NOT_COMMITTED."""
+
+NO_CHOICES: Choices = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Unclear:
+    """A decided transaction that needs the operator: no evidence at all, or committed and then `lost` by the target."""
+
+    decided: DecidedTxn
+    lost: tuple[WrittenRange, ...]
+
+    def __str__(self) -> str:
+        if self.lost:
+            places = ", ".join(str(one) for one in self.lost)
+            return f"the Kafka transaction {self.decided.txn} was committed, but the target has lost its records at {places}"
+        places = ", ".join(str(one) for one in self.decided.written)
+        return (
+            f"nothing says whether the Kafka transaction {self.decided.txn} was committed: its receipt is gone and the target "
+            f"holds none of its records at {places}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchOutcome:
+    """`not_committed` lists transactions whose rows were removed: their ranges must be read again."""
+
+    rows: tuple[DecidedSegment, ...] = ()
+    not_committed: tuple[SlotTxn, ...] = ()
+    slots: tuple[SlotResult, ...] = field(default=())
+
+
+def run_micro_batch(first_rows: Sequence[DecidedSegment]) -> Generator[Action, Any, MicroBatchOutcome]:
+    """Steps 2-7. `first_rows` are the zero-length rows of partitions seen for the first time."""
+    decision: int = yield TakeDecision()
+    results: tuple[SlotResult, ...] = yield RunSlots(decision)
+    rows = tuple(first_rows) + tuple(DecidedSegment(segment, result.txn) for result in results for segment in result.segments)
+    if not rows:
+        return MicroBatchOutcome(slots=results)
+    decided = decided_txns(rows)
+    yield RefuseForgotten(decided)  # invariant F
+    yield Decide(decision, rows)  # invariant A
+    ended = yield from end_all(decided)
+    if ended.removals or ended.pending:
+        yield ended.settle  # invariant E
+    return MicroBatchOutcome(rows, ended.removed, results)
+
+
+def start_up(
+    unsettled: Sequence[DecidedSegment], transactional_ids: Sequence[str], choices: Choices = NO_CHOICES
+) -> Generator[Action, Any, tuple[SlotTxn, ...]]:
+    """After the take-over: resolve the last decision, fence every slot, settle. Returns what was removed.
+
+    Slots that the decision does not name are fenced first: what they left open would hide what it decided.
+    """
+    decided = decided_txns(unsettled)
+    named = {one.txn.transactional_id for one in decided}
+    others = tuple(one for one in transactional_ids if one not in named)
+    for transactional_id in others:
+        yield InitProducerId(transactional_id)
+    if decided:
+        yield AbortForgotten(others, tuple(sorted({place.topic_partition for one in decided for place in one.written})))
+    ended = yield from end_all(decided, choices, reads_log=True)
+    yield ended.settle  # invariant E
+    for transactional_id in transactional_ids:
+        if transactional_id in named:  # invariant C: after resolution
+            yield InitProducerId(transactional_id)
+    yield AbortForgotten(tuple(transactional_ids))  # invariant F
+    return ended.removed
+
+
+def confirm_pending(rows: Sequence[DecidedSegment]) -> Generator[Action, Any, tuple[SlotTxn, ...]]:
+    """Judge committed transactions whose markers a partition did not take. Returns those of which rows were removed."""
+    ended = yield from end_all(decided_txns(rows), reads_log=True)
+    yield ended.settle
+    return ended.removed
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What became of the transactions of a decision; the rows of `removals` are still to be removed."""
+
+    removals: tuple[Removal, ...] = ()
+    pending: tuple[SlotTxn, ...] = ()
+    confirmed: tuple[SlotTxn, ...] = ()
+
+    @property
+    def removed(self) -> tuple[SlotTxn, ...]:
+        return tuple(dict.fromkeys(removal.txn for removal in self.removals))
+
+    @property
+    def settle(self) -> Settle:
+        return Settle(self.removals, self.pending, self.confirmed)
+
+
+def end_all(
+    decided: Sequence[DecidedTxn], choices: Choices = NO_CHOICES, *, reads_log: bool = False
+) -> Generator[Action, Any, Ended]:
+    """EndTxn(commit) for every transaction, then make sure of each. Whoever asked settles with what is returned.
+
+    `choices` count only for transactions that need one. `reads_log`: whatever EndTxn answered (invariant G).
+    Raises RecoverNeededError when a transaction needs a choice and has none.
+    """
+    ended: list[tuple[DecidedTxn, bool]] = []
+    for one in decided:
+        ended.append((one, (yield EndTxn(one.txn))))
+    removals: list[Removal] = []
+    pending: list[SlotTxn] = []
+    unclear: list[Unclear] = []
+    for one, is_definite in ended:
+        fate, seen, aborted = yield from _fate_of(one, is_definite, reads_log=reads_log)
+        if fate is TxnFate.UNDECIDABLE or seen.lost:
+            chosen = choices.get(one.txn)
+            if chosen is None:
+                unclear.append(Unclear(one, seen.lost))
+                continue
+            fate = yield from _follow(one, fate, chosen)
+        if reads_log or not is_definite:
+            yield ReportFate(one.txn, fate)
+        if seen.pending:
+            pending.append(one.txn)
+        if fate is TxnFate.NOT_COMMITTED:
+            yield AbortForgotten((one.txn.transactional_id,), tuple(written.topic_partition for written in one.written))
+            removals.append(Removal(one.txn))
+        else:
+            removals += [Removal(one.txn, written.target) for written in aborted]
+    if unclear:
+        yield CheckOwnership()  # where another run took over, the operator has nothing to choose
+        # Nothing is removed yet, not even what is definite: the next start finds the whole decision and the same evidence.
+        raise RecoverNeededError("; ".join(str(one) for one in unclear))
+    confirmed = tuple(one.txn for one in decided if one.txn not in pending)
+    return Ended(tuple(removals), tuple(pending), confirmed)
+
+
+def _fate_of(
+    one: DecidedTxn, is_definite: bool, *, reads_log: bool
+) -> Generator[Action, Any, tuple[TxnFate, Visibility, tuple[WrittenRange, ...]]]:
+    """The last are ranges of a committed transaction that ended as aborted all the same, in some of its partitions.
+
+    A coordinator forgot its markers there, and the empty commit that was to write them again was aborted (it timed out, or
+    whoever sent it was killed); or an operator aborted the transaction in one partition. No reader has seen these records.
+    """
+    fate = TxnFate.COMMITTED if is_definite else (yield from _resolve(one))
+    if fate is not TxnFate.COMMITTED:
+        return fate, Visibility(), ()
+    seen: Visibility = yield AwaitVisible(one)
+    there = tuple(written for written in one.written if written not in (*seen.lost, *seen.pending))
+    if not there or (is_definite and not seen.was_repaired and not reads_log):
+        return fate, seen, ()
+    yield InitProducerId(one.txn.transactional_id)  # invariant D
+    evidence: Sequence[LogEvidence] = yield ReadTargetLog(DecidedTxn(one.txn, there))
+    aborted = tuple(written for written, found in zip(there, evidence, strict=True) if found is LogEvidence.OURS_ABORTED)
+    # Only the log of all partitions can say that nothing was committed: what is pending is judged when it can be read.
+    return (TxnFate.NOT_COMMITTED, seen, ()) if aborted == one.written else (fate, seen, aborted)
+
+
+def _follow(one: DecidedTxn, fate: TxnFate, chosen: TxnFate) -> Generator[Action, Any, TxnFate]:
+    """The operator's choice for a transaction that is over: whatever of it is open still goes the same way."""
+    yield InitProducerId(one.txn.transactional_id)
+    if chosen is TxnFate.COMMITTED and fate is TxnFate.UNDECIDABLE:
+        yield AwaitVisible(one)
+    return chosen
+
+
+def _resolve(one: DecidedTxn) -> Generator[Action, Any, TxnFate]:
+    yield InitProducerId(one.txn.transactional_id)  # invariant D
+    receipt: ReceiptEvidence = yield ReadReceipt(one)
+    if receipt is ReceiptEvidence.OURS:
+        return TxnFate.COMMITTED  # which partitions were aborted all the same is read after the markers are complete
+    evidence: Sequence[LogEvidence] = yield ReadTargetLog(one)
+    return judge(receipt, evidence)
+
+
+def drive(
+    steps: Generator[Action, Any, _Outcome],
+    perform: Callable[[Action], Any],
+    observer: Callable[[str], None] = lambda _name: None,
+) -> _Outcome:
+    """Run a protocol to its end. The observer hears the name of each action when it has been performed."""
+    answer: Any = None
+    while True:
+        try:
+            action = steps.send(answer)
+        except StopIteration as end:
+            outcome: _Outcome = end.value
+            return outcome
+        answer = perform(action)
+        observer(type(action).__name__)

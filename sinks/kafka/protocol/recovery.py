@@ -1,0 +1,290 @@
+"""Driver: performs the protocol's actions on the offset map and the target cluster, and gathers the evidence it asks for."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Generator, Sequence
+from typing import Any, TypeVar
+
+from shallow_mirror.broker.admin.hanging_transactions import (
+    ProducersOfMap,
+    abort_forgotten,
+    held_back_by,
+    open_places,
+    write_markers,
+)
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.produce.transactions import EndTxnAnswer, blocked_txn, end_txn, init_producer_id
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import MirrorError, RetriableError, TransactionBlockedError
+from shallow_mirror.plurals import counted
+from shallow_mirror.sinks.kafka.protocol import actions
+from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
+from shallow_mirror.sinks.kafka.protocol.transactional_ids import transactional_ids
+from shallow_mirror.sinks.kafka.protocol.txn_inspection import (
+    look_at_logs,
+    look_at_receipt,
+    lost_ranges,
+    readable_ends,
+    refuse_foreign_receipts,
+    refuse_forgotten,
+)
+from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, ReceiptEvidence, TxnFate, WrittenRange
+from shallow_mirror.sinks.kafka.slots.slot_task import Observer, observe_nothing
+from shallow_mirror.types import SlotTxn, TopicPartition
+
+_log = logging.getLogger(__name__)
+
+SETTLE_PATIENCE_MS = 1_000
+"""How long markers may take before the target is asked whether our transaction is still open there."""
+
+LOSS_PATIENCE_MS = 30_000
+"""How long records must be missing from the target before they count as lost: a broker that starts, and a leader whose followers
+are away, say less than there is."""
+
+LEADER_PATIENCE_MS = 5_000
+"""How long a target partition may be without a leader, or without enough in-sync replicas, before the others go on without it."""
+
+PENDING_PATIENCE_MS = 5_000
+"""How long a receipt may stay pending before its marker counts as forgotten."""
+
+_POLL_MS = (2, 5, 10, 20, 50, 100)
+
+_Outcome = TypeVar("_Outcome")
+
+
+class TxnPerformer:
+    """Carries out every action but `RunSlots` and `Decide`, which belong to a micro-batch.
+
+    Every action may be carried out again after a crash: each is idempotent or fenced. `availability` says what of the target
+    cannot be used now, and `look_again` finds out what can be used again.
+    """
+
+    def __init__(
+        self,
+        owner: OffsetMapOwner,
+        target: Cluster,
+        *,
+        transaction_timeout_ms: int,
+        observer: Observer = observe_nothing,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        availability: TargetAvailability | None = None,
+    ) -> None:
+        self._owner, self._target = owner, target
+        self._transaction_timeout_ms = transaction_timeout_ms
+        self._observer, self._clock, self._sleep = observer, clock, sleep
+        self.availability = TargetAvailability() if availability is None else availability
+
+    def perform(self, action: actions.Action, deadline: Deadline) -> Any:
+        match action:
+            case actions.TakeDecision():
+                self._owner.check_ownership()
+                return self._owner.next_decision()
+            case actions.RefuseForgotten(decided):
+                return refuse_forgotten(self._target, decided, deadline.sooner(LEADER_PATIENCE_MS))
+            case actions.EndTxn(txn):
+                return end_txn(self._target, txn, True, deadline) is not EndTxnAnswer.AMBIGUOUS
+            case actions.AwaitVisible(decided):
+                seen = self._await_visible(decided, deadline)
+                if seen.pending:
+                    self.availability.pending[decided.txn] = seen.pending
+                return seen
+            case actions.InitProducerId(name):
+                return self._init_producer_id(name, deadline)
+            case actions.AbortForgotten(names, places):
+                return self._abort_forgotten(names, places, deadline, named=self._owner.finished_producer_ids)
+            case actions.ReadReceipt(decided):
+                return self._receipt_evidence(decided, deadline)
+            case actions.ReadTargetLog(decided):
+                return look_at_logs(self._target, decided.txn, decided.written, deadline, self._pause)
+            case actions.Settle(removals, pending, confirmed):
+                self._owner.settle(removals, pending, confirmed)
+                for txn in confirmed:
+                    self.availability.pending.pop(txn, None)
+                return None
+            case actions.CheckOwnership():
+                return self._owner.check_ownership()
+            case actions.ReportFate(txn, fate):
+                _log.warning(
+                    "recovery: slot txn %s: %s",
+                    txn,
+                    "removed, will be read again" if fate is TxnFate.NOT_COMMITTED else fate.value,
+                )
+                return None
+        raise AssertionError(f"not an action of this performer: {action}")
+
+    def run(self, steps: Generator[actions.Action, Any, _Outcome], deadline: Deadline) -> _Outcome:
+        """The short loop: perform, answer, until the protocol returns."""
+        return actions.drive(steps, lambda action: self.perform(action, deadline), self._observer)
+
+    def refuse_foreign_receipts(self, names: Sequence[str], deadline: Deadline) -> None:
+        """Before the first of them is fenced: a mirror that another offset map belongs to goes on undisturbed."""
+        refuse_foreign_receipts(self._target, names, self._owner.map_id, deadline)
+
+    def look_again(self, deadline: Deadline) -> tuple[SlotTxn, ...]:
+        """Find out what of the target can be used again. Returns transactions of which rows were removed.
+
+        Raises RetriableError, OutcomeUnknownError; what has been found out until then counts.
+        """
+        for name in [name for name in self.availability.blocked if blocked_txn(self._target, name, deadline) is None]:
+            self._init_producer_id(name, deadline)
+        removed = self._confirm_pending(deadline)
+        if self.availability.unchecked:
+            # A partition with a pending transaction comes last: what is open there is to be committed, not aborted.
+            self._abort_forgotten(tuple(self.availability.fenced), tuple(self.availability.unchecked), deadline)
+        return removed
+
+    def _confirm_pending(self, deadline: Deadline) -> tuple[SlotTxn, ...]:
+        complete = [
+            txn
+            for txn, ranges in self.availability.pending.items()
+            if self._are_readable(ranges, deadline) and blocked_txn(self._target, txn.transactional_id, deadline) is None
+        ]
+        if not complete:
+            return ()
+        rows = [row for row in self._owner.pending_rows() if row.txn in complete]
+        return self.run(actions.confirm_pending(rows), deadline)
+
+    def _are_readable(self, ranges: Sequence[WrittenRange], deadline: Deadline) -> bool:
+        places = [written.topic_partition for written in ranges]
+        return len(readable_ends(self._target, places, deadline)) == len(set(places))
+
+    def _init_producer_id(self, name: str, deadline: Deadline) -> bool:
+        """False where the id's last transaction cannot complete. Its fate is durable, so nothing can be done under the id."""
+        self.availability.fenced.pop(name, None)
+        try:
+            self.availability.fenced[name] = init_producer_id(self._target, name, self._transaction_timeout_ms, deadline)
+        except TransactionBlockedError as blocked:
+            self.availability.block(blocked)
+            return False
+        if self.availability.blocked.pop(name, None) is not None:
+            _log.info("transactional id %s can be used again", name)
+        return True
+
+    def _abort_forgotten(
+        self,
+        names: Sequence[str],
+        places: Collection[TopicPartition] | None,
+        deadline: Deadline,
+        *,
+        named: ProducersOfMap | None = None,
+    ) -> None:
+        """At the places that can be read; the others are held until they have been looked at.
+
+        `named` only right after InitProducerId of `names`: later a slot may have got another producer id.
+        """
+        if places is None:
+            places = {position.target.topic_partition for position in self._owner.positions().values()}
+        listed = self._target.metadata(sorted({place.topic for place in places}), deadline)
+        there = {place for place in places if listed.has(place)}  # what was deleted holds nothing open
+        readable = readable_ends(self._target, sorted(there), deadline).keys() - self.availability.pending_partitions()
+        # The last transaction of a blocked id ends by itself: its markers are on their way.
+        fenced = [self.availability.fenced[name] for name in names if name in self.availability.fenced]
+        abort_forgotten(self._target, fenced, sorted(readable), self._transaction_timeout_ms, deadline, named=named)
+        self.availability.unchecked = (self.availability.unchecked | there) - readable
+
+    def _await_visible(self, decided: DecidedTxn, deadline: Deadline) -> actions.Visibility:
+        """A durable commit is not the end: wait until readers can see all of it, and write markers again that never came.
+
+        Partitions without a leader, or with too few in-sync replicas, are not waited for longer than LEADER_PATIENCE_MS.
+        """
+        waiting, polls = self._still_hidden(decided.written, deadline), 0
+        patience = deadline.sooner(SETTLE_PATIENCE_MS)
+        # Slots are looked at one after the other: a broker that the first has waited for is not waited for again.
+        leader_patience = deadline.sooner(0 if self.availability.pending else LEADER_PATIENCE_MS)
+        suspected: tuple[WrittenRange, ...] = ()
+        was_repaired = False
+        held_back = ""
+        while waiting:
+            deadline.require(f"the last stable offset of {waiting[0].topic_partition} to pass {waiting[0].end}{held_back}")
+            if patience.is_over():
+                unavailable = self._unavailable(decided.txn, waiting, deadline)
+                readable = tuple(written for written in waiting if written not in unavailable)
+                was_repaired |= bool(readable) and self._repair_if_open(decided, readable, deadline)
+                if readable:
+                    places = [written.topic_partition for written in readable]
+                    held_back = held_back_by(self._target, places, decided.txn.producer_id, deadline)
+                lost = lost_ranges(self._target, waiting, deadline)
+                if lost != suspected:
+                    suspected, loss_patience = lost, deadline.sooner(LOSS_PATIENCE_MS)
+                elif lost == waiting and loss_patience.is_over():
+                    return actions.Visibility(lost, was_repaired)
+                if unavailable == waiting and not lost and leader_patience.is_over():
+                    return actions.Visibility((), was_repaired, unavailable)
+                patience = deadline.sooner(SETTLE_PATIENCE_MS)
+            self._pause(polls)
+            polls += 1
+            waiting = self._still_hidden(waiting, deadline)
+        return actions.Visibility(was_repaired=was_repaired)
+
+    def _unavailable(self, txn: SlotTxn, waiting: tuple[WrittenRange, ...], deadline: Deadline) -> tuple[WrittenRange, ...]:
+        """Ranges whose partitions do not take the marker: all that wait where the coordinator says that it still writes them."""
+        blocked = blocked_txn(self._target, txn.transactional_id, deadline)
+        if blocked is not None and blocked.producer_id == txn.producer_id:
+            return waiting
+        places = [written.topic_partition for written in waiting]
+        readable = readable_ends(self._target, places, deadline)
+        return tuple(written for written in waiting if written.topic_partition not in readable)
+
+    def _still_hidden(self, written: tuple[WrittenRange, ...], deadline: Deadline) -> tuple[WrittenRange, ...]:
+        """Those that the last stable offset has not passed. A topic without a leader, or without existence, hides its own."""
+        places = [one.topic_partition for one in written]
+        stable = readable_ends(self._target, places, deadline)
+        return tuple(one for one in written if stable.get(one.topic_partition, -1) < one.end)
+
+    def _pause(self, polls: int) -> None:
+        self._sleep(_POLL_MS[min(polls, len(_POLL_MS) - 1)] / 1000)
+
+    def _receipt_evidence(self, decided: DecidedTxn, deadline: Deadline) -> ReceiptEvidence:
+        """A pending receipt belongs to a transaction that was only just ended: fence again and look again, for a while."""
+        patience = deadline.sooner(PENDING_PATIENCE_MS)
+        while (found := look_at_receipt(self._target, decided, self._owner.map_id, deadline)) is ReceiptEvidence.PENDING:
+            if patience.is_over():
+                break
+            self._init_producer_id(decided.txn.transactional_id, deadline)
+            self._pause(len(_POLL_MS))
+        return found
+
+    def _repair_if_open(self, decided: DecidedTxn, waiting: tuple[WrittenRange, ...], deadline: Deadline) -> bool:
+        """An empty commit over the same partitions writes the markers that a killed coordinator forgot.
+
+        Somebody else's open transaction may hold the LSO as well: then there is nothing to repair, only to wait.
+        """
+        producer_id = decided.txn.producer_id
+        still_open = open_places(self._target, {producer_id}, [one.topic_partition for one in waiting], deadline)
+        if not still_open:
+            return False
+        _log.warning("recovery: %s was committed but its markers are missing: writing them with an empty commit", decided.txn)
+        name = decided.txn.transactional_id
+        write_markers(self._target, name, still_open[producer_id], True, self._transaction_timeout_ms, deadline)
+        return True
+
+
+def recover(
+    owner: OffsetMapOwner,
+    performer: TxnPerformer,
+    *,
+    mirror: str,
+    deadline: Deadline,
+    choices: actions.Choices = actions.NO_CHOICES,
+) -> None:
+    """A start after the take-over: resolve what the last run decided, fence all slots it may have used, settle.
+
+    Raises RecoverNeededError, and what actions raise; may be called again after any error.
+    """
+    unsettled = owner.unsettled()
+    if not unsettled:
+        _log.info("recovery: nothing to resolve")
+    names = transactional_ids(mirror, owner.highest_slot + 1)
+    performer.refuse_foreign_receipts(names, deadline)
+    removed = performer.run(actions.start_up(unsettled, names, choices), deadline)
+    if removed:
+        _log.warning("recovery: not committed: %s; the same ranges are read again", counted(len(removed), "slot transaction"))
+
+
+def most_telling(errors: list[MirrorError]) -> MirrorError:
+    """Of several slots' errors the one a person must act on: definite before retriable."""
+    return next((error for error in errors if not isinstance(error, RetriableError)), errors[0])

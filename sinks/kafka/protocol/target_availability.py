@@ -1,0 +1,63 @@
+"""Driver: what of the target no transaction can use now: partitions that do not take markers, and ids that wait for them.
+
+A marker is written by the leader of its partition, to all in-sync replicas. Where there is no leader, or where too few replicas
+are in sync, a transaction that includes the partition is ended durably and does not complete, for as long as that lasts: its
+transactional id answers CONCURRENT_TRANSACTIONS. Other partitions and other ids are not concerned.
+
+  blocked    ids whose last transaction does not complete; what becomes of it is decided
+  pending    decided transactions whose commit is durable and whose markers some partition has not taken
+  unchecked  partitions that could not be read when the mirror looked for open transactions of its own
+
+A partition that is pending or unchecked is in no transaction (`held`): a marker of ours may be missing there, and the next marker
+of the same producer id would end what it must not. Pending transactions are recorded in the offset map as well, because the next
+start has to judge them; the rest is found out again by every start.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from shallow_mirror.errors import TransactionBlockedError
+from shallow_mirror.sinks.kafka.protocol.txn_outcome import WrittenRange
+from shallow_mirror.types import SlotTxn, TopicPartition
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class TargetAvailability:
+    """`fenced`: the newest answer of InitProducerId for each id; none for an id that is blocked."""
+
+    fenced: dict[str, SlotTxn] = field(default_factory=dict)
+    blocked: dict[str, TransactionBlockedError] = field(default_factory=dict)
+    pending: dict[SlotTxn, tuple[WrittenRange, ...]] = field(default_factory=dict)
+    unchecked: frozenset[TopicPartition] = frozenset()
+
+    @property
+    def is_complete(self) -> bool:
+        """Say whether everything can be used."""
+        return not (self.blocked or self.pending or self.unchecked)
+
+    def block(self, blocked: TransactionBlockedError) -> None:
+        """Note that an id cannot be used before its last transaction is complete."""
+        if blocked.transactional_id not in self.blocked:
+            _log.warning("%s; another id is used meanwhile", blocked.detail)
+        self.fenced.pop(blocked.transactional_id, None)
+        self.blocked[blocked.transactional_id] = blocked
+
+    def is_usable(self, transactional_id: str) -> bool:
+        """Say whether a transaction can begin under this id: its last one is complete."""
+        return transactional_id not in self.blocked and all(txn.transactional_id != transactional_id for txn in self.pending)
+
+    def pending_partitions(self) -> set[TopicPartition]:
+        return {written.topic_partition for ranges in self.pending.values() for written in ranges}
+
+    def held(self) -> dict[TopicPartition, str]:
+        """Return the partitions that no transaction may include now, and why."""
+        reason = "it had no leader when the mirror looked whether a transaction of ours is open there"
+        reasons = dict.fromkeys(self.unchecked, reason)
+        for txn, ranges in self.pending.items():
+            for written in ranges:
+                reasons[written.topic_partition] = f"it has not taken the commit marker of {txn} yet"
+        return reasons

@@ -1,0 +1,202 @@
+"""Driver: what the target says about one decided Kafka transaction: coordinator, receipt, log. Changes nothing there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from shallow_mirror.broker.admin.hanging_transactions import open_places
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.fetch.range_reader import IndexedPartition, RangeReader, ReadRange
+from shallow_mirror.broker.produce.transactions import Receipt, describe_txn, read_receipt, read_receipts
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import BrokerTooOldError, ConfigError, DataLossError, RetriableError
+from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, LogEvidence, ReceiptEvidence, WrittenRange
+from shallow_mirror.types import IsolationLevel, SlotTxn, TopicPartition
+
+_log = logging.getLogger(__name__)
+
+_FETCH_BYTES = 1 << 20
+
+READ_PATIENCE_MS = 2_000
+"""How long a look at log ends may take: enough for thousands of partitions, and short beside the wait for a new leader."""
+
+
+def look_at_receipt(target: Cluster, decided: DecidedTxn, map_id: str, deadline: Deadline) -> ReceiptEvidence:
+    """As it is now. Raises RetriableError, ConfigError (another map's receipt: it may have replaced ours)."""
+    answer = read_receipt(target, decided.txn.transactional_id, decided.receipt_partition, deadline)
+    if answer is None:
+        return ReceiptEvidence.ABSENT
+    if not isinstance(answer, Receipt):
+        return ReceiptEvidence.PENDING
+    _require_own(answer, decided.txn.transactional_id, map_id)
+    is_ours = (answer.producer_id, answer.producer_epoch) == (decided.txn.producer_id, decided.txn.producer_epoch)
+    return ReceiptEvidence.OURS if is_ours else ReceiptEvidence.ANOTHERS
+
+
+def refuse_foreign_receipts(target: Cluster, transactional_ids: Sequence[str], map_id: str, deadline: Deadline) -> None:
+    """Raises ConfigError where another mirror commits under these ids, RetriableError. To be asked before they are fenced."""
+    for transactional_id in transactional_ids:
+        for receipt in read_receipts(target, transactional_id, deadline):
+            _require_own(receipt, transactional_id, map_id)
+
+
+def refuse_used_ids(target: Cluster, transactional_ids: Sequence[str], deadline: Deadline) -> None:
+    """For an offset map that does not exist yet. Raises ConfigError where the target knows one of its ids, RetriableError."""
+    for transactional_id in transactional_ids:
+        try:
+            known = describe_txn(target, transactional_id, deadline)
+        except BrokerTooOldError as error:
+            _log.warning("whether somebody else uses the transactional id %s is not known: %s", transactional_id, error)
+            return
+        if known is not None:
+            raise ConfigError(
+                f"the offset map is new, but the target knows the transactional id {transactional_id} (its last transaction: "
+                f"{known.state}, producer id {known.producer_id}): another application or another mirror uses it, or this "
+                "mirror's tables are gone. Give the mirror another id (`mirror`), or bring its tables back"
+            )
+
+
+def _require_own(receipt: Receipt, transactional_id: str, map_id: str) -> None:
+    if receipt.map_id != map_id:
+        raise ConfigError(
+            f"consumer group {transactional_id} on the target holds a receipt of the offset map {receipt.map_id} (run "
+            f"{receipt.run_id}); this mirror's is {map_id}: two mirrors use one id with different tables, or the tables were "
+            "made anew. Give one of them another id (`mirror`); if the other is gone for good, delete its consumer groups"
+        )
+
+
+def look_at_logs(
+    target: Cluster, txn: SlotTxn, written: Sequence[WrittenRange], deadline: Deadline, pause: Callable[[int], None]
+) -> tuple[LogEvidence, ...]:
+    """Say of each range what the batch at its first offset says, once the last stable offset is past it.
+
+    Retention and truncation leave no evidence. `pause` waits between two looks, given their number. Raises RetriableError.
+    """
+    # Nothing will ever come to a log that ends in front of the range: a Fetch would only wait.
+    evidence = dict.fromkeys(lost_ranges(target, written, deadline, wholly=True), LogEvidence.NOTHING)
+    looks = 0
+    while hidden := _hidden_ranges(target, [one for one in written if one not in evidence], deadline):
+        still_open = open_places(target, {txn.producer_id}, [one.topic_partition for one in hidden], deadline)
+        without_marker = [one for one in hidden if one.topic_partition in still_open.get(txn.producer_id, ())]
+        evidence.update(dict.fromkeys(without_marker, LogEvidence.OPEN))
+        if len(without_marker) < len(hidden):  # behind the open transaction of another producer, or its marker is on its way
+            deadline.require(f"the last stable offset of {hidden[0].topic_partition} to pass {hidden[0].start}")
+            pause(looks)
+            looks += 1
+    evidence |= _read_first_batches(target, txn, [one for one in written if one not in evidence], deadline)
+    return tuple(evidence[one] for one in written)
+
+
+def _hidden_ranges(target: Cluster, written: Sequence[WrittenRange], deadline: Deadline) -> list[WrittenRange]:
+    """Ranges whose first offset the last stable offset has not passed."""
+    if not written:
+        return []
+    stable = target.list_offsets({one.topic_partition: -1 for one in written}, IsolationLevel.READ_COMMITTED, deadline)
+    return [one for one in written if stable[one.topic_partition].offset <= one.start]
+
+
+def _read_first_batches(
+    target: Cluster, txn: SlotTxn, written: Sequence[WrittenRange], deadline: Deadline
+) -> dict[WrittenRange, LogEvidence]:
+    """Fetch the batch at the first offset of each range, all of a leader's in one request."""
+    evidence = dict.fromkeys(written, LogEvidence.NOTHING)
+    unread = {one.topic_partition: one for one in written}
+    while unread:
+        ranges = [ReadRange(place, one.start, one.start + 1, 1.0, one.target.topic_id) for place, one in unread.items()]
+        reader = RangeReader(target, ranges, isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=_FETCH_BYTES, deadline=deadline)
+        try:
+            for response in reader:
+                for fetched in response:
+                    found = _evidence_of(fetched, txn, unread[fetched.topic_partition].start)
+                    if found is not None:
+                        evidence[unread[fetched.topic_partition]] = found
+        except DataLossError as loss:
+            del unread[loss.topic_partition]  # retention took it; the reader stopped for the others as well
+        else:
+            break
+    return evidence
+
+
+def _evidence_of(fetched: IndexedPartition, txn: SlotTxn, start: int) -> LogEvidence | None:
+    """None where no batch of this transaction holds `start`."""
+    headers = fetched.index.headers
+    holds = (headers["base_offset"] <= start) & (fetched.index.last_offset >= start)
+    ours = holds & (headers["producer_id"] == txn.producer_id) & (headers["producer_epoch"] == txn.producer_epoch)
+    if not ours.any():
+        return None
+    is_aborted = any(producer_id == txn.producer_id and first_offset <= start for producer_id, first_offset in fetched.aborted)
+    return LogEvidence.OURS_ABORTED if is_aborted else LogEvidence.OURS
+
+
+def lost_ranges(
+    target: Cluster, written: Sequence[WrittenRange], deadline: Deadline, *, wholly: bool = False
+) -> tuple[WrittenRange, ...]:
+    """Ranges whose log ends before their end (with `wholly`: before their start), or whose topic is gone or another one.
+
+    Retention does not make a log end earlier: what is lost here was truncated or deleted. Raises RetriableError.
+    """
+    listed = target.metadata(sorted({one.target.topic for one in written}), deadline)
+    there = [
+        one.topic_partition
+        for one in written
+        if listed.has(one.topic_partition) and listed.topics[one.target.topic].topic_id == one.target.topic_id
+    ]
+    ends = readable_ends(target, there, deadline, IsolationLevel.READ_UNCOMMITTED)
+
+    def is_lost(one: WrittenRange) -> bool:
+        if one.topic_partition not in there:
+            return True
+        end = ends.get(one.topic_partition)  # without a leader nothing can be said
+        return end is not None and (end <= one.start if wholly else end < one.end)
+
+    return tuple(one for one in written if is_lost(one))
+
+
+def readable_ends(
+    target: Cluster,
+    places: Sequence[TopicPartition],
+    deadline: Deadline,
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+) -> dict[TopicPartition, int]:
+    """Return the log ends (last stable offsets under read_committed) of the topic-partitions whose leaders answer.
+
+    Does not wait for leaders: where none answers at all, that is known after READ_PATIENCE_MS.
+    """
+    if not places:
+        return {}
+    try:
+        return target.latest_offsets(places, isolation, deadline.sooner(READ_PATIENCE_MS))[0]
+    except RetriableError as error:
+        _log.debug("no leader answers for %d target partitions: %s", len(places), error)
+        return {}
+
+
+def refuse_forgotten(target: Cluster, decided: Sequence[DecidedTxn], deadline: Deadline) -> None:
+    """Raises RetriableError where a producer's open transaction begins before what its newest one wrote, and where that is not
+    open any more.
+
+    One request for all places, unless something is open in front of ours.
+    """
+    starts = {(one.txn.producer_id, range_.topic_partition): range_.start for one in decided for range_ in one.written}
+    latest = {place: -1 for _, place in starts}
+    stable = target.list_offsets(latest, IsolationLevel.READ_COMMITTED, deadline) if latest else {}
+    for (producer_id, place), start in starts.items():
+        # Open records hold the last stable offset, so beyond ours it says that a marker has ended them, which the mirror did not
+        # send: the transaction timed out, or an operator aborted it. Nothing is decided yet, so nothing is lost.
+        if stable[place].offset > start:
+            raise RetriableError(
+                "TRANSACTION_ABORTED",
+                f"{place}: the records that producer id {producer_id} wrote from offset {start} on were aborted before they were "
+                "decided (a transaction timeout, or an operator); they are copied again",
+            )
+    held = sorted({place for (_, place), start in starts.items() if stable[place].offset < start})
+    for place, producers in (target.describe_producers(held, deadline) if held else {}).items():
+        for state in producers:
+            start = starts.get((state.producer_id, place), 0)
+            if 0 <= state.current_txn_start_offset < start:
+                raise RetriableError(
+                    "FORGOTTEN_MARKER",
+                    f"{place}: records of an aborted transaction of producer id {state.producer_id} are still open from offset "
+                    f"{state.current_txn_start_offset}, in front of what was written now at {start}",
+                )

@@ -1,0 +1,54 @@
+"""Driver: batches that are in quarantine, in the shape in which a slot reads a source."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
+from shallow_mirror.sinks.kafka.slots.batch_sources import NO_LIMITS, ReadPart, SlotReading
+from shallow_mirror.sinks.kafka.slots.unfinished_ranges import UnfinishedRange
+from shallow_mirror.types import PlannedRange, SourcePartition
+from shallow_mirror.wire.batch_index import index_batches
+
+
+class KeptReadings:
+    """`batches`: each partition's in order of offsets."""
+
+    is_repeatable = True
+
+    def __init__(self, batches: Sequence[QuarantinedBatch]) -> None:
+        self._batches = batches
+
+    def begin(self, ends: Mapping[SourcePartition, int] | None, limits: Mapping[SourcePartition, int] = NO_LIMITS) -> SlotReading:
+        batches = self._batches
+        if ends is not None:
+            batches = [one for one in batches if one.source_end <= ends.get(one.source, 0)]
+        if limits:
+            batches = [one for one in batches if one.source_end <= limits.get(one.source, one.source_end)]
+        return _KeptReading(batches)
+
+
+class _KeptReading:
+    unknown: tuple[PlannedRange, ...] = ()
+
+    def __init__(self, batches: Sequence[QuarantinedBatch]) -> None:
+        self._queues: dict[SourcePartition, list[QuarantinedBatch]] = {}
+        for one in batches:
+            self._queues.setdefault(one.source, []).append(one)
+
+    def __iter__(self) -> Iterator[tuple[ReadPart, ...]]:
+        for together in itertools.zip_longest(*self._queues.values()):
+            yield tuple(_part_of(one) for one in together if one is not None)
+
+    def reached(self) -> Mapping[SourcePartition, int]:
+        """What lies between the batches is none of theirs."""
+        return {}
+
+    def unfinished(self) -> Mapping[SourcePartition, UnfinishedRange]:
+        return {}
+
+
+def _part_of(kept: QuarantinedBatch) -> ReadPart:
+    records = memoryview(bytearray(kept.batch))
+    return ReadPart(kept.source, kept.source_end, index_batches(records), records, (), kept.source_start)

@@ -1,0 +1,67 @@
+"""Driver: an operator's command copies something: the protocol of a micro-batch with one slot, in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import MirrorError, RetriableError
+from shallow_mirror.sinks.kafka.protocol import actions
+from shallow_mirror.sinks.kafka.protocol.actions import MicroBatchOutcome, SlotResult
+from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer
+from shallow_mirror.sinks.kafka.slots.slot_task import Observer, observe_nothing
+
+SINGLE_SLOT = 0
+
+_ABORT_PATIENCE_MS = 5_000
+
+Fill = Callable[[int, Deadline], SlotResult]
+"""Steps 3-5 for a decision, in SINGLE_SLOT."""
+
+
+class SingleSlot:
+    """Of the owner of the map, after its recovery."""
+
+    def __init__(
+        self,
+        owner: OffsetMapOwner,
+        performer: TxnPerformer,
+        *,
+        transactional_id: str,
+        transaction_timeout_ms: int,
+        observer: Observer = observe_nothing,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._owner, self._performer, self._transactional_id = owner, performer, transactional_id
+        self._transaction_timeout_ms, self._observer, self._clock = transaction_timeout_ms, observer, clock
+
+    def round(self, fill: Fill) -> MicroBatchOutcome:
+        """Raises what a micro-batch does; RetriableError where the transaction was not committed, and its rows were removed."""
+        deadline = Deadline.after_ms(self._transaction_timeout_ms, self._clock)
+
+        def perform(action: actions.Action) -> Any:
+            match action:
+                case actions.RunSlots(decision):
+                    return (self._filled(fill, decision, deadline),)
+                case actions.Decide(_, rows):
+                    return self._owner.decide(rows, highest_slot=SINGLE_SLOT)
+                case _:
+                    return self._performer.perform(action, deadline)
+
+        outcome = actions.drive(actions.run_micro_batch(()), perform, self._observer)
+        if outcome.not_committed:
+            raise RetriableError("SLOT_NOT_COMMITTED", "nothing of this round was copied: try again")
+        return outcome
+
+    def _filled(self, fill: Fill, decision: int, deadline: Deadline) -> SlotResult:
+        try:
+            return fill(decision, deadline)
+        except MirrorError:
+            self._owner.check_ownership()
+            with suppress(MirrorError):  # nothing is decided; what was given up would end by its timeout otherwise
+                self._performer.perform(actions.InitProducerId(self._transactional_id), deadline.sooner(_ABORT_PATIENCE_MS))
+            raise

@@ -1,0 +1,306 @@
+"""Executor: where the batches of a slot come from: read from the source by the task itself, or handed over by Spark.
+
+Both give the same: whole batches of [position, end of the range) by source partition. Admission, restamping, produce and
+segments do not know which it was.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Protocol
+
+import pyarrow as pa
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.fetch import arrow_rows
+from shallow_mirror.broker.fetch.range_reader import RangeReader, ReadRange
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import CorruptBatchError, DataLossError, MirrorError
+from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side, UnfinishedRange
+from shallow_mirror.types import IsolationLevel, PlannedRange, SourcePartition
+from shallow_mirror.wire.batch_index import BatchIndex, index_batches
+
+_UNKNOWN_BYTES_PER_OFFSET = 1024.0
+_NO_END = (1 << 63) - 1
+
+NO_LIMITS: Mapping[SourcePartition, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPart:
+    """Whole batches of one source partition. `records` is writable and valid until the reading is resumed.
+
+    Of batches that begin below `start` the records below it are not wanted; a position above it counts anyway.
+    """
+
+    source: SourcePartition
+    range_end: int
+    index: BatchIndex
+    records: memoryview
+    aborted: tuple[tuple[int, int], ...]
+    start: int = 0
+
+    def batch(self, i: int) -> memoryview:
+        start = int(self.index.pos[i])
+        return self.records[start : start + int(self.index.size_bytes[i])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingLimits:
+    """How a task reads the source. `fetch_bytes` is the size of its receive buffer; `patience_ms` is that of a RangeReader."""
+
+    isolation: IsolationLevel
+    fetch_bytes: int
+    deadline: Deadline
+    patience_ms: float | None = None
+
+
+class SlotReading(Protocol):
+    """Iterate once. Raises DataLossError, CorruptBatchError, BatchRefusedError, RetriableError.
+
+    A part names a source partition once. `unknown` are ranges of partitions without a position, left alone; `reached`
+    says up to where each other partition was read, when the iteration is over; `unfinished` which of them were not read to their
+    ends, and why.
+    """
+
+    @property
+    def unknown(self) -> tuple[PlannedRange, ...]: ...
+
+    def __iter__(self) -> Iterator[tuple[ReadPart, ...]]: ...
+
+    def reached(self) -> Mapping[SourcePartition, int]: ...
+
+    def unfinished(self) -> Mapping[SourcePartition, UnfinishedRange]: ...
+
+
+class Readings(Protocol):
+    """Where a slot's readings come from: each begins at the positions, and is another try of the same.
+
+    `ends`: how far to read each partition, none of the others; None for all that the slot has to read. Where that can be read
+    only once, `is_repeatable` is False, and up to given ends it can be read all the same. `limits`: no partition is read further
+    than its limit.
+    """
+
+    @property
+    def is_repeatable(self) -> bool: ...
+
+    def begin(
+        self, ends: Mapping[SourcePartition, int] | None, limits: Mapping[SourcePartition, int] = NO_LIMITS
+    ) -> SlotReading: ...
+
+
+class DirectReading:
+    """The task's own Fetch requests, from the position on, whatever the plan's start says."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        ranges: Sequence[PlannedRange],
+        positions: Mapping[SourcePartition, int],
+        limits: ReadingLimits,
+    ) -> None:
+        self.unknown = tuple(one for one in ranges if one.source not in positions)
+        pending = [one for one in ranges if one.source in positions and positions[one.source] < one.end]
+        self._planned = {one.source.topic_partition: one for one in pending}
+        self._reader = RangeReader(
+            cluster,
+            [
+                ReadRange(
+                    one.source.topic_partition,
+                    positions[one.source],
+                    one.end,
+                    one.bytes_per_offset,
+                    one.source.topic_id,
+                )
+                for one in pending
+            ],
+            isolation=limits.isolation,
+            fetch_bytes=limits.fetch_bytes,
+            deadline=limits.deadline,
+            patience_ms=limits.patience_ms,
+        )
+
+    def __iter__(self) -> Iterator[tuple[ReadPart, ...]]:
+        for response in self._reader:
+            yield tuple(
+                ReadPart(planned.source, planned.end, fetched.index, fetched.records, fetched.aborted)
+                for fetched in response
+                for planned in (self._planned[fetched.topic_partition],)
+            )
+
+    def reached(self) -> Mapping[SourcePartition, int]:
+        return {self._planned[place].source: position for place, position in self._reader.positions().items()}
+
+    def unfinished(self) -> Mapping[SourcePartition, UnfinishedRange]:
+        positions = self._reader.positions()
+        return {
+            (source := self._planned[place].source): UnfinishedRange.of(source, positions[place], Side.SOURCE, error)
+            for place, error in self._reader.unfinished().items()
+        }
+
+
+class RowReading:
+    """Rows of `kafka-batches` that Spark hands over; what lies between the position and the first of them is read directly.
+
+    Bytes are copied once more, because Arrow's are not ours to rewrite: a buffer of the size of one arrow batch, which
+    the session's `spark.sql.execution.arrow.maxBytesPerBatch` bounds.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        arrow_batches: Iterable[pa.RecordBatch],
+        slot: int,
+        positions: Mapping[SourcePartition, int],
+        limits: ReadingLimits,
+        left_out: Collection[SourcePartition] = (),
+    ) -> None:
+        """Rows of `left_out` are passed over: the driver knows already where those partitions stand."""
+        self._cluster, self._arrow_batches, self._slot = cluster, arrow_batches, slot
+        self._positions, self._limits, self._left_out = positions, limits, left_out
+        self._unfinished: dict[SourcePartition, UnfinishedRange] = {}
+        self._unknown: dict[SourcePartition, PlannedRange] = {}
+        self._reached: dict[SourcePartition, int] = {}
+
+    @property
+    def unknown(self) -> tuple[PlannedRange, ...]:
+        return tuple(self._unknown.values())
+
+    def reached(self) -> Mapping[SourcePartition, int]:
+        return self._reached
+
+    def unfinished(self) -> Mapping[SourcePartition, UnfinishedRange]:
+        return self._unfinished
+
+    def __iter__(self) -> Iterator[tuple[ReadPart, ...]]:
+        for arrow_batch in self._arrow_batches:
+            rows, failures = arrow_rows.split_failures(arrow_batch)
+            for failure in map(pickle.loads, failures):
+                if isinstance(failure, MirrorError):
+                    raise failure
+            yield from self._parts_of(arrow_rows.parse_rows(rows))
+            for failure in map(pickle.loads, failures):
+                assert isinstance(failure, UnfinishedRange)
+                self._leave_unfinished(failure)
+
+    def _leave_unfinished(self, left: UnfinishedRange) -> None:
+        """A partition without a position must get one all the same, or the next plan would begin behind what was not read."""
+        source = left.source
+        if source in self._unfinished:
+            return
+        if source in self._positions:
+            reached = self._reached.get(source, self._positions[source])
+            self._unfinished[source] = replace(left, reached=reached)
+        elif source not in self._left_out:
+            self._unknown.setdefault(source, _range(self._slot, source, left.reached, left.reached))
+
+    def _parts_of(self, runs: Iterable[arrow_rows.RowRun]) -> Iterator[tuple[ReadPart, ...]]:
+        together: dict[SourcePartition, ReadPart] = {}
+        for run in runs:
+            if run.source in self._left_out:
+                continue
+            if run.source not in self._positions:
+                self._leave(run)
+                continue
+            if run.source in together or self._is_behind(run):
+                yield tuple(together.values())
+                together = {}
+                yield from self._catch_up(run)
+            if run.source in self._unfinished:  # there is a hole in front of these rows
+                continue
+            self._require_not_expired(run)
+            self._reached[run.source] = max(run.end, self._positions[run.source])
+            if len(run.records):
+                together[run.source] = _part_of(run)
+        yield tuple(together.values())
+
+    def read_directly(self, ends: Mapping[SourcePartition, int]) -> DirectReading:
+        """From the positions up to `ends`, whatever became of the rows."""
+        ranges = [_range(self._slot, one, self._positions[one], end) for one, end in ends.items()]
+        return DirectReading(self._cluster, ranges, self._positions, self._limits)
+
+    def _require_not_expired(self, run: arrow_rows.RowRun) -> None:
+        """Only the driver can give offsets up: it hears of it as from a slot that reads for itself."""
+        position = self._reached.get(run.source, self._positions[run.source])
+        if run.expired_until > position:
+            detail = "retention or DeleteRecords removed it before it was copied"
+            raise DataLossError(run.source.topic_partition, position, run.expired_until, detail)
+
+    def _is_behind(self, run: arrow_rows.RowRun) -> bool:
+        return self._reached.get(run.source, self._positions[run.source]) < run.start
+
+    def _catch_up(self, run: arrow_rows.RowRun) -> Iterator[tuple[ReadPart, ...]]:
+        """The map fell back behind what Spark planned, for instance because its checkpoint is older or newer."""
+        if not self._is_behind(run):
+            return
+        position = self._reached.get(run.source, self._positions[run.source])
+        missing = _range(self._slot, run.source, position, run.start)
+        direct = DirectReading(self._cluster, [missing], {run.source: position}, self._limits)
+        yield from direct
+        for source, left in direct.unfinished().items():
+            self._reached[source], self._unfinished[source] = left.reached, left
+
+    def _leave(self, run: arrow_rows.RowRun) -> None:
+        known = self._unknown.get(run.source)
+        if known is not None:
+            self._unknown[run.source] = replace(known, end=run.end)
+            return
+        self._unknown[run.source] = _range(self._slot, run.source, run.start, run.end)
+
+
+class DirectReadings:
+    """Of planned ranges."""
+
+    is_repeatable = True
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        ranges: Sequence[PlannedRange],
+        positions: Mapping[SourcePartition, int],
+        limits: ReadingLimits,
+    ) -> None:
+        self._cluster, self._ranges, self._positions, self._limits = cluster, ranges, positions, limits
+
+    def begin(self, ends: Mapping[SourcePartition, int] | None, limits: Mapping[SourcePartition, int] = NO_LIMITS) -> SlotReading:
+        ranges = self._ranges
+        if ends is not None:
+            ranges = [replace(one, end=ends[one.source]) for one in ranges if one.source in ends]
+        if limits:
+            ranges = [replace(one, end=min(one.end, limits.get(one.source, one.end))) for one in ranges]
+        return DirectReading(self._cluster, ranges, self._positions, self._limits)
+
+
+class RowReadings:
+    """Of rows that Spark hands over, once."""
+
+    is_repeatable = False
+
+    def __init__(self, reading: RowReading) -> None:
+        self._reading = reading
+
+    def begin(self, ends: Mapping[SourcePartition, int] | None, limits: Mapping[SourcePartition, int] = NO_LIMITS) -> SlotReading:
+        if ends is None:
+            return self._reading
+        return self._reading.read_directly({source: min(end, limits.get(source, end)) for source, end in ends.items()})
+
+
+def _range(slot: int, source: SourcePartition, start: int, end: int) -> PlannedRange:
+    """Of which nothing else is known."""
+    return PlannedRange(slot=slot, source=source, start=start, end=end, bytes_per_offset=_UNKNOWN_BYTES_PER_OFFSET)
+
+
+def _part_of(run: arrow_rows.RowRun) -> ReadPart:
+    records = memoryview(bytearray(run.records))
+    index = index_batches(records)
+    if index.stop is not None or index.consumed_bytes != len(records):
+        raise CorruptBatchError(run.source.topic_partition, run.start, index.consumed_bytes, "Spark handed over half a batch")
+    return ReadPart(run.source, _NO_END, index, records, run.aborted)
+
+
+def known_only(positions: Mapping[SourcePartition, int], topics: Set[str]) -> dict[SourcePartition, int]:
+    """Positions of partitions whose topic has a route."""
+    return {source: position for source, position in positions.items() if source.topic in topics}

@@ -1,0 +1,97 @@
+"""Executor: what becomes of the batches of one response: which are sent, as what, and which are set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
+from shallow_mirror.errors import BatchRefusedError
+from shallow_mirror.sinks.kafka.slots.batch_sources import ReadPart
+from shallow_mirror.sinks.kafka.slots.quarantine_policy import Refusal
+from shallow_mirror.types import SourcePartition
+from shallow_mirror.wire.admission import SENT, Admission, admit
+from shallow_mirror.wire.batch_bounds import may_be_set_aside
+from shallow_mirror.wire.records import OPENED_FETCHES
+from shallow_mirror.wire.send_buffer import Outgoing, make_outgoing
+
+if TYPE_CHECKING:
+    from shallow_mirror.sinks.kafka.slots.slot_task import SlotJob
+
+KnownRefusals = Mapping[tuple[SourcePartition, int], Refusal]
+"""By base offset: what the target refused in an earlier try of the slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedPart:
+    """One partition's part of a response, what becomes of its batches, what is sent of it, and copies of what is set aside."""
+
+    part: ReadPart
+    admission: Admission
+    outgoing: Outgoing
+    quarantined: tuple[QuarantinedBatch, ...] = ()
+
+    def done_with(self, sent: int) -> int:
+        """Return how many fetched batches are done with once the first `sent` batches of `outgoing` are on the target.
+
+        All in front of the first one that has yet to be sent: what is dropped or set aside there needs no sending. `sent` has to
+        be where no source batch was sent in part.
+        """
+        return int(self.outgoing.firsts[sent]) if sent < len(self.outgoing) else len(self.part.index)
+
+
+def admit_part(job: SlotJob, part: ReadPart, position: int, known: KnownRefusals) -> AdmittedPart:
+    """Raises BatchRefusedError for what cannot be copied, CorruptBatchError for what cannot be opened to be rebuilt, unless the
+    job lets it be set aside, and it is known where it ends."""
+    place, limits, keeps_refused = part.source.topic_partition, job.routes[part.source.topic].limits, job.quarantines
+    admission = admit(
+        part.index,
+        part.records,
+        topic_partition=place,
+        position=position,
+        range_end=part.range_end,
+        aborted=part.aborted,
+        limits=limits,
+    )
+    refused = {one.index: Refusal(BatchRefusedError(place, one.base_offset, one.rule, one.remedy)) for one in admission.refusals}
+    for i in np.flatnonzero(np.isin(admission.verdicts, SENT)).tolist() if known else ():
+        refusal = known.get((part.source, int(part.index.headers["base_offset"][i])))
+        if refusal is not None:
+            refused[i] = refusal
+    _require_may_be_set_aside(job, part, refused)
+    outgoing = make_outgoing(
+        part.index,
+        part.records,
+        admission := admission.set_aside(refused),
+        topic_partition=place,
+        position=position,
+        limits=limits,
+        max_opened_bytes=OPENED_FETCHES * job.fetch_bytes,
+        keeps_refused=keeps_refused,
+    )
+    not_rebuilt = {i: Refusal(error) for i, error in outgoing.refused.items()}
+    _require_may_be_set_aside(job, part, not_rebuilt)
+    kept = tuple(_kept(job, part, i, position, refusal) for i, refusal in sorted({**refused, **not_rebuilt}.items()))
+    return AdmittedPart(part, admission.set_aside(not_rebuilt), outgoing, kept)
+
+
+def _require_may_be_set_aside(job: SlotJob, part: ReadPart, refused: Mapping[int, Refusal]) -> None:
+    for i, refusal in refused.items():
+        if not (job.quarantines and may_be_set_aside(part.index, i, part.batch(i))):
+            raise refusal.error
+
+
+def _kept(job: SlotJob, part: ReadPart, i: int, position: int, refusal: Refusal) -> QuarantinedBatch:
+    return QuarantinedBatch(
+        source=part.source,
+        source_start=max(position, int(part.index.headers["base_offset"][i])),
+        source_end=int(part.index.last_offset[i]) + 1,
+        target=job.routes[part.source.topic].target_of(part.source),
+        error_name=refusal.error_name,
+        rule=refusal.rule,
+        remedy=refusal.remedy,
+        batch=bytes(part.batch(i)),
+    )

@@ -1,0 +1,384 @@
+"""Executor: one slot of a micro-batch: read, admit, rebuild, restamp, produce, receipt, segments.
+
+One call reads every range of the slot from its position on and writes what is admitted in one Kafka transaction, which
+it leaves open: only the driver ends it, after the decision. A slot that has nothing to write opens no transaction.
+
+What the target refuses for good has used no sequence number, but batches behind it have: where it may be quarantined, the
+transaction is given up, and the next one goes as far as that batch, without it. The driver's next round goes on behind it.
+So it is with a batch that was made of several, but that the next one takes each of them as it is.
+
+A slot writes for `write.commit_interval` at the most, then it hands over what it has, also in the middle of a response. So what
+is planned need not fit into the transaction timeout: each round moves the positions by what the link carries, a batch at least.
+
+One broken partition does not stop the others: what cannot be read or written for now is left out of the ranges
+(`unfinished`), and with `on_error: isolate` also what a person has to mend (sinks/kafka/slots/left_out_ranges.py).
+
+Errors of this package go back to the driver as values, so that their type and fields survive Spark.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import pickle
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.worker_clients import cluster_of_worker, freeze_imports_once
+from shallow_mirror.broker.fetch.range_reader import PARTITION_PATIENCE_MS
+from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.segments import SegmentBuilder
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import (
+    BatchRefusedError,
+    CorruptBatchError,
+    DataLossError,
+    MirrorError,
+    RetriableError,
+    TopicAccessError,
+)
+from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
+from shallow_mirror.sinks.kafka.protocol.transactional_ids import transactional_id
+from shallow_mirror.sinks.kafka.slots.batch_sources import (
+    DirectReadings,
+    ReadingLimits,
+    Readings,
+    RowReading,
+    RowReadings,
+    SlotReading,
+    known_only,
+)
+from shallow_mirror.sinks.kafka.slots.left_out_ranges import TargetCheck, isolated
+from shallow_mirror.sinks.kafka.slots.quarantine_policy import QuarantineBudget, QuarantineLimits, Refusal
+from shallow_mirror.sinks.kafka.slots.slot_admission import KnownRefusals, admit_part
+from shallow_mirror.sinks.kafka.slots.slot_transaction import CoalescedBatchRefusedError, OpenSlot, QuarantinableBatchError
+from shallow_mirror.sinks.kafka.slots.truncation_check import CheckedReadings
+from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side, UnfinishedRange
+from shallow_mirror.types import (
+    BatchLimits,
+    EpochEnd,
+    IsolationLevel,
+    PlannedRange,
+    SourcePartition,
+    TargetPartition,
+    TopicPartition,
+)
+
+_log = logging.getLogger(__name__)
+
+SLOT_PATIENCE_MS = 10_000.0
+"""A slot starts again by itself so long after its start; later failures go to the driver, whose supervisor shows them."""
+
+RESULT_SCHEMA = "body binary"
+
+_ARROW_RESULT_SCHEMA = pa.schema([("body", pa.binary())])
+
+Observer = Callable[[str], None]
+"""Called with the name of each point a task passes; tests use it to kill processes at that point."""
+
+
+def observe_nothing(_point: str) -> None:
+    """The observer of every run that is not a test."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutedTopic:
+    """Where the batches of one source topic go, and what its target topic accepts."""
+
+    target_topic: str
+    target_topic_id: str
+    limits: BatchLimits
+
+    def target_of(self, source: SourcePartition) -> TargetPartition:
+        return TargetPartition(self.target_topic, self.target_topic_id, source.partition)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotJob:
+    """Everything a task needs, carried in the closure of one micro-batch.
+
+    `positions` are source offsets from the offset map, `epoch_ends` up to where it knows a leader epoch of the source,
+    `target_ends` the ends of what it knows on the target.
+    `time_left_ms` is what remains of the micro-batch's deadline when the task starts (clocks of different machines are
+    never compared). `max_segments` bounds the rows a slot may return: it stops at a batch boundary and the rest is read in
+    another round. So it does when `commit_interval_ms` have passed since its first batch. `quarantine` bounds the batches that
+    are set aside; None: what cannot be copied is an error.
+
+    `leaves_out`: partitions that cannot be read or written are left out, so that they do not hold up the others; `isolates`:
+    also those that a person has to mend, except what the driver gives up (`continues_after_data_loss`). `left_out`: those that
+    an earlier round left out.
+
+    `id_numbers`: the number in the transactional id of each slot; empty for the slot's own. `held`: target partitions that no
+    transaction may include now, and why.
+    """
+
+    mirror: str
+    map_id: str
+    run_id: str
+    decision: int
+    source: ClientConfig
+    target: ClientConfig
+    routes: Mapping[str, RoutedTopic]
+    positions: Mapping[SourcePartition, int]
+    epoch_ends: Mapping[SourcePartition, EpochEnd]
+    target_ends: Mapping[TopicPartition, int]
+    isolation: IsolationLevel
+    fetch_bytes: int
+    in_flight_requests: int
+    in_flight_bytes: int
+    max_segments: int
+    commit_interval_ms: float
+    transaction_timeout_ms: int
+    time_left_ms: float
+    quarantine: QuarantineLimits | None = None
+    leaves_out: bool = False
+    isolates: bool = False
+    continues_after_data_loss: bool = False
+    left_out: frozenset[SourcePartition] = frozenset()
+    observer: Observer = observe_nothing
+    id_numbers: tuple[int, ...] = ()
+    held: Mapping[TopicPartition, str] = field(default_factory=dict)
+
+    def transactional_id_of(self, slot: int) -> str:
+        return transactional_id(self.mirror, self.id_numbers[slot] if self.id_numbers else slot)
+
+    @property
+    def quarantines(self) -> bool:
+        return self.quarantine is not None
+
+    def without_coalescing(self) -> SlotJob:
+        routes = {
+            topic: replace(route, limits=replace(route.limits, coalesce_bytes=None)) for topic, route in self.routes.items()
+        }
+        return replace(self, routes=routes)
+
+    def __call__(self, arrow_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The function of `mapInArrow`: rows of one slot in, one pickled result or `MirrorError` out.
+
+        The rows are planned ranges, or record batches of `kafka-batches`; an input partition is a slot.
+        """
+        first = next(arrow_batches, None)
+        if first is None:
+            return
+        began = time.monotonic()
+        freeze_imports_once()
+        rows = itertools.chain([first], arrow_batches)
+        body: SlotResult | MirrorError
+        try:
+            done = run_slot(self, rows, is_planned_ranges="range_end" in first.schema.names)
+            body = replace(done, duration_ms=(time.monotonic() - began) * 1000)
+        except MirrorError as error:
+            body = error
+        columns = [pa.array([pickle.dumps(body)], pa.binary())]
+        yield pa.RecordBatch.from_arrays(columns, schema=_ARROW_RESULT_SCHEMA)
+
+
+def ranges_of(batch: pa.RecordBatch) -> list[PlannedRange]:
+    """Rows of `shallow-mirror-ranges` as values."""
+    return [
+        PlannedRange(
+            slot=row["slot"],
+            source=SourcePartition(row["topic"], row["topic_id"], row["partition"]),
+            start=row["range_start"],
+            end=row["range_end"],
+            bytes_per_offset=row["bytes_per_offset"],
+        )
+        for row in batch.to_pylist()
+    ]
+
+
+def run_slot(job: SlotJob, rows: Iterator[pa.RecordBatch], *, is_planned_ranges: bool) -> SlotResult:
+    """Steps 3-5 for one slot. Raises `MirrorError`s; whatever it wrote then stays in an open transaction that nobody
+    will commit, and the next InitProducerId aborts it."""
+    deadline = Deadline.after_ms(job.time_left_ms, time.monotonic)
+    patience_ms = PARTITION_PATIENCE_MS if job.leaves_out else None
+    limits = ReadingLimits(isolation=job.isolation, fetch_bytes=job.fetch_bytes, deadline=deadline, patience_ms=patience_ms)
+    source = cluster_of_worker(job.source)
+    readings: Readings
+    if is_planned_ranges:
+        every = [one for arrow_batch in rows for one in ranges_of(arrow_batch)]
+        ranges = [one for one in every if one.source not in job.left_out]
+        planned = {one.source: job.positions[one.source] for one in ranges if one.source in job.positions}
+        positions = known_only(planned, job.routes.keys())
+        number, readings = every[0].slot, DirectReadings(source, ranges, positions, limits)
+    else:
+        positions = known_only(job.positions, job.routes.keys())
+        number = _input_partition()
+        readings = RowReadings(RowReading(source, rows, number, positions, limits, job.left_out))
+    readings = CheckedReadings(readings, source, job.epoch_ends, deadline)
+    return fill_slot(job, number, readings, positions, cluster_of_worker(job.target), deadline, is_again=_spark_attempt() > 0)
+
+
+def _spark_attempt() -> int:
+    context = TaskContext.get()
+    return 0 if context is None else int(context.attemptNumber())
+
+
+def _input_partition() -> int:
+    context = TaskContext.get()
+    assert context is not None
+    return int(context.partitionId())
+
+
+def fill_slot(
+    job: SlotJob,
+    number: int,
+    readings: Readings,
+    positions: Mapping[SourcePartition, int],
+    target: Cluster,
+    deadline: Deadline,
+    *,
+    is_again: bool = False,
+) -> SlotResult:
+    """As often as it takes, each time under a new epoch. `is_again`: somebody else may have begun before."""
+    places = {one: job.routes[one.topic].target_of(one).topic_partition for one in positions}
+    patience, tries = deadline.sooner(SLOT_PATIENCE_MS), 0
+    known: dict[tuple[SourcePartition, int], Refusal] = {}
+    ends: Mapping[SourcePartition, int] | None = None
+    retried = list[RetriableError]()
+    isolated_ranges: dict[SourcePartition, UnfinishedRange] = {}
+    while True:
+        slot = OpenSlot(job, number, target, deadline)
+        copying = _Copying(job, positions, slot, known, TargetCheck(job, target, deadline))
+        try:
+            if readings.is_repeatable or is_again or tries:  # asked for all of them now, none is read for nothing
+                copying.leave_out_unavailable(positions)
+            if is_again or tries:
+                # Not where nothing can be asked: this transaction does not include those, so it cannot end anything there.
+                slot.clean_up([place for source, place in places.items() if source not in copying.left_out])
+            limits = {source: one.reached for source, one in isolated_ranges.items()}
+            limits |= {source: positions[source] for source in copying.left_out}
+            done = copying.run(readings.begin(ends, limits), is_partial=ends is not None)
+            unfinished = {one.source: one for one in done.unfinished} | isolated_ranges
+            return replace(done, retried=tuple(retried), unfinished=tuple(unfinished.values()))
+        except (BatchRefusedError, CorruptBatchError, DataLossError, TopicAccessError) as error:
+            found = isolated(error, job, positions, is_writing=copying.is_writing)
+            new = _further_back(found, isolated_ranges, positions)
+            if not new:
+                raise
+            isolated_ranges |= new
+            if ends is not None or not readings.is_repeatable:
+                ends = {**copying.reached}
+            _log.warning("slot %d starts again without what cannot be copied: %s", number, error)
+        except QuarantinableBatchError as found:
+            place = (found.source, found.refusal.error.base_offset)
+            if place in known:
+                raise found.refusal.error from found
+            known[place], ends = found.refusal, {**copying.reached, found.source: found.end}
+            _log.warning("slot %d starts again without a batch that the target refuses: %s", number, found)
+        except CoalescedBatchRefusedError as refused:
+            job, ends = job.without_coalescing(), {**copying.reached, refused.source: refused.end}
+            _log.warning("slot %d starts again without making one batch of several: %s", number, refused)
+        except RetriableError as error:
+            if type(error) is not RetriableError or patience.is_over() or not (readings.is_repeatable or ends is not None):
+                raise  # a fenced epoch may mean that another run took over: only the driver can tell
+            _log.warning("slot %d starts again from its positions: %s", number, error)
+            retried.append(error)
+            target.pause(tries, patience)
+        tries += 1
+
+
+def _further_back(
+    found: Sequence[UnfinishedRange], before: Mapping[SourcePartition, UnfinishedRange], positions: Mapping[SourcePartition, int]
+) -> dict[SourcePartition, UnfinishedRange]:
+    """Where the next try has to end in each partition: at its position, where an end in front of the error was of no use.
+
+    Without partitions of which nothing was to be read any more: what is wrong with them is of no partition.
+    """
+    ranges: dict[SourcePartition, UnfinishedRange] = {}
+    for one in found:
+        last = before.get(one.source)
+        if last is None:
+            ranges[one.source] = one
+        elif last.reached > positions[one.source]:
+            ranges[one.source] = one if one.reached < last.reached else replace(one, reached=positions[one.source])
+    return ranges
+
+
+class _Copying:
+    """One try of a slot. `reached`: up to where what was read of each partition has been written. `left_out`: what its target
+    cannot take now. `is_writing`: what is raised comes from the target."""
+
+    def __init__(
+        self,
+        job: SlotJob,
+        positions: Mapping[SourcePartition, int],
+        slot: OpenSlot,
+        known: KnownRefusals,
+        targets: TargetCheck,
+    ) -> None:
+        self._job, self._positions, self._slot, self._known, self._targets = job, positions, slot, known, targets
+        self.left_out: dict[SourcePartition, UnfinishedRange] = {}
+        self.is_writing = False
+        self._builders: dict[SourcePartition, SegmentBuilder] = {}
+        self._quarantined: list[QuarantinedBatch] = []
+        self._budget = None if job.quarantine is None else QuarantineBudget(job.quarantine)
+        self.reached = dict(positions)
+
+    def run(self, reading: SlotReading, *, is_partial: bool) -> SlotResult:
+        """`is_partial`: there is more to read than `reading` brings."""
+        for every in reading:
+            self.leave_out_unavailable(part.source for part in every)
+            parts = [part for part in every if part.source not in self.left_out]
+            admitted = [admit_part(self._job, one, max(self.reached[one.source], one.start), self._known) for one in parts]
+            self.is_writing = True
+            self._slot.copy(admitted, self._builder_of)
+            self.is_writing = False
+            for one in admitted:
+                self.reached[one.part.source] = self._builder_of(one.part.source).position
+                # Those behind the end of a slot that stopped in the middle are met again by the next round.
+                self._set_aside([kept for kept in one.quarantined if kept.source_end <= self.reached[kept.source]])
+            if self._slot.is_due or self._has_many_segments():
+                is_partial = True
+                break
+        if not is_partial:
+            for source, reached in reading.reached().items():
+                if source not in self.left_out:
+                    self._builder_of(source).close_at(reached)
+        unfinished = {**reading.unfinished(), **self.left_out}
+        self.is_writing = True
+        segments = tuple(segment for builder in self._builders.values() for segment in builder.build())
+        slot = self._slot
+        early_end = slot.early_end() if is_partial else None
+        slot.write_receipt()
+        return SlotResult(
+            slot.number,
+            slot.txn,
+            segments,
+            slot.fetched_bytes,
+            reading.unknown,
+            is_partial,
+            tuple(self._quarantined),
+            unfinished=tuple(unfinished.values()),
+            stamped_topics=slot.stamped_topics,
+            early_end=early_end,
+        )
+
+    def leave_out_unavailable(self, sources: Iterable[SourcePartition]) -> None:
+        """Those whose target cannot take part in a transaction, before anything is sent to it."""
+        if not self._job.leaves_out:
+            return
+        self.is_writing = True
+        for source, error in self._targets.unavailable(sources).items():
+            self.left_out[source] = UnfinishedRange.of(source, self.reached[source], Side.TARGET, error)
+        self.is_writing = False
+
+    def _has_many_segments(self) -> bool:
+        return sum(builder.segment_count for builder in self._builders.values()) > self._job.max_segments
+
+    def _builder_of(self, source: SourcePartition) -> SegmentBuilder:
+        if source not in self._builders:
+            target = self._job.routes[source.topic].target_of(source)
+            self._builders[source] = SegmentBuilder(source, target, self._positions[source])
+        return self._builders[source]
+
+    def _set_aside(self, batches: Sequence[QuarantinedBatch]) -> None:
+        if self._budget is not None:
+            self._budget.take(batches)
+        self._quarantined += batches

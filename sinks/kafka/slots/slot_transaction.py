@@ -1,0 +1,196 @@
+"""Executor: the Kafka transaction of one slot while its task runs: restamp, produce, receipt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from shallow_mirror.broker.admin.hanging_transactions import abort_forgotten
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.produce.produce_pipeline import ProduceRefusedError, ProduceWindow, explain_refusal
+from shallow_mirror.broker.produce.transactions import add_partitions, init_producer_id, write_receipt
+from shallow_mirror.checkpoints.segments import SegmentBuilder
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import TargetDataLossError
+from shallow_mirror.sinks.kafka.protocol.actions import EarlyEnd
+from shallow_mirror.sinks.kafka.slots.quarantine_policy import Refusal, poison_of
+from shallow_mirror.sinks.kafka.slots.slot_admission import AdmittedPart
+from shallow_mirror.types import SlotTxn, SourcePartition, TopicPartition
+from shallow_mirror.wire.batch_bounds import may_be_set_aside
+from shallow_mirror.wire.records import OPENED_FETCHES
+from shallow_mirror.wire.restamp import Stamped, restamp_all
+
+if TYPE_CHECKING:
+    from shallow_mirror.sinks.kafka.slots.slot_task import SlotJob
+
+
+class QuarantinableBatchError(Exception):
+    """The target refused a batch that may be set aside: the transaction is over, and another one goes without it.
+
+    `end`: the source offset behind the batch.
+    """
+
+    def __init__(self, source: SourcePartition, end: int, refusal: Refusal) -> None:
+        self.source, self.end, self.refusal = source, end, refusal
+        super().__init__(f"{source.topic_partition}: batch at base offset {refusal.error.base_offset}: {refusal.rule}")
+
+
+class CoalescedBatchRefusedError(Exception):
+    """The target refused a batch that was made of several: another try, where each stays one, says which of them.
+
+    `end`: the source offset behind the last of them.
+    """
+
+    def __init__(self, source: SourcePartition, end: int, refused: ProduceRefusedError) -> None:
+        self.source, self.end = source, end
+        super().__init__(f"{source.topic_partition}: batches that became one, up to offset {end}: {refused}")
+
+
+class OpenSlot:
+    """Opened by the first batch that is written; a slot that has nothing to write opens no transaction."""
+
+    def __init__(self, job: SlotJob, number: int, target: Cluster, deadline: Deadline) -> None:
+        self.number = number
+        self.txn: SlotTxn | None = None
+        self.fetched_bytes = 0
+        self._job, self._target, self._deadline = job, target, deadline
+        self._window: ProduceWindow | None = None
+        self._sequences: dict[TopicPartition, int] = {}
+        self._until: Deadline | None = None
+        self._has_stopped = False
+        self._sent_bytes = 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the slot hands over what it has: `write.commit_interval` has passed since its first batch."""
+        return self._has_stopped or (self._until is not None and self._until.is_over())
+
+    def clean_up(self, places: Sequence[TopicPartition]) -> None:
+        """Before another try: nothing of the one before may still be open, or it would end with this one."""
+        name, timeout_ms = self._job.transactional_id_of(self.number), self._job.transaction_timeout_ms
+        fenced = init_producer_id(self._target, name, timeout_ms, self._deadline)
+        abort_forgotten(self._target, [fenced], places, timeout_ms, self._deadline)
+
+    def copy(self, admitted: Sequence[AdmittedPart], builder_of: Callable[[SourcePartition], SegmentBuilder]) -> None:
+        """Restamp and produce what is sent of one response, and hand the fate of its batches to the segments.
+
+        Where the commit interval ends in the middle, that of the batches up to there: `is_due`, and nothing may follow. Of each
+        partition the recorded batches are then the front of the response, and nothing behind them is on the target.
+
+        Raises QuarantinableBatchError, CoalescedBatchRefusedError.
+        """
+        # A sequence is counted for every batch of a response, sent or not. So where a response is not sent whole, nothing more
+        # may be produced under this epoch: the broker would see a gap. The transaction ends with the round, and the next
+        # round has an epoch of its own, which begins at sequence 0.
+        assert not self._has_stopped, "a slot that has stopped writes its receipt and nothing else"
+        if self._until is None and any(one.admission.next_position > builder_of(one.part.source).position for one in admitted):
+            self._until = self._deadline.sooner(self._job.commit_interval_ms)
+        sent = [one for one in admitted if len(one.outgoing)]
+        placed = self._produce(sent) if sent else {}
+        for one in admitted:
+            source = one.part.source
+            self.fetched_bytes += int(one.part.index.size_bytes.sum())
+            base_offsets = placed.get(self._target_of(source), [])
+            self._has_stopped = self._has_stopped or len(base_offsets) < len(one.outgoing)
+            end = one.done_with(len(base_offsets))
+            builder_of(source).add(one.part.index, one.admission, base_offsets, one.outgoing.rewritten, end=end)
+
+    def _produce(self, sent: Sequence[AdmittedPart]) -> dict[TopicPartition, list[int]]:
+        txn, window = self._open()
+        added = [place for one in sent if (place := self._target_of(one.part.source)) not in self._sequences]
+        if added:
+            add_partitions(self._target, txn, added, self._deadline)
+            self._sequences.update(dict.fromkeys(added, 0))
+        stamped = {
+            self._target_of(one.part.source): Stamped(
+                one.outgoing.records,
+                one.outgoing.index,
+                one.outgoing.chosen,
+                self._sequences[self._target_of(one.part.source)],
+            )
+            for one in sent
+        }
+        following = restamp_all(list(stamped.values()), producer_id=txn.producer_id, producer_epoch=txn.producer_epoch)
+        self._sequences.update(zip(stamped, following, strict=True))
+        queues = {place: one.batches() for place, one in stamped.items()}
+        continuing = {self._target_of(one.part.source): set(one.outgoing.continuing()) for one in sent}
+        try:
+            placed = window.produce_all(queues, continuing=continuing)
+        except ProduceRefusedError as refused:
+            raise self._explained(refused, sent, queues) from refused
+        for place, base_offsets in placed.items():
+            recorded_end = self._job.target_ends.get(place, 0)
+            if base_offsets and base_offsets[0] < recorded_end:
+                raise TargetDataLossError(place, recorded_end, base_offsets[0])
+            self._sent_bytes += sum(map(len, queues[place][: len(base_offsets)]))
+        self._job.observer("task.produced")
+        return placed
+
+    def _open(self) -> tuple[SlotTxn, ProduceWindow]:
+        if self.txn is None or self._window is None:
+            name = self._job.transactional_id_of(self.number)
+            self.txn = init_producer_id(self._target, name, self._job.transaction_timeout_ms, self._deadline)
+            self._window = ProduceWindow(
+                self._target,
+                name,
+                in_flight_requests=self._job.in_flight_requests,
+                in_flight_bytes=self._job.in_flight_bytes,
+                deadline=self._deadline,
+                until=self._until,
+            )
+            self._job.observer("task.initialised")
+        return self.txn, self._window
+
+    @property
+    def stamped_topics(self) -> tuple[str, ...]:
+        """Return the target topics whose broker overwrote the times of batches that this slot has written."""
+        return () if self._window is None else tuple(sorted({place.topic for place in self._window.stamped}))
+
+    def early_end(self) -> EarlyEnd | None:
+        """Return what the slot did until the commit interval ended it; None where it was not that."""
+        if not self.is_due or self._until is None:
+            return None
+        seconds = self._until.clock() - self._until.at + self._job.commit_interval_ms / 1000
+        sending_s = 0.0 if self._window is None else self._window.busy_s()
+        return EarlyEnd(self._sent_bytes, seconds, sending_s)
+
+    def write_receipt(self) -> None:
+        """The last write of the transaction: commits with it, and proves it. Nothing to prove where nothing was written."""
+        if self.txn is None:
+            return
+        write_receipt(
+            self._target,
+            self.txn,
+            min(self._sequences),
+            decision=self._job.decision,
+            map_id=self._job.map_id,
+            run_id=self._job.run_id,
+            deadline=self._deadline,
+        )
+        self._job.observer("task.receipt")
+
+    def _target_of(self, source: SourcePartition) -> TopicPartition:
+        return TopicPartition(self._job.routes[source.topic].target_topic, source.partition)
+
+    def _explained(
+        self, refused: ProduceRefusedError, sent: Sequence[AdmittedPart], queues: Mapping[TopicPartition, Sequence[memoryview]]
+    ) -> Exception:
+        """The target's answer in the source's terms: which batch, and whether it was damaged before the target saw it."""
+        for one in sent:
+            if self._target_of(one.part.source) != refused.topic_partition:
+                continue
+            index, number = one.part.index, refused.index_in_queue
+            batch, last = int(one.outgoing.firsts[number]), int(one.outgoing.lasts[number])
+            if batch != last:
+                return CoalescedBatchRefusedError(one.part.source, int(index.last_offset[last]) + 1, refused)
+            base_offset, pos = int(index.headers["base_offset"][batch]), int(index.pos[batch])
+            bytes_sent = queues[refused.topic_partition][refused.index_in_queue]
+            explained = explain_refusal(refused, bytes_sent, one.part.source.topic_partition, base_offset, pos)
+            if not self._job.quarantines:
+                return explained
+            most = OPENED_FETCHES * self._job.fetch_bytes
+            refusal = poison_of(refused.error_name, explained, bytes_sent, max_opened_bytes=most)
+            if refusal is None or not may_be_set_aside(index, batch, one.part.batch(batch)):
+                return explained
+            return QuarantinableBatchError(one.part.source, int(index.last_offset[batch]) + 1, refusal)
+        return refused

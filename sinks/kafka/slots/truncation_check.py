@@ -1,0 +1,112 @@
+"""Executor: is a source log still the one that was copied so far? KIP-320.
+
+Batches of one leader epoch were appended by one leader, one behind the other: where epochs are equal, a log goes on. Where
+the epoch of a batch differs from that of the batch before it, the leader is asked how far the older epoch reaches. An unclean
+leader election, or a lost disk, cut it in front of what was read of it.
+
+Compaction may remove every batch of an epoch. A replica that was made from what is left has never heard of that epoch, and
+answers with the one before it and the offset at which the next one begins. On compacted topics the rule is therefore that of
+Java's consumer: no offset that was read may lie behind that beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.fetch.empty_ranges import topic_storage
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import LogTruncatedError
+from shallow_mirror.sinks.kafka.slots.batch_sources import NO_LIMITS, Readings, ReadPart, SlotReading
+from shallow_mirror.sinks.kafka.slots.unfinished_ranges import UnfinishedRange
+from shallow_mirror.types import EpochEnd, PlannedRange, SourcePartition
+from shallow_mirror.wire.batch_index import BatchIndex
+
+
+class CheckedReadings:
+    """Readings of a source that hand over nothing of another log than was copied so far. `known` is that of `SourceLogs`."""
+
+    def __init__(
+        self, readings: Readings, source: Cluster, known: Mapping[SourcePartition, EpochEnd], deadline: Deadline
+    ) -> None:
+        self._readings, self._source, self._known, self._deadline = readings, source, known, deadline
+
+    @property
+    def is_repeatable(self) -> bool:
+        return self._readings.is_repeatable
+
+    def begin(self, ends: Mapping[SourcePartition, int] | None, limits: Mapping[SourcePartition, int] = NO_LIMITS) -> SlotReading:
+        return _CheckedReading(self._readings.begin(ends, limits), SourceLogs(self._source, self._known, self._deadline))
+
+
+class _CheckedReading:
+    def __init__(self, reading: SlotReading, logs: SourceLogs) -> None:
+        self._reading, self._logs = reading, logs
+
+    @property
+    def unknown(self) -> tuple[PlannedRange, ...]:
+        return self._reading.unknown
+
+    def reached(self) -> Mapping[SourcePartition, int]:
+        return self._reading.reached()
+
+    def unfinished(self) -> Mapping[SourcePartition, UnfinishedRange]:
+        return self._reading.unfinished()
+
+    def __iter__(self) -> Iterator[tuple[ReadPart, ...]]:
+        for parts in self._reading:
+            for part in parts:
+                self._logs.require_continued_by(part)
+            yield parts
+
+
+class SourceLogs:
+    """The logs of one slot. `known` says of each source partition how far its last leader epoch was read; none: not checked."""
+
+    def __init__(self, source: Cluster, known: Mapping[SourcePartition, EpochEnd], deadline: Deadline) -> None:
+        self._source, self._deadline = source, deadline
+        self._known = dict(known)
+
+    def require_continued_by(self, part: ReadPart) -> None:
+        """Raises LogTruncatedError where the log is another one by now, and RetriableError. Asks nothing while leader epochs stay
+        as they are."""
+        before = self._known.get(part.source)
+        for after in _epoch_ends(part.index):
+            if before is not None and before.leader_epoch != after.leader_epoch:
+                self._require(part.source, before)
+            before = after
+        if before is not None:
+            self._known[part.source] = before
+
+    def _require(self, source: SourcePartition, read: EpochEnd) -> None:
+        place = source.topic_partition
+        found = self._source.epoch_ends({place: read.leader_epoch}, self._deadline)[place]
+        if found.leader_epoch == read.leader_epoch and found.end >= read.end:
+            return
+        doubt = ""
+        if found.end >= read.end:
+            storage = topic_storage(self._source, place.topic, self._deadline)
+            if storage.is_compacted and found.leader_epoch >= 0:
+                return
+            doubt = f". Whether compaction removed the epoch is not known: {storage.refusal}" if storage.refusal else ""
+        divergent_offset = found.end if 0 <= found.end < read.end else None
+        differs = "at an offset that nobody knows any more" if divergent_offset is None else f"from offset {divergent_offset} on"
+        raise LogTruncatedError(
+            place,
+            read.end,
+            f"the log is not the one that was copied: up to {read.end} records of leader epoch {read.leader_epoch} were copied, "
+            f"and it holds others {differs} (an unclean leader election, a lost disk). What lies in front of that was copied "
+            f"as it is{doubt}",
+            divergent_offset=divergent_offset,
+            topic_id=source.topic_id,
+        )
+
+
+def _epoch_ends(index: BatchIndex) -> Iterator[EpochEnd]:
+    """How far each leader epoch reaches, in the order of batches. Message sets of before Kafka 0.11 have none."""
+    epochs = index.headers["partition_leader_epoch"]
+    for i in np.flatnonzero(np.append(epochs[1:] != epochs[:-1], len(epochs) > 0)).tolist():
+        if epochs[i] >= 0:
+            yield EpochEnd(int(epochs[i]), int(index.last_offset[i]) + 1)

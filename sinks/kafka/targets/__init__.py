@@ -1,0 +1,1 @@
+"""Target topics: creation, policy, configuration and registration of mirrors."""

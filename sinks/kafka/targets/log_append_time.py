@@ -1,0 +1,43 @@
+"""Driver: target topics whose broker overwrites the times of records, as the run saw them last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from shallow_mirror.checkpoints.problem_log import log_problem
+from shallow_mirror.checkpoints.problems import Problem, ProblemKind
+from shallow_mirror.sinks.kafka.targets import target_topic_policy
+
+
+class StampingTopics:
+    """Names of target topics with message.timestamp.type=LogAppendTime, from their settings and from Produce answers.
+
+    One object for the life of a run: a topic is reported when it begins to stamp, not at every attempt of the supervisor.
+    `names` may be called from any thread, the rest from one at a time.
+    """
+
+    def __init__(self, tell: Callable[[Problem], None] = log_problem) -> None:
+        self._tell = tell
+        self._names: frozenset[str] = frozenset()
+
+    def names(self) -> list[str]:
+        return sorted(self._names)
+
+    def sentences(self) -> dict[str, str]:
+        """What to do, by sentence."""
+        return {_sentence(topic): target_topic_policy.STAMPING_REMEDY for topic in self.names()}
+
+    def configured(self, topic: str, settings: Mapping[str, str]) -> None:
+        """Take in the settings of a target topic."""
+        self.produced([topic], [topic] if target_topic_policy.is_stamping(settings) else [])
+
+    def produced(self, topics: Collection[str], stamped: Collection[str]) -> None:
+        """Take in what Produce answers said: batches went to `topics`; brokers gave those to `stamped` their own time."""
+        begun = sorted(set(stamped) - self._names)
+        self._names = (self._names - set(topics)) | set(stamped)
+        for topic in begun:
+            self._tell(Problem(kind=ProblemKind.CONFIG, text=_sentence(topic), remedy=target_topic_policy.STAMPING_REMEDY))
+
+
+def _sentence(topic: str) -> str:
+    return f"target topic {topic} {target_topic_policy.STAMPING}"

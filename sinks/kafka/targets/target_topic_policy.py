@@ -1,0 +1,175 @@
+"""PURE: what a target topic must be like: the settings of a new one, and what is wrong with one that exists.
+
+Sentences lack their beginning, "target topic X", so that topics with the same trouble can be told together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from shallow_mirror.broker.cluster.cluster_metadata import TopicMetadata
+from shallow_mirror.plurals import counted
+from shallow_mirror.types import TargetPartition
+
+COPIED = (
+    "cleanup.policy",
+    "retention.ms",
+    "retention.bytes",
+    "max.message.bytes",
+    "delete.retention.ms",
+    "min.compaction.lag.ms",
+    "max.compaction.lag.ms",
+)
+"""Settings of the source topic that its target topic gets, when it is created and, with `topics.configs: sync`, from then on."""
+
+FORCED: Mapping[str, str] = {"compression.type": "producer", "message.timestamp.type": "CreateTime"}
+"""Settings without which batches would not stay as they are."""
+
+TIMESTAMP_LIMITS = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
+LIMIT_BEFORE_3_6 = "message.timestamp.difference.max.ms"
+NO_LIMIT_MS = (1 << 63) - 1
+
+
+def configs_of_new(source: Mapping[str, str]) -> dict[str, str]:
+    """Settings of a new target topic, given those of its source topic (none with `topics.configs: off`)."""
+    copied = {name: source[name] for name in COPIED if name in source}
+    return {**copied, **FORCED, **dict.fromkeys(TIMESTAMP_LIMITS, str(NO_LIMIT_MS))}
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What `topics.configs: sync` sets on a target topic, and why it leaves the rest as it is."""
+
+    changes: Mapping[str, str]
+    left: tuple[str, ...]
+
+
+def following(source: Mapping[str, str], settings: Mapping[str, str]) -> Following:
+    """Given the settings of both topics. Nothing that could keep what is still to be copied from being accepted: what the source
+    holds may be older than its settings."""
+    changes = {name: value for name, value in FORCED.items() if settings.get(name) != value}
+    changes |= {name: source[name] for name in COPIED if name in source and settings.get(name) != source[name]}
+    left = []
+    if int(changes.get("max.message.bytes", NO_LIMIT_MS)) < int(settings.get("max.message.bytes", 0)):
+        del changes["max.message.bytes"]
+    policies = (set(one.get("cleanup.policy", "delete").split(",")) for one in (source, settings))
+    if "compact" in next(policies) - next(policies):
+        del changes["cleanup.policy"]
+        left.append(
+            f"does not become cleanup.policy={source['cleanup.policy']} by itself: the broker would refuse records without a key "
+            "that are still to be copied. Set it once the mirror has no lag there"
+        )
+    return Following(changes, tuple(left))
+
+
+def bounded_replicas(replication_factor: int | None, brokers: int) -> int | None:
+    """None: as many as the target gives."""
+    return None if replication_factor is None else min(replication_factor, max(1, brokers))
+
+
+def are_limits_unknown(problems: Iterable[str]) -> bool:
+    """Whether a target refused new topics because it is older than Kafka 3.6, which split the limit in two."""
+    return any(name in problem for problem in problems for name in TIMESTAMP_LIMITS)
+
+
+def before_3_6(settings: Mapping[str, str]) -> dict[str, str]:
+    """`configs_of_new` for such a target."""
+    kept = {name: value for name, value in settings.items() if name not in TIMESTAMP_LIMITS}
+    return {**kept, LIMIT_BEFORE_3_6: str(NO_LIMIT_MS)}
+
+
+def missing_problem(source: str, partitions: int) -> str:
+    """Of a target topic that nobody creates."""
+    return (
+        f"(for source topic {source}) does not exist and topics.create is false: "
+        f"create it with at least {counted(partitions, 'partition')}, set topics.create: true, or exclude {source} "
+        "(topics.exclude)"
+    )
+
+
+def problems_of(source: str, partitions: int, found_partitions: int, settings: Mapping[str, str]) -> list[str]:
+    """Why nothing can be copied to it. `partitions` of the source topic, `found_partitions` and `settings` of the target's."""
+    problems = []
+    if found_partitions < partitions:
+        problems.append(
+            f"has fewer partitions ({found_partitions}) than source topic {source} ({partitions}): add partitions to the target "
+            f"topic (they are matched by number), or exclude {source} (topics.exclude)"
+        )
+    compression = settings.get("compression.type", "producer")
+    if compression != "producer":
+        problems.append(
+            f"has compression.type={compression}: the broker would open and recompress every batch. "
+            "Set compression.type=producer on it"
+        )
+    return problems
+
+
+def other_target_problem(source: str, before: TargetPartition, target: str, found: TopicMetadata | None) -> str | None:
+    """A whole sentence where what was copied `before` is not in the topic `target` that would get the rest."""
+    remedy = f"Mirror {source} from its start with another mirror id, tables and checkpoint, or exclude it (topics.exclude)"
+    if before.topic != target:
+        return (
+            f"source topic {source} was mirrored to {before.topic} until now, topics.target_name makes it {target}: "
+            f"set topics.target_name back. {remedy}"
+        )
+    if found is None:
+        return f"target topic {target} (for {source}) was deleted, with what was copied to it. {remedy}"
+    if found.topic_id != before.topic_id:
+        return (
+            f"target topic {target} (for {source}) was deleted and created again (topic id {before.topic_id} became "
+            f"{found.topic_id}), without what was copied to it before. {remedy}"
+        )
+    return None
+
+
+def is_stamping(settings: Mapping[str, str]) -> bool:
+    return settings.get("message.timestamp.type") == "LogAppendTime"
+
+
+STAMPING = "has message.timestamp.type=LogAppendTime: records get the target's time"
+STAMPING_REMEDY = "Set message.timestamp.type=CreateTime on it to keep theirs; what was copied before keeps the target's time"
+
+
+def doubts_of(settings: Mapping[str, str], source: Mapping[str, str]) -> list[str]:
+    """What makes the copy other than it might be expected, or the way of some batches longer, given both topics' settings."""
+    doubts = [f"{STAMPING}. {STAMPING_REMEDY}"] if is_stamping(settings) else _time_doubts(settings)
+    most, source_most = (int(one.get("max.message.bytes", 0)) for one in (settings, source))
+    if most < source_most:
+        doubts.append(
+            f"has max.message.bytes={most}, below the source topic's {source_most}: a larger batch cannot be copied as it is. "
+            f"Set max.message.bytes={source_most}"
+        )
+    return doubts + _cleaning_doubts(settings, source)
+
+
+def _time_doubts(settings: Mapping[str, str]) -> list[str]:
+    return [
+        f"has {name}={settings[name]}: records with times beyond that are refused. Set {name}={NO_LIMIT_MS}"
+        for name in (*TIMESTAMP_LIMITS, LIMIT_BEFORE_3_6)
+        if int(settings.get(name, NO_LIMIT_MS)) != NO_LIMIT_MS
+    ]
+
+
+def _cleaning_doubts(settings: Mapping[str, str], source: Mapping[str, str]) -> list[str]:
+    policy, source_policy = (set(one.get("cleanup.policy", "delete").split(",")) for one in (settings, source))
+    doubts = []
+    if "compact" in policy - source_policy:
+        doubts.append(
+            "has cleanup.policy=compact, the source topic has not: records without a key are refused, of the others older ones "
+            "are removed. Set cleanup.policy=delete"
+        )
+    if "compact" in source_policy - policy:
+        doubts.append("is not compacted, the source topic is: it keeps what compaction removes there. Set cleanup.policy=compact")
+    keeps, source_keeps = (_retention_ms(one) for one in (settings, source))
+    if "delete" in policy and keeps < (source_keeps if "delete" in source_policy else NO_LIMIT_MS):
+        doubts.append(
+            f"has retention.ms={keeps}, less than the source topic's: it deletes by the records' own times, old ones soon after "
+            "they were copied"
+        )
+    return doubts
+
+
+def _retention_ms(settings: Mapping[str, str]) -> int:
+    retention_ms = int(settings.get("retention.ms", -1))
+    return NO_LIMIT_MS if retention_ms < 0 else retention_ms

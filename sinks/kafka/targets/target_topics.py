@@ -1,0 +1,202 @@
+"""Driver: the target topic of each source topic: found or created, checked, and kept for the life of the run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from shallow_mirror.broker.admin.topic_admin import TopicSpec, add_partitions, ensure_topics
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.cluster_metadata import TopicMetadata
+from shallow_mirror.broker.net.error_codes import is_forbidden, refusal
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.plurals import counted
+from shallow_mirror.sinks.kafka.slots.slot_task import RoutedTopic
+from shallow_mirror.sinks.kafka.targets import target_topic_policy
+from shallow_mirror.sinks.kafka.targets.log_append_time import StampingTopics
+from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SourcePartition, TargetPartition
+
+_log = logging.getLogger(__name__)
+
+
+class TargetTopics:
+    """Routes, by source topic name, found when they are first needed; settings of a target topic are read then.
+
+    `mirrored` says where the map has the records of a source topic: there the rest has to go, and such a target topic
+    gets the partitions that the source topic gained since.
+    """
+
+    def __init__(
+        self,
+        source: Cluster,
+        target: Cluster,
+        target_client: ClientConfig,
+        *,
+        mirrored: Mapping[str, TargetPartition],
+        route: Callable[[str], str],
+        create: bool,
+        copies_configs: bool,
+        replication_factor: int | None,
+        isolation: IsolationLevel,
+        log_append_time: LogAppendTimePolicy,
+        coalesce_bytes: int | None,
+        announce: Callable[[Mapping[str, str]], None] = lambda _: None,
+        stamping: StampingTopics | None = None,
+    ) -> None:
+        """`announce` hears of all names when there are new ones. `stamping` is kept up to date; None: its problems are logged."""
+        self._announce = announce
+        self.stamping = StampingTopics() if stamping is None else stamping
+        self._source, self._target, self._target_client = source, target, target_client
+        self._mirrored = dict(mirrored)
+        self._route, self._create, self._replication_factor = route, create, replication_factor
+        self._copies_configs = copies_configs
+        self._isolation, self._log_append_time, self._coalesce_bytes = isolation, log_append_time, coalesce_bytes
+        self._routes: dict[str, RoutedTopic] = {}
+        self._partitions: dict[str, int] = {}
+
+    @property
+    def known(self) -> Mapping[str, RoutedTopic]:
+        """Every route found so far, by source topic."""
+        return self._routes
+
+    def names(self) -> dict[str, str]:
+        """Of the target topics, by source topic. From any thread."""
+        return {source: route.target_topic for source, route in dict(self._routes).items()}
+
+    def accept(self, source: str, max_message_bytes: int) -> None:
+        """From the next micro-batch on. From any thread: a route is replaced, none is added."""
+        route = self._routes[source]
+        self._routes[source] = replace(route, limits=replace(route.limits, max_message_bytes=max_message_bytes))
+
+    def prepare(self, topics: Mapping[str, int], deadline: Deadline) -> None:
+        """Make sure of `topics` (source name -> number of source partitions). Raises ConfigError with every problem."""
+        unknown = {name: count for name, count in topics.items() if self._partitions.get(name, 0) < count}
+        if unknown:
+            self._look_up(unknown, deadline)
+
+    def _look_up(self, topics: Mapping[str, int], deadline: Deadline) -> None:
+        names = {source: self._route(source) for source in topics}
+        found = self._existing(list(names.values()), deadline)
+        self._require_same_targets(names, found)
+        missing = {source: target for source, target in names.items() if self._create and target not in found}
+        if missing:
+            self._create_missing(missing, topics, deadline)
+        grown = {target: topics[source] for source, target in names.items() if self._has_grown(source, topics, found.get(target))}
+        if grown:
+            _log.info("adding partitions to target topics: %s", ", ".join(f"{name} (now {n})" for name, n in grown.items()))
+            add_partitions(self._target_client, grown, timeout_s=deadline.remaining_ms() / 1000)
+        if missing or grown:
+            wanted = {names[source]: topics[source] for source in missing} | grown
+            found = self._await_listed(list(names.values()), wanted, deadline)
+        self._take_in(topics, names, found, deadline)
+
+    def _take_in(
+        self, topics: Mapping[str, int], names: Mapping[str, str], found: Mapping[str, TopicMetadata], deadline: Deadline
+    ) -> None:
+        settings = self._target.topic_configs(sorted(found), deadline)
+        problems = [
+            f"target topic {target} {problem}"
+            for source, target in sorted(names.items())
+            for problem in (
+                target_topic_policy.problems_of(source, topics[source], len(found[target].partitions), settings[target])
+                if target in found
+                else [target_topic_policy.missing_problem(source, topics[source])]
+            )
+        ]
+        if problems:
+            raise ConfigError(problems)
+        for target in sorted(found):
+            self.stamping.configured(target, settings[target])
+        has_new = not names.keys() <= self._routes.keys()
+        for source, target in names.items():
+            self._routes[source] = RoutedTopic(
+                target_topic=target,
+                target_topic_id=found[target].topic_id,
+                limits=BatchLimits(
+                    max_message_bytes=int(settings[target]["max.message.bytes"]),
+                    isolation_level=self._isolation,
+                    log_append_time=self._log_append_time,
+                    coalesce_bytes=self._coalesce_bytes,
+                ),
+            )
+            self._partitions[source] = len(found[target].partitions)
+            self._mirrored[source] = self._routes[source].target_of(SourcePartition(source, "", 0))
+        if has_new:
+            self._announce(self.names())
+
+    def _has_grown(self, source: str, topics: Mapping[str, int], target: TopicMetadata | None) -> bool:
+        """More partitions at the source than at a target topic that this mirror fills already."""
+        return self._create and source in self._mirrored and target is not None and len(target.partitions) < topics[source]
+
+    def _require_same_targets(self, names: Mapping[str, str], found: Mapping[str, TopicMetadata]) -> None:
+        """Raises ConfigError where what was copied before is not in the topic that would get the rest."""
+        mirrored = {source: self._mirrored[source] for source in names if source in self._mirrored}
+        told = (
+            target_topic_policy.other_target_problem(source, before, names[source], found.get(names[source]))
+            for source, before in mirrored.items()
+        )
+        problems = [problem for problem in told if problem is not None]
+        if problems:
+            raise ConfigError(problems)
+
+    def _await_listed(self, names: Sequence[str], wanted: Mapping[str, int], deadline: Deadline) -> dict[str, TopicMetadata]:
+        """A broker learns of new topics and partitions a moment after the controller has made them."""
+        tries = 0
+        while True:
+            found = self._existing(names, deadline)
+            late = [name for name, count in wanted.items() if name not in found or len(found[name].partitions) < count]
+            if not late:
+                return found
+            deadline.require(f"the target's brokers to list the new partitions of {late[0]}")
+            self._target.pause(tries, deadline)
+            tries += 1
+
+    def _existing(self, names: Sequence[str], deadline: Deadline) -> dict[str, TopicMetadata]:
+        self._target.forget_metadata()
+        listed = self._target.metadata(names, deadline).topics
+        problems = [
+            f"target topic {name}: {refusal(one.error_code, 'Produce', topic=name)}"
+            for name, one in listed.items()
+            if is_forbidden(one.error_code)
+        ]
+        if problems:
+            raise ConfigError(problems)
+        return {name: topic for name, topic in listed.items() if topic.error_code == 0}
+
+    def _create_missing(self, missing: Mapping[str, str], partitions: Mapping[str, int], deadline: Deadline) -> None:
+        settings = self._source.topic_configs(sorted(missing), deadline) if self._copies_configs else {}
+        replicas = self._replicas(deadline)
+        specs = [
+            TopicSpec(
+                target,
+                partitions[source],
+                replicas,
+                target_topic_policy.configs_of_new(settings.get(source, {})),
+            )
+            for source, target in sorted(missing.items())
+        ]
+        _log.info(
+            "creating target topics: %s", ", ".join(f"{spec.name} ({counted(spec.partitions, 'partition')})" for spec in specs)
+        )
+        try:
+            ensure_topics(self._target_client, specs, timeout_s=deadline.remaining_ms() / 1000)
+        except ConfigError as refused:
+            if not target_topic_policy.are_limits_unknown(refused.problems):
+                raise
+            older = [replace(spec, configs=target_topic_policy.before_3_6(spec.configs)) for spec in specs]
+            ensure_topics(self._target_client, older, timeout_s=deadline.remaining_ms() / 1000)
+
+    def _replicas(self, deadline: Deadline) -> int | None:
+        brokers = len(self._target.metadata([], deadline).brokers)
+        bounded = target_topic_policy.bounded_replicas(self._replication_factor, brokers)
+        if bounded != self._replication_factor:
+            _log.warning(
+                "topics.replication_factor is %s, the target has %s: new topics get %s",
+                self._replication_factor,
+                counted(brokers, "broker"),
+                counted(bounded, "replica"),
+            )
+        return bounded

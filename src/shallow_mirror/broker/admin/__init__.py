@@ -1,0 +1,1 @@
+"""Administration of a cluster: topics, consumer groups, ACLs, hanging transactions."""

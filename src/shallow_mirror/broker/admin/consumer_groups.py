@@ -1,0 +1,182 @@
+"""Driver and reading commands: consumer groups of one cluster.
+
+By requests of our own, as librdkafka's ListConsumerGroupOffsets ends the whole process where a coordinator is not there for a
+moment (librdkafka issue 5040): beside a mirror that must not be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
+from shallow_mirror.broker.net.error_codes import ErrorClass, error_class, error_name, is_forbidden
+from shallow_mirror.broker.net.requests import call, request_class
+from shallow_mirror.broker.produce.transactions import ask_coordinator
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError, OutcomeUnknownError, RetriableError
+from shallow_mirror.types import TopicPartition
+
+_UNKNOWN_MEMBER, _UNSTABLE = 25, 88
+_COORDINATOR_COMES = frozenset({14, 15, 16})
+"""A cluster that had no groups yet answers so for a moment; so does one whose broker went away."""
+_OF_CONSUMERS = ("consumer", "streams", "")
+"""Protocol types: the second is that of KIP-1071, the last that of groups which only ever committed offsets."""
+_FREE_STATES = ("Empty", "Dead")
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """The next offset to read. `offset` None: a transaction that commits one is not over yet, and nobody knows it before."""
+
+    topic_partition: TopicPartition
+    offset: int | None
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """`state` is Kafka's word; only a group without members takes offsets of others."""
+
+    name: str
+    state: str
+
+    @property
+    def is_free(self) -> bool:
+        return self.state in _FREE_STATES
+
+
+class ConsumerGroups:
+    """Raises RetriableError where the cluster does not answer until the deadline, ConfigError where a right is missing."""
+
+    def __init__(self, cluster: Cluster, where: str) -> None:
+        """`where` names the cluster in errors."""
+        self._cluster, self._where = cluster, where
+
+    def listed(self, deadline: Deadline) -> dict[str, ListedGroup]:
+        """Every group that may have committed offsets, as its coordinator says."""
+        with self._named():
+            return self._cluster.retrying("listing consumer groups", self._listed, deadline)
+
+    def _listed(self, deadline: Deadline) -> dict[str, ListedGroup]:
+        found = {}
+        for node_id in self._cluster.metadata([], deadline).brokers:
+            connection = self._cluster.connection(node_id, "control", deadline)
+            answer = call(connection, "ListGroups", deadline, states_filter=[])
+            self._raise_for(answer.error_code, "listing consumer groups")
+            for one in answer.groups:
+                if one.protocol_type in _OF_CONSUMERS:
+                    found[one.group_id] = ListedGroup(one.group_id, one.group_state)
+                    self._cluster.learn_coordinator(CoordinatorKind.GROUP, one.group_id, node_id)
+        return found
+
+    def committed(self, group: str, deadline: Deadline) -> tuple[CommittedOffset, ...]:
+        """In order of place."""
+        with self._named():
+            answer = self._ask(
+                group, "OffsetFetch", lambda one: int(one.error_code), deadline, group_id=group, topics=None, require_stable=True
+            )
+            self._raise_for(answer.error_code, f"reading the offsets of group {group}")
+            return tuple(sorted(self._offsets(group, answer), key=lambda one: one.topic_partition))
+
+    def _offsets(self, group: str, answer: Any) -> Iterator[CommittedOffset]:
+        for topic in answer.topics:
+            for one in topic.partitions:
+                place = TopicPartition(topic.name, one.partition_index)
+                if one.error_code == _UNSTABLE:
+                    yield CommittedOffset(place, None, "")
+                    continue
+                self._raise_for(one.error_code, f"reading the offset of group {group} on {place}")
+                if one.committed_offset >= 0:
+                    yield CommittedOffset(place, one.committed_offset, one.metadata or "")
+
+    def clients(self, group: str, deadline: Deadline) -> tuple[str, ...]:
+        """Client id and host of each member, as far as the coordinator tells: not of groups of the newer protocol (KIP-848)."""
+        with self._named():
+            answer = self._ask(
+                group,
+                "DescribeGroups",
+                lambda one: int(one.groups[0].error_code),
+                deadline,
+                groups=[group],
+                include_authorized_operations=False,
+            )
+            self._raise_for(answer.groups[0].error_code, f"describing group {group}")
+            return tuple(f"{one.client_id} at {one.client_host.lstrip('/')}" for one in answer.groups[0].members)
+
+    def commit(
+        self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]], deadline: Deadline
+    ) -> dict[TopicPartition, str]:
+        """Offset and metadata of each. Returns a sentence for each that the cluster refused.
+
+        The broker refuses offsets of a group that has members. Raises OutcomeUnknownError where no answer came.
+        """
+        request = request_class("OffsetCommit").OffsetCommitRequestTopic
+        by_topic: dict[str, list[Any]] = {}
+        for place, (offset, metadata) in offsets.items():
+            partition = request.OffsetCommitRequestPartition(
+                partition_index=place.partition,
+                committed_offset=offset,
+                committed_leader_epoch=-1,  # the epochs of one cluster mean nothing on another
+                committed_metadata=metadata,
+            )
+            by_topic.setdefault(place.topic, []).append(partition)
+        try:
+            answer = self._ask(
+                group,
+                "OffsetCommit",
+                _worst_of_coordinator,
+                deadline,
+                group_id=group,
+                generation_id_or_member_epoch=-1,
+                member_id="",
+                group_instance_id=None,
+                topics=[request(name=name, partitions=partitions) for name, partitions in by_topic.items()],
+            )
+        except RetriableError as error:
+            raise OutcomeUnknownError(f"{self._where}: committing offsets of group {group}: {error}") from error
+        codes = {
+            TopicPartition(topic.name, one.partition_index): one.error_code for topic in answer.topics for one in topic.partitions
+        }
+        return {place: _refusal(code) for place, code in codes.items() if code}
+
+    def _ask(self, group: str, api: str, code_of: Any, deadline: Deadline, **fields: Any) -> Any:
+        return ask_coordinator(self._cluster, CoordinatorKind.GROUP, group, api, code_of, deadline, **fields)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Which cluster it was, in errors."""
+        try:
+            yield
+        except RetriableError as error:
+            raise RetriableError(error.error_name, f"{self._where}: {error.detail}") from error
+
+    def _raise_for(self, code: int, what: str) -> None:
+        if code == 0:
+            return
+        if is_forbidden(code):
+            raise ConfigError(f"{self._where}: {what}: {error_name(code)}: {_ACLS}")
+        if error_class(code) is ErrorClass.DEFINITE:
+            raise ConfigError(f"{self._where}: {what}: the broker answered {error_name(code)}")
+        raise RetriableError(error_name(code), what)
+
+
+_ACLS = (
+    "grant Describe on the groups and their topics, and on the cluster that is written to also Read on both, to the user of the "
+    "mirror file"
+)
+
+
+def _worst_of_coordinator(answer: Any) -> int:
+    """The coordinator of a group has all of its partitions, or none."""
+    codes = {one.error_code for topic in answer.topics for one in topic.partitions}
+    return max(codes & _COORDINATOR_COMES, default=0)
+
+
+def _refusal(code: int) -> str:
+    if code == _UNKNOWN_MEMBER:
+        return "the group is active there: stop its consumers first"
+    return f"{error_name(code)}: {_ACLS}" if is_forbidden(code) else f"the broker answered {error_name(code)}"

@@ -1,0 +1,41 @@
+"""Driver: a note that one who writes to a cluster leaves there: the metadata of a consumer group's only offset."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+
+from shallow_mirror.broker.admin.consumer_groups import ConsumerGroups
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import RetriableError
+from shallow_mirror.types import TopicPartition
+
+MAX_NOTE_BYTES = 4000
+"""Below the brokers' default of `offset.metadata.max.bytes`, 4096."""
+
+
+def write_group_note(client: ClientConfig, group: str, topic: str, note: str, *, timeout_s: float) -> None:
+    """At partition 0 of `topic`, in the place of the note before. It goes with the topic, and with `offsets.retention.minutes`.
+
+    Raises RetriableError, OutcomeUnknownError; ConfigError where the cluster does not let us in.
+    """
+    with closing(Cluster(client)) as cluster:
+        place = TopicPartition(topic, 0)
+        refused = ConsumerGroups(cluster, "target").commit(group, {place: (0, note)}, _deadline(timeout_s))
+    if refused:
+        raise RetriableError("REFUSED", f"writing to the consumer group {group}: {refused[place]}")
+
+
+def read_group_notes(client: ClientConfig, suffix: str, *, timeout_s: float) -> dict[str, str]:
+    """The notes of all groups whose names end so. Raises RetriableError; ConfigError where a right is missing."""
+    deadline = _deadline(timeout_s)
+    with closing(Cluster(client)) as cluster:
+        groups = ConsumerGroups(cluster, "source")
+        names = sorted(name for name in groups.listed(deadline) if name.endswith(suffix))
+        return {name: one.metadata for name in names for one in groups.committed(name, deadline) if one.metadata}
+
+
+def _deadline(timeout_s: float) -> Deadline:
+    return Deadline.after_ms(timeout_s * 1000, time.monotonic)

@@ -1,0 +1,1 @@
+"""Client properties, secrets, TLS and SASL: authenticated connections."""

@@ -1,0 +1,184 @@
+"""Everywhere: the `client:` settings of one cluster: an accepted subset of librdkafka's property names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shallow_mirror.broker.auth import secrets
+from shallow_mirror.broker.auth.client_properties import (
+    BOOTSTRAP,
+    DEFAULTS,
+    KNOWN,
+    NUMBERS,
+    OAUTH,
+    PROTOCOL,
+    SASL,
+    SECRET,
+    TLS,
+    canonical_name,
+    name_problem,
+    security_problems,
+)
+from shallow_mirror.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """As written: references are resolved where a value is used, so they travel and print unresolved."""
+
+    _properties: tuple[tuple[str, str], ...] = field(repr=False)
+
+    @classmethod
+    def from_properties(
+        cls, properties: Mapping[str, object], where: str = "client", *, allows_literal_secrets: bool = False
+    ) -> ClientConfig:
+        """Raises ConfigError with every problem. Where a config would travel through Spark, secrets must be references."""
+        given = {canonical_name(name): _text(value) for name, value in properties.items()}
+        problems: list[str] = [f"{name}: {problem}" for name in given if (problem := name_problem(name)) is not None]
+        if BOOTSTRAP not in given:
+            problems.append(f"{BOOTSTRAP}: is missing")
+        known = {name: value for name, value in given.items() if name in KNOWN}
+        if not allows_literal_secrets:
+            problems += [
+                f"{name}: must not be written out here: give a reference, ${{env:NAME}}, ${{file:PATH}} or ${{secret:scope/key}}"
+                for name in known
+                if name in SECRET and not secrets.is_only_references(known[name])
+            ]
+        config = cls(tuple(sorted({**DEFAULTS, **known}.items())))
+        problems += security_problems({name: config._to_be_checked(name) for name in known})
+        problems += config._value_problems(known)
+        if problems:
+            raise ConfigError([f"{where}.{problem}" for problem in problems])
+        return config
+
+    def _to_be_checked(self, name: str) -> str:
+        """As written where it is a secret, or cannot be resolved, which is told elsewhere."""
+        try:
+            return dict(self._properties)[name] if name in SECRET else self.value(name)
+        except ConfigError:
+            return dict(self._properties)[name]
+
+    def _value_problems(self, given: Mapping[str, str]) -> list[str]:
+        problems: list[str] = []
+        for name, written in given.items():
+            try:
+                value = self.value(name)
+            except ConfigError as error:
+                problems += error.problems
+                continue
+            if name in NUMBERS and not (value.isdigit() and NUMBERS[name][0] <= int(value) <= NUMBERS[name][1]):
+                problems.append(f"{name}: {written!r} is not a whole number of at least {NUMBERS[name][0]}")
+            if name == BOOTSTRAP:
+                problems += _bootstrap_problems(value)
+            if name in SECRET and not value:
+                problems.append(f"{name}: {written} is empty" if secrets.is_only_references(written) else f"{name}: is empty")
+        return problems
+
+    def value(self, name: str) -> str:
+        """Resolved now; empty where it is not given. Raises ConfigError."""
+        try:
+            return secrets.resolve(dict(self._properties).get(name, ""))
+        except ConfigError as error:
+            raise ConfigError([f"{name}: {problem}" for problem in error.problems]) from None
+
+    def written(self, name: str) -> str | None:
+        """References unresolved; None where it is not given."""
+        return dict(self._properties).get(name)
+
+    @property
+    def references(self) -> frozenset[str]:
+        """Every `${...}` of every property, as written."""
+        return frozenset(one for _, value in self._properties for one in secrets.references_in(value))
+
+    def __repr__(self) -> str:
+        return f"ClientConfig({BOOTSTRAP}={dict(self._properties)[BOOTSTRAP]!r})"
+
+    @property
+    def bootstrap(self) -> tuple[tuple[str, int], ...]:
+        """(host, port) of every bootstrap broker."""
+        return tuple(_host_and_port(one) for one in self.value(BOOTSTRAP).split(","))
+
+    @property
+    def client_id(self) -> str:
+        return self.value("client.id")
+
+    @property
+    def client_rack(self) -> str:
+        """Sent with every Fetch; empty where it is not given."""
+        return self.value("client.rack")
+
+    @property
+    def request_timeout_ms(self) -> int:
+        return int(self.value("request.timeout.ms"))
+
+    @property
+    def connection_setup_timeout_ms(self) -> int:
+        return int(self.value("socket.connection.setup.timeout.ms"))
+
+    @property
+    def metadata_max_age_ms(self) -> int:
+        return int(self.value("metadata.max.age.ms"))
+
+    @property
+    def max_frame_bytes(self) -> int:
+        return int(self.value("receive.message.max.bytes"))
+
+    @property
+    def protocol(self) -> str:
+        """plaintext, ssl, sasl_plaintext or sasl_ssl."""
+        return self.value(PROTOCOL).lower()
+
+    @property
+    def uses_tls(self) -> bool:
+        return self.protocol.endswith("ssl")
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self.protocol.startswith("sasl")
+
+    @property
+    def sasl_mechanism(self) -> str:
+        """Empty without SASL."""
+        return self.value("sasl.mechanism").upper()
+
+    def as_confluent(self) -> dict[str, Any]:
+        """For confluent_kafka's clients: resolved now, so it holds secrets. Tokens come from the same source as ours."""
+        names = {BOOTSTRAP, "client.id", PROTOCOL, *TLS, *SASL} - set(OAUTH)
+        settings: dict[str, Any] = {
+            name: pem_text(self.value(name)) if name.endswith(".pem") else self.value(name)
+            for name, _ in self._properties
+            if name in names
+        }
+        if self.sasl_mechanism == "OAUTHBEARER":
+            from shallow_mirror.broker.auth.oauth import confluent_callback
+
+            settings["oauth_cb"] = confluent_callback(self)
+        return settings
+
+
+def pem_text(value: str) -> str:
+    """Line breaks may be written as `\\n`, where a variable or a secret cannot hold them."""
+    return value.replace("\\n", "\n")
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _bootstrap_problems(servers: str) -> list[str]:
+    problems = []
+    for one in servers.split(","):
+        try:
+            _host_and_port(one)
+        except ValueError:
+            problems.append(f"{BOOTSTRAP}: {one.strip()!r} is not host:port")
+    return problems
+
+
+def _host_and_port(server: str) -> tuple[str, int]:
+    host, _, port = server.strip().rpartition(":")
+    if not host or not 0 < int(port) < 65536:
+        raise ValueError(server)
+    return host.strip("[]"), int(port)

@@ -1,0 +1,96 @@
+"""Everywhere: SASL on a connection: PLAIN, SCRAM and OAUTHBEARER."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Generator
+
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.auth.oauth import Token, TokenSource
+from shallow_mirror.broker.net.connection import Connection
+from shallow_mirror.broker.net.error_codes import error_name
+from shallow_mirror.broker.net.requests import call
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError, RetriableError
+from shallow_mirror.wire.scram import ScramClient, ScramError
+
+UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED = 33, 34, 58
+
+_Conversation = Generator[bytes, bytes, None]
+"""Yields what is said to the broker and is sent what it answers."""
+
+
+def authenticate(connection: Connection, config: ClientConfig, tokens: TokenSource | None, deadline: Deadline) -> int:
+    """Also again, on a connection that is in use. Returns for how many ms the broker takes it; 0: for ever (KIP-368).
+
+    Credentials are resolved now. Raises ConfigError where the broker refuses them, RetriableError.
+    """
+    mechanism, peer = config.sasl_mechanism, connection.transport.peer
+    answer = call(connection, "SaslHandshake", deadline, mechanism=mechanism)
+    if answer.error_code == UNSUPPORTED_SASL_MECHANISM:
+        offered = ", ".join(sorted(answer.mechanisms)) or "none"
+        raise ConfigError(
+            f"broker {peer} does not offer {mechanism} at this listener; it offers {offered}: set sasl.mechanism, or "
+            "bootstrap.servers to another listener"
+        )
+    if answer.error_code == ILLEGAL_SASL_STATE:
+        raise ConfigError(
+            f"broker {peer} asks for no SASL at this listener: set security.protocol: {config.protocol.removeprefix('sasl_')}, "
+            "or bootstrap.servers to another listener"
+        )
+    if answer.error_code:
+        raise RetriableError(error_name(answer.error_code), f"opening SASL with {peer}")
+    said_by_us = _conversation(config, tokens, deadline)
+    said = next(said_by_us)
+    while True:
+        answer = call(connection, "SaslAuthenticate", deadline, auth_bytes=said)
+        if answer.error_code == SASL_AUTHENTICATION_FAILED:
+            raise ConfigError(
+                f"broker {peer} refused {_who(config)}: {answer.error_message or 'it does not say why'}: {_remedy(mechanism)}"
+            )
+        if answer.error_code:
+            raise RetriableError(error_name(answer.error_code), f"authentication at {peer}: {answer.error_message or ''}")
+        try:
+            said = said_by_us.send(answer.auth_bytes)
+        except StopIteration:
+            return int(answer.session_lifetime_ms)
+        except ScramError as error:
+            raise ConfigError(f"broker {peer}, {mechanism}: {error}") from None
+
+
+def _conversation(config: ClientConfig, tokens: TokenSource | None, deadline: Deadline) -> _Conversation:
+    mechanism = config.sasl_mechanism
+    if mechanism == "OAUTHBEARER":
+        assert tokens is not None
+        return _bearing(tokens.token(deadline))
+    username, password = config.value("sasl.username"), config.value("sasl.password")
+    return _plain(username, password) if mechanism == "PLAIN" else _scram(mechanism, username, password)
+
+
+def _plain(username: str, password: str) -> _Conversation:
+    """RFC 4616."""
+    yield f"\0{username}\0{password}".encode()
+
+
+def _scram(mechanism: str, username: str, password: str) -> _Conversation:
+    client = ScramClient(mechanism, username, password, secrets.token_urlsafe(24))
+    client.verify((yield client.final((yield client.first()))))
+
+
+def _bearing(token: Token) -> _Conversation:
+    """RFC 7628. A broker that refuses says why, in JSON, and waits for one more byte before it gives the error."""
+    extensions = "".join(f"\x01{name}={value}" for name, value in token.extensions.items())
+    refused = yield f"n,,\x01auth=Bearer {token.value}{extensions}\x01\x01".encode()
+    if refused:
+        yield b"\x01"
+
+
+def _who(config: ClientConfig) -> str:
+    mechanism = config.sasl_mechanism
+    return "our token (OAUTHBEARER)" if mechanism == "OAUTHBEARER" else f"user {config.value('sasl.username')} ({mechanism})"
+
+
+def _remedy(mechanism: str) -> str:
+    if mechanism == "OAUTHBEARER":
+        return "look at scope and audience of the token, and at sasl.oauthbearer.expected.* of the broker"
+    return "correct sasl.username and sasl.password"

@@ -1,0 +1,145 @@
+"""Everywhere: what the `ssl.*` properties mean to Python's ssl: one context, made anew when files or references change."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import ssl
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shallow_mirror.broker.auth.client_config import ClientConfig, pem_text
+from shallow_mirror.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class _Pem:
+    """`origin` says where it came from: a property, and a file where it is one."""
+
+    origin: str
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """Resolved: holds the private key. Equal as long as nothing changed. Never pickled, never shown."""
+
+    ca: _Pem | None
+    certificate: _Pem | None = None
+    key: _Pem | None = None
+    key_password: str = field(default="", repr=False)
+    verifies: bool = True
+    checks_host_name: bool = True
+
+    @classmethod
+    def of(cls, config: ClientConfig) -> TlsSettings:
+        """Reads the files. Raises ConfigError with every problem."""
+        problems: list[str] = []
+        found: dict[str, _Pem | None] = {}
+        for what in ("ca", "certificate", "key"):
+            try:
+                found[what] = _read_pem(config, f"ssl.{what}")
+            except ConfigError as error:
+                problems += error.problems
+        if problems:
+            raise ConfigError(problems)
+        return cls(
+            **found,
+            key_password=config.value("ssl.key.password"),
+            verifies=config.value("enable.ssl.certificate.verification") != "false",
+            checks_host_name=config.value("ssl.endpoint.identification.algorithm") != "none",
+        )
+
+    def context(self) -> ssl.SSLContext:
+        """Raises ConfigError where a file is not what its property says, or key and certificate do not belong together."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.check_hostname = self.verifies and self.checks_host_name
+        context.verify_mode = ssl.CERT_REQUIRED if self.verifies else ssl.CERT_NONE
+        trust(context, self.ca)
+        if self.certificate is not None and self.key is not None:
+            _identify(context, self.certificate, self.key, self.key_password)
+        return context
+
+
+def ca_context(config: ClientConfig, prefix: str) -> ssl.SSLContext:
+    """For a server that is asked for tokens: `<prefix>.ca.location` or `<prefix>.ca.pem`, else the system's."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    trust(context, _read_pem(config, f"{prefix}.ca"))
+    return context
+
+
+def trust(context: ssl.SSLContext, ca: _Pem | None) -> None:
+    """None: the certificate authorities of the system."""
+    if ca is None:
+        context.load_default_certs()
+        return
+    try:
+        context.load_verify_locations(cadata=ca.text)
+    except (ssl.SSLError, ValueError):
+        raise ConfigError(f"{ca.origin}: holds no certificate in PEM format (-----BEGIN CERTIFICATE-----)") from None
+
+
+def _read_pem(config: ClientConfig, what: str) -> _Pem | None:
+    location, pem = config.value(f"{what}.location"), config.value(f"{what}.pem")
+    if pem:
+        return _Pem(f"{what}.pem", pem_text(pem))
+    if not location:
+        return None
+    try:
+        return _Pem(f"{what}.location: {location}", Path(location).read_text(encoding="ascii"))
+    except OSError as error:
+        raise ConfigError(f"{what}.location: cannot read {location}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise ConfigError(
+            f"{what}.location: {location} is not PEM, which is text (`openssl x509 -inform der` and `openssl pkcs12` make it)"
+        ) from None
+
+
+class _PasswordRequiredError(Exception):
+    """Instead of OpenSSL's question on the terminal."""
+
+
+def _identify(context: ssl.SSLContext, certificate: _Pem, key: _Pem, password: str) -> None:
+    asked = False
+
+    def answer() -> bytes:
+        nonlocal asked
+        asked = True
+        if not password:
+            raise _PasswordRequiredError
+        return password.encode()
+
+    if "-----BEGIN CERTIFICATE-----" not in certificate.text:
+        raise ConfigError(f"{certificate.origin}: holds no certificate in PEM format (-----BEGIN CERTIFICATE-----)")
+    if "PRIVATE KEY-----" not in key.text:
+        raise ConfigError(f"{key.origin}: holds no private key in PEM format (-----BEGIN PRIVATE KEY-----)")
+    try:
+        with _as_file(certificate.text) as certificate_path, _as_file(key.text) as key_path:
+            context.load_cert_chain(certificate_path, key_path, answer)
+    except _PasswordRequiredError:
+        raise ConfigError(f"{key.origin}: the private key is encrypted: set ssl.key.password") from None
+    except (ssl.SSLError, ValueError) as error:
+        if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
+            raise ConfigError(f"{key.origin}: is not the private key of the certificate in {certificate.origin}") from None
+        if asked:
+            raise ConfigError("ssl.key.password: does not open the private key") from None
+        raise ConfigError(f"{key.origin}: or the certificate in {certificate.origin}, cannot be read: damaged PEM") from None
+
+
+@contextlib.contextmanager
+def _as_file(text: str) -> Iterator[str]:
+    """OpenSSL reads a private key by its path only: in memory where the system has such files (Linux), else for our eyes only."""
+    if hasattr(os, "memfd_create"):
+        with os.fdopen(os.memfd_create("pem"), "w", encoding="ascii") as file:
+            file.write(text)
+            file.flush()
+            yield f"/proc/self/fd/{file.fileno()}"
+    else:
+        with tempfile.NamedTemporaryFile("w", encoding="ascii", prefix="shallow-mirror-") as named:
+            named.write(text)
+            named.flush()
+            yield named.name

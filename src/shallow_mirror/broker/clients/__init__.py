@@ -1,0 +1,1 @@
+"""BatchConsumer and BatchProducer: record batches without Spark."""

@@ -1,0 +1,326 @@
+"""Everywhere: `BatchConsumer`: record batches as a poll loop, without Spark and without opening them.
+
+Every broker that is read from has at most one Fetch on the wire, for those of its partitions that no other request names.
+A poll takes the first answer that is there, whoever sent it, and asks that broker for more before it returns: positions
+follow from headers alone. Answers that were not taken wait in their sockets, so one receive buffer serves all brokers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.clients.client_validation import client_config, number_problems, raise_problems
+from shallow_mirror.broker.clients.fetched_batches import FetchedBatches, FetchedPart
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.read_replicas import FetchPath, ReadSource
+from shallow_mirror.broker.fetch.fetch_client import (
+    MAX_BATCH_BYTES,
+    FetchForm,
+    partition_error,
+    receive_fetch,
+    send_fetch,
+    stop_error,
+)
+from shallow_mirror.broker.net.connection import Connection, ReceiveBuffer
+from shallow_mirror.broker.net.error_codes import error_name
+from shallow_mirror.broker.net.transport import first_readable
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import BatchRefusedError, ConfigError, MirrorError, RetriableError
+from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, TopicPartition
+from shallow_mirror.wire.admission import Admission, Verdict, admit
+from shallow_mirror.wire.batch_index import BatchIndex, index_batches
+from shallow_mirror.wire.fetch import FetchedPartition, FetchPartition
+
+MAX_WAIT_MS = 500
+"""A leader without data answers after this long, as fetch.max.wait.ms of Java's consumer."""
+
+PARTITION_BYTES = 1 << 20
+"""A partition's share of an answer is at least this much, as max.partition.fetch.bytes of Java's consumer. Without shares
+one partition would fill whole answers, and a producer, which sends one batch per partition in a request, would crawl."""
+
+_TIMESTAMPS = {"earliest": -2, "latest": -1}
+_NO_END = (1 << 63) - 1
+_VISIBLE = (Verdict.RAW, Verdict.REBUILD)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A Fetch on the wire. `expires`: when its broker counts as gone."""
+
+    connection: Connection
+    form: FetchForm
+    sources: Mapping[TopicPartition, ReadSource]
+    expires: Deadline
+
+
+class BatchConsumer:
+    """Reads raw record batches of topic-partitions it was assigned; no groups, no committed offsets (KIP-712, pollBatch).
+
+    `client` holds librdkafka-named properties, or is a `ClientConfig`. Under READ_COMMITTED, the default, only batches with
+    records that a read_committed consumer sees are handed out. READ_UNCOMMITTED hands out all that the log holds, control
+    batches included. Not thread-safe. Raises ConfigError with every wrong setting.
+    """
+
+    def __init__(
+        self,
+        client: ClientConfig | Mapping[str, object],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._cluster = Cluster(client_config(client), clock=clock, sleep=sleep)
+        self._isolation, self._clock, self._sleep = isolation, clock, sleep
+        self._limits = BatchLimits(
+            max_message_bytes=MAX_BATCH_BYTES, isolation_level=isolation, log_append_time=LogAppendTimePolicy.PRODUCER
+        )
+        self._positions: dict[TopicPartition, int] = {}
+        self._order: deque[TopicPartition] = deque()
+        self._asked: dict[FetchPath, _Asked] = {}
+        self._buffer = ReceiveBuffer(0, MAX_BATCH_BYTES)
+        self._lent: FetchedBatches | None = None
+        self._failure: MirrorError | None = None
+
+    def assign(self, offsets: Mapping[TopicPartition, int | Literal["earliest", "latest"]]) -> None:
+        """Read these topic-partitions from these offsets on, and no others any more.
+
+        `latest` is the last stable offset under READ_COMMITTED, else the high watermark. An offset inside a batch hands out
+        that whole batch. Raises ConfigError for what does not exist, RetriableError when the cluster does not answer in time;
+        the assignment before is then kept. An offset outside of the log shows at the next poll, as DataLossError.
+        """
+        _raise_for_offsets(offsets)
+        deadline = Deadline.after_ms(self._cluster.config.request_timeout_ms, self._clock)
+        if offsets:
+            self._cluster.require_partitions(offsets, deadline)
+        named = {place: _TIMESTAMPS[offset] for place, offset in offsets.items() if isinstance(offset, str)}
+        listed = self._cluster.list_offsets(named, self._isolation, deadline) if named else {}
+        self._forget_asked()
+        self._failure = None
+        self._positions = {
+            place: listed[place].offset if isinstance(offset, str) else offset for place, offset in offsets.items()
+        }
+        self._order = deque(self._positions)
+
+    def position(self, topic_partition: TopicPartition) -> int:
+        """Offset of the next batch to be polled: behind everything handed out or left out. Raises KeyError if not assigned."""
+        return self._positions[topic_partition]
+
+    def poll_batches(self, max_bytes: int, timeout_ms: float) -> FetchedBatches:
+        """The batches of one leader's answer: about `max_bytes`, but a single batch of any size; empty after `timeout_ms`.
+
+        Ends the loan of the last poll: its batches lose their bytes. Raises BatchesInFlightError while a producer still needs
+        them, and then nothing changed. The answer may have been asked for by the poll before, with its `max_bytes`;
+        `timeout_ms` bounds the wait for data, not the making of connections (`request.timeout.ms`).
+
+        Raises RetriableError (the position stands: poll again), DataLossError, CorruptBatchError, BatchRefusedError (formats
+        before Kafka 0.11). All of these come after the good batches in front of them were handed out, and leave the position
+        where it is.
+        """
+        raise_problems(number_problems("max_bytes", max_bytes, 1), number_problems("timeout_ms", timeout_ms, 0))
+        if not self._positions:
+            raise ConfigError("poll_batches: nothing is assigned; call assign() first")
+        self._take_back()
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        wait = Deadline.after_ms(timeout_ms, self._clock)
+        error: RetriableError | None = None
+        tries = 0
+        while True:
+            not_asked = self._ask_where_idle(max_bytes)
+            error = not_asked or error
+            try:
+                parts = self._accept_next(wait)
+            except RetriableError as caught:
+                parts, error = None, caught
+            else:
+                error = error if parts is None else not_asked
+            if parts:
+                self._ask_where_idle(max_bytes)
+                self._lent = FetchedBatches(parts)
+                return self._lent
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
+            if wait.is_over():
+                if error is not None:
+                    raise error
+                return FetchedBatches(())
+            if error is not None:
+                self._cluster.forget_metadata()
+            if not self._asked:
+                self._cluster.pause(tries, wait)
+                tries += 1
+
+    def close(self) -> None:
+        """Close the connections. Batches of the last poll keep their bytes."""
+        self._forget_asked()
+        self._positions = {}
+        self._cluster.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _take_back(self) -> None:
+        if self._lent is not None:
+            self._lent.loan.end()
+            self._lent = None
+        if self._buffer.is_viewed():  # by slices or arrays that the caller made: their bytes never change under them
+            self._buffer = ReceiveBuffer(0, MAX_BATCH_BYTES)
+
+    def _forget_asked(self) -> None:
+        for asked in self._asked.values():
+            asked.connection.close()
+        self._asked.clear()
+
+    def _ask_where_idle(self, max_bytes: int) -> RetriableError | None:
+        """A Fetch to every broker that has none on the wire; the last error of those that could not be asked."""
+        on_the_wire = {place for asked in self._asked.values() for place in asked.sources}
+        idle = [place for place in self._order if place not in on_the_wire]
+        if not idle:
+            return None
+        deadline = Deadline.after_ms(self._cluster.config.request_timeout_ms, self._clock)
+        failed: RetriableError | None = None
+        try:
+            sources = self._cluster.read_sources(idle, deadline)
+        except RetriableError as error:
+            return error
+        by_path: dict[FetchPath, dict[TopicPartition, ReadSource]] = {}
+        for place in idle:
+            by_path.setdefault(sources[place].path, {})[place] = sources[place]
+        for path, members in by_path.items():
+            if path in self._asked:
+                continue
+            try:
+                self._asked[path] = self._ask(path, members, max_bytes, deadline)
+            except RetriableError as error:
+                self._cluster.read_replicas.failed(members)
+                failed = error
+        return failed
+
+    def _ask(self, path: FetchPath, sources: Mapping[TopicPartition, ReadSource], max_bytes: int, deadline: Deadline) -> _Asked:
+        connection = self._cluster.connection(path.node_id, path.purpose, deadline)
+        share = min(max_bytes, max(max_bytes // len(sources), PARTITION_BYTES))
+        form = send_fetch(
+            connection,
+            [FetchPartition(place, -1, self._positions[place], share) for place in sources],
+            isolation=self._isolation,
+            max_wait_ms=MAX_WAIT_MS,
+            max_bytes=max_bytes,
+            deadline=deadline,
+            rack=self._cluster.config.client_rack,
+            is_leader_only=path.is_leader_only,
+        )
+        expires = Deadline.after_ms(MAX_WAIT_MS + self._cluster.config.request_timeout_ms, self._clock)
+        return _Asked(connection, form, sources, expires)
+
+    def _accept_next(self, wait: Deadline) -> tuple[FetchedPart, ...] | None:
+        """The next answer's batches; None when `wait` is over first, or nobody could be asked. Raises RetriableError."""
+        if not self._asked:
+            return None
+        by_transport = {id(asked.connection.transport): path for path, asked in self._asked.items()}
+        ready = first_readable([asked.connection.transport for asked in self._asked.values()], wait)
+        if ready is None:
+            self._give_up_expired()
+            return None
+        asked = self._asked.pop(by_transport[id(ready)])
+        deadline = Deadline.after_ms(self._cluster.config.request_timeout_ms, self._clock)
+        try:
+            response = receive_fetch(asked.connection, self._buffer, deadline, asked.form)
+        except RetriableError:
+            self._cluster.read_replicas.failed(asked.sources)
+            raise
+        if response.throttle_time_ms:
+            self._sleep(min(response.throttle_time_ms, wait.remaining_ms()) / 1000)
+        if response.error_code:
+            self._cluster.read_replicas.failed(asked.sources)
+            raise RetriableError(error_name(response.error_code), "Fetch")
+        if not {fetched.topic_partition for fetched in response.partitions} <= asked.sources.keys():
+            asked.connection.close()
+            raise RetriableError(
+                "PROTOCOL", f"{asked.connection.transport.peer} answered for other partitions than were asked for"
+            )
+        parts, error = [], None
+        for fetched in response.partitions:
+            try:
+                part = self._part(fetched, asked.sources[fetched.topic_partition], deadline)
+            except RetriableError as caught:
+                part, error = None, caught
+            if part is not None and len(part.chosen):
+                parts.append(part)
+        self._order.rotate(-1)
+        if error is not None and not parts:
+            raise error
+        return tuple(parts)
+
+    def _give_up_expired(self) -> None:
+        for path, asked in list(self._asked.items()):
+            if asked.expires.is_over():
+                del self._asked[path]
+                self._cluster.read_replicas.failed(asked.sources)
+                asked.connection.close()
+                raise RetriableError("REQUEST_TIMED_OUT", f"{asked.connection.transport.peer} did not answer Fetch")
+
+    def _part(self, fetched: FetchedPartition, source: ReadSource, deadline: Deadline) -> FetchedPart | None:
+        """Move the position of one partition; what is wrong with it is remembered for when the good batches are used up."""
+        place = fetched.topic_partition
+        position = self._positions[place]
+        if self._cluster.read_replicas.is_redirected(fetched, source):
+            return None
+        wrong = partition_error(self._cluster, fetched, position, self._isolation, deadline)
+        if isinstance(wrong, RetriableError):
+            raise wrong
+        if wrong is not None:
+            self._failure = wrong
+            return None
+        index = index_batches(fetched.records)
+        if index.stop is not None and source.is_follower:  # another replica may hold what the disk of this one has damaged
+            self._cluster.read_replicas.ask_leader_alone(place, source.leader)
+        elif index.stop is not None:
+            self._failure = stop_error(place, index.stop)
+        admission = admit(
+            index,
+            fetched.records,
+            topic_partition=place,
+            position=position,
+            range_end=_NO_END,
+            aborted=fetched.aborted,
+            limits=self._limits,
+        )
+        end = len(index)
+        if admission.refusals:
+            first = admission.refusals[0]
+            end = first.index
+            self._failure = BatchRefusedError(place, first.base_offset, first.rule, first.remedy)
+        self._positions[place] = _position_after(index, end, position)
+        return FetchedPart(place, index, fetched.records, self._handed_out(admission, end))
+
+    def _handed_out(self, admission: Admission, end: int) -> npt.NDArray[np.int64]:
+        if self._isolation is IsolationLevel.READ_COMMITTED:
+            return np.flatnonzero(np.isin(admission.verdicts[:end], _VISIBLE))
+        return np.flatnonzero(admission.verdicts[:end] != Verdict.DROP_BELOW)
+
+
+def _position_after(index: BatchIndex, end: int, position: int) -> int:
+    return max(position, int(index.last_offset[:end].max(initial=position - 1)) + 1)
+
+
+def _raise_for_offsets(offsets: Mapping[TopicPartition, object]) -> None:
+    problems = [
+        f"assign: {offset!r} of {place} is neither an offset nor earliest nor latest"
+        for place, offset in offsets.items()
+        if offset not in _TIMESTAMPS and not (isinstance(offset, int) and offset >= 0)
+    ]
+    raise_problems(problems)

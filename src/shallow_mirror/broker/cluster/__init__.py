@@ -1,0 +1,1 @@
+"""One Kafka cluster: metadata, leaders, coordinators and log end offsets."""

@@ -1,0 +1,45 @@
+"""Driver: the first question of a command that somebody waits for: it ends soon, and says which cluster, and what to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import BrokerTooOldError, RetriableError
+
+REACH_MS = 10_000
+
+_BROKERS = "check its bootstrap.servers and security.protocol, and whether its brokers run and can be reached from here"
+_WITHOUT_TOKEN = {
+    "TOKEN_ENDPOINT_AWAY": "check sasl.oauthbearer.token.endpoint.url, and whether that endpoint runs and is reached from here",
+    "OAUTH_CB_FAILED": "check what oauth_cb asks for tokens, and whether it can be reached from here",
+}
+
+
+def reach(cluster: Cluster, where: str, deadline: Deadline) -> ClusterMetadata:
+    """Its brokers and id. `where` as in "source cluster east". Raises RetriableError within REACH_MS, ConfigError."""
+    try:
+        with named_cluster(where):
+            return cluster.metadata([], deadline.sooner(REACH_MS))
+    except RetriableError as error:
+        said, remedy = _told(error.error_name)
+        raise RetriableError(error.error_name, f"the {where} {said}: {error.detail}: {remedy}") from error
+
+
+@contextmanager
+def named_cluster(where: str) -> Iterator[None]:
+    """Name the cluster in the BrokerTooOldError of a broker, which knows its own address only."""
+    try:
+        yield
+    except BrokerTooOldError as error:
+        raise BrokerTooOldError([f"{where}: {problem}" for problem in error.problems]) from error
+
+
+def _told(error_name: str) -> tuple[str, str]:
+    """What is the matter, and what to look at."""
+    if error_name in _WITHOUT_TOKEN:
+        return "lets nobody in without a token", _WITHOUT_TOKEN[error_name]
+    return "does not answer", _BROKERS

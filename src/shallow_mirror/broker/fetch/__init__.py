@@ -1,0 +1,1 @@
+"""Reading of raw record batches with Fetch requests."""

@@ -1,0 +1,104 @@
+"""Everywhere: does an answer without batches prove that a part of a log holds none?
+
+Kafka leaves offsets without a batch in one case only: compaction. A leader whose older segments are in remote storage, and
+one that is broken, answer in the same way. So a range is given up as empty only where the topic is compacted and the leader
+has it on its own disk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.net.error_codes import EMPTY_FETCH
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import BrokerTooOldError, ConfigError, RetriableError
+from shallow_mirror.types import OffsetRange, TopicPartition
+
+REMOTE_STORAGE = "REMOTE_STORAGE"
+"""Name of the error of a range that the broker has to fetch from its remote storage; else it is EMPTY_FETCH."""
+
+_POLICY = "cleanup.policy"
+_REMOTE_STORAGE = ("remote.storage.enable", "confluent.tier.enable", "redpanda.remote.read")
+"""Settings of a topic that put older segments elsewhere: Kafka's, and those of vendors' brokers that do it in their own way."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStorage:
+    """What the settings of a topic say of its logs. `refusal`: why they are not known; "" where they are."""
+
+    is_compacted: bool = False
+    is_remote: bool = False
+    refusal: str = ""
+
+
+def topic_storage(cluster: Cluster, topic: str, deadline: Deadline) -> TopicStorage:
+    """Ask for the settings of a topic (DescribeConfigs). Raises RetriableError; a refusal is an answer."""
+    try:
+        settings = cluster.topic_configs([topic], deadline, keys=(_POLICY, *_REMOTE_STORAGE))[topic]
+    except ConfigError as error:
+        return TopicStorage(refusal=str(error))
+    policies = {policy.strip() for policy in settings.get(_POLICY, "").split(",")}
+    is_remote = any(settings.get(name, "").lower() == "true" for name in _REMOTE_STORAGE)
+    return TopicStorage("compact" in policies, is_remote)
+
+
+def is_in_remote_storage(cluster: Cluster, place: TopicPartition, position: int, deadline: Deadline) -> bool | None:
+    """Say whether the broker has to fetch an offset from there (tiered storage, KIP-405); None where it cannot be asked.
+
+    While that takes longer than `remote.fetch.max.wait.ms`, the broker answers without batches and without an error.
+    Raises RetriableError.
+    """
+    try:
+        return position < cluster.local_log_starts([place], deadline)[place]
+    except BrokerTooOldError:
+        return None
+
+
+def remote_failure(cluster: Cluster, place: TopicPartition, position: int, deadline: Deadline) -> str | None:
+    """Say why a broker that fails to read an offset may have failed at its remote storage; None where it read its own disk.
+
+    Raises RetriableError.
+    """
+    is_remote = is_in_remote_storage(cluster, place, position, deadline)
+    if is_remote:
+        return "the broker cannot read it from its remote storage"
+    if is_remote is None:
+        storage = topic_storage(cluster, place.topic, deadline)
+        if storage.is_remote or storage.refusal:
+            return "the broker cannot read it, perhaps from remote storage" + (f" ({storage.refusal})" if storage.refusal else "")
+    return None
+
+
+def doubt_of_hole(
+    cluster: Cluster, place: TopicPartition, wanted: OffsetRange, storage: TopicStorage, deadline: Deadline
+) -> RetriableError | None:
+    """Return why the leader's answers without batches do not prove that `wanted` is empty; None where they do.
+
+    REMOTE_STORAGE is waited for by the broker itself, EMPTY_FETCH needs somebody to look. Raises RetriableError.
+    """
+    is_remote = is_in_remote_storage(cluster, place, wanted.start, deadline)
+    if is_remote:
+        return _doubt(REMOTE_STORAGE, place, wanted, "they are in remote storage, which the broker still waits for")
+    if storage.refusal:
+        return _doubt(EMPTY_FETCH, place, wanted, f"whether compaction removed them is not known: {storage.refusal}")
+    if not storage.is_compacted:
+        reason = (
+            "compaction cannot have removed them: cleanup.policy of the topic does not hold compact. Look at the broker's log, "
+            "and at its remote storage if it has one"
+        )
+        return _doubt(EMPTY_FETCH, place, wanted, reason)
+    if is_remote is None and storage.is_remote:
+        reason = (
+            "they may be in remote storage: a setting of the topic says that it has some, and the broker cannot be asked where"
+        )
+        return _doubt(EMPTY_FETCH, place, wanted, reason)
+    return None
+
+
+def _doubt(name: str, place: TopicPartition, wanted: OffsetRange, reason: str) -> RetriableError:
+    return RetriableError(
+        name,
+        f"the leader of {place} answers Fetch at offset {wanted.start} without batches, though its log reaches {wanted.end} and "
+        f"beyond: {reason}",
+    )

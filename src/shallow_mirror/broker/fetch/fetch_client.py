@@ -1,0 +1,171 @@
+"""Everywhere: one Fetch to a replica, its answer, and what the errors of an answer mean to whoever reads raw batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.fetch.empty_ranges import remote_failure
+from shallow_mirror.broker.net.connection import Connection, ReceiveBuffer
+from shallow_mirror.broker.net.error_codes import TOPIC_AUTHORIZATION_FAILED, ErrorClass, error_class, error_name, refusal
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import (
+    BatchRefusedError,
+    ConfigError,
+    CorruptBatchError,
+    DataLossError,
+    LogTruncatedError,
+    MirrorError,
+    RetriableError,
+    TopicAccessError,
+    TopicRecreatedError,
+)
+from shallow_mirror.types import IsolationLevel, TopicPartition
+from shallow_mirror.wire.batch_index import IndexStop, StopReason
+from shallow_mirror.wire.fetch import (
+    FetchedPartition,
+    FetchPartition,
+    FetchResponse,
+    TopicNames,
+    build_fetch_request,
+    parse_fetch_response,
+    topic_names,
+)
+from shallow_mirror.wire.leader_fetch import build_leader_fetch_request, parse_leader_fetch_response
+from shallow_mirror.wire.primitives import WireError
+
+MAX_BATCH_BYTES = 104_857_600
+"""Largest answer accepted: socket.request.max.bytes of brokers bounds what anybody could have produced."""
+
+_OFFSET_OUT_OF_RANGE = 1
+_UNKNOWN_SERVER_ERROR = -1
+_UNREADABLE_AT_THE_BROKER = frozenset({_UNKNOWN_SERVER_ERROR, 2})
+_OTHER_TOPIC_ID = frozenset({100, 103})
+
+
+@dataclass(frozen=True, slots=True)
+class FetchForm:
+    """How a Fetch was asked, which is how its answer is read. `names` None: topics by name."""
+
+    names: TopicNames | None = None
+    is_leader_only: bool = False
+
+
+def send_fetch(
+    connection: Connection,
+    partitions: Sequence[FetchPartition],
+    *,
+    isolation: IsolationLevel,
+    max_wait_ms: int,
+    max_bytes: int,
+    deadline: Deadline,
+    rack: str = "",
+    is_leader_only: bool = False,
+) -> FetchForm:
+    """Send a Fetch, by topic ids where the broker and all partitions have them. Returns what to read the answer with.
+
+    `is_leader_only`: no replica is named in the place of an answer; topics go by name then, and no rack is sent.
+    Raises RetriableError; the connection is then closed.
+    """
+    if is_leader_only and connection.has_leader_fetch:
+        correlation_id = connection.next_correlation_id()
+        request = build_leader_fetch_request(
+            correlation_id,
+            connection.client_id,
+            partitions,
+            isolation=isolation,
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=max_bytes,
+        )
+        connection.send(correlation_id, [request], deadline)
+        return FetchForm(is_leader_only=True)
+    names = topic_names(partitions) if connection.fetches_by_topic_id else None
+    correlation_id = connection.next_correlation_id()
+    request = build_fetch_request(
+        correlation_id,
+        connection.client_id,
+        partitions,
+        isolation=isolation,
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        names=names,
+        rack="" if is_leader_only else rack,
+    )
+    connection.send(correlation_id, [request], deadline)
+    return FetchForm(names)
+
+
+def receive_fetch(connection: Connection, buffer: ReceiveBuffer, deadline: Deadline, form: FetchForm) -> FetchResponse:
+    """The answer to the oldest Fetch on the wire; its records are views of `buffer`. Raises RetriableError and closes."""
+    frame = connection.receive(deadline, buffer)
+    try:
+        return parse_leader_fetch_response(frame) if form.is_leader_only else parse_fetch_response(frame, form.names)
+    except WireError as error:
+        connection.close()
+        raise RetriableError("PROTOCOL", f"unreadable Fetch answer: {error}") from error
+
+
+def partition_error(
+    cluster: Cluster,
+    fetched: FetchedPartition,
+    position: int,
+    isolation: IsolationLevel,
+    deadline: Deadline,
+    topic_id: str = "",
+    *,
+    is_leader_only: bool = False,
+) -> MirrorError | None:
+    """What is wrong with one partition of an answer: DataLossError, CorruptBatchError, ConfigError or RetriableError; None for a
+    good one.
+
+    Asks the cluster for the log's ends where the position is outside of them, and for the topic's id where another one has
+    its name by now, and then may itself raise RetriableError. `is_leader_only`: it was asked by name, so the id is looked up
+    behind every answer; ids of a name never return, so one that is still there was there when the leader read.
+    """
+    place, code = fetched.topic_partition, fetched.error_code
+    if code == _OFFSET_OUT_OF_RANGE:
+        return _out_of_range(cluster, place, position, isolation, deadline)
+    if code in _OTHER_TOPIC_ID or (is_leader_only and not code and topic_id):
+        listed = cluster.metadata([place.topic], deadline).topics.get(place.topic)
+        if listed is not None and listed.error_code == 0 and listed.topic_id != topic_id:
+            return TopicRecreatedError(place, position, topic_id, listed.topic_id)
+    if code == _UNKNOWN_SERVER_ERROR and (remote := remote_failure(cluster, place, position, deadline)) is not None:
+        return RetriableError(error_name(code), f"Fetch of {place} at {position}: {remote}")
+    if code in _UNREADABLE_AT_THE_BROKER:
+        return CorruptBatchError(place, position, 0, f"{cluster.where} answered {error_name(code)} to Fetch")
+    if code and error_class(code) is ErrorClass.DEFINITE:
+        text = f"Fetch of {place}: {cluster.where} answered {refusal(code, 'Fetch', topic=place.topic)}"
+        return TopicAccessError(text, [place.topic]) if code == TOPIC_AUTHORIZATION_FAILED else ConfigError(text)
+    if code:
+        return RetriableError(error_name(code), f"Fetch of {place}")
+    if fetched.diverging is not None:
+        return DataLossError(place, position, fetched.log_start_offset, "the source's log was truncated below this offset")
+    return None
+
+
+def _out_of_range(
+    cluster: Cluster, place: TopicPartition, position: int, isolation: IsolationLevel, deadline: Deadline
+) -> DataLossError:
+    earliest = cluster.list_offsets({place: -2}, isolation, deadline)[place].offset
+    latest = cluster.list_offsets({place: -1}, isolation, deadline)[place].offset
+    if position < earliest:
+        return DataLossError(place, position, earliest, "retention or DeleteRecords removed it before it was copied")
+    detail = f"the log ends at {latest}: this offset was never written, or the log was truncated, or the topic was created again"
+    return LogTruncatedError(place, position, detail, log_end=latest)
+
+
+def stop_error(place: TopicPartition, stop: IndexStop) -> MirrorError:
+    """What follows the whole batches of an answer is no batch of magic 2: BatchRefusedError for older formats, else
+    CorruptBatchError.
+    """
+    if stop.reason is StopReason.LEGACY_MAGIC:
+        return BatchRefusedError(
+            place,
+            stop.base_offset,
+            f"its record format ({stop.detail}) is older than Kafka 0.11",
+            "Only the mirror converts old formats: read behind them, or leave the topic out",
+        )
+    return CorruptBatchError(place, stop.base_offset, stop.pos, f"{stop.reason.value}: {stop.detail}")

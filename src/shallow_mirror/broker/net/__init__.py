@@ -1,0 +1,1 @@
+"""Byte streams and framed requests to one broker."""

@@ -1,0 +1,140 @@
+"""Everywhere: framed requests and answers on one transport, strictly in order, correlation ids checked."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from shallow_mirror.broker.net.transport import Part, Transport
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import MirrorError, RetriableError
+
+_LENGTH_BYTES = 4
+_MIN_FRAME_BYTES = 4
+
+READ_AHEAD_BYTES = 16_384
+"""What one receive may bring along behind an answer: small answers to pipelined requests come several at a time."""
+
+
+class ReceiveBuffer:
+    """A reused buffer that grows to the largest frame seen, `max_bytes` at the most."""
+
+    def __init__(self, initial_bytes: int, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._bytes = bytearray(initial_bytes)
+
+    def view(self, size: int) -> memoryview:
+        """The first `size` bytes; views given out before stay valid but are no longer this buffer's when it grows."""
+        if size > len(self._bytes):
+            self._bytes = bytearray(size)
+        return memoryview(self._bytes)[:size]
+
+    def is_viewed(self) -> bool:
+        """Whether any view of the bytes is alive, slices and arrays made of it included: a bytearray then keeps its size."""
+        if not self._bytes:
+            return False
+        try:
+            self._bytes.append(self._bytes.pop())
+        except BufferError:
+            return True
+        return False
+
+
+class Connection:
+    """After any error the connection is closed: what is on the wire is then unknown."""
+
+    def __init__(self, transport: Transport, client_id: str, max_frame_bytes: int) -> None:
+        self.transport, self.client_id, self._max_frame_bytes = transport, client_id, max_frame_bytes
+        self._next_correlation_id = 0
+        self._outstanding: deque[int] = deque()
+        self._ahead = memoryview(bytearray(READ_AHEAD_BYTES))
+        self._ahead_start = self._ahead_end = 0
+        self.is_closed = False
+        self.missing_apis: frozenset[str] = frozenset()
+        self.fetches_by_topic_id = False
+        self.has_leader_fetch = False
+        """Whether the broker speaks the version of Fetch that only a leader answers."""
+        self._explained_until = 0
+        self._explain: Callable[[RetriableError], MirrorError | None] = lambda _: None
+
+    @property
+    def outstanding(self) -> int:
+        """Requests sent whose answers were not received."""
+        return len(self._outstanding)
+
+    def next_correlation_id(self) -> int:
+        self._next_correlation_id = (self._next_correlation_id + 1) & 0x7FFFFFFF
+        return self._next_correlation_id
+
+    def send(self, correlation_id: int, parts: Sequence[Part], deadline: Deadline) -> None:
+        self.send_several((correlation_id,), parts, deadline)
+
+    def send_several(self, correlation_ids: Sequence[int], parts: Sequence[Part], deadline: Deadline) -> None:
+        """Requests behind each other in one write: `parts` are those of all of them."""
+        self._outstanding += correlation_ids
+        try:
+            self.transport.send_parts(parts, deadline)
+        except BaseException:
+            self.close()
+            raise
+
+    def receive(self, deadline: Deadline, buffer: ReceiveBuffer | None = None) -> memoryview:
+        """The next answer without its length. Raises RetriableError on a network or protocol error, and closes."""
+        try:
+            head = self._received_ahead(_LENGTH_BYTES, deadline)
+            size = int.from_bytes(head, "big", signed=True)
+            limit = self._max_frame_bytes if buffer is None else buffer.max_bytes
+            if not _MIN_FRAME_BYTES <= size <= limit:
+                raise RetriableError(
+                    "PROTOCOL", f"{self.transport.peer} announced an answer of {size} bytes; at most {limit} are accepted"
+                )
+            frame = memoryview(bytearray(size)) if buffer is None else buffer.view(size)
+            self._receive_into(frame, deadline)
+            correlation_id = int.from_bytes(frame[:4], "big", signed=True)
+            if not self._outstanding or correlation_id != self._outstanding.popleft():
+                raise RetriableError(
+                    "PROTOCOL", f"{self.transport.peer} answered request {correlation_id}, which was not the next one"
+                )
+            return frame
+        except RetriableError as error:
+            is_explained = bool(self._outstanding) and self._outstanding[0] <= self._explained_until
+            self.close()
+            explained = self._explain(error) if is_explained else None
+            if explained is not None:
+                raise explained from error
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def explain_next(self, explain: Callable[[RetriableError], MirrorError | None]) -> None:
+        """Where the next request gets no answer, `explain` may say what that means."""
+        self._explained_until, self._explain = self._next_correlation_id + 1, explain
+
+    def _received_ahead(self, size: int, deadline: Deadline) -> memoryview:
+        """The next `size` bytes, a few; what came along with them is kept for the next call."""
+        if self._ahead_start == self._ahead_end:
+            self._ahead_start = self._ahead_end = 0
+        elif self._ahead_start + size > len(self._ahead):
+            left = bytes(self._ahead[self._ahead_start : self._ahead_end])
+            self._ahead[: len(left)], self._ahead_start, self._ahead_end = left, 0, len(left)
+        while self._ahead_end - self._ahead_start < size:
+            self._ahead_end += self.transport.recv_some_into(self._ahead[self._ahead_end :], deadline)
+        self._ahead_start += size
+        return self._ahead[self._ahead_start - size : self._ahead_start]
+
+    def _receive_into(self, frame: memoryview, deadline: Deadline) -> None:
+        known = min(len(frame), self._ahead_end - self._ahead_start)
+        frame[:known] = self._ahead[self._ahead_start : self._ahead_start + known]
+        self._ahead_start += known
+        if known < len(frame):
+            self.transport.recv_into(frame[known:], deadline)
+
+    def request(self, correlation_id: int, parts: Sequence[Part], deadline: Deadline) -> memoryview:
+        self.send(correlation_id, parts, deadline)
+        return self.receive(deadline)
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._outstanding.clear()
+        self.transport.close()

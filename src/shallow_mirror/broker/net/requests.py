@@ -1,0 +1,196 @@
+"""Everywhere: requests and answers by kafka-python's protocol classes. The only file that imports kafka.
+
+Fixed versions that every broker from 2.8 on accepts. kafka-python's defaults that are not ours are overridden by the callers.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.protocol.admin import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from kafka.protocol.consumer import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+from kafka.protocol.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from kafka.protocol.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+
+from shallow_mirror.broker.net.connection import Connection
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import BrokerTooOldError, ConfigError, RetriableError
+from shallow_mirror.version import __version__
+from shallow_mirror.wire import fetch
+
+_USED: dict[str, tuple[Any, Any, int]] = {
+    "ApiVersions": (ApiVersionsRequest, ApiVersionsResponse, 3),
+    "Metadata": (MetadataRequest, MetadataResponse, 10),
+    "ListOffsets": (ListOffsetsRequest, ListOffsetsResponse, 6),
+    "ListLocalOffsets": (ListOffsetsRequest, ListOffsetsResponse, 8),
+    "OffsetForLeaderEpoch": (OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, 4),
+    "FindCoordinator": (FindCoordinatorRequest, FindCoordinatorResponse, 3),
+    "InitProducerId": (InitProducerIdRequest, InitProducerIdResponse, 4),
+    "AddPartitionsToTxn": (AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, 3),
+    "AddOffsetsToTxn": (AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, 3),
+    "TxnOffsetCommit": (TxnOffsetCommitRequest, TxnOffsetCommitResponse, 3),
+    "EndTxn": (EndTxnRequest, EndTxnResponse, 3),
+    "OffsetFetch": (OffsetFetchRequest, OffsetFetchResponse, 7),
+    "DescribeConfigs": (DescribeConfigsRequest, DescribeConfigsResponse, 4),
+    "DescribeProducers": (DescribeProducersRequest, DescribeProducersResponse, 0),
+    "DescribeTransactions": (DescribeTransactionsRequest, DescribeTransactionsResponse, 0),
+    "WriteTxnMarkers": (WriteTxnMarkersRequest, WriteTxnMarkersResponse, 1),
+    "SaslHandshake": (SaslHandshakeRequest, SaslHandshakeResponse, 1),
+    "SaslAuthenticate": (SaslAuthenticateRequest, SaslAuthenticateResponse, 2),
+    "ListGroups": (ListGroupsRequest, ListGroupsResponse, 4),
+    "DescribeGroups": (DescribeGroupsRequest, DescribeGroupsResponse, 5),
+    "Heartbeat": (HeartbeatRequest, HeartbeatResponse, 4),
+    "OffsetCommit": (OffsetCommitRequest, OffsetCommitResponse, 8),
+}
+_HOT_PATH = ((0, "Produce", 9), (fetch.API_KEY, "Fetch", fetch.API_VERSION))
+_SINCE = {
+    "DescribeTransactions": "3.0",
+    "ListLocalOffsets": "3.5",
+    "ListGroups": "2.6",
+    "DescribeGroups": "2.4",
+    "Heartbeat": "2.4",
+    "OffsetCommit": "2.4",
+    "WriteTxnMarkers": "2.8",
+}
+"""May be missing: no decision of the mirror depends on the answer."""
+_TOO_OLD = "is too old: source and target need Kafka 2.8 or later"
+_ALWAYS_HEADER_0 = "ApiVersions"
+_OFFERED_BY_ALL = {"SaslHandshake", "SaslAuthenticate"}
+"""Their versions are those of Kafka 2.5; listeners without SASL may leave them out."""
+
+
+@dataclass(slots=True)
+class LastAnswer:
+    """To a request that is made again and again: an answer of the same bytes is the same object, and is not decoded again."""
+
+    body: bytes = b""
+    answer: Any = None
+
+
+def request_class(api: str) -> Any:
+    """The class of the fixed version: nested types hang on it."""
+    request, _, version = _USED[api]
+    return request[version]
+
+
+def call(connection: Connection, api: str, deadline: Deadline, *, last: LastAnswer | None = None, **fields: Any) -> Any:
+    """One request, one answer; `last` is compared with it and keeps it.
+
+    Raises RetriableError on network errors and on answers that cannot be decoded, BrokerTooOldError.
+    """
+    if api in connection.missing_apis:
+        raise BrokerTooOldError(f"broker {connection.transport.peer} offers no {api}: Kafka {_SINCE[api]} or later is needed")
+    request_type, response_type, version = _USED[api]
+    request = request_type[version](**fields)
+    correlation_id = connection.next_correlation_id()
+    request.with_header(correlation_id, connection.client_id)
+    frame = connection.request(correlation_id, [bytes(request.encode(framed=True, header=True))], deadline)
+    is_flexible = api != _ALWAYS_HEADER_0 and request.flexible_version_q(version)
+    try:
+        body = bytes(frame[4 + _tag_section_bytes(frame[4:]) :] if is_flexible else frame[4:])
+        if last is None:
+            return response_type[version].decode(body)
+        if body != last.body:
+            last.body, last.answer = b"", response_type[version].decode(body)
+            last.body = body
+        return last.answer
+    except (IndexError, ValueError, struct.error, TypeError, OverflowError, AssertionError) as error:
+        connection.close()
+        raise RetriableError("PROTOCOL", f"{connection.transport.peer} sent an unreadable answer to {api}: {error}") from error
+
+
+def _tag_section_bytes(body: memoryview) -> int:
+    """Response headers carry no tags today; anything else is skipped by the decoder's own rules."""
+    if len(body) and body[0] == 0:
+        return 1
+    raise ValueError("tags in a response header")
+
+
+def _gap(api: str, version: int, offered: tuple[int, int] | None) -> str:
+    """`offered`: lowest and highest version."""
+    return f"{api} {offered[0]} to {offered[1]} (needed: {version})" if offered else f"no {api} (needed: {version})"
+
+
+def check_versions(connection: Connection, deadline: Deadline) -> None:
+    """Refuses a broker that does not speak the fixed versions, and takes note of what else it does not offer.
+
+    A connection does not know whether it leads to a source or to a target: every broker is asked for all of them.
+    """
+    answer = call(connection, "ApiVersions", deadline, client_software_name="shallow-mirror", client_software_version=__version__)
+    peer = connection.transport.peer
+    if answer.error_code:
+        raise BrokerTooOldError(f"broker {peer} {_TOO_OLD}: it does not answer ApiVersions 3")
+    offered = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+    wanted = [(request.API_KEY, api, version) for api, (request, _, version) in _USED.items() if api not in _OFFERED_BY_ALL]
+    too_old: list[str] = []
+    too_new: list[str] = []
+    missing = set()
+    for key, api, version in [*wanted, *_HOT_PATH]:
+        low, high = offered.get(key, (0, -1))
+        if low <= version <= high:
+            continue
+        if api in _SINCE:
+            missing.add(api)
+        else:
+            (too_new if version < low else too_old).append(_gap(api, version, offered.get(key)))
+    if too_new:
+        raise ConfigError(
+            f"broker {peer} is newer than this version of shallow-mirror knows: install a later one; "
+            f"the broker offers {', '.join(too_new + too_old)}"
+        )
+    if too_old:
+        raise BrokerTooOldError(f"broker {peer} {_TOO_OLD}; it offers {', '.join(too_old)}")
+    connection.missing_apis = frozenset(missing)
+    low, high = offered[fetch.API_KEY]
+    connection.fetches_by_topic_id = high >= fetch.API_VERSION_BY_ID
+    connection.has_leader_fetch = low <= fetch.API_VERSION_OF_LEADER

@@ -1,0 +1,110 @@
+"""Everywhere: a blocking byte stream to one broker. The only place with sockets; within TLS: tls_transport.py."""
+
+from __future__ import annotations
+
+import select
+import selectors
+import socket
+from collections.abc import Sequence
+
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import RetriableError
+
+_MAX_PARTS = 512
+"""Below IOV_MAX of every system."""
+
+Part = bytes | bytearray | memoryview
+
+
+class Transport:
+    """Raises RetriableError("NETWORK_EXCEPTION"); whether an effect happened is for the caller to judge by what it had sent."""
+
+    def __init__(self, host: str, port: int, deadline: Deadline) -> None:
+        self.peer = f"{host}:{port}"
+        try:
+            self._socket = socket.create_connection((host, port), timeout=_timeout_s(deadline, self.peer))
+        except OSError as error:
+            raise _network(f"cannot connect to {self.peer}", error) from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.setblocking(False)
+        self._readable, self._writable = select.poll(), select.poll()
+        self._readable.register(self._socket, select.POLLIN)
+        self._writable.register(self._socket, select.POLLOUT)
+
+    def send_parts(self, parts: Sequence[Part], deadline: Deadline) -> None:
+        """Everything, in order, without joining the parts."""
+        first, left = 0, sum(map(len, parts))
+        try:
+            while left:
+                try:
+                    sent = self._socket.sendmsg(parts[first : first + _MAX_PARTS])
+                except BlockingIOError:
+                    self._wait_until(self._writable, deadline)
+                    continue
+                left -= sent
+                if left:
+                    first, parts = _without(parts, first, sent)
+        except OSError as error:
+            raise _network(f"sending to {self.peer}", error) from error
+
+    def recv_into(self, view: memoryview, deadline: Deadline) -> None:
+        """Fill `view` completely."""
+        got = 0
+        while got < len(view):
+            got += self.recv_some_into(view[got:], deadline)
+
+    def recv_some_into(self, view: memoryview, deadline: Deadline) -> int:
+        """At least one byte, and what else is there already; returns how many."""
+        while True:
+            try:
+                try:
+                    received = self._socket.recv_into(view)
+                except BlockingIOError:
+                    self._wait_until(self._readable, deadline)
+                    continue
+            except OSError as error:
+                raise _network(f"receiving from {self.peer}", error) from error
+            if not received:
+                raise RetriableError("NETWORK_EXCEPTION", f"{self.peer} closed the connection")
+            return received
+
+    def has_pending(self) -> bool:
+        """Whether bytes were taken off the socket that nobody has received yet."""
+        return False
+
+    def _wait_until(self, possible: select.poll, deadline: Deadline) -> None:
+        """Or until it is known that it never will be: the next call then says why."""
+        if not possible.poll(_timeout_s(deadline, self.peer) * 1000):
+            raise TimeoutError("timed out")
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _without(parts: Sequence[Part], first: int, sent: int) -> tuple[int, Sequence[Part]]:
+    """What is left of `parts[first:]` when their first `sent` bytes are gone, and where it begins."""
+    while sent >= len(parts[first]):
+        sent -= len(parts[first])
+        first += 1
+    return (first, parts) if not sent else (0, [memoryview(parts[first])[sent:], *parts[first + 1 :]])
+
+
+def first_readable(transports: Sequence[Transport], deadline: Deadline) -> Transport | None:
+    """The first in the order given that has bytes to receive or was closed by its peer; None once the deadline is over."""
+    for transport in transports:
+        if transport.has_pending():
+            return transport
+    with selectors.DefaultSelector() as selector:
+        for transport in transports:
+            selector.register(transport._socket, selectors.EVENT_READ, transport)
+        ready = {id(key.data) for key, _ in selector.select(deadline.remaining_ms() / 1000)}
+    return next((transport for transport in transports if id(transport) in ready), None)
+
+
+def _timeout_s(deadline: Deadline, peer: str) -> float:
+    deadline.require(f"an answer of {peer}")
+    return max(deadline.remaining_ms() / 1000, 0.001)
+
+
+def _network(what: str, error: OSError) -> RetriableError:
+    return RetriableError("NETWORK_EXCEPTION", f"{what}: {error}")

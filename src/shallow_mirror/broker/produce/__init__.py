@@ -1,0 +1,1 @@
+"""Writing of raw record batches with Produce requests and transactions."""

@@ -1,0 +1,93 @@
+"""Driver, for the cli: all groups of one cluster, where they go on at the other, and bringing them there. Starts no JVM."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import closing
+from datetime import datetime
+from typing import Any
+
+from shallow_mirror.checkpoints.backends.best_effort_table import open_store_to_read
+from shallow_mirror.checkpoints.group_offset_history import positions_as_of
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.errors import ConfigError, RetriableError
+from shallow_mirror.groups.report import AsOf, GroupsReport
+from shallow_mirror.groups.sync_plan import Committed, GroupLook, translate, with_repeats
+
+QUESTION_S = 15.0
+"""Each question to a cluster; less where `request.timeout.ms` is."""
+
+
+def sync_groups(
+    config: MirrorConfig,
+    *,
+    spark: Any = None,
+    pattern: str | None = None,
+    is_reverse: bool = False,
+    as_of: datetime | None = None,
+    is_applied: bool = False,
+    is_forced: bool = False,
+) -> GroupsReport:
+    """`pattern`: a regular expression on whole names; None: every group that the mirror file includes. `as_of`: positions that a
+    running mirror has noted; the source is not asked then.
+
+    Raises ConfigError, RetriableError, OffsetMapConflictError. With `is_applied` groups may have been committed before it raises.
+    """
+    is_wanted = _matches(pattern)
+    offset_map = OffsetMap.open(config.table_storage, spark, mirror=config.mirror)
+    side, noted = ("target" if is_reverse else "source"), None
+    if as_of is not None:
+        if is_reverse:
+            raise ConfigError("--as-of and --reverse exclude each other: only positions of the source's groups are noted")
+        noted = positions_as_of(open_store_to_read(config.table_storage, spark), as_of)
+    with closing(GroupLook(config, "target" if is_reverse else "source", timeout_s=QUESTION_S)) as groups:
+        groups.require(groups.other, offset_map)
+        if noted is None:
+            committed = _committed(groups, offset_map, is_wanted)
+        else:
+            chosen = (one for one in noted.positions if config.groups.is_included(one.group) and is_wanted(one.group))
+            committed = [
+                Committed(one.group, one.source.topic_partition, one.offset, one.metadata, one.source.topic_id) for one in chosen
+            ]
+        may_hide = noted is None and groups.origin.may_hide_groups()
+        if pattern is not None and not committed:
+            hint = "; one that our user may not Describe is not shown" if may_hide else ""
+            raise ConfigError(f"--group {pattern}: no group of this name has committed offsets on the {side}{hint}")
+        offset_map.refresh()
+        held = groups.held(committed, offset_map)
+        clusters = groups.clusters(held, offset_map, asks_origin=noted is None)
+        translator = translate(held, clusters, offset_map, groups.side)
+        judged = with_repeats(groups.judged(held, translator, clusters), translator, offset_map, groups.side)
+        found = tuple(groups.stepped(judged, is_applied=is_applied, is_forced=is_forced))
+    origin, other = (config.target, config.source) if is_reverse else (config.source, config.target)
+    return GroupsReport(
+        mirror=config.mirror,
+        origin=origin.alias,
+        other=other.alias,
+        groups=found,
+        may_hide_groups=may_hide,
+        as_of=None if noted is None or as_of is None else AsOf(asked=as_of, observed_at=noted.observed_at, next_at=noted.next_at),
+    )
+
+
+def _committed(groups: GroupLook, offset_map: OffsetMap, is_wanted: Callable[[str], bool]) -> list[Committed]:
+    try:
+        groups.require(groups.origin, offset_map)
+        return groups.committed(is_wanted)
+    except RetriableError as error:
+        if groups.side == "target":
+            raise
+        hint = "If it is gone, --as-of now goes by what groups.sync has noted"
+        raise RetriableError(error.error_name, f"{error.detail}. {hint}") from error
+
+
+def _matches(pattern: str | None) -> Callable[[str], bool]:
+    if pattern is None:
+        return lambda _: True
+    try:
+        wanted = re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"--group: {pattern!r} is not a regular expression: {error}") from error
+    return lambda group: group == pattern or wanted.fullmatch(group) is not None

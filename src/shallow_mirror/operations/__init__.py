@@ -1,0 +1,1 @@
+"""Operator commands that read or change a mirror: status, recover, redo and the quarantine."""

@@ -1,0 +1,122 @@
+"""Driver, for the cli: the batches in quarantine as lines, as JSON, and as files of raw bytes. Starts no JVM.
+
+Reading changes nothing, and may be done beside a mirror that runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from shallow_mirror.checkpoints.quarantine import Quarantine, QuarantineEntry
+from shallow_mirror.checkpoints.table_protocol import Comparison
+from shallow_mirror.errors import ConfigError, OffsetMapConflictError
+from shallow_mirror.plurals import counted
+
+LINES_FILE = "batches.jsonl"
+
+_DESCRIBED = (
+    "error_name",
+    "rule",
+    "remedy",
+    "size_bytes",
+    "batch_crc32c",
+    "base_offset",
+    "records_count",
+    "attributes",
+    "base_timestamp_ms",
+    "max_timestamp_ms",
+    "crc",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """By source topic, partition, and an offset of the batch; None: any."""
+
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+
+    def entries(self, quarantine: Quarantine) -> tuple[QuarantineEntry, ...]:
+        """Raises ConfigError where nothing was ever quarantined at an offset that is named."""
+        places = (("source_topic", self.topic), ("source_partition", self.partition))
+        found = quarantine.entries(tuple(Comparison(name, "=", value) for name, value in places if value is not None))
+        if self.offset is None:
+            return found
+        at = tuple(one for one in found if one.segment.source_start <= self.offset < one.segment.source_end)
+        if not at:
+            raise ConfigError(f"no batch was quarantined at offset {self.offset} of {self.topic or 'any topic'}")
+        return at
+
+
+def document_of(entry: QuarantineEntry) -> dict[str, Any]:
+    """For JSON. What the table says is null where the table has lost its row."""
+    segment, described = entry.segment, entry.described or {}
+    return {
+        "topic": segment.source.topic,
+        "topic_id": segment.source.topic_id,
+        "partition": segment.source.partition,
+        "source_start": segment.source_start,
+        "source_end": segment.source_end,
+        "target_topic": segment.target.topic,
+        "target_partition": segment.target.partition,
+        "record_count": segment.record_count,
+        "decided_at": _text(entry.decided_at),
+        **{name: described.get(name) for name in _DESCRIBED},
+        "released": [
+            {"source_start": one.source_start, "source_end": one.source_end, "target_start": one.target_start}
+            for one in entry.released
+        ],
+    }
+
+
+def show(entries: Sequence[QuarantineEntry], console: Console, *, as_json: bool = False) -> None:
+    if as_json:
+        print(json.dumps([document_of(one) for one in entries]), file=console.file)
+        return
+    count = counted(len(entries), "batch") if entries else "no batch"
+    console.print("\n".join([count, *(_line(one) for one in entries)]), markup=False)
+
+
+def _line(entry: QuarantineEntry) -> str:
+    what = "its row of the table quarantine was deleted" if entry.described is None else _why(entry.described)
+    if entry.is_released:
+        what = f"released to {entry.segment.target.topic_partition}, offset {entry.released[0].target_start}; before that: {what}"
+    return f"{entry}, {counted(entry.segment.record_count, 'record')}, {counted(entry.segment.size_bytes, 'byte')}: {what}"
+
+
+def _why(described: Mapping[str, Any]) -> str:
+    return f"{described['rule']}. {described['remedy']}"
+
+
+def export(quarantine: Quarantine, entries: Sequence[QuarantineEntry], folder: Path) -> int:
+    """A file a batch, its bytes as the source sent them, and a line of JSON each in LINES_FILE. Returns how many.
+
+    Raises OffsetMapConflictError, naming all batches that the table has lost or changed; the others are there then.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lines, problems = [], []
+    for one in entries:
+        source = one.segment.source
+        name = f"{source.topic}-{source.partition}-{one.segment.source_start:020}-{source.topic_id}.batch"
+        try:
+            (folder / name).write_bytes(quarantine.batch(one).batch)
+        except OffsetMapConflictError as problem:
+            problems.append(str(problem))
+            continue
+        lines.append(json.dumps({"file": name, **document_of(one)}))
+    (folder / LINES_FILE).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    if problems:
+        raise OffsetMapConflictError("; ".join(problems))
+    return len(lines)
+
+
+def _text(at: datetime) -> str:
+    return at.isoformat(timespec="milliseconds")

@@ -1,0 +1,261 @@
+"""Driver, for the cli: how far a mirror is, how far behind, what it did last and what it waits for. Starts no JVM.
+
+What the map and the observations say is read first, the source is asked after that: a mirror that runs meanwhile can only
+seem to be further behind than it is, never ahead of its source.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from shallow_mirror.checkpoints import run_history
+from shallow_mirror.checkpoints.backends.best_effort_table import ObservationStore, open_store_to_read
+from shallow_mirror.checkpoints.commit_metadata import Recorded
+from shallow_mirror.checkpoints.controls import open_controls_to_read
+from shallow_mirror.checkpoints.group_offset_history import GroupSyncPass, last_pass
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.problem_log import read_problems
+from shallow_mirror.checkpoints.problems import KnownProblem
+from shallow_mirror.checkpoints.quarantine import undescribed_entries
+from shallow_mirror.checkpoints.schema import ms_of
+from shallow_mirror.checkpoints.table_protocol import Comparison
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.streaming.planning import planner_state
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOut, read_left_out
+from shallow_mirror.streaming.runner.lag import (
+    PartitionStatus,
+    ask_source,
+    ask_target,
+    copied_until,
+    of_included_topics,
+    partition_statuses,
+)
+from shallow_mirror.streaming.runner.open_transactions import OpenTransaction
+
+MICRO_BATCHES_SHOWN = 5
+PROBLEMS_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatchStatus:
+    """A row of `micro_batches`; `dropped_batch_counts` by segment kind."""
+
+    micro_batch: int
+    run_epoch: int
+    settled_at_ms: int
+    record_count: int
+    size_bytes: int
+    seconds: float
+    raw_batch_count: int
+    rebuilt_batch_count: int
+    dropped_batch_counts: Mapping[str, int]
+    lag_offsets: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """The run that owns the map. `outcome` and `ended_at_ms` are None until it ended, and for ever when it was killed.
+
+    `is_alive` is None when it cannot be known from here: the run is on another host.
+    """
+
+    run_epoch: int
+    run_id: str
+    host: str
+    pid: int
+    version: str | None
+    started_at_ms: int
+    ended_at_ms: int | None
+    outcome: str | None
+    is_alive: bool | None
+
+    @property
+    def is_over(self) -> bool:
+        return self.outcome is not None or self.is_alive is False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PausedTopic:
+    topic: str
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusReport:
+    """`micro_batches`: the last few, newest last. `waiting_for` is None as well when no run is there to wait.
+
+    `source_problem`: why log ends and lags are missing; `target_problem`: why nothing can be written now. `planned_at_ms`:
+    when the planner was last heard of.
+    `starting`: what a start does that has not come to its first plan.
+    `quarantined_batches` and `quarantined_bytes` are what is in quarantine now.
+    `gone_topics`: mirrored topics that the source does not have any more; `topic_problems`: settings that are not followed; both
+    as the mirror saw them last.
+    `left_out`: partitions that are broken, while the others are copied without them; empty when no run is there.
+    `problems`: the last few that the last runs met, newest last. `groups`: the last look at consumer groups, None without
+    `groups.sync`.
+    """
+
+    mirror: str
+    at_ms: int
+    run: RunStatus | None
+    source_problem: str | None
+    waiting_for: str | None
+    waiting_since_ms: int | None
+    planned_at_ms: int | None
+    micro_batches: tuple[MicroBatchStatus, ...]
+    partitions: tuple[PartitionStatus, ...]
+    target_problem: str | None = None
+    open_transactions: tuple[OpenTransaction, ...] = ()
+    quarantined_batches: int = 0
+    quarantined_bytes: int = 0
+    paused_topics: tuple[PausedTopic, ...] = ()
+    gone_topics: tuple[str, ...] = ()
+    topic_problems: tuple[str, ...] = ()
+    starting: str | None = None
+    starting_since_ms: int | None = None
+    groups: GroupSyncPass | None = None
+    problems: tuple[KnownProblem, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        places = {name: [_flat(one) for one in getattr(self, name)] for name in ("partitions", "open_transactions")}
+        left_out = {"left_out": [one.document() for one in self.left_out]}
+        groups = None
+        if self.groups is not None:
+            groups = {**asdict(self.groups), "observed_at": self.groups.observed_at.isoformat()}
+        return {**asdict(self), **places, "groups": groups, "problems": [one.document() for one in self.problems], **left_out}
+
+
+def _flat(one: PartitionStatus | OpenTransaction) -> dict[str, Any]:
+    fields = {**one.source._asdict(), **asdict(one)}
+    del fields["source"]
+    return fields
+
+
+def gather_status(
+    config: MirrorConfig, now_ms: Callable[[], int] = lambda: int(time.time() * 1000), *, spark: Any = None
+) -> StatusReport:
+    """`spark`: the session that reaches tables in a catalog; others are read without.
+
+    Raises ConfigError when the mirror never ran, or the tables are another one's; OffsetMapConflictError when its map is damaged.
+    """
+    offset_map = OffsetMap.open(config.table_storage, spark, mirror=config.mirror)
+    store = open_store_to_read(config.table_storage, spark)
+    found = of_included_topics(config, offset_map.positions())
+    positions = {source: position.offset for source, position in found.items()}
+    copied_until_ms = copied_until(found)
+    recorded = offset_map.recorded()
+    run = None if recorded is None else _read_run(store, recorded)
+    done = () if recorded is None else _read_micro_batches(store, recorded.micro_batch)
+    quarantined = [one.segment for one in undescribed_entries(offset_map) if not one.is_released]
+    note = planner_state.read_note(planner_state.note_path(config.checkpoint))
+    topics = planner_state.read_topics(planner_state.topics_path(config.checkpoint))
+    paused = open_controls_to_read(config.table_storage, spark).paused()
+    view = ask_source(config, positions, copied_until_ms)
+    at_ms = now_ms()
+    is_waiting = note is not None and not (run is not None and run.is_over)
+    start = _current_start(planner_state.read_start(planner_state.start_path(config.checkpoint)), run, note)
+    return StatusReport(
+        mirror=config.mirror,
+        at_ms=at_ms,
+        run=run,
+        source_problem=view.problem,
+        waiting_for=note.waiting_for if note is not None and is_waiting else None,
+        waiting_since_ms=note.since_ms if note is not None and is_waiting else None,
+        planned_at_ms=None if note is None else note.at_ms,
+        micro_batches=done,
+        partitions=partition_statuses(positions, copied_until_ms, view, at_ms),
+        target_problem=ask_target(config),
+        open_transactions=view.open_transactions,
+        quarantined_batches=len(quarantined),
+        quarantined_bytes=sum(one.size_bytes for one in quarantined),
+        paused_topics=tuple(PausedTopic(topic=topic, since_ms=since_ms) for topic, since_ms in paused.items()),
+        gone_topics=() if topics is None else topics.gone,
+        topic_problems=() if topics is None else topics.problems,
+        starting=None if start is None else start.step,
+        starting_since_ms=None if start is None else start.since_ms,
+        groups=None if config.groups.sync_s is None else last_pass(store, datetime.now(UTC)),
+        left_out=read_left_out(planner_state.left_out_path(config.checkpoint)) if run is not None and not run.is_over else (),
+        problems=() if recorded is None else read_problems(store, recorded.run_epoch)[-PROBLEMS_SHOWN:],
+    )
+
+
+def _current_start(
+    start: planner_state.StartNote | None, run: RunStatus | None, planned: planner_state.PlannerNote | None
+) -> planner_state.StartNote | None:
+    """None where the run is over, or was heard to plan, or to wait, after that step began."""
+    if start is None or run is None or run.is_over or start.since_ms < run.started_at_ms:
+        return None
+    return None if planned is not None and planned.at_ms >= start.since_ms else start
+
+
+def run_of(config: MirrorConfig, spark: Any = None) -> RunStatus | None:
+    """The run that took the map over last. Raises as `gather_status`."""
+    recorded = OffsetMap.open(config.table_storage, spark, mirror=config.mirror).recorded()
+    return None if recorded is None else _read_run(open_store_to_read(config.table_storage, spark), recorded)
+
+
+def _read_run(store: ObservationStore, recorded: Recorded) -> RunStatus:
+    """As the map records it; `runs` adds how it ended, where it was written."""
+    rows = store.read(run_history.RUNS_TABLE, (Comparison("run_epoch", "=", recorded.run_epoch),))
+    known = {name: value for row in rows for name, value in row.items() if value is not None}
+    outcome, run = known.get("outcome"), recorded.run
+    return RunStatus(
+        run_epoch=recorded.run_epoch,
+        run_id=run.run_id,
+        host=run.host,
+        pid=run.pid,
+        version=known.get("version"),
+        started_at_ms=run.started_at_ms,
+        ended_at_ms=ms_of(known["ended_at"]) if "ended_at" in known else None,
+        outcome=outcome,
+        is_alive=False if outcome is not None else _is_alive(run.host, run.pid),
+    )
+
+
+def _is_alive(host: str, pid: int) -> bool | None:
+    if host != socket.gethostname():
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _read_micro_batches(store: ObservationStore, newest: int) -> tuple[MicroBatchStatus, ...]:
+    recent = Comparison("micro_batch", ">", newest - 20 * MICRO_BATCHES_SHOWN)
+    rows = store.read(run_history.MICRO_BATCHES_TABLE, (recent,))
+    ordered = sorted(rows, key=lambda row: (row["micro_batch"], row["settled_at"]))
+    return tuple(_micro_batch(row) for row in ordered[-MICRO_BATCHES_SHOWN:])
+
+
+def _micro_batch(row: Mapping[str, Any]) -> MicroBatchStatus:
+    return MicroBatchStatus(
+        micro_batch=row["micro_batch"],
+        run_epoch=row["run_epoch"],
+        settled_at_ms=ms_of(row["settled_at"]),
+        record_count=row["record_count"],
+        size_bytes=row["size_bytes"],
+        seconds=json.loads(row["duration_ms"]).get("Total", 0.0) / 1000,
+        raw_batch_count=row["raw_batch_count"],
+        rebuilt_batch_count=row["rebuilt_batch_count"],
+        dropped_batch_counts=json.loads(row["dropped_batch_counts"]),
+        lag_offsets=row["lag_offsets"],
+    )
+
+
+def total(values: Sequence[int | None]) -> int | None:
+    """None when one of them is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None

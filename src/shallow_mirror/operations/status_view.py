@@ -1,0 +1,195 @@
+"""Driver, for the cli: a status report as tables or JSON, once or again and again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from shallow_mirror.checkpoints.group_offset_history import GroupSyncPass
+from shallow_mirror.checkpoints.problems import KnownProblem
+from shallow_mirror.operations.status import MicroBatchStatus, RunStatus, StatusReport, total
+from shallow_mirror.plurals import counted
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOut
+from shallow_mirror.streaming.runner.lag import PartitionStatus
+from shallow_mirror.streaming.runner.open_transactions import OpenTransaction
+
+_OPEN_SHOWN = 10
+_UNBROKEN_COLUMNS = 10_000
+"""What goes into a file or a pipe is not folded."""
+
+
+def stdout_console() -> Console:
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_UNBROKEN_COLUMNS)
+
+
+def show(report: StatusReport, console: Console, *, as_json: bool = False) -> None:
+    if as_json:
+        print(json.dumps(report.document()), file=console.file)
+    else:
+        console.print(render(report))
+
+
+def watch(
+    gather: Callable[[], StatusReport],
+    console: Console,
+    *,
+    interval_s: float,
+    as_json: bool = False,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Until Ctrl-C: in place on a terminal, otherwise a report (with `as_json` a line) each time. Raises what `gather` raises."""
+    try:
+        if as_json or not console.is_terminal:
+            while True:
+                show(gather(), console, as_json=as_json)
+                console.file.flush()
+                sleep(interval_s)
+        with Live(render(gather()), console=console, auto_refresh=False) as live:
+            while True:
+                sleep(interval_s)
+                live.update(render(gather()), refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+def render(report: StatusReport) -> RenderableType:
+    lines = [f"mirror {report.mirror}, {_time(report.at_ms)}", _run_line(report.run), _lag_line(report.partitions)]
+    if report.source_problem is not None:
+        lines.append(f"the source does not answer: {report.source_problem}")
+    if report.target_problem is not None:
+        lines.append(f"the target does not answer: {report.target_problem}")
+    if report.starting is not None:
+        lines.append(f"starting, since {_time(report.starting_since_ms)}: {report.starting}")
+    if report.waiting_for is not None:
+        lines.append(f"the mirror waits since {_time(report.waiting_since_ms)} for: {report.waiting_for}")
+    if report.quarantined_batches:
+        lines.append(
+            f"in quarantine: {counted(report.quarantined_batches, 'batch')}, {counted(report.quarantined_bytes, 'byte')} "
+            "(`shallow-mirror quarantine CONF list`)"
+        )
+    lines += _left_out_lines(report.left_out)
+    lines += [f"paused since {_time(one.since_ms)}: {one.topic}" for one in report.paused_topics]
+    lines += [f"gone from the source, what was copied of it stays on the target: {topic}" for topic in report.gone_topics]
+    lines += report.topic_problems
+    if report.groups is not None:
+        lines.append(_groups_line(report.groups))
+    lines += _open_lines(report.open_transactions, report.at_ms)
+    lines += _problem_lines(report.problems)
+    parts: list[RenderableType] = [Text(line) for line in lines]
+    if report.micro_batches:
+        parts.append(_micro_batch_table(report.micro_batches))
+    if report.partitions:
+        parts.append(_partition_table(report.partitions))
+    return Group(*parts)
+
+
+def _run_line(run: RunStatus | None) -> str:
+    if run is None:
+        return "no run yet"
+    who = f"run {run.run_epoch} on {run.host} (pid {run.pid}), since {_time(run.started_at_ms)}"
+    if run.outcome is not None:
+        return f"{who}: ended {_time(run.ended_at_ms)}: {run.outcome}"
+    if run.is_alive is None:
+        return f"{who}: on another host, has not said that it ended"
+    return f"{who}: running" if run.is_alive else f"{who}: gone without a word (killed?)"
+
+
+def _lag_line(partitions: tuple[PartitionStatus, ...]) -> str:
+    offsets = total([one.lag_offsets for one in partitions])
+    ages = [one.lag_ms for one in partitions if one.lag_ms is not None]
+    oldest_ms = max(ages, default=0) if len(ages) == len(partitions) else None
+    return f"{counted(len(partitions), 'partition')}, lag {counted(offsets, 'offset')}, {_number(oldest_ms)} ms"
+
+
+def _groups_line(done: GroupSyncPass) -> str:
+    at = done.observed_at.isoformat(timespec="seconds")
+    if done.problem is not None:
+        return f"groups: could not be brought in step at {at}: {done.problem}"
+    in_place = done.in_place_count + done.committed_count
+    return (
+        f"groups: {done.group_count:,} at {at}: {in_place:,} of {counted(done.partition_count, 'offset')} in place at the "
+        f"target, {done.waiting_count:,} wait, {done.left_count:,} are left alone (`shallow-mirror groups CONF`)"
+    )
+
+
+def _open_lines(found: tuple[OpenTransaction, ...], at_ms: int) -> list[str]:
+    if not found:
+        return []
+    shown = [f"  {one.sentence(at_ms)}" for one in found[:_OPEN_SHOWN]]
+    more = [f"  and {len(found) - len(shown):,} more: --json has all"] if len(found) > len(shown) else []
+    return ["transactions that are open at the source, whose end the mirror waits for:", *shown, *more]
+
+
+def _left_out_lines(left_out: tuple[LeftOut, ...]) -> list[str]:
+    lines = [
+        f"{one.source.topic_partition} is left out since {_time(one.since_ms)} because of the {one.side.value}: {one.reason}"
+        for one in left_out[:_OPEN_SHOWN]
+    ]
+    more = len(left_out) - _OPEN_SHOWN
+    return [*lines, f"and {more:,} more partitions: --json has all"] if more > 0 else lines
+
+
+def _problem_lines(found: tuple[KnownProblem, ...]) -> list[str]:
+    if not found:
+        return []
+    lines = ["last problems:"]
+    for known in found:
+        one, since = known.problem, f", {known.occurrences:,} times since {_time(known.first_at_ms)}"
+        lines += [
+            f"  {_time(known.last_at_ms)} {one.kind.value} (run {known.run_epoch}{since if known.occurrences > 1 else ''}): "
+            f"{one}",
+            f"    remedy: {one.remedy}",
+        ]
+    return lines
+
+
+def _micro_batch_table(micro_batches: tuple[MicroBatchStatus, ...]) -> Table:
+    table = _table("last micro-batches", ("settled at", "dropped batches"), (
+        "micro-batch", "settled at", "records", "MB", "seconds", "raw", "rebuilt", "dropped batches", "lag_offsets",
+    ))  # fmt: skip
+    for one in micro_batches:
+        dropped = ", ".join(f"{count:,} {kind}" for kind, count in sorted(one.dropped_batch_counts.items()))
+        table.add_row(
+            f"{one.micro_batch}",
+            _time(one.settled_at_ms),
+            f"{one.record_count:,}",
+            f"{one.size_bytes / 1e6:.1f}",
+            f"{one.seconds:.2f}",
+            f"{one.raw_batch_count:,}",
+            f"{one.rebuilt_batch_count:,}",
+            dropped or "none",
+            _number(one.lag_offsets),
+        )
+    return table
+
+
+def _partition_table(partitions: tuple[PartitionStatus, ...]) -> Table:
+    table = _table("partitions", ("topic",), ("topic", "partition", "position", "log end", "lag_offsets", "lag_ms"))
+    for one in partitions:
+        numbers = (one.position, one.end, one.lag_offsets, one.lag_ms)
+        table.add_row(Text(one.source.topic), str(one.source.partition), *(_number(number) for number in numbers))
+    return table
+
+
+def _table(title: str, words: tuple[str, ...], columns: tuple[str, ...]) -> Table:
+    """`words` are the columns that hold no numbers."""
+    table = Table(title=title, title_justify="left")
+    for name in columns:
+        table.add_column(name, justify="left" if name in words else "right", overflow="fold")
+    return table
+
+
+def _number(value: int | None) -> str:
+    return "?" if value is None else f"{value:,}"
+
+
+def _time(at_ms: int | None) -> str:
+    return "?" if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")

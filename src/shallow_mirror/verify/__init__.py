@@ -1,0 +1,10 @@
+"""Proof of copy: `verify` reads both clusters through the offset map and says everything that differs."""
+
+from __future__ import annotations
+
+from shallow_mirror.verify.classify import Unchecked
+from shallow_mirror.verify.differences import Difference, DifferenceKind
+from shallow_mirror.verify.report import VerifyReport
+from shallow_mirror.verify.runner import AuditProgress, verify_mirror
+
+__all__ = ["AuditProgress", "Difference", "DifferenceKind", "Unchecked", "VerifyReport", "verify_mirror"]

@@ -1,0 +1,79 @@
+"""Pure: what the source shows no record of, against what the map says was dropped there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from shallow_mirror.types import SegmentKind
+from shallow_mirror.verify.classify import Absence
+from shallow_mirror.verify.map_index import ABORT, ABORTED, COMMIT, DATA, KINDS, MapRows
+from shallow_mirror.verify.partition_reader import Chunk
+from shallow_mirror.wire.admission import Verdict, kind_of
+
+_INVISIBLE = (Verdict.DROP_CONTROL, Verdict.DROP_ABORTED, Verdict.DROP_EMPTY)
+_MUST_BE = (COMMIT, ABORT, ABORTED)
+
+_SHOWN = {
+    SegmentKind.COMMIT: "a commit marker",
+    SegmentKind.ABORT: "an abort marker",
+    SegmentKind.ABORTED: "data of an aborted transaction",
+    SegmentKind.GAP: "a batch without records",
+}
+NO_BATCH = "no batch"
+
+
+class Dropped:
+    """Walks along the source's line of offsets.
+
+    Everything below `seen` was looked at. `absences` are in data rows, `contradictions` (start, end, what) in rows of markers
+    and of aborted data.
+    """
+
+    def __init__(self, rows: MapRows, start: int) -> None:
+        self._rows, self.seen = rows, start
+        self.absences: list[Absence] = []
+        self.contradictions: list[tuple[int, int, str]] = []
+
+    def add(self, chunk: Chunk, *, log_start: int, is_compacted: bool) -> None:
+        """Takes the batches of each chunk in turn; what lies between them holds nothing."""
+        self.seen = max(self.seen, log_start)
+        base = chunk.index.headers["base_offset"][chunk.chosen]
+        ends = np.maximum.accumulate(chunk.index.last_offset[chunk.chosen] + 1)
+        reached = np.concatenate(([self.seen], np.maximum(ends, self.seen)))
+        for i in np.flatnonzero(base > reached[:-1]).tolist():
+            self._note(int(reached[i]), int(base[i]), None, is_compacted=is_compacted)
+        self.seen = int(reached[-1])
+        verdicts = chunk.admission.verdicts[chunk.chosen]
+        is_hidden = np.isin(verdicts, _INVISIBLE) & ~chunk.is_damaged[chunk.chosen]
+        for i in chunk.chosen[is_hidden].tolist():
+            start, end = int(chunk.index.headers["base_offset"][i]), int(chunk.index.last_offset[i]) + 1
+            self._note(start, end, kind_of(chunk.admission, i), is_compacted=is_compacted)
+
+    def skip(self, end: int) -> None:
+        """Nobody knows what lies below `end`."""
+        self.seen = max(self.seen, end)
+
+    def close(self, end: int, *, is_compacted: bool) -> None:
+        """There is nothing more below `end`."""
+        if end > self.seen:
+            self._note(self.seen, end, None, is_compacted=is_compacted)
+            self.seen = end
+
+    def _note(self, start: int, end: int, shown: SegmentKind | None, *, is_compacted: bool) -> None:
+        """`shown` None: no batch at all."""
+        is_emptied = shown is None or shown is SegmentKind.GAP
+        if is_emptied and is_compacted:
+            return
+        for row, first, last in self._parts(start, end):
+            kind = int(self._rows.kind[row])
+            what = NO_BATCH if shown is None else _SHOWN[shown]
+            if kind == DATA:
+                self.absences.append(Absence(first, last, what))
+            elif kind in _MUST_BE and KINDS[kind] is not shown and shown is not SegmentKind.GAP:
+                self.contradictions.append((first, last, f"the map says {KINDS[kind].value}, the source shows {what}"))
+
+    def _parts(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        for row in self._rows.rows_between(start, end):
+            yield row, max(start, int(self._rows.start[row])), min(end, int(self._rows.end[row]))

@@ -1,0 +1,127 @@
+"""Pure: items of both sides, in the order they are read, each with its partner. What finds none is left over.
+
+Both sides are read in step, the one that is behind first. Below the horizon both are complete, so an item there that has
+no partner has none at all: memory holds what one side is ahead, and what is left over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shallow_mirror.verify.fingerprints import NOWHERE, Items, Level, joined, no_items, same_content
+from shallow_mirror.verify.map_index import Bools
+
+
+@dataclass(slots=True)
+class Leftovers:
+    """Without a partner: not at the place that the map says, or with other content."""
+
+    source: Items = field(default_factory=no_items)
+    target: Items = field(default_factory=no_items)
+
+    def __len__(self) -> int:
+        return len(self.source) + len(self.target)
+
+
+class Pairing:
+    """`batches`, `records` and `offsets` count what was found equal, of the source; records of batches that were opened too."""
+
+    def __init__(self) -> None:
+        self._source, self._target = no_items(), no_items()
+        self._left_source: list[Items] = []
+        self._left_target: list[Items] = []
+        self.left_records = 0
+        self.batches = self.records = self.offsets = 0
+
+    def add_source(self, items: Items) -> None:
+        self._source = joined([self._source, items])
+
+    def add_target(self, items: Items) -> None:
+        self._target = joined([self._target, items])
+
+    def advance(self, horizon: int) -> None:
+        """Everything whose place on the target is below `horizon` has been added, from both sides."""
+        is_ready, is_there = self._source["partner"] < horizon, self._target["offset"] < horizon
+        source, self._source = self._source[is_ready], self._source[~is_ready]
+        target, self._target = self._target[is_there], self._target[~is_there]
+        left = self.pair(source, target)
+        self._left_source.append(left.source)
+        self._left_target.append(left.target)
+        self.left_records += int(left.source["records"].sum() + left.target["records"].sum())
+
+    def pair(self, source: Items, target: Items) -> Leftovers:
+        """Count what is equal, return the rest."""
+        paired_source, paired_target = partners(source, target)
+        equal = source[paired_source]
+        self.batches += int((equal["level"] == Level.BATCH).sum())
+        self.records += int(equal["records"].sum())
+        self.offsets += int((equal["end"] - equal["offset"]).sum())
+        return Leftovers(source[~paired_source], target[~paired_target])
+
+    def count_with(self, other: Pairing) -> None:
+        """What `other` found equal was left over here."""
+        self.batches += other.batches
+        self.records += other.records
+        self.offsets += other.offsets
+
+    def take_leftovers(self) -> Leftovers:
+        """Of all that was left over since the last time, what does not pair among itself: rows may be out of order."""
+        left = self.pair(joined(self._left_source), joined(self._left_target))
+        self._left_source, self._left_target, self.left_records = [], [], 0
+        return left
+
+
+def partners(source: Items, target: Items) -> tuple[Bools, Bools]:
+    """Masks of those that lie where the map says and have the same content; no item has two partners."""
+    in_source, in_target = np.zeros(len(source), np.bool_), np.zeros(len(target), np.bool_)
+    if not len(source) or not len(target):
+        return in_source, in_target
+    order = np.argsort(target["offset"], kind="stable")
+    offsets = target["offset"][order]
+    at = np.minimum(np.searchsorted(offsets, source["partner"]), len(target) - 1)
+    chosen = order[at]
+    is_there = (offsets[at] == source["partner"]) & (source["partner"] != NOWHERE)
+    is_same = is_there & same_content(source, target[chosen])
+    first = np.zeros(len(source), np.bool_)
+    candidates = np.flatnonzero(is_same)
+    first[candidates[np.unique(chosen[candidates], return_index=True)[1]]] = True
+    in_source, in_target[chosen[first]] = first, True
+    return in_source, in_target
+
+
+def found_elsewhere(left: Leftovers) -> list[tuple[int, int]]:
+    """Indices of items with the same content at another place than the map says, the k-th with the k-th."""
+    places: dict[tuple[int, bytes], list[int]] = {}
+    for i, (level, content) in enumerate(zip(left.target["level"].tolist(), left.target["content"], strict=True)):
+        if level != Level.DAMAGED:
+            places.setdefault((level, content.tobytes()), []).append(i)
+    pairs = []
+    for i, (level, content) in enumerate(zip(left.source["level"].tolist(), left.source["content"], strict=True)):
+        there = places.get((level, content.tobytes()))
+        if there:
+            pairs.append((i, there.pop(0)))
+    return pairs
+
+
+def without(left: Leftovers, source: Iterable[int], target: Iterable[int]) -> Leftovers:
+    return Leftovers(np.delete(left.source, list(source)), np.delete(left.target, list(target)))
+
+
+def to_open(left: Leftovers) -> tuple[Bools, Bools]:
+    """Masks of the whole batches that overlap something of the other side: only their records can tell what differs."""
+    source, target = left.source, left.target
+    has_place = source["partner"] != NOWHERE
+    starts, ends = source["partner"], source["partner"] + source["end"] - source["offset"]
+    of_source = _overlaps(starts, ends, target["offset"], target["end"]) & has_place
+    of_target = _overlaps(target["offset"], target["end"], starts[has_place], ends[has_place])
+    return of_source & (source["level"] == Level.BATCH), of_target & (target["level"] == Level.BATCH)
+
+
+def _overlaps(starts: np.ndarray, ends: np.ndarray, other_starts: np.ndarray, other_ends: np.ndarray) -> Bools:
+    """For each interval, whether any of the others overlaps it: more have begun before its end than ended by its start."""
+    begun = np.searchsorted(np.sort(other_starts), ends, "left")
+    over = np.searchsorted(np.sort(other_ends), starts, "right")
+    return np.asarray(begun > over, np.bool_)

@@ -1,0 +1,121 @@
+"""Pure: the map's rows of one source topic as lanes: each target partition with the rows that lead to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shallow_mirror.types import Segment, SourcePartition, TargetPartition
+from shallow_mirror.verify.differences import DifferenceKind
+from shallow_mirror.verify.fingerprints import NOWHERE
+from shallow_mirror.verify.map_index import (
+    COLUMNS,
+    DATA,
+    KINDS,
+    QUARANTINED,
+    RELEASED,
+    Longs,
+    MapRows,
+    RowProblem,
+    released_problems,
+    row_problems,
+)
+
+_PLACE = ["source_topic_id", "source_partition", "target_topic", "target_topic_id", "target_partition"]
+LANE_COLUMNS = [*_PLACE, *COLUMNS]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lane:
+    """`rows` are those of the source topic as it is now; none where it is gone. `gone_offsets`: copied from what is gone.
+
+    `elsewhere`: target offsets [starts, ends), ascending, that other rows name: of an incarnation that is gone, of batches that
+    were released from quarantine, or of a decision that may still be taken back. `quarantines`: some batch was. `problems` are
+    what the map's own rows contradict.
+    """
+
+    source: SourcePartition
+    target: TargetPartition
+    rows: MapRows
+    elsewhere: tuple[Longs, Longs]
+    gone_offsets: int
+    quarantines: bool
+    problems: tuple[RowProblem, ...]
+
+
+def lanes_of(table: pa.Table, topic: str, topic_id: str | None, undecided: Iterable[Segment]) -> list[Lane]:
+    """From LANE_COLUMNS of all settled rows of a topic. `topic_id`: of the topic as it is now; None where it is gone."""
+    pending = [one for one in undecided if one.source.topic == topic and one.target_start is not None]
+    return [_lane(rows, topic, topic_id, pending) for rows in _by_partition(table)]
+
+
+def _by_partition(table: pa.Table) -> Iterator[pa.Table]:
+    partitions = np.asarray(table.column("source_partition").to_numpy(), np.int64)
+    order = np.argsort(partitions, kind="stable")
+    for places in np.split(order, np.flatnonzero(np.diff(partitions[order])) + 1):
+        if len(places):
+            yield table.take(pa.array(places))
+
+
+def _lane(table: pa.Table, topic: str, topic_id: str | None, pending: Sequence[Segment]) -> Lane:
+    partition = int(table.column("source_partition")[0].as_py())
+    ids = _codes(table, "source_topic_id")
+    live_code = ids.names.index(topic_id) if topic_id in ids.names else NOWHERE
+    targets = [_codes(table, name) for name in ("target_topic", "target_topic_id", "target_partition")]
+    keys = np.stack([one.codes for one in targets], axis=1)
+    found, counts = np.unique(keys, axis=0, return_counts=True)
+    main = found[int(np.argmax(counts))]
+    target = TargetPartition(*(one.names[code] for one, code in zip(targets, main.tolist(), strict=True)))
+    leads_here, is_live = (keys == main).all(axis=1), ids.codes == live_code
+    kinds = np.array(table.column("kind").to_pylist())
+    is_released = kinds == KINDS[RELEASED].value
+    rows = _rows(table, is_live & leads_here & ~is_released)
+    gone = _rows(table, ~is_live & leads_here & ~is_released)
+    released = _rows(table, leads_here & is_released)
+    strays = _rows(table, is_live & ~leads_here)
+    source_id = topic_id if live_code != NOWHERE and topic_id is not None else ids.names[-1]
+    return Lane(
+        source=SourcePartition(topic, source_id, partition),
+        target=target,
+        rows=rows,
+        elsewhere=_elsewhere([gone, released], [one for one in pending if one.target == target]),
+        gone_offsets=int((gone.end - gone.start)[gone.kind == DATA].sum()),
+        quarantines=bool((kinds == KINDS[QUARANTINED].value).any()),
+        problems=(*row_problems(rows), *released_problems(rows, _rows(table, is_live & is_released)), *_stray_problems(strays)),
+    )
+
+
+def _rows(table: pa.Table, chosen: np.ndarray) -> MapRows:
+    return MapRows.of(table.select(COLUMNS).filter(pa.array(chosen)))
+
+
+def _stray_problems(strays: MapRows) -> Iterator[RowProblem]:
+    for start, end in zip(strays.start.tolist(), strays.end.tolist(), strict=True):
+        yield RowProblem(DifferenceKind.REORDERED, start, end, "the map leads them to another target partition than the others")
+
+
+def _elsewhere(settled: Sequence[MapRows], pending: Sequence[Segment]) -> tuple[Longs, Longs]:
+    """Neighbours as one: a batch of the target may be what several rows name."""
+    named = [pair for rows in settled for pair in zip(rows.target_starts.tolist(), rows.target_ends.tolist(), strict=True)]
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted([*named, *((one.target_start or 0, one.target_end or 0) for one in pending)]):
+        if joined and joined[-1][1] >= start:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((start, end))
+    return np.array([start for start, _ in joined], np.int64), np.array([end for _, end in joined], np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Codes:
+    names: list[Any]
+    codes: Longs
+
+
+def _codes(table: pa.Table, column: str) -> _Codes:
+    encoded = table.column(column).combine_chunks().dictionary_encode()
+    return _Codes(encoded.dictionary.to_pylist(), np.asarray(encoded.indices.to_numpy(), np.int64))

@@ -1,0 +1,216 @@
+"""Driver: one topic-partition of one cluster, read batch by batch without opening any, and without trusting any.
+
+What a damaged batch says of where the next one begins is not believed: where its header cannot be true, reading goes on
+at the next offset that the map knows as the beginning of a batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.fetch.fetch_client import MAX_BATCH_BYTES
+from shallow_mirror.broker.fetch.range_reader import IndexedPartition, RangeReader, ReadRange
+from shallow_mirror.broker.net.connection import ReceiveBuffer
+from shallow_mirror.deadline import Deadline, Silence
+from shallow_mirror.errors import BatchRefusedError, CorruptBatchError, DataLossError
+from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, OffsetRange, TopicPartition
+from shallow_mirror.verify.classify import SideFacts
+from shallow_mirror.verify.map_index import Bools, Longs
+from shallow_mirror.wire.admission import Admission, Verdict, admit
+from shallow_mirror.wire.batch_bounds import has_an_end
+from shallow_mirror.wire.batch_index import BatchIndex
+from shallow_mirror.wire.crc import verify_crcs
+
+PATIENCE_MS = 120_000
+"""A cluster that sends nothing for so long ends the audit, which can be continued."""
+
+MAX_WAIT_MS = 100
+"""What is read lies below the log's end, so a broker has nothing to wait for."""
+
+CRC_REASON = "its checksum does not match its bytes"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """One partition's part of a Fetch response. `chosen`: indices of the batches that belong to the range.
+
+    `is_damaged` is meant for all batches of the index; where it is true, verdicts mean nothing. Valid until the next one.
+    """
+
+    index: BatchIndex
+    records: memoryview
+    admission: Admission
+    chosen: Longs
+    is_damaged: Bools
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Offsets [start, end) that were not read, because what lies at `start` is damaged."""
+
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class LogView:
+    """What is known of a log; it grows while the log is read.
+
+    `damages`: why the batch at an offset equals nothing; `unreadable`: offsets [start, end) that were skipped behind one;
+    `wrong_headers`: opened batches [start, end) that hold what they should, but whose header says otherwise.
+    """
+
+    log_start: int
+    log_end: int
+    is_compacted: bool
+    damages: dict[int, str] = field(default_factory=dict)
+    unreadable: list[tuple[int, int]] = field(default_factory=list)
+    wrong_headers: dict[tuple[int, int], str] = field(default_factory=dict)
+
+    def facts(self) -> SideFacts:
+        return SideFacts(self.log_start, self.is_compacted, self.damages, self.unreadable)
+
+
+class Side:
+    """`starts`: offsets, ascending, where the map knows that a batch begins. Not thread-safe.
+
+    One Side at a time uses `buffer`: the batches of a chunk are views of it.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        place: TopicPartition,
+        log: LogView,
+        *,
+        isolation: IsolationLevel,
+        fetch_bytes: int,
+        starts: Longs,
+        buffer: ReceiveBuffer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.place, self.log, self.fetch_bytes = place, log, fetch_bytes
+        self.read_bytes = 0
+        self._cluster, self._isolation, self._starts, self._clock = cluster, isolation, starts, clock
+        self._buffer = buffer
+        self._limits = BatchLimits(
+            max_message_bytes=MAX_BATCH_BYTES, isolation_level=isolation, log_append_time=LogAppendTimePolicy.PRODUCER
+        )
+
+    def again(self, cluster: Cluster) -> Side:
+        """The same log over other connections, for reading while an iteration of this one is under way."""
+        return Side(
+            cluster,
+            self.place,
+            self.log,
+            isolation=self._isolation,
+            fetch_bytes=self.fetch_bytes,
+            starts=self._starts,
+            buffer=ReceiveBuffer(0, MAX_BATCH_BYTES),
+            clock=self._clock,
+        )
+
+    def read(self, wanted: OffsetRange, bytes_per_offset: float, *, is_first: bool) -> Iterator[Chunk | Skipped]:
+        """Every batch whose base offset lies in `wanted`; with `is_first` also one that reaches into it.
+
+        What retention has deleted, or deletes meanwhile, is passed over: `log_start` rises. Raises RetriableError, ConfigError.
+        """
+        end = min(wanted.end, self.log.log_end)
+        position = max(wanted.start, self.log.log_start)
+        while position < end:
+            least = wanted.start if not is_first and position == wanted.start else 0
+            silence = Silence(self._clock)
+            reader = RangeReader(
+                self._cluster,
+                [ReadRange(self.place, position, end, bytes_per_offset)],
+                isolation=self._isolation,
+                fetch_bytes=self.fetch_bytes,
+                deadline=Deadline.after_ms(PATIENCE_MS, silence),
+                max_wait_ms=MAX_WAIT_MS,
+                buffer=self._buffer,
+            )
+            try:
+                skipped, before = None, -1
+                for response in reader:
+                    (part,) = response
+                    if part.fetch_offset == before:
+                        skipped = self._skip(before, end, "behind it the offsets of the log do not rise")
+                        break
+                    before = part.fetch_offset
+                    chunk = self._chunk(part, least, end)
+                    yield chunk
+                    silence.heard()
+                    skipped = self._skip_behind(chunk, before, end)
+                    if skipped is not None:
+                        break
+                if skipped is None:
+                    return
+            except DataLossError as loss:
+                if loss.log_start_offset is None or loss.log_start_offset <= loss.expected_offset:
+                    return  # the log ends before: its tail was truncated
+                self.log.log_start = position = loss.log_start_offset
+                continue
+            except (CorruptBatchError, BatchRefusedError) as error:
+                skipped = self._skip(reader.positions()[self.place], end, str(error))
+            self.log.unreadable.append((skipped.start, skipped.end))
+            yield skipped
+            position = skipped.end
+
+    def _chunk(self, part: IndexedPartition, least: int, end: int) -> Chunk:
+        index = part.index
+        self.log.log_start = max(self.log.log_start, part.log_start_offset)
+        base = index.headers["base_offset"]
+        chosen = np.flatnonzero((base >= least) & (base < end))
+        self.read_bytes += int(index.size_bytes[chosen].sum())
+        admission = admit(
+            index,
+            part.records,
+            topic_partition=part.topic_partition,
+            position=0,
+            range_end=end,
+            aborted=part.aborted,
+            limits=self._limits,
+        )
+        return Chunk(index, part.records, admission, chosen, self._damaged(index, part.records, admission))
+
+    def _damaged(self, index: BatchIndex, records: memoryview, admission: Admission) -> Bools:
+        bad_crc = ~verify_crcs(records, index.pos, index.headers)
+        base = index.headers["base_offset"]
+        damaged = bad_crc | (admission.verdicts == Verdict.REFUSE)
+        self.log.damages.update({refusal.base_offset: refusal.rule for refusal in admission.refusals})
+        self.log.damages.update(dict.fromkeys(base[bad_crc].tolist(), CRC_REASON))
+        return np.asarray(damaged, np.bool_)
+
+    def _skip_behind(self, chunk: Chunk, position: int, end: int) -> Skipped | None:
+        """Where the last batch of an answer is damaged so that nobody knows its end, and the reader with it."""
+        last = len(chunk.index) - 1
+        if not chunk.is_damaged[last] or has_an_end(chunk.index.headers[last]):
+            return None
+        base = int(chunk.index.headers["base_offset"][last])
+        return self._skip(max(base, position), end, self.log.damages[base]) if base < end else None
+
+    def _skip(self, at: int, end: int, reason: str) -> Skipped:
+        self.log.damages[at] = reason
+        starts_behind = self._starts[np.searchsorted(self._starts, at, "right") :]
+        return Skipped(at, min(int(starts_behind[0]), end) if len(starts_behind) else end)
+
+
+def runs_of(offsets: Longs, ends: Longs) -> list[OffsetRange]:
+    """Adjacent ranges as one; `offsets` ascending."""
+    runs: list[OffsetRange] = []
+    for start, end in zip(offsets.tolist(), ends.tolist(), strict=True):
+        if runs and runs[-1].end == start:
+            runs[-1] = OffsetRange(runs[-1].start, end)
+        else:
+            runs.append(OffsetRange(start, end))
+    return runs
+
+
+def bytes_per_offset(size_bytes: int, offsets: int) -> float:
+    """For the reader's estimate of what is left of a range."""
+    return size_bytes / max(1, offsets)

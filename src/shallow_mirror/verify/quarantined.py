@@ -1,0 +1,143 @@
+"""Driver: a batch in quarantine: the table holds it as it was set aside, the source has the same, and so has the target where it
+was released."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shallow_mirror.checkpoints.quarantine import Quarantine, QuarantineEntry
+from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
+from shallow_mirror.errors import CorruptBatchError, OffsetMapConflictError
+from shallow_mirror.types import OffsetRange, Segment, TopicPartition
+from shallow_mirror.verify.classify import Unchecked
+from shallow_mirror.verify.differences import Difference, DifferenceKind
+from shallow_mirror.verify.fingerprints import difference_of_records, record_content
+from shallow_mirror.verify.partition_reader import Chunk, Side
+from shallow_mirror.wire.admission import Verdict
+from shallow_mirror.wire.records import OPENED_FETCHES, open_batch
+
+_VISIBLE = (Verdict.RAW, Verdict.REBUILD)
+
+Contents = dict[int, bytes]
+"""What a copy keeps of a record, by offset."""
+
+
+@dataclass(slots=True)
+class QuarantineCheck:
+    """Of one partition. `source` and `target` are None where they are gone. `unchecked` counts source offsets."""
+
+    quarantine: Quarantine
+    source: Side | None
+    target: Side | None
+    differences: list[Difference] = field(default_factory=list)
+    unchecked: Counter[Unchecked] = field(default_factory=Counter)
+
+    def check(self, entry: QuarantineEntry, *, is_live: bool) -> None:
+        """`is_live`: of the source topic as it is now.
+
+        Raises RetriableError, ConfigError, and BatchRefusedError for a batch that is too large to be opened.
+        """
+        segment = entry.segment
+        if not entry.is_released:
+            self.unchecked[Unchecked.QUARANTINED] += segment.source_end - segment.source_start
+        try:
+            kept = self.quarantine.batch(entry)
+        except OffsetMapConflictError as problem:
+            self._tell(segment, DifferenceKind.MISSING, str(problem))
+            return
+        if is_live and self.source is not None:
+            self._compare_with_source(segment, kept, self.source)
+        if entry.is_released and self.target is not None:
+            self._compare_with_target(entry, kept, self.target)
+
+    def _compare_with_source(self, segment: Segment, kept: QuarantinedBatch, source: Side) -> None:
+        """While the source has it; what its cleaner rewrote is another batch with the same records."""
+        base_offset = int.from_bytes(kept.batch[:8], "big", signed=True)
+        if source.log.is_compacted:
+            return
+        for chunk, i in _batches(source, OffsetRange(base_offset, base_offset + 1), len(kept.batch)):
+            if int(chunk.index.headers["base_offset"][i]) == base_offset and _bytes_of(chunk, i) != kept.batch:
+                reason = "the source holds another batch there than the table quarantine"
+                self._tell(segment, DifferenceKind.CHANGED, reason)
+
+    def _compare_with_target(self, entry: QuarantineEntry, kept: QuarantinedBatch, target: Side) -> None:
+        most = OPENED_FETCHES * target.fetch_bytes
+        originals = _contents(memoryview(kept.batch), kept.source.topic_partition, most)
+        originals = {offset: one for offset, one in originals.items() if offset >= kept.source_start}
+        left = set(originals)
+        for part in entry.released:
+            assert part.target_start is not None
+            assert part.target_end is not None
+            copies: Contents = {}
+            for chunk, i in _batches(target, OffsetRange(part.target_start, part.target_end), len(kept.batch)):
+                if chunk.admission.verdicts[i] in _VISIBLE and not chunk.is_damaged[i]:
+                    copies |= _contents(_bytes_of(chunk, i), target.place, most)
+            for offset in range(part.source_start, part.source_end):
+                at = offset - part.source_start + part.target_start
+                self._compare(part, offset, originals.get(offset), copies.get(at), is_deleted=at < target.log.log_start)
+            left -= set(range(part.source_start, part.source_end))
+        for offset in sorted(left):
+            self._tell(entry.segment, DifferenceKind.MISSING, "its batch was released without it", offset)
+
+    def _compare(self, part: Segment, offset: int, original: bytes | None, copy: bytes | None, *, is_deleted: bool) -> None:
+        assert self.target is not None
+        if is_deleted:
+            self.unchecked[Unchecked.TARGET_DELETED] += 1
+        elif original is None:
+            self._tell(
+                part, DifferenceKind.EXTRA, "the map names a released copy, the batch in quarantine has no such record", offset
+            )
+        elif copy is None and self.target.log.is_compacted:
+            self.unchecked[Unchecked.TARGET_COMPACTED] += 1
+        elif copy is None:
+            self._tell(part, DifferenceKind.MISSING, "it was released, but the target shows no record there", offset)
+        elif copy != original:
+            self._tell(part, DifferenceKind.CHANGED, f"of a released batch: {_what_differs(original, copy)}", offset)
+
+    def _tell(self, segment: Segment, kind: DifferenceKind, reason: str, offset: int | None = None) -> None:
+        """Of the whole segment, or of one record in it."""
+        start, end = (segment.source_start, segment.source_end) if offset is None else (offset, offset + 1)
+        at = None if segment.target_start is None else start - segment.source_start + segment.target_start
+        self.differences.append(
+            Difference(
+                kind=kind,
+                source=segment.source.topic_partition,
+                target=segment.target.topic_partition,
+                source_start=start,
+                source_end=end,
+                target_start=at,
+                target_end=None if at is None else at + end - start,
+                record_count=segment.record_count if offset is None else 1,
+                reason=reason,
+            )
+        )
+
+
+def _batches(side: Side, wanted: OffsetRange, size_bytes: int) -> Iterator[tuple[Chunk, int]]:
+    """Those that reach into `wanted`, as far as they can be read."""
+    for chunk in side.read(wanted, size_bytes / max(1, wanted.end - wanted.start), is_first=True):
+        if isinstance(chunk, Chunk):
+            yield from ((chunk, i) for i in chunk.chosen.tolist())
+
+
+def _bytes_of(chunk: Chunk, i: int) -> memoryview:
+    start = int(chunk.index.pos[i])
+    return chunk.records[start : start + int(chunk.index.size_bytes[i])]
+
+
+def _contents(batch: memoryview, place: TopicPartition, max_bytes: int) -> Contents:
+    """As far as it can be read."""
+    contents: Contents = {}
+    with contextlib.suppress(CorruptBatchError):
+        for one in open_batch(batch, place, max_bytes=max_bytes):
+            contents[one.offset] = record_content(one)
+    return contents
+
+
+def _what_differs(original: bytes, copy: bytes) -> str:
+    return difference_of_records(np.frombuffer(original, np.uint64), np.frombuffer(copy, np.uint64))

@@ -1,0 +1,136 @@
+"""Driver: what an audit found, as fields, as sentences and as JSON; and as it was when it was interrupted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shallow_mirror.checkpoints.verify_log import VerifiedRange
+from shallow_mirror.plurals import counted
+from shallow_mirror.verify.classify import Unchecked
+from shallow_mirror.verify.differences import Difference, DifferenceKind
+from shallow_mirror.verify.range_verifier import StretchResult
+
+KEPT_DIFFERENCES = 1_000
+"""So many are kept with their places; all are counted."""
+
+SHOWN_DIFFERENCES = 10
+
+_GONE = "cannot be checked any more"
+_BEGINNINGS = {Unchecked.QUARANTINED: "not copied"}
+
+_COUNTS = ("batch_count", "opened_batch_count", "record_count", "source_bytes", "target_bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """`batch_count` whole batches and `opened_batch_count` batches that had to be opened hold the same on both sides, unless
+    a difference says otherwise; `record_count` records of them are equal. A difference is a range of offsets.
+
+    `unchecked` counts source offsets of which nothing can be said any more. `source_bytes` and `target_bytes` were read;
+    `seconds` are of this run alone, and `continues` says that an interrupted one did its part before.
+    """
+
+    mirror: str
+    audit_id: str
+    topics: tuple[str, ...]
+    is_deep: bool
+    continues: bool
+    seconds: float
+    partition_count: int
+    batch_count: int
+    opened_batch_count: int
+    record_count: int
+    source_bytes: int
+    target_bytes: int
+    unchecked: Mapping[Unchecked, int]
+    difference_counts: Mapping[DifferenceKind, int]
+    differences: tuple[Difference, ...]
+
+    @property
+    def is_equal(self) -> bool:
+        return not self.difference_counts
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {
+            **fields,
+            "is_equal": self.is_equal,
+            "topics": list(self.topics),
+            "unchecked": {why.value: count for why, count in self.unchecked.items()},
+            "difference_counts": {kind.value: count for kind, count in self.difference_counts.items()},
+            "differences": [one.document() for one in self.differences],
+        }
+
+    def _ways(self) -> str:
+        """How the batches were compared."""
+        counts = {"by checksum and header": self.batch_count, "by records": self.opened_batch_count}
+        ways = ", ".join(f"{counted(count, 'batch')} {how}" for how, count in counts.items() if count)
+        return ways and f": {ways}"
+
+    def sentences(self) -> list[str]:
+        """The answer first, then what it rests on, then the first differences."""
+        total = sum(self.difference_counts.values())
+        found = ", ".join(f"{count} {kind}" for kind, count in sorted(self.difference_counts.items()))
+        lines = ["no difference" if self.is_equal else f"{counted(total, 'difference')}: {found}"]
+        lines.append(
+            f"{counted(self.record_count, 'record')} in {counted(self.partition_count, 'partition')} of "
+            f"{counted(len(self.topics), 'topic')} found equal{self._ways()}"
+        )
+        megabytes = (self.source_bytes + self.target_bytes) / 1e6
+        lines.append(
+            f"{megabytes:,.1f} MB read from both sides{' (an interrupted audit was continued)' if self.continues else ''}"
+        )
+        lines += [f"{_BEGINNINGS.get(why, _GONE)}: {count:,} source offsets {why.value}" for why, count in self.unchecked.items()]
+        shown = self.differences[:SHOWN_DIFFERENCES]
+        lines += [f"  {one.sentence}" for one in shown]
+        if total > len(shown):
+            lines.append(f"  and {total - len(shown)} more (--json lists up to {KEPT_DIFFERENCES})")
+        return lines
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is known so far; ranges of an interrupted audit are added as they were written."""
+
+    batch_count: int = 0
+    opened_batch_count: int = 0
+    record_count: int = 0
+    source_bytes: int = 0
+    target_bytes: int = 0
+    unchecked: Counter[Unchecked] = field(default_factory=Counter)
+    difference_counts: Counter[DifferenceKind] = field(default_factory=Counter)
+    differences: list[Difference] = field(default_factory=list)
+
+    def counts(self) -> dict[str, int]:
+        """By the names that reports and ranges give them."""
+        return {name: getattr(self, name) for name in _COUNTS}
+
+    def add(self, result: StretchResult) -> None:
+        self._count(result)
+        self.unchecked.update(result.unchecked)
+        self.tell(result.differences)
+
+    def restore(self, verified: VerifiedRange) -> None:
+        """A range of an audit that was interrupted: its differences are counted, the first of them with their places."""
+        self._count(verified)
+        self.unchecked.update({Unchecked(why): count for why, count in verified.unchecked.items()})
+        self.difference_counts.update({DifferenceKind(kind): count for kind, count in verified.difference_counts.items()})
+        for one in verified.differences:
+            self._keep(Difference.from_document(one))
+
+    def tell(self, differences: Iterable[Difference]) -> None:
+        for one in differences:
+            self.difference_counts[one.kind] += 1
+            self._keep(one)
+
+    def _count(self, part: StretchResult | VerifiedRange) -> None:
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(part, name))
+
+    def _keep(self, one: Difference) -> None:
+        if len(self.differences) < KEPT_DIFFERENCES:
+            self.differences.append(one)

@@ -1,0 +1,296 @@
+"""PURE: end offsets -> how far a micro-batch goes, which ranges that makes, and which slot takes which.
+
+Stream offsets are `{"version": 1, "topics": {name: {"id": ..., "partitions": {"0": 123}}}}`; here they are mappings from
+SourcePartition to the next offset to plan. Equal mappings build equal documents (names and partitions sorted), because
+Spark compares the text.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from shallow_mirror.errors import ConfigError, LogTruncatedError, TopicRecreatedError
+from shallow_mirror.types import PlannedRange, Segment, SegmentKind, SourcePartition
+
+Offsets = Mapping[SourcePartition, int]
+
+STREAM_OFFSET_VERSION = 1
+FIRST_MICRO_BATCH_BYTES = 64 << 20
+LEAST_MICRO_BATCH_BYTES = 1 << 20
+"""From so much on the time of a micro-batch says something about the speed of the path."""
+TELLING_S = 5.0
+"""Or from this time of its slots on, however little they read in it."""
+LEAST_PLAN_BYTES = 64 << 10
+"""A plan is not smaller, however slow the path: the commit interval ends slots anyway."""
+TIMEOUT_SHARE = 0.25
+INTERVAL_SHARE = 0.75
+"""A little less than the commit interval: a slot that takes somewhat longer than was planned needs no second round."""
+UNKNOWN_BYTES_PER_OFFSET = 1024.0
+_IMBALANCE = 1.25
+
+_incarnation = operator.itemgetter(0, 1)
+"""Name and id of a partition's topic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a micro-batch really read. `bytes_per_s` is None when it read too little to tell.
+
+    `copied`: bytes since the run began, by topic where its rate is limited, and of the whole mirror.
+    """
+
+    bytes_per_offset: Mapping[SourcePartition, float]
+    bytes_per_s: float | None
+    bytes_per_batch: float | None = None
+    copied: Mapping[str, int] = field(default_factory=dict)
+
+
+def parse_stream_offset(document: Any) -> dict[SourcePartition, int]:
+    """Raises ValueError on anything that `build_stream_offset` does not build, among it newer versions."""
+    if not isinstance(document, Mapping) or document.get("version") != STREAM_OFFSET_VERSION:
+        version = document.get("version") if isinstance(document, Mapping) else document
+        raise ValueError(f"not a stream offset of version {STREAM_OFFSET_VERSION}: {version!r}")
+    topics = document.get("topics")
+    if not isinstance(topics, Mapping):
+        raise ValueError("stream offset without topics")
+    offsets: dict[SourcePartition, int] = {}
+    for name, topic in topics.items():
+        if not isinstance(topic, Mapping) or not isinstance(topic.get("partitions"), Mapping):
+            raise ValueError(f"stream offset: topic {name!r} has no partitions")
+        topic_id = topic.get("id")
+        if not isinstance(topic_id, str):
+            raise ValueError(f"stream offset: topic {name!r} has no id")
+        for partition, offset in topic["partitions"].items():
+            if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0 or not str(partition).isdecimal():
+                raise ValueError(f"stream offset: {name}-{partition} stands at {offset!r}")
+            offsets[SourcePartition(name, topic_id, int(partition))] = offset
+    return offsets
+
+
+def build_stream_offset(offsets: Offsets) -> dict[str, Any]:
+    topics: dict[str, Any] = {}
+    for source, offset in sorted(offsets.items()):
+        topic = topics.setdefault(source.topic, {"id": source.topic_id, "partitions": {}})
+        if topic["id"] != source.topic_id:
+            raise ValueError(f"topic {source.topic} has two ids in one stream offset: {topic['id']} and {source.topic_id}")
+        topic["partitions"][str(source.partition)] = offset
+    return {"version": STREAM_OFFSET_VERSION, "topics": topics}
+
+
+def require_same_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> None:
+    """Raise DataLossError when a topic was deleted and created again: its offsets mean other records now."""
+    again = _created_again(offsets, topic_ids)
+    for source, offset in sorted(offsets.items()) if again else ():
+        if _incarnation(source) in again:
+            raise TopicRecreatedError(source.topic_partition, offset, source.topic_id, topic_ids[source.topic])
+
+
+def of_current_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> Offsets:
+    """Without partitions of topics that were deleted and created again since."""
+    again = _created_again(offsets, topic_ids)
+    return {one: at for one, at in offsets.items() if _incarnation(one) not in again} if again else offsets
+
+
+def _created_again(offsets: Offsets, topic_ids: Mapping[str, str]) -> set[tuple[str, str]]:
+    """Topics and their ids of before."""
+    return {(name, was) for name, was in set(map(_incarnation, offsets)) if topic_ids.get(name, was) != was}
+
+
+def moved(start: Offsets, ends: Offsets) -> dict[SourcePartition, int]:
+    """Ends that are not at the start, of the partitions that both know. Looks at each of the fewer."""
+    if len(start) < len(ends):
+        return {one: ends[one] for one, at in start.items() if ends.get(one, at) != at}
+    return {one: end for one, end in ends.items() if start.get(one, end) != end}
+
+
+def require_topics(required: Iterable[str], known: Container[str]) -> None:
+    """Raise ConfigError with each topic that was named and is not there."""
+    missing = sorted({name for name in required if name not in known})
+    if missing:
+        raise ConfigError(
+            [
+                f"subscribe: there is no topic {name}, or none that may be read (internal, or no right to describe it)"
+                for name in missing
+            ]
+        )
+
+
+def truncated(start: Offsets, ends: Offsets) -> dict[SourcePartition, LogTruncatedError]:
+    """Return an error for each log that ends below what was planned already: truncated, or another cluster's."""
+    return {
+        source: LogTruncatedError(
+            source.topic_partition,
+            start[source],
+            f"the log ends at {end}, below the position: it was truncated (an unclean leader election, a lost disk)",
+            log_end=end,
+            divergent_offset=end,
+            topic_id=source.topic_id,
+        )
+        for source, end in sorted(moved(start, ends).items())
+        if end < start[source]
+    }
+
+
+def require_not_truncated(start: Offsets, ends: Offsets) -> None:
+    """Raise LogTruncatedError when a log ends below what was planned already."""
+    for loss in truncated(start, ends).values():
+        raise loss
+
+
+def budget_bytes(
+    ceiling_bytes: int, bytes_per_s: float | None, transaction_timeout_ms: int | None, commit_interval_ms: float | None = None
+) -> int:
+    """Return how much a micro-batch may read: the first is small, later ones need at most a quarter of the timeout, and less
+    than the commit interval, after which slots hand over what they have.
+
+    Without a timeout only the ceiling counts.
+    """
+    if transaction_timeout_ms is None:
+        return ceiling_bytes
+    if bytes_per_s is None:
+        return min(ceiling_bytes, FIRST_MICRO_BATCH_BYTES)
+    planned_ms = transaction_timeout_ms * TIMEOUT_SHARE
+    if commit_interval_ms is not None:
+        planned_ms = min(planned_ms, commit_interval_ms * INTERVAL_SHARE)
+    return max(1, min(ceiling_bytes, max(int(bytes_per_s * planned_ms / 1000), LEAST_PLAN_BYTES)))
+
+
+def plan_ends(
+    start: Offsets, ends: Offsets, bytes_per_offset: Mapping[SourcePartition, float], budget: float
+) -> dict[SourcePartition, int]:
+    """How far each partition of `start` goes within `budget` bytes, never beyond `ends`, never back.
+
+    Small backlogs are served whole, what is left is shared equally among the others; every backlog moves by one offset
+    at least. Partitions that `ends` does not know stay.
+    """
+    backlog = estimated_bytes(start, ends, bytes_per_offset)
+    level = _level(sorted(backlog.values()), float(budget))
+    planned = dict(start)
+    for one, size in backlog.items():
+        if size <= level:
+            planned[one] = ends[one]
+        else:
+            offsets = int(level / bytes_per_offset.get(one, UNKNOWN_BYTES_PER_OFFSET))
+            planned[one] = min(ends[one], start[one] + max(1, offsets))
+    return planned
+
+
+def estimated_bytes(
+    start: Offsets, ends: Offsets, bytes_per_offset: Mapping[SourcePartition, float]
+) -> dict[SourcePartition, float]:
+    """Of the partitions that go on from `start` to `ends`."""
+    return {
+        one: (end - start[one]) * bytes_per_offset.get(one, UNKNOWN_BYTES_PER_OFFSET)
+        for one, end in moved(start, ends).items()
+        if end > start[one]
+    }
+
+
+def _level(ascending: Sequence[float], budget: float) -> float:
+    """The height at which `budget` fills vessels of these sizes; infinite when all fit."""
+    for index, size in enumerate(ascending):
+        share = budget / (len(ascending) - index)
+        if size > share:
+            return share
+        budget -= size
+    return math.inf
+
+
+def slots_used(
+    slots: int,
+    parallelism: int,
+    active: int,
+    planned_bytes: float,
+    slot_bytes: int,
+    bytes_per_batch: float | None,
+    request_bytes: int,
+) -> int:
+    """A slot is worth its transaction from `slot_bytes` on, and its task where its requests hold `request_bytes`.
+
+    A request holds one batch of each partition of its slot: small batches are better off with many partitions in one slot, for
+    otherwise requests cost task and target more than the bytes in them.
+    """
+    full = slots if bytes_per_batch is None else min(slots, active * bytes_per_batch / request_bytes)
+    return max(1, min(slots, parallelism, active, math.ceil(planned_bytes / slot_bytes), int(full)))
+
+
+def plan_slots(
+    planned_bytes: Mapping[SourcePartition, float], used: int, last: Mapping[SourcePartition, int]
+) -> dict[SourcePartition, int]:
+    """Give every active partition to exactly one of `used` slots, largest first.
+
+    Invariant B: a topic-partition is in one slot of a micro-batch and its range is not cut.
+    `last` is the slot each had before; it keeps it unless that would load the slot above 1.25 shares.
+    """
+    loads = [0.0] * used
+    share = sum(planned_bytes.values()) / used * _IMBALANCE
+    slots: dict[SourcePartition, int] = {}
+    for one, size in sorted(planned_bytes.items(), key=lambda item: (-item[1], item[0])):
+        slot = last.get(one, used)
+        if slot >= used or loads[slot] + size > share:
+            slot = min(range(used), key=lambda candidate: (loads[candidate], candidate))
+        loads[slot] += size
+        slots[one] = slot
+    return slots
+
+
+def plan_ranges(
+    start: Offsets,
+    end: Offsets,
+    *,
+    bytes_per_offset: Mapping[SourcePartition, float],
+    slots: int,
+    slot_bytes: int,
+    parallelism: int,
+    last: Mapping[SourcePartition, int],
+    bytes_per_batch: float | None = None,
+    request_bytes: int = 1,
+) -> tuple[PlannedRange, ...]:
+    """One range per partition that moves, ordered by slot. A partition that `start` lacks is only entering: no range yet."""
+    moving = estimated_bytes(start, end, bytes_per_offset)
+    if not moving:
+        return ()
+    used = slots_used(slots, parallelism, len(moving), sum(moving.values()), slot_bytes, bytes_per_batch, request_bytes)
+    slot_of = plan_slots(moving, used, last)
+    return tuple(
+        PlannedRange(
+            slot=slot,
+            source=one,
+            start=start[one],
+            end=end[one],
+            bytes_per_offset=bytes_per_offset.get(one, UNKNOWN_BYTES_PER_OFFSET),
+        )
+        for one, slot in sorted(slot_of.items(), key=lambda item: (item[1], item[0]))
+    )
+
+
+def measure(segments: Sequence[Segment], seconds: float, copied: Mapping[str, int], *, slot_seconds: float = 0.0) -> Measured:
+    """Return what a micro-batch's segments say about the next: bytes by source offset, and bytes a second.
+
+    `seconds`: of all its steps. `slot_seconds`: of its slowest slot, the path between the clusters alone. Where little was read
+    the other steps take most of the time, and only a slot that took long for it shows that the path is slow.
+    """
+    sizes: dict[SourcePartition, int] = {}
+    offsets: dict[SourcePartition, int] = {}
+    for one in segments:
+        if one.kind is SegmentKind.EXPIRED:
+            continue
+        sizes[one.source] = sizes.get(one.source, 0) + one.size_bytes
+        offsets[one.source] = offsets.get(one.source, 0) + one.source_end - one.source_start
+    total, batches = sum(sizes.values()), sum(one.batch_count for one in segments)
+    return Measured(
+        bytes_per_offset={one: size / offsets[one] for one, size in sizes.items() if size > 0 and offsets[one] > 0},
+        bytes_per_s=_bytes_per_s(total, seconds, slot_seconds),
+        bytes_per_batch=total / batches if batches else None,
+        copied=copied,
+    )
+
+
+def _bytes_per_s(total: int, seconds: float, slot_seconds: float) -> float | None:
+    if total >= LEAST_MICRO_BATCH_BYTES and seconds > 0:
+        return total / seconds
+    return total / slot_seconds if total > 0 and slot_seconds >= TELLING_S else None

@@ -1,0 +1,242 @@
+"""Small JSON files beside the Spark checkpoint: what the planner waits for, what the driver measured. Driver, planner, cli.
+
+They are hints: losing or damaging one loses no data, so a reader takes None for anything it cannot understand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shallow_mirror.streaming.planning import offset_planning
+from shallow_mirror.streaming.planning.offset_planning import Measured
+from shallow_mirror.types import SourcePartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannerNote:
+    """How the last plan went. `ends`: where the logs ended that had gone on since the plan before; `waiting_for` is None when the
+    source answered. `error_name`: of the RetriableError that is waited out.
+
+    `left_out`: documents of partitions that are broken at the source (streaming/planning/left_out_partitions.py); `caught_up`:
+    partitions that slots left out, of which nothing is left to copy any more.
+    """
+
+    at_ms: int
+    waiting_for: str | None
+    since_ms: int | None
+    error_name: str | None = None
+    ends: Mapping[SourcePartition, int] = field(default_factory=dict)
+    left_out: tuple[Mapping[str, Any], ...] = ()
+    caught_up: tuple[SourcePartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsNote:
+    """`gone`: mirrored topics that the source does not have any more; `problems`: sentences about settings of target topics."""
+
+    at_ms: int
+    gone: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartNote:
+    """What a start is doing until the first plan: `step`, since `since_ms`."""
+
+    step: str
+    since_ms: int
+
+
+def note_path(checkpoint: str) -> Path | None:
+    return _beside(checkpoint, "planner")
+
+
+def measured_path(checkpoint: str) -> Path | None:
+    return _beside(checkpoint, "measured")
+
+
+def start_path(checkpoint: str) -> Path | None:
+    return _beside(checkpoint, "start")
+
+
+def topics_path(checkpoint: str) -> Path | None:
+    return _beside(checkpoint, "topics")
+
+
+def left_out_path(checkpoint: str) -> Path | None:
+    return _beside(checkpoint, "left_out")
+
+
+def _beside(checkpoint: str, what: str) -> Path | None:
+    """Named as the checkpoint, for those of other mirrors may lie in its folder. None where that is on no local disk."""
+    return None if ":/" in checkpoint else Path(f"{checkpoint}.{what}.json")
+
+
+def write_note(path: Path | None, note: PlannerNote) -> None:
+    document: dict[str, Any] = {
+        "at_ms": note.at_ms,
+        "waiting_for": note.waiting_for,
+        "since_ms": note.since_ms,
+        "error_name": note.error_name,
+        "left_out": list(note.left_out),
+        "caught_up": note.caught_up,
+    }
+    write_document(path, {**document, "ends": offset_planning.build_stream_offset(note.ends)})
+
+
+def read_note(path: Path | None) -> PlannerNote | None:
+    document = read_document(path)
+    try:
+        return PlannerNote(
+            at_ms=int(document["at_ms"]),
+            waiting_for=document["waiting_for"],
+            since_ms=document["since_ms"],
+            error_name=document["error_name"],
+            ends=offset_planning.parse_stream_offset(document["ends"]),
+            left_out=tuple(document["left_out"]),
+            caught_up=tuple(SourcePartition(str(one[0]), str(one[1]), int(one[2])) for one in document["caught_up"]),
+        )
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
+        return None
+
+
+def lag_behind(note: PlannerNote | None, positions: Mapping[SourcePartition, int], since_ms: int) -> int | None:
+    """How far `positions` are behind the noted log ends, together; None when the note is older than `since_ms` or is no plan.
+
+    Not the lag of the plan: a task reads the batch at the end of its range whole, or stops before the end.
+    """
+    if note is None or note.waiting_for is not None or note.at_ms < since_ms:
+        return None
+    return sum(max(0, end - positions[one]) for one, end in note.ends.items() if one in positions)
+
+
+def write_measured(path: Path | None, measured: Measured) -> None:
+    rows = [[one.topic, one.topic_id, one.partition, value] for one, value in sorted(measured.bytes_per_offset.items())]
+    rates = {"bytes_per_s": measured.bytes_per_s, "bytes_per_batch": measured.bytes_per_batch}
+    write_document(path, {**rates, "copied": dict(measured.copied), "bytes_per_offset": rows})
+
+
+def read_measured(path: Path | None) -> Measured | None:
+    document = read_document(path)
+    try:
+        rate, batch = document["bytes_per_s"], document["bytes_per_batch"]
+        rows = {SourcePartition(str(row[0]), str(row[1]), int(row[2])): float(row[3]) for row in document["bytes_per_offset"]}
+        return Measured(
+            bytes_per_offset={one: value for one, value in rows.items() if value > 0},
+            bytes_per_s=None if rate is None else max(0.0, float(rate)),
+            bytes_per_batch=None if batch is None else max(0.0, float(batch)),
+            copied={str(name): int(size) for name, size in document["copied"].items()},
+        )
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError):
+        return None
+
+
+def write_start(path: Path | None, note: StartNote) -> None:
+    write_document(path, {"step": note.step, "since_ms": note.since_ms})
+
+
+def read_start(path: Path | None) -> StartNote | None:
+    document = read_document(path)
+    try:
+        return StartNote(step=str(document["step"]), since_ms=int(document["since_ms"]))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def write_topics(path: Path | None, note: TopicsNote) -> None:
+    write_document(path, {"at_ms": note.at_ms, "gone": list(note.gone), "problems": list(note.problems)})
+
+
+def read_topics(path: Path | None) -> TopicsNote | None:
+    document = read_document(path)
+    try:
+        gone, problems = (tuple(str(one) for one in document[name]) for name in ("gone", "problems"))
+        return TopicsNote(at_ms=int(document["at_ms"]), gone=gone, problems=problems)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrationNotes:
+    """Two files through which planner and driver agree on partitions that appear during a query.
+
+    The planner notes in `seen_path` which ones it has seen and where they begin. The driver writes their rows into the offset
+    map, and then notes their positions in `registered_path`. Only registered partitions are planned. Unlike the other notes
+    these are no hints: a note of another query (`query_id`) is never believed.
+    """
+
+    seen_path: Path
+    registered_path: Path
+    query_id: str
+
+    @classmethod
+    def of_query(cls, folder: Path, query_id: str) -> RegistrationNotes:
+        return cls(
+            seen_path=folder / f"seen-{query_id}.json", registered_path=folder / f"registered-{query_id}.json", query_id=query_id
+        )
+
+    def write_seen(self, starts: Mapping[SourcePartition, int]) -> None:
+        """Replace the note. Raises OSError."""
+        self._write(self.seen_path, starts)
+
+    def read_seen(self) -> dict[SourcePartition, int]:
+        """Return start offsets by partition; nothing where there is no note of this query."""
+        return self._read(self.seen_path)
+
+    def write_registered(self, positions: Mapping[SourcePartition, int]) -> None:
+        """Replace the note. Raises OSError."""
+        self._write(self.registered_path, positions)
+
+    def read_registered(self) -> dict[SourcePartition, int]:
+        """Return positions by partition; nothing where there is no note of this query."""
+        return self._read(self.registered_path)
+
+    def discard(self) -> None:
+        """Delete both at the end of the query. Raises OSError."""
+        for path in (self.seen_path, self.registered_path):
+            path.unlink(missing_ok=True)
+
+    def _write(self, path: Path, offsets: Mapping[SourcePartition, int]) -> None:
+        write_document(path, {"query_id": self.query_id, "offsets": offset_planning.build_stream_offset(offsets)})
+
+    def _read(self, path: Path) -> dict[SourcePartition, int]:
+        document = read_document(path)
+        try:
+            return offset_planning.parse_stream_offset(document["offsets"]) if document["query_id"] == self.query_id else {}
+        except (KeyError, TypeError, ValueError):
+            return {}
+
+
+def write_paused(path: Path | None, topics: Collection[str]) -> None:
+    write_document(path, {"topics": sorted(topics)})
+
+
+def read_paused(path: Path | None) -> frozenset[str]:
+    document = read_document(path)
+    try:
+        return frozenset(str(one) for one in document["topics"])
+    except (KeyError, TypeError):
+        return frozenset()
+
+
+def write_document(path: Path | None, document: Mapping[str, Any]) -> None:
+    """Whole or not at all; readers never see half a file. Raises OSError."""
+    if path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps(document), encoding="utf-8")
+    draft.replace(path)
+
+
+def read_document(path: Path | None) -> Any:
+    """None where there is no file, or no JSON in it."""
+    try:
+        return None if path is None else json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None

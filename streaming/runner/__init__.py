@@ -1,0 +1,1 @@
+"""The running mirror: session, query, supervisor, monitors and what they report."""

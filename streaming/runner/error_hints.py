@@ -1,0 +1,156 @@
+"""PURE: an error of this package as a problem: what happened, and what whoever reads it can do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shallow_mirror.broker.net.error_codes import EMPTY_FETCH, LOG_ENDS_EARLY
+from shallow_mirror.checkpoints.problems import Problem, ProblemKind
+from shallow_mirror.errors import (
+    BatchRefusedError,
+    CorruptBatchError,
+    DataLossError,
+    FencedError,
+    LogTruncatedError,
+    MirrorError,
+    RecoverNeededError,
+    RetriableError,
+    StoreUnreachableError,
+)
+from shallow_mirror.sinks.kafka.protocol.actions import EarlyEnd
+from shallow_mirror.sinks.kafka.truncated_logs import SOURCE_LOG_TRUNCATED
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOut
+from shallow_mirror.types import TopicPartition
+
+_GOES_ON = "the mirror tries again by itself"
+
+_TOO_FEW_REPLICAS = "a target topic has fewer replicas in sync than min.insync.replicas: bring its brokers back"
+
+_RETRIABLE = {
+    "NETWORK_EXCEPTION": "see that the brokers run and that this machine reaches their advertised addresses",
+    "BROKER_NOT_AVAILABLE": "see that the brokers run and that this machine reaches their advertised addresses",
+    "TOKEN_ENDPOINT_AWAY": "see that the token endpoint runs and that this machine reaches sasl.oauthbearer.token.endpoint.url",
+    "OAUTH_CB_FAILED": "see that this machine reaches what oauth_cb asks for tokens",
+    "DEADLINE": "the cluster answers too slowly: look at its load, or raise request.timeout.ms or write.transaction_timeout_ms",
+    "REQUEST_TIMED_OUT": "the cluster answers too slowly: look at its load and at its replicas that are not in sync",
+    "TIMED_OUT": "the cluster answers too slowly: look at its load",
+    "LEADER_NOT_AVAILABLE": "a partition has no leader: look at the brokers that hold its replicas",
+    "NOT_LEADER_OR_FOLLOWER": "a partition changes its leader; if that goes on, look at the brokers that hold its replicas",
+    "NOT_ENOUGH_REPLICAS": _TOO_FEW_REPLICAS,
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND": _TOO_FEW_REPLICAS,
+    "COORDINATOR_NOT_AVAILABLE": "the target has no transaction coordinator: look at the partitions of __transaction_state",
+    "COORDINATOR_LOAD_IN_PROGRESS": "the target's coordinator is starting",
+    "KAFKA_STORAGE_ERROR": "a broker has trouble with its disk: look at its log",
+    "THROTTLING_QUOTA_EXCEEDED": "a quota of the cluster holds the mirror back: raise it, or wait",
+    "WORKER_LOST": "a worker or executor of Spark went away: if that goes on, it lacks memory (read.fetch_bytes, write.slots)",
+    "SLOT_NOT_COMMITTED": "transactions were aborted by the target: if that goes on, raise write.transaction_timeout_ms",
+    LOG_ENDS_EARLY: "the source lost the end of the log before it was copied (an unclean leader election, a lost disk): look "
+    "at the brokers that hold its replicas",
+    EMPTY_FETCH: "see that the broker reads the named offset: its log, its remote storage, and the right to describe the topic",
+    SOURCE_LOG_TRUNCATED: "the source lost the end of a log (an unclean leader election, a lost disk): look at the brokers "
+    "that hold its replicas",
+    "TOPIC_CREATED_AGAIN": "none needed: read.on_data_loss is continue",
+}
+
+
+_DEFINITE = {
+    "TopicAccessError": "grant what the message names",
+    "BatchRefusedError": "do what the message says, or set write.on_refused: quarantine",
+    "CorruptBatchError": "look at the disk of the source's broker, or set write.on_refused: quarantine",
+    "LogTruncatedError": "look at the brokers that hold the source's replicas; with read.on_data_loss: continue it is copied "
+    "again once the log reaches the position",
+    "DataLossError": "read.on_data_loss: continue gives up what retention deleted; or exclude the topic",
+}
+
+
+def problem_of_retry(what: str, error: MirrorError) -> Problem:
+    """`what` was tried."""
+    name = _error_name(error)
+    helps = error.remedy if isinstance(error, StoreUnreachableError) else _RETRIABLE.get(name)
+    remedy = _GOES_ON if helps is None else f"{helps}; {_GOES_ON}"
+    return Problem(kind=ProblemKind.RETRIABLE, text=f"{what}: {error}", remedy=remedy, error_name=name)
+
+
+def problem_of_left_out(left: LeftOut) -> Problem:
+    """A partition is left out of micro-batches. Its copy is resumed at its position."""
+    helps = _RETRIABLE.get(left.error_name, "see that the partition can be read at the source and written at the target")
+    remedy = _DEFINITE.get(left.error_name, "do what the message says") if left.is_definite else helps
+    return Problem(
+        kind=ProblemKind.LEFT_OUT,
+        text=f"left out because of the {left.side.value}: {left.reason}",
+        remedy=f"{remedy}; the other partitions continue, and the mirror tries this one again by itself",
+        error_name=left.error_name,
+        place=left.source.topic_partition,
+    )
+
+
+def problem_of_wait(text: str, name: str | None) -> Problem:
+    """The planner waits. `name`: of the error that it waits out, where it is known."""
+    helps = _RETRIABLE.get(name or "", "see that the source runs and that this machine reaches its brokers")
+    return Problem(kind=ProblemKind.WAIT, text=text, remedy=f"{helps}; the mirror asks again by itself")
+
+
+def problem_of_early_ends(early_ends: Sequence[EarlyEnd], commit_interval: str) -> Problem:
+    """Slots of one round were ended by the commit interval: the path between the clusters is slower than what is planned."""
+    seconds = max(end.seconds for end in early_ends)
+    rate = sum(end.sent_bytes for end in early_ends) / max(0.001, seconds) / 1e6
+    sending = sum(end.sending_s for end in early_ends) / max(0.001, sum(end.seconds for end in early_ends))
+    side, share = ("target", sending) if sending >= 0.5 else ("source", 1 - sending)
+    remedy = {
+        "target": "look at the network and the load of the target; small batches over a long distance need more requests in "
+        "flight (write.in_flight_requests), or become larger ones (write.coalesce_bytes)",
+        "source": "look at the network and the load of the source",
+    }[side]
+    return Problem(
+        kind=ProblemKind.WAIT,
+        text=f"slots end before their ranges are done, after write.commit_interval ({commit_interval}): {rate:.3f} MB/s, "
+        f"{share:.0%} of the time waiting for the {side}; each round commits what was copied",
+        remedy=remedy,
+    )
+
+
+def problem_of_truncation(loss: LogTruncatedError) -> Problem:
+    """The mirror continues at a position below which the source holds other records by now."""
+    position, divergent_offset = loss.expected_offset, loss.divergent_offset
+    other = (
+        f"the source may hold other records below offset {position} than were copied: from which offset on is not known"
+        if divergent_offset is None
+        else f"the source holds other records at offsets {divergent_offset} to {position - 1} than were copied"
+    )
+    return Problem(
+        kind=ProblemKind.TRUNCATED,
+        text=f"{other}: its log was cut (an unclean leader election, a lost disk). They are not copied; the copies of those that "
+        f"were there before stay, and the mirror continues at offset {position}",
+        remedy="`shallow-mirror verify` lists what differs, `shallow-mirror redo` copies a range into another topic",
+        error_name=type(loss).__name__,
+        place=loss.topic_partition,
+    )
+
+
+def problem_of_end(error: MirrorError) -> Problem:
+    text, place = str(error), _place_of(error)
+    match error:
+        case BatchRefusedError():
+            remedy = error.remedy
+            text = text.removesuffix(f". {error.remedy}")
+        case CorruptBatchError():
+            remedy = "shallow-mirror preflight says how many there are; write.on_refused: quarantine sets them aside"
+        case DataLossError():
+            remedy = "read.on_data_loss: continue gives up what is lost; or exclude the topic"
+        case FencedError():
+            remedy = "leave the other run alone: do not start this one again"
+        case RecoverNeededError():
+            remedy = "shallow-mirror recover CONF"
+        case RetriableError():
+            remedy = _RETRIABLE.get(error.error_name, "start the mirror again")
+        case _:
+            remedy = "do what the message says, then start the mirror again"
+    return Problem(kind=ProblemKind.ENDED, text=text, remedy=remedy, error_name=type(error).__name__, place=place)
+
+
+def _place_of(error: MirrorError) -> TopicPartition | None:
+    return error.topic_partition if isinstance(error, BatchRefusedError | CorruptBatchError | DataLossError) else None
+
+
+def _error_name(error: MirrorError) -> str:
+    return error.error_name if isinstance(error, RetriableError) else type(error).__name__

@@ -1,0 +1,238 @@
+"""Driver: what Prometheus is told of a running mirror, and the port where it asks. What each means: docs/monitoring.md.
+
+Imported only where `metrics.port` is set: `prometheus_client` comes with the extra `metrics`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter as Counts
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, start_http_server
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from shallow_mirror.checkpoints.problems import ProblemKind
+from shallow_mirror.checkpoints.run_history import MicroBatchObservation
+from shallow_mirror.config import MetricsSettings
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.sinks.kafka.micro_batch import SLOWEST_SLOT, TOTAL
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOut
+from shallow_mirror.streaming.runner.open_transactions import OpenTransaction
+from shallow_mirror.types import SegmentKind, SourcePartition
+
+PREFIX = "shallow_mirror_"
+OTHER_TOPICS = "(others)"
+"""No topic can have this name."""
+
+MAX_LEFT_OUT_SERIES = 100
+"""Partitions that are left out and have a series of their own."""
+
+_MICRO_BATCH_BUCKETS_S = (0.1, 0.2, 0.3, 0.5, 0.75, 1, 2, 3, 5, 10, 30, 60, 120, 300)
+_END_TO_END_BUCKETS_S = (0.1, 0.25, 0.5, 0.75, 1, 2, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
+
+
+_DROPPED = (SegmentKind.COMMIT, SegmentKind.ABORT, SegmentKind.ABORTED, SegmentKind.GAP, SegmentKind.EXPIRED)
+
+
+class PartitionLag(Protocol):
+    """Both are None where the source does not say."""
+
+    @property
+    def source(self) -> SourcePartition: ...
+    @property
+    def lag_offsets(self) -> int | None: ...
+    @property
+    def lag_ms(self) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClustersSeen:
+    """What both clusters said at `at_ms`."""
+
+    at_ms: int
+    partitions: Sequence[PartitionLag] = ()
+    open_transactions: Sequence[OpenTransaction] = ()
+    is_source_up: bool
+    is_target_up: bool
+
+
+class Metrics:
+    """Of one run, in a registry of their own: two mirrors may run in one process. For any thread."""
+
+    def __init__(self, mirror: str, max_topics: int, *, version: str, source: str, target: str) -> None:
+        self.registry = CollectorRegistry()
+        self._mirror, self._is_waiting = mirror, False
+
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(PREFIX + name, text, ["mirror"], registry=self.registry).labels(mirror)
+
+        def counter(name: str, text: str) -> Counter:
+            return Counter(PREFIX + name, text, ["mirror"], registry=self.registry).labels(mirror)
+
+        def counter_by(name: str, text: str, label: str) -> Counter:
+            return Counter(PREFIX + name, text, ["mirror", label], registry=self.registry)
+
+        def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
+            return Histogram(PREFIX + name, text, ["mirror"], registry=self.registry, buckets=buckets).labels(mirror)
+
+        about = ["mirror", "version", "source", "target"]
+        Gauge(PREFIX + "info", "1", about, registry=self.registry).labels(mirror, version, source, target).set(1)
+        self.run_epoch = gauge("run_epoch", "Rises with every start of a run")
+        self.waiting = gauge("waiting", "1 while the mirror waits for a cluster, a table or a step that lingers")
+        self._last_decision = gauge("last_decision_timestamp_seconds", "Of the newest decision in the offset map")
+        self._last_decision.set(math.nan)  # alerts on its age stay silent until there is one
+        self._micro_batches = counter("micro_batches", "Decided and visible")
+        self._records = counter("records", "Copied")
+        self._copied_bytes = counter("copied_bytes", "Record batches copied, as the source has them")
+        self._fetched_bytes = counter("fetched_bytes", "Received from the source")
+        self._batches = counter_by("batches", "By what became of them: raw, rebuilt, dropped, refused", "verdict")
+        self._dropped = counter_by("dropped_batches", "By kind of segment", "kind")
+        self._steps = counter_by("step_seconds", "Spent in the steps of micro-batches", "step")
+        self._seconds = histogram("micro_batch_seconds", "From its begin until it is visible", _MICRO_BATCH_BUCKETS_S)
+        self._end_to_end = histogram(
+            "end_to_end_seconds",
+            "Age of the newest record of each partition that moved, by its own timestamp, when it became visible on the target",
+            _END_TO_END_BUCKETS_S,
+        )
+        self._restarts = counter("restarts", "Of the query, by the supervisor")
+        self._problems = counter_by("problems", "Met, as in the table problems", "kind")
+        for kind in ProblemKind:
+            self._problems.labels(mirror, kind.value)
+        for verdict in ("raw", "rebuilt", "dropped", "refused"):
+            self._batches.labels(mirror, verdict)
+        for dropped in _DROPPED:
+            self._dropped.labels(mirror, dropped.value)
+        self.clusters = _ClustersCollector(mirror, max_topics)
+        self.registry.register(self.clusters)
+        ProcessCollector(registry=self.registry)
+
+    def decided(self, at_ms: int) -> None:
+        self._last_decision.set(at_ms / 1000)
+
+    def micro_batch(self, observed: MicroBatchObservation, ages_s: Iterable[float]) -> None:
+        """`ages_s`: of the newest record of each partition that moved."""
+        self._micro_batches.inc()
+        self._records.inc(observed.record_count)
+        self._copied_bytes.inc(observed.size_bytes)
+        self._fetched_bytes.inc(observed.fetched_bytes)
+        dropped = dict(observed.dropped_batch_counts)
+        self._add_batches("refused", dropped.pop(SegmentKind.QUARANTINED.value, 0))
+        self._add_batches("raw", observed.batch_count - observed.rebuilt_batch_count)
+        self._add_batches("rebuilt", observed.rebuilt_batch_count)
+        self._add_batches("dropped", sum(dropped.values()))
+        for kind, count in dropped.items():
+            self._dropped.labels(self._mirror, kind).inc(count)
+        for step, ms in observed.duration_ms.items():
+            if step not in (TOTAL, SLOWEST_SLOT):
+                self._steps.labels(self._mirror, step).inc(ms / 1000)
+        self._steps.labels(self._mirror, SLOWEST_SLOT).inc(observed.duration_ms.get(SLOWEST_SLOT, 0.0) / 1000)
+        self._seconds.observe(observed.duration_ms[TOTAL] / 1000)
+        for age_s in ages_s:
+            self._end_to_end.observe(age_s)
+
+    def refused(self) -> None:
+        """A batch that ends the run."""
+        self._add_batches("refused", 1)
+
+    def restarted(self) -> None:
+        self._restarts.inc()
+
+    def problem(self, kind: ProblemKind) -> None:
+        self._problems.labels(self._mirror, kind.value).inc()
+
+    def _add_batches(self, verdict: str, count: int) -> None:
+        self._batches.labels(self._mirror, verdict).inc(count)
+
+
+class _ClustersCollector(Collector):
+    """Gives what was seen last as a whole: who asks in between never sees half of it. Nothing before something was seen."""
+
+    def __init__(self, mirror: str, max_topics: int) -> None:
+        self._mirror, self._max_topics = mirror, max_topics
+        self._named: dict[str, None] = {}
+        self._seen: ClustersSeen | None = None
+        self.left_out: tuple[LeftOut, ...] = ()
+        """Replaced as a whole by the mirror's own thread."""
+
+    def saw(self, seen: ClustersSeen) -> None:
+        there = {one.source.topic for one in seen.partitions}
+        named = {topic: None for topic in self._named if topic in there}
+        for topic in sorted(there - named.keys())[: self._max_topics - len(named)]:
+            named[topic] = None
+        self._named, self._seen = named, seen
+
+    def forget(self) -> None:
+        """Nobody looks any more: no figures are better than old ones."""
+        self._seen = None
+
+    def collect(self) -> Iterator[Metric]:
+        seen = self._seen
+        offsets, ages = dict[str, int](), dict[str, int]()
+        for one in () if seen is None else seen.partitions:
+            topic = one.source.topic if one.source.topic in self._named else OTHER_TOPICS
+            if one.lag_offsets is not None:
+                offsets[topic] = offsets.get(topic, 0) + one.lag_offsets
+            if one.lag_ms is not None:
+                ages[topic] = max(ages.get(topic, 0), one.lag_ms)
+        yield self._by("lag_offsets", "Not copied yet, all partitions of a topic", "topic", offsets)
+        yield self._by("lag_ms", "Age of the first record not copied yet, of the latest partition", "topic", ages)
+        unknown = None if seen is None else sum(one.lag_offsets is None for one in seen.partitions)
+        yield self._one("partitions", "That have a position", None if seen is None else len(seen.partitions))
+        yield self._one("partitions_without_lag", "Of which the source does not say where they end", unknown)
+        yield self._one("lag_timestamp_seconds", "When both clusters were asked", None if seen is None else seen.at_ms / 1000)
+        found = None if seen is None else seen.open_transactions
+        yield self._one("open_source_transactions", "Whose end the mirror waits for", None if found is None else len(found))
+        silent_s = None
+        if seen is not None:
+            silent_s = max((seen.at_ms - one.wrote_at_ms for one in seen.open_transactions if one.wrote_at_ms), default=0) / 1000
+        yield self._one("open_source_transaction_silent_seconds", "Since the one that is silent longest wrote", silent_s)
+        up = {} if seen is None else {"source": int(seen.is_source_up), "target": int(seen.is_target_up)}
+        yield self._by("cluster_up", "1 where it answered", "cluster", up)
+        yield self._left_out_partitions()
+
+    def _left_out_partitions(self) -> Metric:
+        """The first `MAX_LEFT_OUT_SERIES` by themselves, the others together by side."""
+        labels = ["mirror", "topic", "partition", "side"]
+        family = GaugeMetricFamily(PREFIX + "left_out_partitions", "Broken, the others are copied without them", labels=labels)
+        left_out = self.left_out
+        for one in left_out[:MAX_LEFT_OUT_SERIES]:
+            family.add_metric([self._mirror, one.source.topic, str(one.source.partition), one.side.value], 1)
+        for side, count in Counts(one.side.value for one in left_out[MAX_LEFT_OUT_SERIES:]).items():
+            family.add_metric([self._mirror, OTHER_TOPICS, "", side], count)
+        return family
+
+    def _by(self, name: str, text: str, label: str, values: dict[str, int]) -> Metric:
+        family = GaugeMetricFamily(PREFIX + name, text, labels=["mirror", label])
+        for value_of, value in values.items():
+            family.add_metric([self._mirror, value_of], value)
+        return family
+
+    def _one(self, name: str, text: str, value: float | None) -> Metric:
+        family = GaugeMetricFamily(PREFIX + name, text, labels=["mirror"])
+        if value is not None:
+            family.add_metric([self._mirror], value)
+        return family
+
+
+@contextmanager
+def serving(metrics: Metrics, settings: MetricsSettings) -> Iterator[None]:
+    """While the block runs. Raises ConfigError where the port cannot be had."""
+    assert settings.port is not None
+    try:
+        server, thread = start_http_server(settings.port, settings.host, metrics.registry)
+    except OSError as error:
+        raise ConfigError(
+            f"metrics.port: {settings.host}:{settings.port} cannot be listened on: {error.strerror or error}: choose another "
+            "port, or end what has it"
+        ) from error
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

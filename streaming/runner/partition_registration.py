@@ -1,0 +1,98 @@
+"""Driver: the registration of partitions that appear while the mirror runs: their first rows, before anything of them is planned.
+
+Spark writes a plan into its checkpoint before a micro-batch runs. Were a new partition planned before the offset map has its
+first row, a mirror that ends in between would find the partition in Spark's plan only. For the next start it would be a partition
+of which nothing is known, and `topics.start` might leave out what was written until then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import RetriableError
+from shallow_mirror.sinks.kafka.micro_batch import first_rows
+from shallow_mirror.sinks.kafka.slots.slot_task import Observer, observe_nothing
+from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
+from shallow_mirror.streaming.planning.planner_state import RegistrationNotes
+from shallow_mirror.types import SourcePartition
+
+_log = logging.getLogger(__name__)
+
+
+class PartitionRegistrar:
+    """Answers what the planner of one query asks for. Never called while a micro-batch runs."""
+
+    def __init__(
+        self,
+        exchange: RegistrationNotes,
+        owner: OffsetMapOwner,
+        targets: TargetTopics,
+        source: Cluster,
+        *,
+        deadline: Callable[[], Deadline],
+        report: Callable[[Mapping[SourcePartition, Position]], None] = lambda _positions: None,
+        observer: Observer = observe_nothing,
+    ) -> None:
+        """`deadline`: makes the one of an attempt. `report` receives all positions once rows were added."""
+        self._exchange, self._owner, self._targets, self._source = exchange, owner, targets, source
+        self._deadline, self._report, self._observer = deadline, report, observer
+
+    def register(self) -> None:
+        """Write the first rows of the partitions that the planner has seen, and note the positions of all it asks for.
+
+        What was deleted or created again since is left out: the planner no longer asks for it after its next look. Raises
+        ConfigError where a target topic cannot be used, RetriableError, and as `OffsetMapOwner.decide`.
+        """
+        seen = self._exchange.read_seen()
+        if not seen:
+            return
+        known = self._owner.positions()
+        starts = {partition: start for partition, start in seen.items() if partition not in known}
+        if starts:
+            self._add_rows(starts)
+            known = self._owner.positions()
+        registered = {partition: known[partition].offset for partition in seen if partition in known}
+        try:
+            self._exchange.write_registered(registered)
+        except OSError as error:
+            raise RetriableError("NOTE_NOT_WRITTEN", f"new partitions cannot be reported to the planner: {error}") from error
+        self._observer("registered.noted")
+
+    def _add_rows(self, starts: Mapping[SourcePartition, int]) -> None:
+        deadline = self._deadline()
+        rows = first_rows(self._targets, self._source, self._present(starts, deadline), deadline)
+        if not rows:
+            return
+        decide_first_rows(self._owner, rows, self._observer)
+        names = [f"{row.segment.source.topic_partition} from {row.segment.source_start}" for row in rows]
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        _log.info("new partitions are mirrored: %s%s", ", ".join(names[:_NAMED]), more)
+        self._report(self._owner.positions())
+
+    def _present(self, starts: Mapping[SourcePartition, int], deadline: Deadline) -> dict[SourcePartition, int]:
+        """Those that the source still has under the same topic id."""
+        topics = self._source.metadata(sorted({partition.topic for partition in starts}), deadline).topics
+        ids = {name: topic.topic_id for name, topic in topics.items() if topic.error_code == 0}
+        return {partition: start for partition, start in starts.items() if ids.get(partition.topic) == partition.topic_id}
+
+
+_NAMED = 20
+"""So many new partitions are named in one line of the log."""
+
+
+def decide_first_rows(owner: OffsetMapOwner, rows: Sequence[DecidedSegment], observer: Observer = observe_nothing) -> None:
+    """Add zero-length rows as a decision of their own, which holds as soon as it is written: no transaction stands behind it.
+
+    Raises as `OffsetMapOwner.decide`.
+    """
+    owner.next_decision()
+    owner.decide(rows, highest_slot=-1)
+    observer("first_rows.decided")
+    owner.settle()
+    observer("first_rows.settled")

@@ -1,0 +1,33 @@
+"""Executors of a local session: Spark's worker daemon, which has imported what tasks need before it forks them.
+
+A worker that imports for itself takes most of a second and tens of megabytes for it, which its siblings share here. Spark starts
+a daemon for each kind of worker; of the other kinds there is one worker each, with nothing to share.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+
+from pyspark.daemon import manager
+
+from shallow_mirror.logging_setup import begin_logging_as_told
+
+WORKERS_OF_TASKS = "pyspark.worker"
+_IMPORTED = (WORKERS_OF_TASKS, "shallow_mirror.sinks.kafka.slots.slot_task", "shallow_mirror.streaming.sources.planned_ranges")
+
+
+def main() -> None:
+    """The kind of worker is the only argument."""
+    begin_logging_as_told()
+    if sys.argv[1] == WORKERS_OF_TASKS:
+        for name in _IMPORTED:
+            importlib.import_module(name)
+        gc.collect()
+        gc.freeze()
+    manager()
+
+
+if __name__ == "__main__":
+    main()

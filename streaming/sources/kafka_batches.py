@@ -1,0 +1,329 @@
+"""The public data source `kafka-batches`: one row per record batch, as stream and as batch query.
+
+`register_kafka_batches(spark)` once, then `spark.readStream.format("kafka-batches")`. Options: batch_options.py;
+columns: `broker/fetch/arrow_rows.py`. Batches are not opened: a row holds every field of the header, what a mirror would do
+with the batch, and its bytes. With `batches` = `all` markers, aborted data and holes have rows as well.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.worker_clients import cluster_of_worker, freeze_imports_once
+from shallow_mirror.broker.fetch.arrow_rows import SPARK_SCHEMA, Keep, RangeRows, failed_row
+from shallow_mirror.broker.fetch.range_reader import PARTITION_PATIENCE_MS, RangeReader, ReadRange
+from shallow_mirror.config import LATEST_TIMESTAMP, MirrorConfig
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import (
+    BatchRefusedError,
+    ConfigError,
+    CorruptBatchError,
+    DataLossError,
+    LogTruncatedError,
+    MirrorError,
+    RetriableError,
+    TopicAccessError,
+    TopicRecreatedError,
+)
+from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side, UnfinishedRange
+from shallow_mirror.streaming.planning import offset_planning
+from shallow_mirror.streaming.planning.offset_planning import Offsets
+from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
+from shallow_mirror.streaming.planning.source_offsets import LogEnds, Planner
+from shallow_mirror.streaming.sources import stream_reader
+from shallow_mirror.streaming.sources.source_options import BatchOptions, parse_options
+from shallow_mirror.streaming.sources.stream_reader import (
+    PlannedStreamReader,
+    SlotPartition,
+    make_micro_batch_planner,
+    mirror_of,
+    slot_partitions,
+)
+from shallow_mirror.types import (
+    BatchLimits,
+    IsolationLevel,
+    LogAppendTimePolicy,
+    PlannedRange,
+    SegmentKind,
+    SourcePartition,
+    TopicPartition,
+)
+
+_log = logging.getLogger(__name__)
+
+NAME = "kafka-batches"
+
+_STALL_REQUESTS = 4
+"""A task gives up when the source sent nothing for so many request timeouts."""
+
+
+def register_kafka_batches(spark: SparkSession) -> None:
+    stream_reader.register(spark, KafkaBatches)
+
+
+class KafkaBatches(DataSource):  # type: ignore[misc]
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return SPARK_SCHEMA
+
+    def streamReader(self, schema: object) -> BatchStreamReader:  # noqa: N802 - Spark's name
+        if mirror_of(dict(self.options)) is None:
+            parse_options(dict(self.options), is_streaming=True)  # a mistake shows before the query starts
+        return BatchStreamReader(dict(self.options))
+
+    def reader(self, schema: object) -> BatchReader:
+        return BatchReader(dict(self.options))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowReader:
+    """What a task needs to turn planned ranges into rows.
+
+    With `failures_as_rows` (of a mirror) an error of this package is the last row, and a partition that cannot be read has a row
+    that says where its range was left; with `isolates` also one whose error will not pass by itself.
+    """
+
+    client: ClientConfig
+    isolation: IsolationLevel
+    limits: BatchLimits
+    keep: Keep
+    fetch_bytes: int
+    is_data_loss_fatal: bool = True
+    failures_as_rows: bool = False
+    isolates: bool = False
+
+    @classmethod
+    def of_options(cls, options: BatchOptions) -> RowReader:
+        isolation = options.plan.isolation
+        return cls(
+            client=options.client,
+            isolation=isolation,
+            limits=_any_target(isolation, LogAppendTimePolicy.KEEP),
+            keep=options.keep,
+            fetch_bytes=options.fetch_bytes,
+            is_data_loss_fatal=options.is_data_loss_fatal,
+        )
+
+    @classmethod
+    def of_mirror(cls, config: MirrorConfig) -> RowReader:
+        """Everything in every range: the sink admits what it gets, with the limits of the real target."""
+        isolation = config.read.isolation_level
+        return cls(
+            client=config.source.client,
+            isolation=isolation,
+            limits=_any_target(isolation, config.read.log_append_time),
+            keep=Keep.ALL,
+            fetch_bytes=config.read.fetch_bytes,
+            failures_as_rows=True,
+            is_data_loss_fatal=config.read.on_data_loss == "stop",
+            isolates=config.on_error == "isolate",
+        )
+
+    def read(self, ranges: Sequence[PlannedRange]) -> Iterator[pa.RecordBatch]:
+        """Raises DataLossError, CorruptBatchError, BatchRefusedError, RetriableError."""
+        freeze_imports_once()
+        try:
+            yield from _Reading(self, cluster_of_worker(self.client), ranges).rows()
+        except MirrorError as error:
+            if not self.failures_as_rows:
+                raise
+            yield failed_row(ranges[0].source, ranges[0].start, pickle.dumps(error))
+
+
+def _any_target(isolation: IsolationLevel, log_append_time: LogAppendTimePolicy) -> BatchLimits:
+    return BatchLimits(max_message_bytes=(1 << 31) - 1, isolation_level=isolation, log_append_time=log_append_time)
+
+
+class _Reading:
+    def __init__(self, settings: RowReader, cluster: Cluster, ranges: Sequence[PlannedRange]) -> None:
+        self._settings, self._cluster = settings, cluster
+        self._planned = {one.source.topic_partition: one for one in ranges}
+        self._left: set[TopicPartition] = set()
+        self._rows = {
+            place: RangeRows(one.source, one.start, one.end, limits=settings.limits, keep=settings.keep)
+            for place, one in self._planned.items()
+        }
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """Patient while anything comes: only a source that is silent for long ends it."""
+        while pending := [place for place, rows in self._rows.items() if self._is_pending(place, rows.position)]:
+            has_moved = False
+            try:
+                for arrow_batch in self._rows_of(pending):
+                    has_moved = True
+                    yield arrow_batch
+            except RetriableError:
+                if not has_moved:
+                    raise
+            except DataLossError as loss:
+                if self._is_isolated(loss) and not self._is_expired(loss):
+                    yield from self._leave([loss.topic_partition], loss)
+                else:
+                    yield from self._expired(loss)
+            except (BatchRefusedError, CorruptBatchError) as error:
+                if not self._is_isolated(error):
+                    raise
+                yield from self._leave([error.topic_partition], error)
+            except TopicAccessError as error:
+                if not self._settings.isolates:
+                    raise
+                yield from self._leave([place for place in pending if place.topic in error.topics], error)
+
+    def _is_pending(self, place: TopicPartition, position: int) -> bool:
+        return place not in self._left and position < self._planned[place].end
+
+    def _is_isolated(self, error: BatchRefusedError | CorruptBatchError | DataLossError) -> bool:
+        settings = self._settings
+        if settings.failures_as_rows and not settings.is_data_loss_fatal and isinstance(error, LogTruncatedError):
+            return error.topic_partition in self._planned  # its log ends below the position: it waits there
+        return settings.isolates and error.topic_partition in self._planned and not isinstance(error, TopicRecreatedError)
+
+    def _leave(self, places: Sequence[TopicPartition], error: MirrorError) -> Iterator[pa.RecordBatch]:
+        """Rows that say where these ranges were left; the others are read on."""
+        for place in places:
+            self._left.add(place)
+            source, position = self._planned[place].source, self._rows[place].position
+            left = UnfinishedRange.of(source, position, Side.SOURCE, error)
+            yield failed_row(source, position, pickle.dumps(left))
+
+    def _rows_of(self, pending: Sequence[TopicPartition]) -> Iterator[pa.RecordBatch]:
+        settings = self._settings
+        reader = RangeReader(
+            self._cluster,
+            [self._range(place) for place in pending],
+            isolation=settings.isolation,
+            fetch_bytes=settings.fetch_bytes,
+            deadline=Deadline.after_ms(settings.client.request_timeout_ms * _STALL_REQUESTS, time.monotonic),
+            patience_ms=PARTITION_PATIENCE_MS if settings.failures_as_rows else None,
+        )
+        for response in reader:
+            for fetched in response:
+                yield from self._rows[fetched.topic_partition].of_answer(fetched)
+        for place, reached in reader.positions().items():
+            yield from self._rows[place].up_to(min(reached, self._planned[place].end))
+        for place, error in reader.unfinished().items():
+            yield from self._leave([place], error)
+
+    def _range(self, place: TopicPartition) -> ReadRange:
+        planned = self._planned[place]
+        position, source = self._rows[place].position, planned.source
+        return ReadRange(place, position, planned.end, planned.bytes_per_offset, source.topic_id)
+
+    def _expired(self, loss: DataLossError) -> Iterator[pa.RecordBatch]:
+        """With failOnDataLoss=false what retention deleted has a row of kind expired; a log that ends too early does not."""
+        rows, planned = self._rows[loss.topic_partition], self._planned[loss.topic_partition]
+        if not self._is_expired(loss):
+            raise loss
+        assert loss.log_start_offset is not None
+        _log.warning("%s; going on from there", loss)
+        yield from rows.up_to(min(loss.log_start_offset, planned.end), SegmentKind.EXPIRED)
+
+    def _is_expired(self, loss: DataLossError) -> bool:
+        position = self._rows[loss.topic_partition].position
+        return not self._settings.is_data_loss_fatal and (loss.log_start_offset or 0) > position
+
+
+class BatchStreamReader(PlannedStreamReader):
+    def make_planner(self) -> MicroBatchPlanner:
+        if mirror_of(self.options) is not None:
+            return super().make_planner()
+        options = parse_options(self.options, is_streaming=True)
+        return make_micro_batch_planner(options.plan, options.client, options.plan.slots)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SlotPartition)
+        yield from _row_reader(self.options, is_streaming=True).read(partition.ranges)
+
+
+def _row_reader(options: Mapping[str, str], *, is_streaming: bool) -> RowReader:
+    config = mirror_of(options)
+    if config is not None:
+        return RowReader.of_mirror(config)
+    return RowReader.of_options(parse_options(options, is_streaming=is_streaming))
+
+
+class BatchReader(DataSourceReader):  # type: ignore[misc]
+    """One bounded read of [startingOffsets, endingOffsets)."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._given = dict(options)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = parse_options(self._given, is_streaming=False)
+        cluster = Cluster(options.client)
+        try:
+            return slot_partitions(_plan_once(options, Planner(options.plan, cluster)))
+        finally:
+            cluster.close()
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """Spark hands over None where there are no input partitions."""
+        if isinstance(partition, SlotPartition):
+            yield from _row_reader(self._given, is_streaming=False).read(partition.ranges)
+
+
+def _plan_once(options: BatchOptions, planner: Planner) -> tuple[PlannedRange, ...]:
+    deadline = Deadline.after_ms(options.client.request_timeout_ms, time.monotonic)
+    listing = planner.log_ends(deadline)
+    listing.require_answers()
+    offset_planning.require_topics(options.plan.required_topics, listing.topic_ids)
+    starts = planner.starts_of(listing.ends, listing, deadline, is_first_run=True)
+    ends = _ends(options, listing)
+    _require_forwards(options, starts, ends, listing)
+    return offset_planning.plan_ranges(
+        starts,
+        ends,
+        bytes_per_offset=planner.sample(starts, listing, deadline),
+        slots=options.plan.slots,
+        slot_bytes=options.plan.slot_bytes,
+        parallelism=options.plan.slots,
+        last={},
+    )
+
+
+def _ends(options: BatchOptions, listing: LogEnds) -> dict[SourcePartition, int]:
+    """Raises ConfigError for an end beyond the log's, which would otherwise be waited for."""
+    if isinstance(options.ends, int):
+        return dict(listing.ends)
+    problems, ends = [], {}
+    for one, latest in listing.ends.items():
+        wanted = options.ends.get(one.topic_partition)
+        if wanted is None or wanted < LATEST_TIMESTAMP or wanted > latest:
+            reason = "has none" if wanted is None else f"{wanted} is not between 0 and the log's end {latest}"
+            problems.append(f"endingOffsets: {one.topic_partition}: {reason}")
+            continue
+        ends[one] = latest if wanted == LATEST_TIMESTAMP else wanted
+    there = {one.topic_partition for one in listing.ends}
+    unknown = sorted(options.ends.keys() - there)
+    problems += [f"endingOffsets: there is no partition {one} to read, or it has no leader" for one in unknown]
+    if problems:
+        raise ConfigError(problems)
+    return ends
+
+
+def _require_forwards(options: BatchOptions, starts: Offsets, ends: Offsets, listing: LogEnds) -> None:
+    """Raises ConfigError where a given end lies before the start: before the given one, which may have been moved down."""
+    if isinstance(options.ends, int):
+        return
+    problems = []
+    for one, end in sorted(ends.items()):
+        start = max(starts[one], options.plan.start_offsets.get(one.topic_partition, 0))
+        if end < start and options.ends[one.topic_partition] != LATEST_TIMESTAMP:
+            problems.append(
+                f"endingOffsets: {one.topic_partition}: {end} is before the start {start}; the log's end is {listing.ends[one]}"
+            )
+    if problems:
+        raise ConfigError(problems)

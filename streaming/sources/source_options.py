@@ -1,0 +1,186 @@
+"""The options of `kafka-batches`, under the names of Spark's Kafka source, checked as a whole.
+
+Spark hands options over with their names in lower case; messages show them as they are documented.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.fetch.arrow_rows import Keep
+from shallow_mirror.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.streaming.planning.planner_config import PlanSettings
+from shallow_mirror.types import IsolationLevel, TopicPartition
+
+DEFAULT_FETCH_BYTES = 16 << 20
+DEFAULT_INPUT_PARTITIONS = 8
+NO_LIMIT_BYTES = 1 << 62
+
+_CLIENT_PREFIX = "kafka."
+_NAMES = (
+    "subscribe",
+    "subscribePattern",
+    "startingOffsets",
+    "endingOffsets",
+    "failOnDataLoss",
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "batches",
+    "isolationLevel",
+    "fetchBytes",
+    "inputPartitions",
+)
+_STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
+_EXAMPLE = '{"topic": {"0": 23, "1": -2}}'
+_WORDS = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
+
+T = TypeVar("T")
+
+Ends = int | Mapping[TopicPartition, int]
+"""LATEST_TIMESTAMP, or an end for every partition (-1: latest)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions:
+    client: ClientConfig
+    plan: PlanSettings
+    ends: Ends
+    keep: Keep
+    is_data_loss_fatal: bool
+    fetch_bytes: int
+
+
+def parse_options(given: Mapping[str, str], *, is_streaming: bool) -> BatchOptions:
+    """Raises ConfigError with every problem."""
+    return _Parser(given, is_streaming).parse()
+
+
+class _Parser:
+    def __init__(self, given: Mapping[str, str], is_streaming: bool) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+        self._is_streaming = is_streaming
+        self.problems: list[str] = []
+
+    def parse(self) -> BatchOptions:
+        self._check_names()
+        client = self._client()
+        topics = self._topics()
+        include = tuple(re.escape(one) for one in topics) or self._pattern()
+        starts = self._offsets("startingOffsets", "latest" if self._is_streaming else "earliest")
+        ends = self._offsets("endingOffsets", "latest")
+        if ends == EARLIEST_TIMESTAMP:
+            self.problems.append('endingOffsets: is "latest" or JSON, not "earliest"')
+        keep = self._one_of("batches", {one.value: one for one in Keep}, "committed")
+        isolation = self._one_of("isolationLevel", {one.value: one for one in IsolationLevel}, "read_committed")
+        is_fatal = self._one_of("failOnDataLoss", {"true": True, "false": False}, "true")
+        limit_bytes = self._number("maxBytesPerTrigger", NO_LIMIT_BYTES)
+        limit_offsets = self._number("maxOffsetsPerTrigger", 0)
+        fetch_bytes = self._number("fetchBytes", DEFAULT_FETCH_BYTES, least=65_536, most=1 << 30)
+        slots = self._number("inputPartitions", DEFAULT_INPUT_PARTITIONS, most=10_000)
+        if self.problems or client is None:
+            raise ConfigError(self.problems)
+        plan = PlanSettings(
+            include=include,
+            required_topics=topics,
+            isolation=isolation,
+            start_timestamp_ms=starts if isinstance(starts, int) else EARLIEST_TIMESTAMP,
+            start_offsets={} if isinstance(starts, int) else starts,
+            micro_batch_bytes=limit_bytes,
+            micro_batch_offsets=limit_offsets or None,
+            slots=slots,
+            request_timeout_ms=client.request_timeout_ms,
+        )
+        return BatchOptions(client=client, plan=plan, ends=ends, keep=keep, is_data_loss_fatal=is_fatal, fetch_bytes=fetch_bytes)
+
+    def _check_names(self) -> None:
+        known = {name.lower(): name for name in _NAMES}
+        for name in sorted(self._given):
+            if name.startswith(_CLIENT_PREFIX) or name in known:
+                continue
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {known[near[0]]}?" if near else f"known are kafka.* and {', '.join(_NAMES)}"
+            self.problems.append(f"{name}: unknown option; {hint}")
+        foreign = _STREAM_ONLY if not self._is_streaming else ("endingOffsets",)
+        for name in foreign:
+            if name.lower() in self._given:
+                self.problems.append(f"{name}: has no meaning in a {'stream' if self._is_streaming else 'batch query'}")
+
+    def _client(self) -> ClientConfig | None:
+        properties = {
+            name.removeprefix(_CLIENT_PREFIX): value for name, value in self._given.items() if name.startswith(_CLIENT_PREFIX)
+        }
+        try:
+            return ClientConfig.from_properties(properties, where="kafka")
+        except ConfigError as error:
+            self.problems += error.problems
+            return None
+
+    def _topics(self) -> tuple[str, ...]:
+        names = self._given.get("subscribe")
+        if (names is None) == ("subscribepattern" not in self._given):
+            self.problems.append("give one of subscribe (topic names with commas in between) and subscribePattern")
+        if names is None:
+            return ()
+        topics = tuple(one.strip() for one in names.split(",") if one.strip())
+        if not topics:
+            self.problems.append("subscribe: names no topic")
+        return topics
+
+    def _pattern(self) -> tuple[str, ...]:
+        pattern = self._given.get("subscribepattern", "")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            self.problems.append(f"subscribePattern: {pattern!r} is not a regular expression: {error}")
+        return (pattern,)
+
+    def _offsets(self, name: str, default: str) -> Ends:
+        text = self._given.get(name.lower(), default)
+        if text.lower() in _WORDS:
+            return _WORDS[text.lower()]
+        words = "latest" if name == "endingOffsets" else "earliest, latest"
+        try:
+            return _offsets_of(json.loads(text))
+        except json.JSONDecodeError as error:
+            where = f" (from character {error.pos + 1} on)" if text.lstrip().startswith("{") else "; a time is not supported"
+            self.problems.append(f"{name}: {text!r} is neither {words} nor JSON such as {_EXAMPLE}{where}")
+        except ValueError as error:
+            self.problems.append(f"{name}: {error}; write {words} or JSON such as {_EXAMPLE}")
+        return LATEST_TIMESTAMP
+
+    def _one_of(self, name: str, values: Mapping[str, T], default: str) -> T:
+        text = self._given.get(name.lower(), default).lower()
+        if text not in values:
+            self.problems.append(f"{name}: {text!r} is not one of {', '.join(values)}")
+        return values.get(text, values[default])
+
+    def _number(self, name: str, default: int, *, least: int = 1, most: int = NO_LIMIT_BYTES) -> int:
+        text = self._given.get(name.lower())
+        if text is None:
+            return default
+        if not text.isdecimal() or not least <= int(text) <= most:
+            self.problems.append(f"{name}: {text!r} is not a whole number from {least} to {most}")
+            return default
+        return int(text)
+
+
+def _offsets_of(document: Any) -> dict[TopicPartition, int]:
+    def checked(is_right: Callable[[Any], bool], value: Any) -> Any:
+        if not is_right(value):
+            raise ValueError(f"{value!r} is not understood")
+        return value
+
+    offsets: dict[TopicPartition, int] = {}
+    for topic, partitions in checked(lambda one: isinstance(one, dict), document).items():
+        for partition, offset in checked(lambda one: isinstance(one, dict), partitions).items():
+            checked(lambda one: one.isdecimal(), partition)
+            checked(lambda one: type(one) is int and one >= EARLIEST_TIMESTAMP, offset)
+            offsets[TopicPartition(topic, int(partition))] = offset
+    return offsets

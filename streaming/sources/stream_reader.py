@@ -1,0 +1,201 @@
+"""Planner process: what the two data sources share: stream offsets, planning, input partitions of one slot each.
+
+A mirror's stream offsets name its offset map, as `"map"`: Spark keeps them in its checkpoint, and one of another map is refused.
+
+The planner and its connections are made at the first question, never in `__init__`: Spark pickles another instance of the
+reader for the executors, and only input partitions carry anything to them. What plans is imported there as well: Spark
+starts more processes, which make a reader and never ask it anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.streaming.planning import offset_planning
+from shallow_mirror.streaming.planning.error_transport import told_to_the_driver
+from shallow_mirror.streaming.planning.offset_codec import OffsetDocuments
+from shallow_mirror.streaming.planning.offset_planning import Offsets
+from shallow_mirror.types import PlannedRange
+
+if TYPE_CHECKING:
+    from shallow_mirror.broker.auth.client_config import ClientConfig
+    from shallow_mirror.config import MirrorConfig
+    from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
+    from shallow_mirror.streaming.planning.planner_config import PlanSettings
+    from shallow_mirror.streaming.planning.planner_state import RegistrationNotes
+
+_CONFIG = "mirrorsecret"
+"""Spark hides options whose name holds "secret" in plans and logs; a client property may be one."""
+_PARALLELISM = "parallelism"
+_INITIAL = "initial"
+_MAP_ID = "map"
+"""In the options and in stream offsets."""
+_PAUSED = "paused"
+_LEFT_OUT = "leftout"
+_REGISTRATION = "registration"
+
+
+def register(spark: SparkSession, source: type[DataSource]) -> None:
+    """Spark refuses a name that its *active* session knows and `spark` does not: `spark` is made the active one first."""
+    if SparkSession.getActiveSession() is not None:
+        spark.createDataFrame([], "nothing int")
+    spark.dataSource.register(source)
+
+
+@dataclass(frozen=True)
+class SlotPartition(InputPartition):  # type: ignore[misc]
+    """Spark's input partition: everything one slot does in a micro-batch."""
+
+    ranges: tuple[PlannedRange, ...]
+
+
+def options_of_mirror(
+    config: MirrorConfig,
+    map_id: str,
+    *,
+    initial: Offsets | None = None,
+    parallelism: int | None = None,
+    paused_path: Path | None = None,
+    left_out_path: Path | None = None,
+    registration: RegistrationNotes | None = None,
+) -> dict[str, str]:
+    """Options of a mirror's stream. `initial` is where a new Spark checkpoint begins: the map's positions, or `read.start`
+    if None. `paused_path`, `left_out_path` and those of `registration`: files of the driver's machine, where the planner runs
+    as well."""
+    options = {_CONFIG: config.to_json(), _MAP_ID: map_id, _PARALLELISM: str(parallelism or _session_parallelism())}
+    if initial is not None:
+        options[_INITIAL] = json.dumps(offset_planning.build_stream_offset(initial))
+    if paused_path is not None:
+        options[_PAUSED] = str(paused_path)
+    if left_out_path is not None:
+        options[_LEFT_OUT] = str(left_out_path)
+    if registration is not None:
+        options[_REGISTRATION] = json.dumps([str(registration.seen_path.parent), registration.query_id])
+    return options
+
+
+def mirror_of(options: Mapping[str, str]) -> MirrorConfig | None:
+    """The mirror these options were made for; None for options that a user wrote."""
+    if _CONFIG not in options:
+        return None
+    from shallow_mirror.config import MirrorConfig
+
+    return MirrorConfig.from_json(options[_CONFIG])
+
+
+def _session_parallelism() -> int:
+    spark = SparkSession.getActiveSession()
+    return int(spark.sparkContext.defaultParallelism) if spark is not None else os.cpu_count() or 1
+
+
+def make_micro_batch_planner(
+    settings: PlanSettings, client: ClientConfig, parallelism: int, recorded: Offsets | None = None
+) -> MicroBatchPlanner:
+    from shallow_mirror.broker.cluster.cluster import Cluster
+    from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
+    from shallow_mirror.streaming.planning.source_offsets import Planner
+
+    return MicroBatchPlanner(settings, Planner(settings, Cluster(client)), parallelism=parallelism, recorded=recorded)
+
+
+def slot_partitions(ranges: Sequence[PlannedRange]) -> list[SlotPartition]:
+    by_slot: dict[int, list[PlannedRange]] = {}
+    for one in ranges:
+        by_slot.setdefault(one.slot, []).append(one)
+    return [SlotPartition(tuple(slot)) for _, slot in sorted(by_slot.items())]
+
+
+class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """A subclass says what a row is (`read`) and, where options may be a user's, how they are understood (`make_planner`)."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.options = dict(options)
+        self._planner: MicroBatchPlanner | None = None
+        self._documents = OffsetDocuments()
+
+    def make_planner(self) -> MicroBatchPlanner:
+        config = mirror_of(self.options)
+        assert config is not None
+        return make_micro_batch_planner(self.plan_settings(config), config.source.client, self.parallelism, self._recorded())
+
+    def _recorded(self) -> Offsets | None:
+        found = self.options.get(_INITIAL)
+        return None if found is None else offset_planning.parse_stream_offset(json.loads(found))
+
+    def plan_settings(self, config: MirrorConfig) -> PlanSettings:
+        from shallow_mirror.streaming.planning.planner_config import PlanSettings
+
+        paused, left_out = (Path(self.options[key]) if key in self.options else None for key in (_PAUSED, _LEFT_OUT))
+        registration = self._registration()
+        return PlanSettings.of_mirror(config, paused_path=paused, left_out_path=left_out, registration=registration)
+
+    def _registration(self) -> RegistrationNotes | None:
+        from shallow_mirror.streaming.planning.planner_state import RegistrationNotes
+
+        if _REGISTRATION not in self.options:
+            return None
+        folder, query_id = json.loads(self.options[_REGISTRATION])
+        return RegistrationNotes.of_query(Path(folder), query_id)
+
+    @property
+    def parallelism(self) -> int:
+        return int(self.options[_PARALLELISM])
+
+    def _planning(self) -> MicroBatchPlanner:
+        if self._planner is None:
+            self._planner = self.make_planner()
+        return self._planner
+
+    def _parsed(self, document: dict[str, Any]) -> Offsets:
+        """Of an offset that Spark kept. Raises ConfigError, ValueError."""
+        own, found = self.options.get(_MAP_ID), document.get(_MAP_ID)
+        if found != own:
+            raise ConfigError(
+                f"the Spark checkpoint was written {f'for the offset map {found}' if found else 'without an offset map'}, this "
+                f"stream {f'is of the map {own}' if own else 'has none'}: two mirrors or streams share a checkpoint folder, or "
+                "the tables were made anew. Give it an empty folder of its own (`checkpoint` in the mirror file): a mirror loses "
+                "nothing by that, its progress is in the offset map"
+            )
+        return self._documents.parsed(document)
+
+    def _built(self, offsets: Offsets) -> dict[str, Any]:
+        own = self.options.get(_MAP_ID)
+        return self._documents.built(offsets) | ({} if own is None else {_MAP_ID: own})
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as those below
+        recorded = self._recorded()
+        if recorded is not None:
+            return self._built(recorded)
+        with told_to_the_driver():
+            return self._built(self._planning().initial())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """The limit is ours (bytes or offsets a micro-batch), whatever Spark passes. Raises DataLossError."""
+        with told_to_the_driver():
+            offsets = self._parsed(start)
+            return self._built(self._planning().latest(offsets))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        with told_to_the_driver():
+            self._planning().prepare_available_now()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        with told_to_the_driver():
+            offsets = self._parsed(start), self._parsed(end)
+            return slot_partitions(self._planning().ranges(*offsets))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark's commits mean nothing to the source: nobody's group offsets are kept."""

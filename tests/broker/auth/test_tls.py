@@ -1,0 +1,202 @@
+"""TLS against small servers of this process: settings, key files, and the byte stream."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.security.certificates import DAY, NOW, Authority, Identity
+
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.auth.tls_settings import TlsSettings
+from shallow_mirror.broker.net.tls_transport import TlsTransport
+from shallow_mirror.broker.net.transport import first_readable
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError, RetriableError
+
+HERE = ("127.0.0.1",)
+
+
+class Certificates:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.authority, stranger = Authority(folder, "ca"), Authority(folder, "stranger")
+        self.ca_file = self.authority.identity.certificate_file
+        self.strange_ca_file = stranger.identity.certificate_file
+        self.here, self.elsewhere = self.authority.signed("here", HERE), self.authority.signed("elsewhere", ("example.org",))
+        self.expired = self.authority.signed("expired", HERE, ends=NOW - DAY)
+        self.client, self.other = self.authority.signed("client"), self.authority.signed("other")
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def deadline(ms: float = 10_000) -> Deadline:
+    return Deadline.after_ms(ms, time.monotonic)
+
+
+def settings(**properties: Any) -> TlsSettings:
+    given = {
+        "bootstrap.servers": "x:1",
+        "security.protocol": "ssl",
+        **{name.replace("__", "."): one for name, one in properties.items()},
+    }
+    return TlsSettings.of(ClientConfig.from_properties(given, allows_literal_secrets=True))
+
+
+@contextlib.contextmanager
+def server(identity: Identity, serve: Callable[[ssl.SSLSocket], None]) -> Iterator[int]:
+    """One connection."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(identity.certificate_file, identity.key_file)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            peer, _ = listener.accept()
+            with peer, contextlib.suppress(OSError), context.wrap_socket(peer, server_side=True) as wrapped:
+                serve(wrapped)
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def connected(port: int, given: TlsSettings) -> TlsTransport:
+    transport = TlsTransport("127.0.0.1", port, given.context(), deadline())
+    try:
+        transport.handshake(deadline())
+    except BaseException:
+        transport.close()
+        raise
+    return transport
+
+
+def nothing(_: ssl.SSLSocket) -> None:
+    return None
+
+
+def test_many_parts_small_and_large_go_there_and_back(certificates: Certificates) -> None:
+    parts = [bytes([size % 251]) * size for size in (1, 61, 5_000, 20_000, 3, 3_000_000, 0, 61, 16_384, 100)]
+    sent = b"".join(parts)
+
+    def echo(peer: ssl.SSLSocket) -> None:
+        received = bytearray()
+        while len(received) < len(sent):
+            received += peer.recv(1 << 16)
+        peer.sendall(received)
+
+    with server(certificates.here, echo) as port:
+        transport = connected(port, settings(ssl__ca__location=certificates.ca_file))
+        transport.send_parts([memoryview(one) for one in parts], deadline())
+        back = bytearray(len(sent))
+        view = memoryview(back)
+        assert first_readable([transport], deadline()) is transport
+        transport.recv_into(view[:10], deadline())
+        assert transport.has_pending()
+        assert first_readable([transport], deadline(0)) is transport
+        transport.recv_into(view[10:], deadline())
+        transport.close()
+    assert bytes(back) == sent
+
+
+def test_a_silent_peer_is_given_up_and_one_that_leaves_is_told(certificates: Certificates) -> None:
+    over = threading.Event()
+    with server(certificates.here, lambda _: over.wait(10) and None) as port:
+        transport = connected(port, settings(ssl__ca__location=certificates.ca_file))
+        with pytest.raises(RetriableError, match="receiving from"):
+            transport.recv_into(memoryview(bytearray(1)), deadline(100))
+        over.set()
+        with pytest.raises(RetriableError, match="closed the connection"):
+            transport.recv_into(memoryview(bytearray(1)), deadline())
+        transport.close()
+
+
+@pytest.mark.parametrize(
+    ("identity", "properties", "said"),
+    [
+        ("here", {"ssl__ca__location": "strange_ca_file"}, "a CA that is not trusted here"),
+        ("here", {}, "set ssl.ca.location"),
+        ("expired", {"ssl__ca__location": "ca_file"}, "has expired"),
+        ("elsewhere", {"ssl__ca__location": "ca_file"}, "is for other hosts"),
+    ],
+)
+def test_a_server_that_cannot_be_trusted_is_refused(
+    certificates: Certificates, identity: str, properties: dict[str, str], said: str
+) -> None:
+    with server(getattr(certificates, identity), nothing) as port:
+        with pytest.raises(ConfigError, match=said):
+            connected(port, settings(**{name: getattr(certificates, value) for name, value in properties.items()}))
+
+
+@pytest.mark.parametrize(
+    ("identity", "properties"),
+    [
+        ("elsewhere", {"ssl__ca__location": "ca_file", "ssl__endpoint__identification__algorithm": "none"}),
+        ("expired", {"enable__ssl__certificate__verification": False}),
+    ],
+)
+def test_checks_can_be_left_out_one_by_one(certificates: Certificates, identity: str, properties: dict[str, Any]) -> None:
+    with server(getattr(certificates, identity), nothing) as port:
+        connected(
+            port, settings(**{name: getattr(certificates, str(value), value) for name, value in properties.items()})
+        ).close()
+
+
+def test_certificates_and_keys_may_be_written_inline_also_encrypted_and_on_one_line(certificates: Certificates) -> None:
+    inline = settings(
+        ssl__ca__pem=certificates.authority.identity.certificate_pem.replace("\n", "\\n"),
+        ssl__certificate__pem=certificates.client.certificate_pem,
+        ssl__key__pem=certificates.client.encrypted_key_pem("open-me"),
+        ssl__key__password="open-me",
+    )
+    with server(certificates.here, nothing) as port:
+        connected(port, inline).close()
+    assert "PRIVATE" not in repr(inline)
+    assert "open-me" not in repr(inline)
+
+
+def test_settings_are_equal_until_a_file_changes(certificates: Certificates, tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text(certificates.ca_file.read_text())
+    first = settings(ssl__ca__location=file)
+    assert first == settings(ssl__ca__location=file)
+    file.write_text(certificates.strange_ca_file.read_text())
+    assert first != settings(ssl__ca__location=file)
+
+
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        ({"ssl__ca__location": "/not/there.pem"}, r"ssl\.ca\.location: cannot read /not/there\.pem: No such file"),
+        ({"ssl__ca__location": "{client.key_file}"}, r"ssl\.ca\.location: .*client\.key\.pem: holds no certificate"),
+        ({"ssl__ca__location": "{folder}/store.p12"}, r"store\.p12 is not PEM"),
+        (
+            {"ssl__key__location": "{other.key_file}"},
+            r"other\.key\.pem: is not the private key of the certificate in .*client\.crt",
+        ),
+        ({"ssl__key__location": "{client.certificate_file}"}, "holds no private key in PEM"),
+        ({"ssl__certificate__location": "{client.key_file}"}, r"ssl\.certificate\.location: .*: holds no certificate"),
+        ({"ssl__key__location": "{folder}/encrypted.pem"}, "the private key is encrypted: set ssl.key.password"),
+        ({"ssl__key__location": "{folder}/encrypted.pem", "ssl__key__password": "no"}, "ssl.key.password: does not open"),
+        ({"ssl__key__location": "{folder}/damaged.pem"}, "damaged PEM"),
+    ],
+)
+def test_key_files_that_do_not_fit_are_named(certificates: Certificates, properties: dict[str, str], said: str) -> None:
+    (certificates.folder / "store.p12").write_bytes(b"\x30\x82\xff\xfe")
+    (certificates.folder / "encrypted.pem").write_text(certificates.client.encrypted_key_pem("yes"))
+    (certificates.folder / "damaged.pem").write_text(certificates.client.key_pem.replace("MI", "!!"))
+    usual = {"ssl__certificate__location": "{client.certificate_file}", "ssl__key__location": "{client.key_file}"}
+    given = {name: value.format(**vars(certificates)) for name, value in (usual | properties).items()}
+    with pytest.raises(ConfigError, match=said):
+        settings(**given).context()

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+from tests.record_batches import batch, marker, view
+
+from shallow_mirror.broker.clients.fetched_batches import BatchesInFlightError, FetchedBatches, FetchedPart, StaleBatchError
+from shallow_mirror.broker.net.connection import ReceiveBuffer
+from shallow_mirror.types import TopicPartition
+from shallow_mirror.wire.batch_index import index_batches
+from shallow_mirror.wire.header import Codec
+
+PLACE = TopicPartition("orders", 3)
+
+
+def part(records: memoryview) -> FetchedPart:
+    index = index_batches(records)
+    return FetchedPart(PLACE, index, records, np.arange(len(index)))
+
+
+def fetched(*batches: bytes) -> FetchedBatches:
+    return FetchedBatches([part(view(*batches))])
+
+
+def test_a_batch_tells_what_its_header_says() -> None:
+    raw = batch(5, 3, attributes=0x1C, producer_id=7, producer_epoch=2, base_sequence=9, leader_epoch=4, timestamp=1234)
+    (one,) = fetched(raw)
+    assert (one.topic_partition, one.base_offset, one.last_offset, one.record_count) == (PLACE, 5, 7, 3)
+    assert (one.size_bytes, one.codec, one.leader_epoch) == (len(raw), Codec.ZSTD, 4)
+    assert (one.base_timestamp_ms, one.max_timestamp_ms) == (1234, 1234)
+    assert (one.producer_id, one.producer_epoch, one.base_sequence) == (7, 2, 9)
+    assert (one.is_transactional, one.is_log_append_time, one.is_control) == (True, True, False)
+    assert one.view == raw
+
+
+def test_batches_of_several_partitions_are_one_sequence() -> None:
+    parts = [batch(0, 2), batch(2, 1), marker(0, 1, 9)]
+    both = FetchedBatches([part(view(*parts[:2])), part(view(parts[2]))])
+    assert len(both) == 3
+    assert both.size_bytes == sum(len(one) for one in parts)
+    assert [one.base_offset for one in both[1:]] == [2, 0]
+    assert [bytes(one.view) for one in both] == parts
+    assert [one.is_control for one in both] == [False, False, True]
+
+
+def test_a_batch_cannot_be_changed_through_it() -> None:
+    (one,) = fetched(batch(0, 1))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        one.base_offset = 7  # type: ignore[misc]
+    with pytest.raises(TypeError, match="read-only"):
+        one.view[0] = 1
+
+
+def test_after_the_end_of_the_loan_a_batch_has_no_bytes_and_views_are_released() -> None:
+    both = fetched(batch(0, 1), batch(1, 1))
+    held = both[0].view
+    both.loan.end()
+    with pytest.raises(StaleBatchError, match="before the next poll"):
+        _ = both[1].view
+    with pytest.raises(StaleBatchError):
+        both[1].copy()
+    with pytest.raises(ValueError, match="released"):
+        bytes(held)
+    assert both[1].base_offset == 1
+
+
+def test_a_copy_outlives_the_loan_and_is_equal() -> None:
+    raw = batch(0, 2)
+    (one,) = lent = fetched(raw)
+    kept = one.copy()
+    assert kept == one
+    lent.loan.end()
+    assert kept.view == raw
+    assert kept.copy().view == raw
+
+
+def test_a_held_loan_cannot_be_ended_and_stays_usable() -> None:
+    raw = batch(0, 2)
+    lent = fetched(raw)
+    lent.loan.hold()
+    lent.loan.hold()
+    with pytest.raises(BatchesInFlightError, match="not yet acknowledged: 2;") as caught:
+        lent.loan.end()
+    assert pickle.loads(pickle.dumps(caught.value)).held == 2
+    assert lent[0].view == raw
+    lent.loan.release()
+    lent.loan.release()
+    lent.loan.end()
+
+
+def test_a_buffer_knows_whether_slices_or_arrays_still_look_into_it() -> None:
+    buffer = ReceiveBuffer(0, 1 << 20)
+    assert not buffer.is_viewed()
+    raw = batch(0, 2)
+    received = buffer.view(len(raw))
+    received[:] = raw
+    lent = FetchedBatches([part(received)])
+    del received
+    array = np.frombuffer(lent[0].view[61:], np.uint8)
+    lent.loan.end()
+    assert buffer.is_viewed()
+    del array
+    assert not buffer.is_viewed()
+    assert buffer.view(len(raw)) == raw

@@ -1,0 +1,647 @@
+"""Ranges of a source that cuts, moves, cleans and breaks: every batch of a range comes once, in order, and nothing is missed."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.fakes.changes import (
+    AS_IT_SHOULD,
+    Change,
+    after,
+    cut,
+    dropped_after,
+    dropped_before,
+    error,
+    garbage,
+    hostile,
+    oversized,
+    throttled,
+    truncated,
+    wrong_correlation_id,
+)
+from tests.fakes.clients import SleepingClock
+from tests.fakes.strict_broker import StrictCluster
+from tests.record_batches import batch, marker, message
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.fetch.range_reader import IndexedPartition, RangeReader, ReadRange
+from shallow_mirror.errors import ConfigError, CorruptBatchError, DataLossError, MirrorError, RetriableError, TopicRecreatedError
+from shallow_mirror.types import IsolationLevel, TopicPartition
+from shallow_mirror.wire.records import open_batch
+
+A, B, C = (TopicPartition("t", partition) for partition in range(3))
+COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
+
+
+class Reading:
+    """One reader and what it gave: (base offset, bytes) of the batches that belong to each range, in the order they came."""
+
+    def __init__(self, client: Cluster, clock: SleepingClock, *ranges: ReadRange, ms: float = 20_000, **settings: Any) -> None:
+        self.ranges = {one.topic_partition: one for one in ranges}
+        self.reader = RangeReader(
+            client,
+            ranges,
+            isolation=settings.pop("isolation", COMMITTED),
+            fetch_bytes=settings.pop("fetch_bytes", 1 << 16),
+            deadline=clock.deadline(ms),
+            max_wait_ms=10,
+        )
+        self.batches: dict[TopicPartition, list[tuple[int, bytes]]] = {place: [] for place in self.ranges}
+        self.parts: list[tuple[TopicPartition, int]] = []
+        self.aborted: set[tuple[int, int]] = set()
+
+    def run(self) -> dict[TopicPartition, list[tuple[int, bytes]]]:
+        for response in self.reader:
+            for part in response:
+                self._take(part)
+        for place, position in self.reader.positions().items():
+            assert position >= self.ranges[place].end
+        return self.batches
+
+    def _take(self, part: IndexedPartition) -> None:
+        place = part.topic_partition
+        bases = part.index.headers["base_offset"].tolist()
+        self.parts.append((place, len(bases)))
+        self.aborted |= set(part.aborted)
+        for base, pos, size in zip(bases, part.index.pos.tolist(), part.index.size_bytes.tolist(), strict=True):
+            if base < self.ranges[place].end:
+                self.batches[place].append((base, bytes(part.records[pos : pos + size])))
+        part.records[:] = b"\xee" * len(part.records)  # ours until the reader goes on: nothing it still needs
+
+
+def stored(fake: StrictCluster, place: TopicPartition, start: int, end: int) -> list[tuple[int, bytes]]:
+    """What a reader of [start, end) must give: batches that reach `start` and begin in front of `end`."""
+    log = fake.log(place.topic, place.partition)
+    return [
+        (one.header.base_offset, one.data)
+        for one in log.batches
+        if one.header.last_offset >= start and one.header.base_offset < end
+    ]
+
+
+def fill(fake: StrictCluster, place: TopicPartition, counts: Sequence[int], payload_bytes: int = 20) -> int:
+    """Batches of that many records each; returns the log's end."""
+    log = fake.log(place.topic, place.partition)
+    for count in counts:
+        log.seed(batch(log.end_offset, count, payload=bytes(payload_bytes)))
+    return log.end_offset
+
+
+def whole(place: TopicPartition, end: int, position: int = 0, bytes_per_offset: float = 100.0) -> ReadRange:
+    return ReadRange(place, position, end, bytes_per_offset)
+
+
+def test_ranges_of_several_leaders_are_read_completely_and_in_order(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    ends = {place: fill(fake, place, [3, 1, 4] * (place.partition + 1)) for place in (A, B, C)}
+    read = Reading(client, clock, *(whole(place, end) for place, end in ends.items())).run()
+    assert read == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+
+
+def test_no_partition_waits_until_another_one_is_done(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    ends = {place: fill(fake, place, [1] * 6, payload_bytes=300) for place in (A, C)}
+    reading = Reading(client, clock, *(whole(place, end) for place, end in ends.items()), fetch_bytes=400)
+    reading.run()
+    assert {place for place, _ in reading.parts[:3]} == {A, C}
+
+
+@pytest.mark.parametrize("fetch_bytes", [70, 100, 250, 333, 1000])
+def test_a_batch_that_was_cut_comes_whole_with_the_next_answer(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, fetch_bytes: int
+) -> None:
+    ends = {place: fill(fake, place, [1, 2, 3] * 5, payload_bytes=40) for place in (A, C)}
+    reading = Reading(client, clock, *(whole(place, end) for place, end in ends.items()), fetch_bytes=fetch_bytes)
+    assert reading.run() == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+    assert len(reading.parts) > 2
+
+
+def test_a_batch_larger_than_the_buffer_makes_it_grow(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    end = fill(fake, A, [1, 1], payload_bytes=300_000)
+    reading = Reading(client, clock, whole(A, end), fetch_bytes=1_000)
+    assert reading.run()[A] == stored(fake, A, 0, end)
+    assert reading.parts == [(A, 1), (A, 1)]
+
+
+def test_an_answer_ends_with_its_log_segment_and_the_next_one_goes_on(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    fill(fake, A, [2, 2])
+    fake.log("t").roll()
+    end = fill(fake, A, [2, 2])
+    reading = Reading(client, clock, whole(A, end))
+    assert reading.run()[A] == stored(fake, A, 0, end)
+    assert reading.parts == [(A, 2), (A, 2)]
+
+
+def test_a_range_may_begin_and_end_inside_batches_and_owns_those_whose_base_it_holds(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    fill(fake, A, [10, 10, 10])
+    assert [base for base, _ in Reading(client, clock, whole(A, 15, position=5)).run()[A]] == [0, 10]
+
+
+def test_batches_behind_the_end_come_along_and_are_not_owned(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    fill(fake, A, [1] * 10)
+    reading = Reading(client, clock, whole(A, 4))
+    assert [base for base, _ in reading.run()[A]] == [0, 1, 2, 3]
+    assert reading.parts == [(A, 10)]
+    assert reading.reader.positions() == {A: 4}
+
+
+def with_id(fake: StrictCluster, client: Cluster, clock: SleepingClock, place: TopicPartition, end: int) -> ReadRange:
+    return replace(whole(place, end), topic_id=client.metadata([place.topic], clock.deadline()).topics[place.topic].topic_id)
+
+
+@pytest.mark.parametrize(("is_newest", "version"), [(True, 13), (False, 12)])
+def test_a_topic_is_read_by_its_id_where_the_broker_knows_how(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, is_newest: bool, version: int
+) -> None:
+    fake.is_newest = is_newest
+    end = fill(fake, A, [3, 1, 4])
+    read = Reading(client, clock, with_id(fake, client, clock, A, end)).run()
+    assert read == {A: stored(fake, A, 0, end)}
+    assert {one.version for one in fake.bodies("Fetch")} == {version}
+
+
+def test_a_topic_that_was_created_again_is_not_read_in_the_place_of_the_one_that_was_asked_for(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    end = fill(fake, A, [3, 1, 4])
+    wanted = with_id(fake, client, clock, A, end)
+    fake.delete_topic(A.topic)
+    fake.create_topic(A.topic, 3)
+    fill(fake, A, [3, 1, 4])
+    with pytest.raises(TopicRecreatedError, match=f"expected offset 0: .*topic id {wanted.topic_id} became"):
+        Reading(client, clock, wanted).run()
+
+
+def test_an_empty_range_asks_nothing(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    assert Reading(client, clock, whole(A, 0)).run() == {A: []}
+    assert not fake.asked("Fetch")
+
+
+# --- compaction ---
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 2), (4, 6), (8, 10), (0, 10), (2, 9)])
+@pytest.mark.parametrize("is_more_behind", [True, False])
+def test_batches_that_the_cleaner_took_away_are_passed(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, start: int, end: int, is_more_behind: bool
+) -> None:
+    fill(fake, A, [2] * 5)
+    if is_more_behind:
+        fill(fake, A, [2])
+    fake.log("t").compact_away(start, end)
+    assert Reading(client, clock, whole(A, 10)).run()[A] == stored(fake, A, 0, 10)
+
+
+def test_many_ranges_that_end_in_holes_are_ended_by_the_same_few_answers(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    fake.create_topic("wide", 40)
+    places = [TopicPartition("wide", partition) for partition in range(40)]
+    for place in places:
+        fill(fake, place, [2, 2])
+        fake.log(*(place.topic, place.partition)).compact_away(2, 4)
+    read = Reading(client, clock, *(whole(place, 4) for place in places)).run()
+    assert all([base for base, _ in read[place]] == [0] for place in places)
+    assert fake.asked("Fetch") <= 2 * 4
+
+
+@pytest.mark.parametrize("remote_answers", [2, 3, 7])
+def test_batches_in_remote_storage_are_waited_for_however_often_the_broker_answers_without(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, remote_answers: int
+) -> None:
+    ends = {place: fill(fake, place, [3, 1, 4] * 3) for place in (A, B)}
+    fake.log("t", 0).local_start_offset, fake.log("t", 0).remote_answers = 17, remote_answers
+    read = Reading(client, clock, *(whole(place, end) for place, end in ends.items()), fetch_bytes=400).run()
+    assert read == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+
+
+def test_a_hole_at_the_end_is_a_hole_where_brokers_know_no_remote_storage(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    fake.is_newest = False
+    end = fill(fake, A, [3, 1, 4])
+    fake.log("t", 0).compact_away(4, 8)
+    assert Reading(client, clock, whole(A, end)).run() == {A: stored(fake, A, 0, end)}
+
+
+def test_a_broker_that_cannot_reach_its_remote_storage_is_asked_again(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    end = fill(fake, A, [3, 1, 4])
+    fake.log("t", 0).local_start_offset = end
+    fake.change("Fetch", error(-1, ("t", 0)), error(-1, ("t", 0)))
+    assert Reading(client, clock, whole(A, end)).run() == {A: stored(fake, A, 0, end)}
+
+
+def test_an_end_that_is_not_visible_yet_is_waited_for(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    """A hole and a lagging high watermark look the same at first: nothing comes."""
+    log = fake.log("t")
+    end = fill(fake, A, [2, 2, 2])
+    log.high_watermark_limit = 4
+
+    def show() -> None:
+        log.high_watermark_limit = None
+
+    fake.change("Fetch", *[AS_IT_SHOULD] * 4, after(show))
+    assert Reading(client, clock, whole(A, end)).run()[A] == stored(fake, A, 0, end)
+    assert fake.asked("Fetch") >= 5
+
+
+def test_an_open_transaction_in_front_of_the_end_is_waited_for_and_its_abort_is_told(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    log = fake.log("t")
+    log.seed(batch(0, 2, attributes=0x10, producer_id=7, producer_epoch=0, base_sequence=0), batch(2, 2))
+    fake.change("Fetch", *[AS_IT_SHOULD] * 2, after(lambda: log.seed(marker(4, 0, 7))))
+    reading = Reading(client, clock, whole(A, 4))
+    assert [base for base, _ in reading.run()[A]] == [0, 2]
+    assert reading.aborted == {(7, 0)}
+
+
+def test_a_reader_of_everything_does_not_wait_for_transactions(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    fake.log("t").seed(batch(0, 2, attributes=0x10, producer_id=7, producer_epoch=0, base_sequence=0))
+    assert len(Reading(client, clock, whole(A, 2), isolation=UNCOMMITTED).run()[A]) == 1
+
+
+# --- faults ---
+
+FAULTS = {
+    "dropped before": dropped_before(),
+    "dropped after": dropped_after(),
+    "cut in the length": cut(3),
+    "cut in the header": cut(20),
+    "cut in a batch": cut(150),
+    "garbage": garbage(),
+    "garbage behind the header": garbage(9),
+    "content ends early": truncated(7),
+    "oversized": oversized(),
+    "another correlation id": wrong_correlation_id(),
+    "leader unknown": error(5, ("t", 0)),
+    "leader moved": error(6, ("t", 0)),
+    "unknown topic": error(3),
+    "old leader epoch": error(74, ("t", 1)),
+    "new leader epoch": error(75, ("t", 1)),
+    "storage": error(56, ("t", 0)),
+    "not available yet": error(78, ("t", 0)),
+    "error of the whole answer": error(70),
+    "throttled": throttled(800),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_after_a_fault_nothing_is_lost_and_nothing_comes_twice(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, fault: Change, nth: int
+) -> None:
+    ends = {place: fill(fake, place, [2, 1, 3] * 4, payload_bytes=40) for place in (A, B, C)}
+    fake.change("Fetch", *[AS_IT_SHOULD] * (nth - 1), fault, fault)
+    read = Reading(client, clock, *(whole(place, end) for place, end in ends.items()), fetch_bytes=300).run()
+    assert read == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+
+
+def test_a_leader_that_moves_in_the_middle_of_a_range_is_followed(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    ends = {place: fill(fake, place, [1] * 20, payload_bytes=40) for place in (A, C)}
+    moves = [after(lambda node=node: fake.move_leader(("t", 0), node)) for node in (2, 1, 2)]
+    fake.change("Fetch", AS_IT_SHOULD, AS_IT_SHOULD, moves[0], AS_IT_SHOULD, AS_IT_SHOULD, moves[1], AS_IT_SHOULD, moves[2])
+    read = Reading(client, clock, *(whole(place, end) for place, end in ends.items()), fetch_bytes=350).run()
+    assert read == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+    assert fake.log("t").leader_epoch == 3
+
+
+def test_a_deleted_topic_ends_the_reading_long_before_the_deadline(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    end = fill(fake, A, [1] * 3)
+    client.leaders([A], clock.deadline())
+    fake.delete_topic("t")
+    with pytest.raises(RetriableError, match=r"UNKNOWN_TOPIC_OR_PARTITION: the cluster at .* has no topic t any more"):
+        Reading(client, clock, whole(A, end), ms=600_000).run()
+    assert clock.now < 1_060
+
+
+def test_a_moved_partition_is_found_while_the_others_of_its_old_leader_go_on(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    ends = {A: fill(fake, A, [1] * 3), C: fill(fake, C, [1] * 60, payload_bytes=100)}
+    client.leaders([A, C], clock.deadline())
+    fake.move_leader(("t", 0), 2)
+    reading = Reading(client, clock, *(whole(place, end) for place, end in ends.items()), fetch_bytes=500)
+    assert reading.run() == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+    at_a = [index for index, (place, _) in enumerate(reading.parts) if place == A]
+    assert at_a[0] < len(reading.parts) // 2
+
+
+def test_a_leader_that_is_down_does_not_keep_the_others_from_being_read(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    ends = {A: fill(fake, A, [1] * 3), B: fill(fake, B, [1] * 3)}
+    client.leaders([A, B], clock.deadline())
+    stale = dict(fake.nodes)
+    fake.stop_node(1)
+    fake.nodes.update(stale)  # as long as the controller has not noticed
+    reading = Reading(client, clock, whole(A, ends[A]), whole(B, ends[B]), ms=3_000)
+    with pytest.raises(RetriableError, match="NETWORK_EXCEPTION"):
+        reading.run()
+    assert reading.batches[B] == stored(fake, B, 0, ends[B])
+
+
+def test_a_partition_whose_leader_moved_while_its_answer_was_under_way_comes_once(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    ends = {place: fill(fake, place, [2, 2]) for place in (B, A)}
+    is_answered, is_asked_again = threading.Event(), threading.Event()
+
+    def delay(frame: bytes) -> bytes:
+        is_answered.set()
+        is_asked_again.wait(10)
+        return frame
+
+    def move() -> None:
+        is_answered.wait(10)
+        fake.move_leader(("t", 0), 2)
+
+    fake.change("Fetch", Change(reply=delay), node_id=1)
+    fake.change("Fetch", Change(first=move, error_code=6), after(is_asked_again.set), node_id=2)
+    read = Reading(client, clock, *(whole(place, end) for place, end in ends.items())).run()
+    assert read == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+
+
+def test_a_broker_that_is_away_for_a_while_is_waited_for(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    end = fill(fake, A, [1] * 8, payload_bytes=40)
+    sleep = clock.sleep
+
+    def sleep_and_return(seconds: float) -> None:
+        sleep(seconds)
+        if len(clock.sleeps) == 5:
+            fake.start_node(1)
+
+    client._sleep = sleep_and_return
+    reading = Reading(client, clock, whole(A, end), fetch_bytes=150)
+    iteration = iter(reading.reader)
+    for part in next(iteration):
+        reading._take(part)
+    fake.stop_node(1)
+    for response in iteration:
+        for part in response:
+            reading._take(part)
+    assert reading.batches[A] == stored(fake, A, 0, end)
+
+
+def test_throttling_is_obeyed_and_no_sign_of_a_hole(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    end = fill(fake, A, [2, 2])
+    fake.change("Fetch", *[throttled(1_500)] * 5)
+    assert Reading(client, clock, whole(A, end)).run()[A] == stored(fake, A, 0, end)
+    assert clock.sleeps.count(1.5) == 5
+
+
+def test_a_throttled_answer_that_names_its_partitions_is_no_sign_of_a_hole_either(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    end = fill(fake, A, [2, 2])
+    throttled_answers: list[Any] = []
+
+    def throttle(answer: Any) -> None:
+        if len(throttled_answers) < 5:
+            throttled_answers.append(answer)
+            answer.throttle_time_ms = 100
+            answer.responses[0].partitions[0].records = b""
+
+    fake.alter_answers("Fetch", throttle)
+    assert Reading(client, clock, whole(A, end)).run()[A] == stored(fake, A, 0, end)
+    assert clock.sleeps.count(0.1) == 5
+
+
+def test_throttling_ends_with_the_deadline(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    end = fill(fake, A, [2, 2])
+    fake.change_always("Fetch", throttled(60_000))
+    with pytest.raises(RetriableError, match="gave up waiting for batches of t-0 from offset 0"):
+        Reading(client, clock, whole(A, end), ms=5_000).run()
+    assert sum(clock.sleeps) == pytest.approx(5.0)
+
+
+def test_an_answer_with_partitions_that_were_not_asked_for_or_twice_is_not_believed(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    ends = {place: fill(fake, place, [2, 2]) for place in (A, C)}
+    altered: list[Any] = []
+
+    def alter(answer: Any) -> None:
+        if not altered:
+            partitions = answer.responses[0].partitions
+            altered.append(partitions)
+            partitions[1].partition_index = 9
+            partitions.append(partitions[0])
+
+    fake.alter_answers("Fetch", alter)
+    read = Reading(client, clock, *(whole(place, end) for place, end in ends.items())).run()
+    assert altered
+    assert read == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+
+
+def test_what_never_comes_is_given_up_at_the_deadline(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    fake.change_always("Fetch", error(6))
+    with pytest.raises(RetriableError, match="NOT_LEADER_OR_FOLLOWER"):
+        Reading(client, clock, whole(A, fill(fake, A, [2])), ms=3_000).run()
+
+
+def test_a_reader_that_is_left_early_leaves_no_answer_on_the_wire(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    end = fill(fake, A, [1] * 20, payload_bytes=40)
+    iteration = iter(Reading(client, clock, whole(A, end), fetch_bytes=200).reader)
+    next(iteration)
+    connection = client.connection(1, "fetch", clock.deadline())
+    iteration.close()
+    assert connection.is_closed
+    assert Reading(client, clock, whole(A, end)).run()[A] == stored(fake, A, 0, end)
+
+
+# --- what cannot be read ---
+
+
+def test_a_position_below_the_log_start_is_data_loss(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    end = fill(fake, A, [2] * 5)
+    fake.log("t").delete_records_before(5)
+    with pytest.raises(DataLossError, match="expected offset 2, source log starts at 5: retention or DeleteRecords") as caught:
+        Reading(client, clock, whole(A, end, position=2)).run()
+    assert (caught.value.expected_offset, caught.value.log_start_offset) == (2, 5)
+
+
+def test_a_log_that_shrinks_in_the_middle_of_a_range_is_data_loss_after_what_was_read(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    end = fill(fake, A, [2] * 5, payload_bytes=40)
+    fake.change("Fetch", AS_IT_SHOULD, after(lambda: fake.log("t").truncate(0)))
+    reading = Reading(client, clock, whole(A, end), fetch_bytes=150)
+    with pytest.raises(DataLossError, match=r"expected offset 2: the log ends at 0: .* or the log was truncated, or the topic"):
+        reading.run()
+    assert [base for base, _ in reading.batches[A]] == [0]
+
+
+@pytest.mark.parametrize(
+    ("bad", "expected", "said"),
+    [
+        (batch(4, 1, magic=1), CorruptBatchError, "base offset 4.*message of magic 1: its CRC"),
+        (message(4, magic=0)[:-1] + b"x", CorruptBatchError, "base offset 4.*message of magic 0: its CRC"),
+        (message(4)[:8] + b"\0\0\0\5" + message(4)[12:], CorruptBatchError, "base offset 4.*magic 1: 17 bytes are no message"),
+        (message(4) + batch(5, 1, magic=3), CorruptBatchError, "base offset 5.*unknown record format: magic 3"),
+        (batch(4, 1, magic=3), CorruptBatchError, "base offset 4.*unknown record format: magic 3"),
+        (batch(4, 1)[:8] + (40).to_bytes(4, "big") + batch(4, 1)[12:], CorruptBatchError, "impossible batch length"),
+    ],
+)
+def test_what_is_no_batch_is_named_after_the_good_ones_in_front_of_it(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, bad: bytes, expected: type[Exception], said: str
+) -> None:
+    fill(fake, A, [2, 2])
+    good = stored(fake, A, 0, 4)
+    fake.alter_answers("Fetch", lambda answer: _append(answer, bad))
+    reading = Reading(client, clock, whole(A, 9))
+    with pytest.raises(expected, match=said):
+        reading.run()
+    assert reading.batches[A][: len(good)] == good
+
+
+def _append(answer: Any, more: bytes) -> None:
+    for topic in answer.responses:
+        for partition in topic.partitions:
+            partition.records = bytes(partition.records or b"") + more
+
+
+def test_messages_of_older_formats_are_read_as_batches_with_their_offsets(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    fill(fake, A, [2])
+    old = message(2, b"k", b"v", magic=0) + message(4, b"k", b"v", timestamp=77) + message(9)[:-1]
+    fake.alter_answers("Fetch", lambda answer: _append(answer, old))
+    reading = Reading(client, clock, whole(A, 5))
+    reading.run()
+    ((_, first), (base, converted)) = reading.batches[A]
+    assert (base, first) == (2, stored(fake, A, 0, 2)[0][1])
+    found = list(open_batch(memoryview(converted), A, max_bytes=1000))
+    assert [(one.offset, one.timestamp_ms) for one in found] == [(2, -1), (4, 77)]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "said"),
+    [
+        (2, CorruptBatchError, "CORRUPT_MESSAGE"),
+        (-1, CorruptBatchError, "UNKNOWN_SERVER_ERROR"),
+        (29, ConfigError, "Fetch of t-0: the cluster at .* answered TOPIC_AUTHORIZATION_FAILED: grant Read on topic t$"),
+        (35, ConfigError, "UNSUPPORTED_VERSION"),
+    ],
+)
+def test_a_definite_code_is_an_error_of_whoever_must_act_and_not_asked_again(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, code: int, expected: type[Exception], said: str
+) -> None:
+    end = fill(fake, A, [2])
+    fake.change("Fetch", error(code, ("t", 0)))
+    with pytest.raises(expected, match=said):
+        Reading(client, clock, whole(A, end)).run()
+    assert fake.asked("Fetch") == 1
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_changed_bytes_of_an_answer_end_in_an_error_of_ours_or_in_nothing(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, seed: int
+) -> None:
+    dice = random.Random(seed)
+    log = fake.log("t")
+    log.seed(batch(0, 2, attributes=0x10, producer_id=7, producer_epoch=0, base_sequence=0), marker(2, 0, 7), batch(3, 2))
+    fake.change("Fetch", *[hostile(dice)] * 3)
+    with contextlib.suppress(MirrorError):
+        Reading(client, clock, whole(A, 5), ms=3_000).run()
+
+
+# --- everything at once ---
+
+
+def _random_log(fake: StrictCluster, place: TopicPartition, dice: random.Random) -> int:
+    log = fake.log(place.topic, place.partition)
+    for _ in range(dice.randint(1, 25)):
+        if dice.random() < 0.15:
+            log.roll()
+        fill(fake, place, [dice.randint(1, 9)], payload_bytes=dice.choice([0, 5, 60, 400, 3_000]))
+    for _ in range(dice.randint(0, 3)):
+        start = dice.randrange(log.end_offset)
+        log.compact_away(start, start + dice.randint(1, 12))
+    return log.end_offset
+
+
+def _random_fault(fake: StrictCluster, dice: random.Random) -> Change:
+    def move() -> None:
+        fake.move_leader(("t", dice.randrange(3)), dice.choice([1, 2]))
+
+    return dice.choice([AS_IT_SHOULD, AS_IT_SHOULD, after(move), dice.choice(list(FAULTS.values()))])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_happens_every_batch_comes_once_and_in_order(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, seed: int
+) -> None:
+    dice = random.Random(seed)
+    ranges = []
+    for place in (A, B, C):
+        log_end = _random_log(fake, place, dice)
+        position = dice.randint(0, log_end)
+        end = dice.randint(position, log_end)
+        ranges.append(whole(place, end, position, bytes_per_offset=dice.choice([0.0, 10.0, 1_000.0])))
+    fake.change("Fetch", *[_random_fault(fake, dice) for _ in range(25)])
+    read = Reading(client, clock, *ranges, ms=600_000, fetch_bytes=dice.choice([64, 500, 4_000, 100_000])).run()
+    for one in ranges:
+        expected = stored(fake, one.topic_partition, one.position, one.end) if one.position < one.end else []
+        assert read[one.topic_partition] == expected
+
+
+# --- a partition that cannot be read ---
+
+
+def test_a_partition_without_a_leader_is_left_where_it_stands_once_the_others_are_done(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    ends = {place: fill(fake, place, [1] * 3) for place in (A, B)}
+    fake.move_leader(("t", 0), -1)
+    reader = RangeReader(
+        client,
+        [whole(place, end) for place, end in ends.items()],
+        isolation=COMMITTED,
+        fetch_bytes=1 << 16,
+        deadline=clock.deadline(),
+        max_wait_ms=10,
+        patience_ms=5_000,
+    )
+    assert [part.topic_partition for response in reader for part in response] == [B]
+    assert {place: error.error_name for place, error in reader.unfinished().items()} == {A: "LEADER_NOT_AVAILABLE"}
+    assert reader.positions() == {A: 0, B: 3}
+
+
+def test_without_patience_it_is_waited_for_until_the_deadline(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+    end = fill(fake, A, [1] * 3)
+    fake.move_leader(("t", 0), -1)
+    with pytest.raises(RetriableError, match="LEADER_NOT_AVAILABLE"):
+        Reading(client, clock, whole(A, end)).run()
+
+
+def test_what_comes_along_damaged_behind_a_range_is_not_its_business(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    end = fill(fake, A, [2])
+    damaged = bytearray(batch(2, 1))
+    damaged[16] = 9
+    fake.seed(("t", 0), bytes(damaged))
+    assert Reading(client, clock, whole(A, end)).run()[A] == stored(fake, A, 0, end)
+    with pytest.raises(CorruptBatchError):
+        Reading(client, clock, whole(A, end + 1)).run()

@@ -1,0 +1,122 @@
+"""Against a small server that answers what a real broker never does."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.net.connection import Connection, ReceiveBuffer
+from shallow_mirror.broker.net.transport import Transport
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import RetriableError
+
+
+def deadline(ms: float = 3_000) -> Deadline:
+    return Deadline.after_ms(ms, time.monotonic)
+
+
+class Server:
+    """Accepts one connection, reads one frame, sends `answer`, closes when told."""
+
+    def __init__(self, answer: bytes, *, closes: bool) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.answer, self.closes = answer, closes
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._serve)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        peer, _ = self.listener.accept()
+        with peer:
+            peer.settimeout(5)
+            peer.recv(65_536)
+            peer.sendall(self.answer)
+            if not self.closes:
+                self.over.wait(10)
+
+    def stop(self) -> None:
+        self.over.set()
+        self.thread.join()
+        self.listener.close()
+
+
+@pytest.fixture
+def servers() -> Iterator[list[Server]]:
+    started: list[Server] = []
+    yield started
+    for server in started:
+        server.stop()
+
+
+def asked(
+    servers: list[Server], answer: bytes, *, closes: bool = True, ms: float = 3_000, buffer: ReceiveBuffer | None = None
+) -> bytes:
+    server = Server(answer, closes=closes)
+    servers.append(server)
+    connection = Connection(Transport("127.0.0.1", server.port, deadline()), "me", max_frame_bytes=1_000)
+    try:
+        connection.send(1, [b"\x00\x00\x00\x01", memoryview(b"x")], deadline())
+        return bytes(connection.receive(deadline(ms), buffer))
+    finally:
+        failed = connection.is_closed
+        connection.close()
+        assert failed or connection.outstanding == 0
+
+
+def frame(correlation_id: int, body: bytes = b"") -> bytes:
+    return (len(body) + 4).to_bytes(4, "big") + correlation_id.to_bytes(4, "big") + body
+
+
+def test_an_answer_is_the_frame_without_its_length(servers: list[Server]) -> None:
+    assert asked(servers, frame(1, b"hello")) == b"\x00\x00\x00\x01hello"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"", "closed the connection"),
+        (b"\x00\x00", "closed the connection"),
+        (frame(1, b"hello")[:-1], "closed the connection"),
+        (frame(2), "answered request 2"),
+        ((2**31 - 1).to_bytes(4, "big"), "announced an answer of 2147483647 bytes"),
+        ((-5).to_bytes(4, "big", signed=True), "announced an answer of -5 bytes"),
+        ((0).to_bytes(4, "big"), "announced an answer of 0 bytes"),
+    ],
+)
+def test_a_broken_answer_closes_the_connection_and_is_retriable(servers: list[Server], answer: bytes, said: str) -> None:
+    with pytest.raises(RetriableError, match=said):
+        asked(servers, answer)
+
+
+def test_a_silent_peer_is_given_up_at_the_deadline(servers: list[Server]) -> None:
+    with pytest.raises(RetriableError, match=r"receiving|gave up"):
+        asked(servers, b"\x00", closes=False, ms=200)
+
+
+def test_a_receive_buffer_grows_to_its_bound_and_no_further(servers: list[Server]) -> None:
+    buffer = ReceiveBuffer(8, max_bytes=64)
+    assert len(asked(servers, frame(1, bytes(60)), buffer=buffer)) == 64
+    with pytest.raises(RetriableError, match="at most 64"):
+        asked(servers, frame(1, bytes(61)), buffer=buffer)
+
+
+def test_a_cluster_that_cannot_be_reached_is_retried_until_the_deadline() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    pauses: list[float] = []
+    cluster = Cluster(
+        ClientConfig.from_properties({"bootstrap.servers": f"127.0.0.1:{port}"}),
+        sleep=lambda seconds: (pauses.append(seconds), time.sleep(seconds))[1],
+        jitter=lambda: 1.0,
+    )
+    with pytest.raises(RetriableError, match="gave up asking for metadata"):
+        cluster.cluster_id(deadline(100))
+    assert len(pauses) > 2
+    cluster.close()

@@ -1,0 +1,266 @@
+"""Who reads the other side from the translated offset gets exactly what he would have got from the committed one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shallow_mirror.checkpoints.schema import OFFSET_MAP
+from shallow_mirror.groups.offset_translation import (
+    COMMIT_COLUMNS,
+    Commit,
+    CommitTranslator,
+    Line,
+    Quarantined,
+    RepeatCounter,
+    Side,
+)
+from shallow_mirror.types import SegmentKind, SourcePartition, TargetPartition
+
+pytestmark = pytest.mark.thorough
+
+SOURCE = SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", 2)
+OLDER = SOURCE._replace(topic_id="oldoldoldoldoldoldoldA")
+OTHER = SOURCE._replace(partition=3)
+TARGET = TargetPartition("east.orders", "tgttgttgttgttgttgttgtA", 2)
+
+Row = tuple[SegmentKind, int, int, int | None]
+"""Kind, source range, and where it begins on the target."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """Micro-batches of a partition, each some rows."""
+
+    micro_batches: tuple[tuple[Row, ...], ...]
+
+    @property
+    def rows(self) -> list[tuple[int, Row]]:
+        return [(number, row) for number, rows in enumerate(self.micro_batches, 1) for row in rows]
+
+    @property
+    def start(self) -> int:
+        return min(start for _, (_, start, _, _) in self.rows)
+
+    @property
+    def position(self) -> int:
+        return max(end for _, (_, _, end, _) in self.rows)
+
+    @property
+    def records(self) -> dict[int, int]:
+        """Source offset of each copied record, by its place on the target."""
+        copied = [row for _, row in self.rows if row[3] is not None]
+        return {at + row[3]: row[1] + at for row in copied for at in range(row[2] - row[1])}  # type: ignore[operator]
+
+    def pieces(self, seed: int, source: SourcePartition = SOURCE) -> list[pa.Table]:
+        """All rows, in any order, in two pieces."""
+        rows, chance = self.rows, random.Random(seed)
+        chance.shuffle(rows)
+        cut = chance.randint(0, len(rows))
+        return [table_of(source, part) for part in (rows[:cut], rows[cut:])]
+
+
+def table_of(source: SourcePartition, rows: Sequence[tuple[int, Row]], target: TargetPartition = TARGET) -> pa.Table:
+    made = [
+        {
+            "source_topic": source.topic, "source_topic_id": source.topic_id, "source_partition": source.partition,
+            "target_topic": target.topic, "target_topic_id": target.topic_id, "target_partition": source.partition,
+            "source_start": start, "source_end": end, "kind": kind.value, "micro_batch": micro_batch,
+            "target_start": place, "target_end": None if place is None else place + end - start,
+            "record_count": end - start if kind is not SegmentKind.GAP else 0,
+        }
+        for micro_batch, (kind, start, end, place) in rows
+    ]  # fmt: skip
+    return pa.Table.from_pylist(made, schema=OFFSET_MAP).select(COMMIT_COLUMNS)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> Log:
+    """As a mirror makes them: places rise over data, with jumps for markers; what is released comes at the end of the moment."""
+    position, place = draw(st.integers(0, 30)), draw(st.integers(0, 30))
+    micro_batches: list[tuple[Row, ...]] = [((SegmentKind.GAP, position, position, None),)]
+    aside: list[tuple[int, int]] = []
+    kinds = st.sampled_from(list(SegmentKind))
+    for _ in range(draw(st.integers(0, 5))):
+        rows: list[Row] = []
+        for kind in draw(st.lists(kinds, max_size=5)):
+            place += draw(st.integers(0, 2))
+            size = draw(st.integers(1, 5))
+            if kind is SegmentKind.RELEASED:
+                if aside:
+                    start, end = aside.pop(draw(st.integers(0, len(aside) - 1)))
+                    rows.append((kind, start, end, place))
+                    place += end - start
+                continue
+            if kind is SegmentKind.QUARANTINED:
+                aside.append((position, position + size))
+            rows.append((kind, position, position + size, place if kind is SegmentKind.DATA else None))
+            place += size if kind is SegmentKind.DATA else 0
+            position += size
+        micro_batches.append(tuple(rows))
+    return Log(tuple(micro_batches))
+
+
+def translated(pieces: Sequence[pa.Table], offsets: Sequence[int], side: Side = "source") -> tuple[list[int], list[int], Line]:
+    """Places and repeats, in the order of `offsets`."""
+    commits = [Commit(SOURCE, offset) for offset in offsets]
+    translator = CommitTranslator(commits, side)
+    for one in pieces:
+        translator.add(one)
+    places = {commit: translator.place(commit).offset for commit in commits}
+    counter = RepeatCounter(places, side)
+    for one in pieces:
+        counter.add(one)
+    return [places[one] for one in commits], [counter.counts[one] for one in commits], translator.lines()[SOURCE]
+
+
+@given(logs(), st.integers(0, 9))
+def test_reading_from_the_place_gives_every_record_from_the_commit_on_and_those_before_it_are_counted(
+    log: Log, seed: int
+) -> None:
+    commits = range(log.position + 1)
+    places, repeats, line = translated(log.pieces(seed), commits)
+    assert (line.start, line.position, line.target) == (log.start, log.position, TARGET)
+    for commit, place, repeated in zip(commits, places, repeats, strict=True):
+        read = [source for target, source in log.records.items() if target >= place]
+        assert {source for source in read if source >= commit} == {one for one in log.records.values() if one >= commit}
+        assert sum(1 for source in read if source < commit) == repeated
+        assert place <= line.target_end or place == 0, "what is copied later is read as well"
+    assert places == sorted(places)
+    if not any(kind is SegmentKind.RELEASED for _, (kind, *_) in log.rows):
+        assert set(repeats) == {0}
+
+
+@given(logs(), st.integers(0, 9))
+def test_failing_back_reads_at_the_source_every_record_that_was_not_read_at_the_target(log: Log, seed: int) -> None:
+    last = max(log.records, default=0)
+    commits = range(last + 2)
+    places, repeats, line = translated(log.pieces(seed), commits, "target")
+    for commit, place, repeated in zip(commits, places, repeats, strict=True):
+        unread = {source for target, source in log.records.items() if target >= commit}
+        assert unread <= {source for source in log.records.values() if source >= place}
+        assert sum(1 for target, source in log.records.items() if source >= place and target < commit) == repeated
+        assert log.start <= place <= line.position
+    if not any(kind is SegmentKind.RELEASED for _, (kind, *_) in log.rows):
+        assert set(repeats) == {0}
+
+
+@given(logs(), st.integers(0, 9))
+def test_later_rows_change_no_answer_that_a_reader_would_notice(log: Log, seed: int) -> None:
+    """D. A batch that is released later is read where it is then, whoever has translated when."""
+    before = Log(log.micro_batches[: max(1, len(log.micro_batches) - 1)])
+    commits = range(before.position + 1)
+    released = {at for _, (kind, start, end, _) in log.rows if kind is SegmentKind.RELEASED for at in range(start, end)}
+    then, _, _ = translated(before.pieces(seed), commits)
+    now, _, _ = translated(log.pieces(seed), commits)
+    for earlier, later in zip(then, now, strict=True):
+        between = {log.records[at] for at in range(min(earlier, later), max(earlier, later)) if at in log.records}
+        assert between <= released
+
+
+@given(logs(), st.integers(0, 9), st.data())
+def test_who_goes_on_reads_recent_rows_only_and_finds_the_same(log: Log, seed: int, data: st.DataObject) -> None:
+    seen = data.draw(st.integers(1, len(log.micro_batches)))
+    before = Log(log.micro_batches[:seen])
+    first = [Commit(SOURCE, data.draw(st.integers(0, before.position + 3))) for _ in range(2)]
+    then = [Commit(SOURCE, data.draw(st.integers(0, log.position))) for _ in range(3)]
+    translator = CommitTranslator(first)
+    assert translator.reads_from() == 0
+    for one in before.pieces(seed):
+        translator.add(one)
+    after = translator.followed_by(then)
+    recent = [(number, row) for number, row in log.rows if number >= after.reads_from()]
+    after.add(table_of(SOURCE, recent))
+    places, _, line = translated(log.pieces(seed), [one.offset for one in then])
+    assert [after.place(one).offset for one in then] == places
+    assert after.lines()[SOURCE] == line
+
+
+DATA, COMMIT, ABORTED, GAP = SegmentKind.DATA, SegmentKind.COMMIT, SegmentKind.ABORTED, SegmentKind.GAP
+
+SEVERAL = Log(
+    (
+        ((GAP, 10, 10, None),),
+        ((GAP, 10, 12, None), (DATA, 12, 15, 1000), (COMMIT, 15, 16, None)),
+        ((ABORTED, 16, 20, None), (SegmentKind.ABORT, 20, 21, None), (DATA, 21, 23, 1004)),
+        ((SegmentKind.QUARANTINED, 23, 26, None), (COMMIT, 26, 27, None)),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("commit", "place"),
+    [
+        (0, 1000),  # below the map's start
+        (10, 1000),  # its start, a hole
+        (12, 1000),
+        (13, 1001),
+        (15, 1004),  # a marker
+        (16, 1004),  # an aborted batch
+        (19, 1004),
+        (20, 1004),
+        (22, 1005),
+        (23, 1006),  # quarantined: behind the last record that was copied
+        (26, 1006),
+        (27, 1006),  # the exact end of the map
+    ],
+)
+def test_offsets_that_hold_no_record(commit: int, place: int) -> None:
+    assert translated(SEVERAL.pieces(0), [commit])[0] == [place]
+
+
+def test_what_is_in_quarantine_is_withheld_until_it_is_released() -> None:
+    commits = [Commit(SOURCE, offset) for offset in (22, 24, 26)]
+    translator = CommitTranslator(commits)
+    for one in SEVERAL.pieces(0):
+        translator.add(one)
+    assert [translator.withheld(one) for one in commits] == [3, 2, 0]
+    assert not translator.may_repeat()
+    translator.add(table_of(SOURCE, [(7, (SegmentKind.RELEASED, 23, 26, 1010))]))
+    assert [translator.withheld(one) for one in commits] == [0, 0, 0]
+    assert translator.may_repeat()
+    assert Quarantined(23, 26, 3).record_count == 3
+
+
+def test_an_incarnation_without_records_goes_on_behind_those_of_the_older_one() -> None:
+    rows = [
+        table_of(OLDER, [(1, (DATA, 0, 5, 100))]),
+        table_of(SOURCE, [(2, (GAP, 0, 0, None))]),
+        table_of(OTHER, [(2, (DATA, 0, 50, 100))]),
+    ]
+    translator = CommitTranslator([Commit(SOURCE, 0), Commit(OLDER, 3)])
+    for one in rows:
+        translator.add(one)
+    assert translator.place(Commit(SOURCE, 0)).offset == 105
+    assert translator.place(Commit(OLDER, 3)).offset == 103
+    assert set(translator.lines()) == {OLDER, SOURCE, OTHER}
+
+
+def test_an_older_incarnation_without_records_does_not_skip_those_of_the_newer_one() -> None:
+    translator = CommitTranslator([Commit(OLDER, 0)])
+    translator.add(table_of(OLDER, [(1, (GAP, 0, 0, None))]))
+    translator.add(table_of(SOURCE, [(2, (DATA, 0, 5, 100))]))
+    assert translator.place(Commit(OLDER, 0)).offset == 0
+
+
+def test_a_partition_that_was_looked_for_in_vain_is_not_looked_for_among_old_rows_again() -> None:
+    translator = CommitTranslator([Commit(SOURCE, 5), Commit(OTHER, 3)])
+    translator.add(table_of(OTHER, [(4, (DATA, 0, 5, 100))]))
+    after = translator.followed_by([Commit(SOURCE, 6), Commit(OTHER, 5)])
+    assert after.reads_from() == 5
+    assert after.followed_by([Commit(OTHER, 2)]).reads_from() == 0
+    assert after.followed_by([Commit(SOURCE._replace(topic="new"), 0)]).reads_from() == 0
+
+
+def test_thousands_of_partitions_take_one_look_at_the_rows() -> None:
+    partitions = [SOURCE._replace(partition=number) for number in range(3000)]
+    rows = pa.concat_tables([table_of(one, [(1, (GAP, 0, 2, None)), (1, (DATA, 2, 9, 70))]) for one in partitions])
+    translator = CommitTranslator([Commit(one, offset) for one in partitions for offset in (0, 4)])
+    translator.add(rows)
+    assert {translator.place(Commit(one, 4)).offset for one in partitions} == {72}

@@ -1,0 +1,127 @@
+"""`quarantine list`, `export` and `retry` between two strict clusters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from tests.fakes.changes import AS_IT_SHOULD, error
+from tests.mirror_runs import CrashAt, CrashError
+from tests.record_batches import batch, record
+from tests.verify.mirrored import TOPIC, Mirrored, flipped
+
+from shallow_mirror.checkpoints.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.quarantine import Quarantine
+from shallow_mirror.checkpoints.quarantined_batches import QUARANTINE_TABLE
+from shallow_mirror.checkpoints.schema import table_uri
+from shallow_mirror.errors import ConfigError, OffsetMapConflictError, RetriableError
+from shallow_mirror.operations import quarantine_retry
+from shallow_mirror.operations.quarantine import LINES_FILE, Selection, export
+from shallow_mirror.operations.quarantine_retry import retry
+from shallow_mirror.sinks.kafka.slots import slot_task
+from shallow_mirror.verify import Unchecked
+
+pytestmark = pytest.mark.thorough
+
+ALL = Selection()
+
+
+def written(base_offset: int, count: int = 2) -> bytes:
+    return batch(base_offset, count, payload=b"".join(record(n, b"k", b"%d" % (base_offset + n)) for n in range(count)))
+
+
+@pytest.fixture
+def mirrored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirrored]:
+    """Six batches of two records; the first, third, fourth and sixth are in quarantine, the last of them damaged."""
+    monkeypatch.setattr(quarantine_retry, "START_MS", 10_000)
+    with Mirrored(tmp_path) as made:
+        made.poison = {0, 4, 6, 10}
+        made.mirror(*(written(n) for n in range(0, 10, 2)), flipped(written(10), 64))
+        yield made
+
+
+def released(mirrored: Mirrored) -> list[tuple[int, bool]]:
+    return [(one.segment.source_start, one.is_released) for one in Quarantine.open(mirrored.config.tables).entries()]
+
+
+def test_what_is_refused_again_stays_and_what_is_around_it_is_released_in_order(mirrored: Mirrored) -> None:
+    before = OffsetMap.open(mirrored.config.tables).positions()
+    mirrored.target.change("Produce", AS_IT_SHOULD, error(32))
+    found = retry(mirrored.config, ALL)
+    assert (found.batch_count, sum(one.record_count for one in found.segments)) == (2, 4)
+    assert [one.source_start for one in found.refused] == [10, 4]
+    assert "INVALID_TIMESTAMP" in found.sentences()[2]
+    assert released(mirrored) == [(0, True), (4, False), (6, True), (10, False)]
+    report = mirrored.verify(is_deep=True)
+    assert (report.is_equal, dict(report.unchecked)) == (True, {Unchecked.QUARANTINED: 4}), report.sentences()
+    first, second = (one.target_start for one in found.segments)
+    assert first is not None
+    assert second is not None
+    assert first < second
+    assert {one: position.offset for one, position in OffsetMap.open(mirrored.config.tables).positions().items()} == {
+        one: position.offset for one, position in before.items()
+    }
+    assert [one.source_start for one in retry(mirrored.config, Selection(topic=TOPIC, partition=0, offset=5)).segments] == [4]
+    assert retry(mirrored.config, Selection(topic="other")).sentences() == ["released 0 batches with 0 records"]
+    assert mirrored.verify(is_deep=True).is_equal
+
+
+@pytest.mark.parametrize(
+    "point", ["Settle", "TakeDecision", "task.produced", "RunSlots", "RefuseForgotten", "Decide", "EndTxn", "AwaitVisible"]
+)
+def test_wherever_a_retry_crashes_the_next_one_makes_it_whole(mirrored: Mirrored, point: str) -> None:
+    with pytest.raises(CrashError):
+        retry(mirrored.config, ALL, observer=CrashAt(point))
+    retry(mirrored.config, ALL, takes_over=True)
+    assert released(mirrored) == [(0, True), (4, True), (6, True), (10, False)]
+    report = mirrored.verify(is_deep=True)
+    assert (report.is_equal, dict(report.unchecked)) == (True, {Unchecked.QUARANTINED: 2}), report.sentences()
+
+
+def test_a_target_that_fails_meanwhile_leaves_no_half_of_it(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_task, "SLOT_PATIENCE_MS", 50.0)
+    mirrored.target.change_always("Produce", error(6))
+    with pytest.raises(RetriableError):
+        retry(mirrored.config, ALL)
+    assert not any(is_released for _, is_released in released(mirrored))
+    assert mirrored.verify().is_equal
+    assert mirrored.target_log.last_stable_offset == mirrored.target_log.high_watermark
+
+
+def test_a_run_that_is_alive_is_not_taken_over_by_accident(mirrored: Mirrored) -> None:
+    owner = OffsetMapOwner.take_over(
+        mirrored.config.tables, mirror="m", source_cluster_id=mirrored.source.cluster_id,
+        target_cluster_id=mirrored.target.cluster_id, run=RunIdentity.of_this_process(), now_ms=lambda: 0,
+    )  # fmt: skip
+    owner.settle()
+    with pytest.raises(ConfigError, match=rf"runs \(run 2, pid {owner.recorded().run.pid} .* stop it first.*--take-over"):
+        retry(mirrored.config, ALL)
+    assert retry(mirrored.config, ALL, takes_over=True).batch_count == 3
+
+
+def test_an_offset_that_was_never_quarantined_is_said(mirrored: Mirrored) -> None:
+    with pytest.raises(ConfigError, match=f"no batch was quarantined at offset 3 of {TOPIC}"):
+        retry(mirrored.config, Selection(topic=TOPIC, offset=3))
+
+
+def test_an_export_names_what_the_table_has_lost_and_writes_the_rest(mirrored: Mirrored, tmp_path: Path) -> None:
+    DeltaTable(table_uri(mirrored.config.tables, QUARANTINE_TABLE)).delete("source_start = 4")
+    found = Quarantine.open(mirrored.config.tables)
+    with pytest.raises(OffsetMapConflictError, match=r"offsets 4 to 5: .*deleted"):
+        export(found, found.entries(), tmp_path / "out")
+    lines = [json.loads(line) for line in (tmp_path / "out" / LINES_FILE).read_text().splitlines()]
+    assert [line["source_start"] for line in lines] == [0, 6, 10]
+    assert (tmp_path / "out" / lines[1]["file"]).read_bytes() == written(6)
+
+
+def test_a_target_topic_that_was_created_again_gets_nothing(mirrored: Mirrored) -> None:
+    mirrored.target.delete_topic(TOPIC)
+    mirrored.target.create_topic(TOPIC)
+    with pytest.raises(ConfigError, match="created again since its batches were quarantined: export"):
+        retry(mirrored.config, ALL)
+    assert not any(is_released for _, is_released in released(mirrored))

@@ -1,0 +1,59 @@
+"""What an operator is told of a transaction whose coordinator does not tell (Kafka before 3.0)."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from shallow_mirror.operations.recover import SlotReport, Untold
+from shallow_mirror.operations.recover_view import show
+from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, LogEvidence, ReceiptEvidence, TxnFate, WrittenRange
+from shallow_mirror.types import SlotTxn, TargetPartition
+
+WRITTEN = tuple(WrittenRange(TargetPartition("t", "id", partition), 0, 10) for partition in range(2))
+
+
+def report(receipt: ReceiptEvidence, *log: LogEvidence) -> SlotReport:
+    return SlotReport(
+        decided=DecidedTxn(SlotTxn("m-0", 7, 3), WRITTEN),
+        copied={},
+        record_count=20,
+        coordinator=Untold.BEFORE_KAFKA_3,
+        receipt=receipt,
+        log=log,
+        lost=(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("receipt", "log", "fate"),
+    [
+        (ReceiptEvidence.PENDING, (LogEvidence.OPEN, LogEvidence.OPEN), None),
+        (ReceiptEvidence.ABSENT, (LogEvidence.NOTHING, LogEvidence.OPEN), None),
+        (ReceiptEvidence.PENDING, (LogEvidence.OURS, LogEvidence.OPEN), TxnFate.COMMITTED),
+        (ReceiptEvidence.PENDING, (LogEvidence.OPEN, LogEvidence.OURS_ABORTED), TxnFate.NOT_COMMITTED),
+        (ReceiptEvidence.ANOTHERS, (LogEvidence.OPEN, LogEvidence.OPEN), TxnFate.NOT_COMMITTED),
+        (ReceiptEvidence.ABSENT, (LogEvidence.NOTHING, LogEvidence.NOTHING), TxnFate.UNDECIDABLE),
+    ],
+)
+def test_only_what_is_open_everywhere_it_shows_is_left_to_the_next_start(
+    receipt: ReceiptEvidence, log: tuple[LogEvidence, ...], fate: TxnFate | None
+) -> None:
+    found = report(receipt, *log)
+    assert found.fate is fate
+    assert found.needs_choice is (fate is TxnFate.UNDECIDABLE)
+
+
+def test_the_silence_of_the_coordinator_is_told_and_no_choice_asked_for() -> None:
+    found, console = report(ReceiptEvidence.PENDING, LogEvidence.OPEN, LogEvidence.OPEN), Console(file=io.StringIO(), width=200)
+    show([found], console)
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "  coordinator: not known (Kafka before 3.0)\n" in said
+    assert "=> not over, as far as can be seen: `run` commits it, or copies it again where that comes too late\n" in said
+    assert "YOUR CHOICE" not in said
+    document = json.loads(json.dumps(found.document()))
+    assert (document["fate"], document["needs_choice"]) == (None, False)
+    assert document["coordinator"] == {"state": "not known (Kafka before 3.0)", "producer_id": None, "producer_epoch": None}

@@ -1,0 +1,72 @@
+"""A range once more, on real clusters and without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import mirror_runs as runs
+from tests.mirror_runs import read_places, read_values, write
+
+from shallow_mirror import cli
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.operations.redo import RedoRequest, config_of, redo
+from shallow_mirror.types import TopicPartition
+
+pytestmark = [pytest.mark.brokers, pytest.mark.timeout(300)]
+
+
+def test_a_range_is_copied_once_more_and_only_once_whatever_is_killed(
+    two_clusters: Any, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target, topic = two_clusters.source.bootstrap, two_clusters.target.bootstrap, topic_name
+    runs.create_topic(source, topic, 2)
+    for first in range(0, 60, 3):
+        write(source, topic, [f"{number}" for number in range(first, first + 3)], 1)
+    conf = runs.conf_file(tmp_path, source, target, [topic], write={"slot_bytes": 1024})
+    settings = runs.config(tmp_path, source, target, [topic], write={"slot_bytes": 1024})
+    copy = f"{topic}-again"
+    request = RedoRequest(TopicPartition(topic, 1), 4, 50, copy)
+    derived = config_of(settings, request)
+    for point in ("RunSlots", "Decide", "EndTxn", "AwaitVisible"):
+        with pytest.raises(runs.CrashError):
+            redo(derived, request, observer=runs.CrashAt(point))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["redo", str(conf), topic, "1", "4", "50", "--to", copy])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"copied: offsets 3 to 50 of {topic}-1 (whole batches), 48 records, to {copy}-1; the offset map")
+    assert read_values(target, copy, 1) == [f"{number}" for number in range(3, 51)]
+    assert runs.topics_of(target)[copy] == 2
+    offset_map = OffsetMap.open(derived.tables)
+    copied = {one.value: one.offset for one in read_places(target, [(copy, 1)])[copy, 1]}
+    assert {offset_map.translate(topic, 1, number).target_offset for number in range(3, 51)} == set(copied.values())
+    assert offset_map.translate(topic, 1, 20).target_offset == copied[b"20"]
+    assert not Path(settings.tables, "offset_map").exists()
+    again = redo(derived, request)
+    assert again.was_done
+    assert again.sentence().startswith("was copied before: offsets 3 to 50")
+    assert len(read_values(target, copy, 1)) == 48
+
+
+def test_requests_that_cannot_be_meant_are_refused(two_clusters: Any, topic_name: str, tmp_path: Path) -> None:
+    source, target, topic = two_clusters.source.bootstrap, two_clusters.target.bootstrap, topic_name
+    runs.create_topic(source, topic)
+    write(source, topic, ["a", "b"])
+    settings = runs.config(tmp_path, source, target, [f"{topic}.*"])
+    with pytest.raises(ConfigError) as caught:
+        config_of(settings, RedoRequest(TopicPartition(topic, 0), 2, 2, f"{topic}.again"))
+    assert caught.value.problems == (
+        "offsets 2 to 2: FROM must be below TO (TO itself is not copied)",
+        f"--to {topic}.again: there this mirror writes source topic {topic}.again: give the name of another topic",
+    )
+    for place, told in (
+        (TopicPartition(topic, 0), f"offsets 1 to 3 of {topic}-0: the source has 0 to 2"),
+        (TopicPartition(topic, 1), f"the source has no partition {topic}-1, or it has no leader"),
+    ):
+        request = RedoRequest(place, 1, 3, "again")
+        with pytest.raises(ConfigError, match=told):
+            redo(config_of(settings, request), request)
+    assert "again" not in runs.topics_of(target)

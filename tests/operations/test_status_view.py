@@ -1,0 +1,190 @@
+"""A report as people and programs read it."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from shallow_mirror.checkpoints.group_offset_history import GroupSyncPass
+from shallow_mirror.operations import status_view
+from shallow_mirror.operations.status import MicroBatchStatus, PausedTopic, RunStatus, StatusReport
+from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOut
+from shallow_mirror.streaming.runner.lag import PartitionStatus
+from shallow_mirror.streaming.runner.open_transactions import OpenTransaction
+from shallow_mirror.types import SourcePartition
+
+LONG_TOPIC = "orders." + "x" * 200
+RUN = RunStatus(
+    run_epoch=2,
+    run_id="r",
+    host="h",
+    pid=7,
+    version="0.1.0",
+    started_at_ms=1_000,
+    ended_at_ms=None,
+    outcome=None,
+    is_alive=True,
+)
+MICRO_BATCH = MicroBatchStatus(
+    micro_batch=41,
+    run_epoch=2,
+    settled_at_ms=61_000,
+    record_count=12_345,
+    size_bytes=2_340_000,
+    seconds=0.456,
+    raw_batch_count=98,
+    rebuilt_batch_count=7,
+    dropped_batch_counts={"commit": 4, "aborted": 3},
+    lag_offsets=5,
+)
+
+
+def partition(number: int, lag_offsets: int | None, lag_ms: int | None) -> PartitionStatus:
+    end = None if lag_offsets is None else 1_000 + lag_offsets
+    return PartitionStatus(
+        source=SourcePartition(LONG_TOPIC, "id", number), position=1_000, end=end, lag_offsets=lag_offsets, lag_ms=lag_ms
+    )
+
+
+def report(**changes: Any) -> StatusReport:
+    known: dict[str, Any] = {"mirror": "m", "at_ms": 62_000, "run": RUN, "source_problem": None, "waiting_for": None}
+    known |= {"waiting_since_ms": None, "planned_at_ms": None, "micro_batches": (MICRO_BATCH,)}
+    known |= {"partitions": (partition(0, 0, 0), partition(1, 20, 700))}
+    return StatusReport(**(known | changes))
+
+
+def shown(one: StatusReport, **options: Any) -> str:
+    console = Console(file=io.StringIO(), width=10_000)
+    status_view.show(one, console, **options)
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+def rows(text: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("│\n").split("│")] for line in text.splitlines() if line.startswith("│")]
+
+
+def open_one(number: int, wrote_at_ms: int | None) -> OpenTransaction:
+    source = SourcePartition("orders", "id", number)
+    return OpenTransaction(source=source, first_offset=7, producer_id=4_000 + number, producer_epoch=0, wrote_at_ms=wrote_at_ms)
+
+
+def test_transactions_that_are_open_at_the_source_are_named_with_their_age() -> None:
+    lines = shown(report(open_transactions=(open_one(3, 1_000), open_one(4, None)))).splitlines()
+    at = lines.index("transactions that are open at the source, whose end the mirror waits for:")
+    assert lines[at + 1 : at + 3] == [
+        "  orders-3 from offset 7: producer id 4003, which wrote last 61 s ago",
+        "  orders-4 from offset 7: producer id 4004",
+    ]
+    many = shown(report(open_transactions=tuple(open_one(number, 1_000) for number in range(12))))
+    assert "  and 2 more: --json has all" in many.splitlines()
+
+
+def test_a_report_shows_run_lag_micro_batches_and_partitions() -> None:
+    text = shown(report())
+    assert text.splitlines()[:3] == [
+        "mirror m, 1970-01-01T00:01:02+00:00",
+        "run 2 on h (pid 7), since 1970-01-01T00:00:01+00:00: running",
+        "2 partitions, lag 20 offsets, 700 ms",
+    ]
+    assert rows(text) == [
+        ["41", "1970-01-01T00:01:01+00:00", "12,345", "2.3", "0.46", "98", "7", "3 aborted, 4 commit", "5"],
+        [LONG_TOPIC, "0", "1,000", "1,000", "0", "0"],
+        [LONG_TOPIC, "1", "1,000", "1,020", "20", "700"],
+    ]
+
+
+def test_what_is_not_known_is_a_question_mark() -> None:
+    text = shown(report(source_problem="NETWORK_EXCEPTION: refused", partitions=(partition(0, 0, 0), partition(1, None, None))))
+    assert "2 partitions, lag ? offsets, ? ms" in text
+    assert "the source does not answer: NETWORK_EXCEPTION: refused" in text
+    assert rows(text)[-1] == [LONG_TOPIC, "1", "1,000", "?", "?", "?"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"outcome": "FencedError", "ended_at_ms": 5_000, "is_alive": False}, "ended 1970-01-01T00:00:05+00:00: FencedError"),
+        ({"is_alive": False}, "gone without a word"),
+        ({"is_alive": None}, "on another host"),
+    ],
+)
+def test_a_run_that_is_not_here_says_why(changes: dict[str, Any], words: str) -> None:
+    known = {name: getattr(RUN, name) for name in RUN.__dataclass_fields__}
+    assert words in shown(report(run=RunStatus(**(known | changes))))
+
+
+def test_a_mirror_without_run_and_rows_is_told_in_words() -> None:
+    assert shown(report(run=None, micro_batches=(), partitions=())).splitlines()[1:] == [
+        "no run yet",
+        "0 partitions, lag 0 offsets, 0 ms",
+    ]
+
+
+def test_json_is_one_line_that_holds_everything() -> None:
+    text = shown(report(mirror=":x:[red]"), as_json=True)
+    assert text.count("\n") == 1
+    document = json.loads(text)
+    assert document["mirror"] == ":x:[red]"
+    assert document["micro_batches"][0]["dropped_batch_counts"] == {"commit": 4, "aborted": 3}
+    assert document["run"]["outcome"] is None
+    assert document["partitions"][1]["lag_ms"] == 700
+
+
+def test_watching_on_a_terminal_draws_in_place_until_ctrl_c() -> None:
+    console = Console(file=io.StringIO(), width=400, force_terminal=True)
+    numbers, pauses = iter(range(1, 100)), []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise KeyboardInterrupt
+
+    status_view.watch(lambda: report(mirror=f"m{next(numbers)}"), console, interval_s=7.0, sleep=sleep)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert [f"mirror m{number}," in text for number in (1, 2, 3, 4)] == [True, True, True, False]
+    assert pauses == [7.0, 7.0, 7.0]
+    assert "\x1b[1A" in text
+    assert text.endswith("\x1b[?25h")
+
+
+def test_paused_and_gone_topics_and_settings_that_are_not_followed_have_a_line_each() -> None:
+    text = shown(
+        report(
+            paused_topics=(PausedTopic(topic="orders", since_ms=1_000),),
+            gone_topics=("bills",),
+            topic_problems=("target topic logs: retention.ms=5 could not be set",),
+        )
+    )
+    assert "paused since 1970-01-01T00:00:01+00:00: orders" in text
+    assert "gone from the source, what was copied of it stays on the target: bills" in text
+    assert "target topic logs: retention.ms=5 could not be set" in text
+
+
+def test_partitions_that_are_left_out_have_a_line_each_and_are_in_the_document() -> None:
+    source = SourcePartition("orders", "id", 3)
+    left = LeftOut(source=source, side=Side.TARGET, error_name="NOT_ENOUGH_REPLICAS", reason="1 in sync", since_ms=0, position=7)
+    text = shown(report(left_out=(left,) * 12))
+    assert "orders-3 is left out since 1970-01-01T00:00:00+00:00 because of the target: 1 in sync" in text
+    assert "and 2 more partitions: --json has all" in text
+    (document,) = report(left_out=(left,)).document()["left_out"]
+    assert (document["topic"], document["partition"], document["side"], document["position"]) == ("orders", 3, "target", 7)
+    assert json.dumps(document)
+
+
+def test_the_last_look_at_the_groups_is_a_line() -> None:
+    at = datetime(2026, 5, 1, 14, 3, tzinfo=UTC)
+    done = GroupSyncPass(observed_at=at, group_count=3, partition_count=36, in_place_count=30, committed_count=4, waiting_count=2)
+    assert "groups: 3 at 2026-05-01T14:03:00+00:00: 34 of 36 offsets in place at the target, 2 wait, 0 are left alone" in shown(
+        report(groups=done)
+    )
+    failed = report(groups=GroupSyncPass(observed_at=at, problem="RetriableError: the source is away"))
+    assert "groups: could not be brought in step at 2026-05-01T14:03:00+00:00: RetriableError: the source is away" in shown(
+        failed
+    )
+    assert json.loads(shown(failed, as_json=True))["groups"]["problem"] == "RetriableError: the source is away"

@@ -1,0 +1,123 @@
+"""The order of actions, seen from the outside. What crashes and faults make of it is shown in tests/model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.errors import FencedError, RecoverNeededError, RetriableError
+from shallow_mirror.sinks.kafka.protocol import actions
+from shallow_mirror.sinks.kafka.protocol.actions import drive
+from shallow_mirror.sinks.kafka.protocol.txn_outcome import LogEvidence, ReceiptEvidence
+from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
+
+
+def result_of(slot: int) -> actions.SlotResult:
+    segment = Segment(
+        source=SourcePartition("t", "id", slot),
+        source_start=0,
+        source_end=2,
+        kind=SegmentKind.DATA,
+        target=TargetPartition("t", "id", slot),
+        target_start=0,
+        target_end=2,
+    )
+    return actions.SlotResult(slot, SlotTxn(f"m-{slot}", 7, 0), (segment,))
+
+
+TWO_SLOTS = (result_of(0), result_of(1))
+ROWS = [DecidedSegment(segment, result.txn) for result in TWO_SLOTS for segment in result.segments]
+
+
+def answering(answers: Mapping[type, Any]) -> Any:
+    """A performer that gives these answers, raises those that are errors, and does nothing else."""
+
+    def perform(action: actions.Action) -> Any:
+        answer = answers.get(type(action))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return perform
+
+
+def names_of(steps: Any, answers: Mapping[type, Any]) -> list[str]:
+    names: list[str] = []
+    drive(steps, answering(answers), names.append)
+    return names
+
+
+def test_the_decision_comes_before_the_first_end_and_after_every_slot() -> None:
+    answers = {
+        actions.TakeDecision: 2,
+        actions.RunSlots: TWO_SLOTS,
+        actions.EndTxn: True,
+        actions.AwaitVisible: actions.Visibility(),
+    }
+    assert names_of(actions.run_micro_batch(()), answers) == [
+        "TakeDecision", "RunSlots", "RefuseForgotten", "Decide", "EndTxn", "EndTxn", "AwaitVisible", "AwaitVisible",
+    ]  # fmt: skip
+
+
+def test_a_micro_batch_with_nothing_to_account_for_decides_nothing() -> None:
+    answers = {actions.TakeDecision: 2, actions.RunSlots: (actions.SlotResult(0, None, ()),)}
+    assert names_of(actions.run_micro_batch(()), answers) == ["TakeDecision", "RunSlots"]
+
+
+def test_nothing_is_decided_behind_records_whose_marker_was_forgotten() -> None:
+    answers = {
+        actions.TakeDecision: 2,
+        actions.RunSlots: TWO_SLOTS,
+        actions.RefuseForgotten: RetriableError("FORGOTTEN_MARKER", "t-0"),
+        actions.Decide: AssertionError("decided"),
+    }
+    with pytest.raises(RetriableError, match="FORGOTTEN_MARKER"):
+        drive(actions.run_micro_batch(()), answering(answers))
+
+
+WITHOUT_EVIDENCE = {
+    actions.EndTxn: False,
+    actions.ReadReceipt: ReceiptEvidence.ABSENT,
+    actions.ReadTargetLog: (LogEvidence.NOTHING,),
+}
+
+
+def test_no_evidence_stops_instead_of_guessing() -> None:
+    with pytest.raises(RecoverNeededError, match=r"m-0.*m-1"):
+        drive(actions.start_up(ROWS, []), answering(WITHOUT_EVIDENCE))
+
+
+def test_a_run_that_was_taken_over_says_so_instead_of_asking_the_operator() -> None:
+    with pytest.raises(FencedError, match="the other"):
+        drive(actions.start_up(ROWS, []), answering(WITHOUT_EVIDENCE | {actions.CheckOwnership: FencedError("the other")}))
+
+
+ONE_TXN_AT_TWO_PLACES = [DecidedSegment(segment, SlotTxn("m-0", 7, 0)) for result in TWO_SLOTS for segment in result.segments]
+REPAIRED = {actions.EndTxn: True, actions.AwaitVisible: actions.Visibility(was_repaired=True)}
+
+
+@pytest.mark.parametrize(
+    ("found", "removals"),
+    [
+        ((LogEvidence.OURS, LogEvidence.OURS), []),
+        ((LogEvidence.OURS, LogEvidence.NOTHING), []),
+        ((LogEvidence.OURS, LogEvidence.OURS_ABORTED), [TargetPartition("t", "id", 1)]),
+        ((LogEvidence.OURS_ABORTED, LogEvidence.OURS_ABORTED), [None]),
+    ],
+)
+def test_what_a_repair_aborted_is_removed_and_nothing_else(
+    found: tuple[LogEvidence, ...], removals: list[TargetPartition | None]
+) -> None:
+    answer, performed = answering(REPAIRED | {actions.ReadTargetLog: found}), list[actions.Action]()
+
+    def perform(action: actions.Action) -> Any:
+        performed.append(action)
+        return answer(action)
+
+    removed = drive(actions.start_up(ONE_TXN_AT_TWO_PLACES, []), perform)
+    settled = [action for action in performed if isinstance(action, actions.Settle)]
+    assert [[removal.target for removal in action.removals] for action in settled] == [removals]
+    assert removed == ((SlotTxn("m-0", 7, 0),) if removals else ())

@@ -1,0 +1,104 @@
+"""A start between a real offset map and a strict target: what it makes sure of before anything is copied."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from tests.fakes.changes import error
+from tests.fakes.peers import NOW_MS, transactional
+from tests.sinks.two_strict_clusters import A, B, Clusters, client_of
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.produce.transactions import add_partitions, init_producer_id
+from shallow_mirror.checkpoints.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import RetriableError
+from shallow_mirror.sinks.kafka.protocol import actions, recovery
+from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer, recover
+from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, WrittenRange
+from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition, TopicPartition
+
+NAME = "m-0"
+
+
+def _take_over(folder: Path, run_id: str) -> OffsetMapOwner:
+    run = RunIdentity(run_id=run_id, host="here", pid=7, started_at_ms=1)
+    return OffsetMapOwner.take_over(
+        str(folder), mirror="m", source_cluster_id="S", target_cluster_id="T", run=run, now_ms=lambda: 1, slots=1
+    )
+
+
+def _decide(owner: OffsetMapOwner, txn: SlotTxn | None, *sources: SourcePartition) -> None:
+    rows = [
+        Segment(
+            source=one, source_start=0, source_end=0, kind=SegmentKind.GAP, target=TargetPartition("copy", "t", one.partition)
+        )
+        for one in sources
+    ]
+    owner.next_decision()
+    owner.decide([DecidedSegment(row, txn) for row in rows], highest_slot=0)
+    owner.settle()
+
+
+def _start(owner: OffsetMapOwner, target: Cluster) -> None:
+    performer = TxnPerformer(owner, target, transaction_timeout_ms=60_000)
+    recover(owner, performer, mirror="m", deadline=Deadline.after_ms(5_000, time.monotonic))
+
+
+def test_a_start_ends_what_an_expired_transactional_id_left_open_or_waits_for_who_may(tmp_path: Path, clusters: Clusters) -> None:
+    """An undecided transaction: its abort was forgotten, and its id has expired while the mirror was stopped."""
+    target, deadline = Cluster(client_of(clusters.target)), Deadline.after_ms(20_000, time.monotonic)
+    first = _take_over(tmp_path, "first")
+    first.settle()
+    txn = init_producer_id(target, NAME, 60_000, deadline)
+    _decide(first, txn, A)
+    _decide(first, None, B)
+    later = init_producer_id(target, NAME, 60_000, deadline)
+    assert (later.producer_id, later.producer_epoch) == (txn.producer_id, txn.producer_epoch + 1)
+    place = TopicPartition("copy", 1)
+    add_partitions(target, later, [place], deadline)
+    log = clusters.target.log(*place)
+    log.append(transactional(0, (later.producer_id, later.producer_epoch)), NOW_MS)
+    clusters.target.forget_txn(NAME)
+
+    owner = _take_over(tmp_path, "second")
+    clusters.target.change_always("WriteTxnMarkers", error(31))
+    with pytest.raises(
+        RetriableError, match=r"target copy-1: .* of transactional id m-0 of this mirror.* --partition 1 --start-offset 0"
+    ):
+        _start(owner, target)
+    assert log.last_stable_offset == 0
+    clusters.target.change_always("WriteTxnMarkers", None)
+    _start(owner, target)
+    assert log.last_stable_offset == log.end_offset == 2
+    assert [one.producer_id for one in log.aborted] == [txn.producer_id]
+    target.close()
+
+
+def test_who_holds_back_what_was_decided_is_named_with_what_ends_it(
+    tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An open transaction of a producer id that the map does not name: it may be going on, so the mirror leaves it alone."""
+    monkeypatch.setattr(recovery, "SETTLE_PATIENCE_MS", 50)
+    target, deadline = Cluster(client_of(clusters.target)), Deadline.after_ms(20_000, time.monotonic)
+    place, log = TopicPartition("copy", 0), clusters.target.log("copy", 0)
+    other, ours = (init_producer_id(target, name, 60_000, deadline) for name in ("another-application", NAME))
+    for txn in (other, ours):
+        add_partitions(target, txn, [place], deadline)
+        log.append(transactional(0, (txn.producer_id, txn.producer_epoch)), NOW_MS)
+    owner = _take_over(tmp_path, "first")
+    owner.settle()
+    performer = TxnPerformer(owner, target, transaction_timeout_ms=60_000)
+    decided = DecidedTxn(ours, (WrittenRange(TargetPartition("copy", "t", 0), 1, 2),))
+    assert performer.perform(actions.EndTxn(ours), deadline)
+    with pytest.raises(RetriableError) as raised:
+        performer.perform(actions.AwaitVisible(decided), Deadline.after_ms(500, time.monotonic))
+    assert "gave up waiting for the last stable offset of copy-0 to pass 2; target copy-0" in str(raised.value)
+    assert f"the transaction of producer id {other.producer_id} (epoch 0) is open from offset 0 on" in str(raised.value)
+    assert "if that producer is gone, end it by kafka-transactions.sh" in str(raised.value)
+    assert clusters.target.asked("WriteTxnMarkers") == 0
+    target.close()

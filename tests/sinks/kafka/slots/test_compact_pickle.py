@@ -1,0 +1,31 @@
+"""What tasks are told of thousands of partitions arrives as it was sent."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+
+from shallow_mirror.sinks.kafka.slots.compact_pickle import Travelling
+from shallow_mirror.types import EpochEnd, SourcePartition, TopicPartition
+
+SOURCES = [SourcePartition("orders", "idA", number) for number in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "items"),
+    [
+        (SourcePartition, int, {one: number for number, one in enumerate(SOURCES)}),
+        (SourcePartition, EpochEnd, {one: EpochEnd(number, 10) for number, one in enumerate(SOURCES)}),
+        (TopicPartition, int, {one.topic_partition: 5 for one in SOURCES}),
+        (TopicPartition, int, {}),
+    ],
+)
+def test_names_and_values_are_of_their_types_again(key: Any, value: Any, items: dict[Any, Any]) -> None:
+    arrived = pickle.loads(cloudpickle.dumps({"known": Travelling(items, key, value)}))["known"]
+    assert arrived == items
+    assert {type(one) for one in arrived} == ({key} if items else set())
+    assert {type(one) for one in arrived.values()} == ({value} if items else set())
+    assert pickle.loads(pickle.dumps(arrived)) == items

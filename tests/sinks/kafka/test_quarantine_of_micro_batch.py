@@ -1,0 +1,106 @@
+"""The driver's part of a quarantine: rows of the table in front of the decision, and limits of all slots and rounds together."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.checkpoints.map_rows import SOURCE, TARGET, run_of
+from tests.mirror_runs import CrashAt, CrashError
+from tests.record_batches import batch
+from tests.sinks.two_strict_clusters import Clusters
+
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.quarantine import Quarantine
+from shallow_mirror.checkpoints.quarantine_tables import open_quarantine
+from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
+from shallow_mirror.errors import BatchRefusedError
+from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink
+from shallow_mirror.sinks.kafka.protocol import actions
+from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
+from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
+from shallow_mirror.sinks.kafka.slots.quarantine_policy import QuarantineLimits
+from shallow_mirror.types import Segment, SegmentKind
+
+RAW = batch(0, 2)
+
+
+def refused(slot: int, start: int = 0, *, is_partial: bool = False) -> SlotResult:
+    """A slot whose only batch was."""
+    source, target = SOURCE._replace(partition=slot), TARGET._replace(partition=slot)
+    end = start + 2
+    segment = Segment(source=source, source_start=start, source_end=end, kind=SegmentKind.QUARANTINED, target=target)
+    kept = QuarantinedBatch(
+        source=source, source_start=start, source_end=end, target=target, error_name=None, rule="too old",
+        remedy="Wait", batch=RAW,
+    )  # fmt: skip
+    return SlotResult(slot, None, (segment,), is_partial=is_partial, quarantined=(kept,))
+
+
+class Driver:
+    """A sink without a target: what slots answer is given, round by round."""
+
+    def __init__(self, tables: str, clusters: Clusters, limits: QuarantineLimits, observer: Any = lambda _point: None) -> None:
+        self.owner = OffsetMapOwner.take_over(
+            tables, mirror="m", source_cluster_id="S", target_cluster_id="T", run=run_of(str(observer)), now_ms=lambda: 1
+        )
+        self.owner.settle()
+        self.fenced: list[str] = []
+        self.availability = TargetAvailability()
+        self.sink = MicroBatchSink(
+            job=clusters.job({}, quarantine=limits), slots=2, owner=self.owner, performer=self,  # type: ignore[arg-type]
+            targets=SimpleNamespace(known={}), source=None, report=lambda _report: None, observer=observer,  # type: ignore[arg-type]
+            quarantine=open_quarantine(tables, "deltalake", None),
+        )  # fmt: skip
+
+    def perform(self, action: actions.Action, _deadline: object) -> Any:
+        match action:
+            case actions.TakeDecision():
+                return self.owner.next_decision()
+            case actions.InitProducerId(name):
+                self.fenced.append(name)
+        return None
+
+    def copy(self, *rounds: Sequence[SlotResult]) -> None:
+        answers = iter(rounds)
+
+        def evaluate() -> pa.Table:
+            return pa.table({"body": [pickle.dumps(one) for one in next(answers)]})
+
+        self.sink(SimpleNamespace(mapInArrow=lambda *_: SimpleNamespace(toArrow=evaluate)), 0)  # type: ignore[arg-type]
+
+
+def test_a_crash_in_front_of_the_decision_leaves_rows_that_count_for_nothing(tmp_path: Path, clusters: Clusters) -> None:
+    tables, limits = str(tmp_path), QuarantineLimits(batches=9, size_bytes=9000)
+    with pytest.raises(CrashError):
+        Driver(tables, clusters, limits, CrashAt("quarantine.written")).copy([refused(0)])
+    assert Quarantine.open(tables).entries() == ()
+    driver = Driver(tables, clusters, limits)
+    driver.copy([refused(0, is_partial=True)], [refused(0, 2), refused(1)])
+    driver.owner.settle()
+    found = Quarantine.open(tables)
+    assert [(one.segment.source.partition, one.segment.source_start) for one in found.entries()] == [(0, 0), (0, 2), (1, 0)]
+    assert {found.batch(one).batch for one in found.entries()} == {RAW}
+
+
+@pytest.mark.parametrize(
+    ("rounds", "decided"),
+    [(([refused(0), refused(1)],), 0), (([refused(0, is_partial=True)], [refused(0, 2)]), 1)],
+    ids=["of two slots", "of two rounds"],
+)
+def test_the_limits_are_those_of_a_whole_micro_batch(
+    tmp_path: Path, clusters: Clusters, rounds: Sequence[Sequence[SlotResult]], decided: int
+) -> None:
+    driver = Driver(str(tmp_path), clusters, QuarantineLimits(batches=1, size_bytes=9000))
+    with pytest.raises(BatchRefusedError, match=r"too old; and more than write\.max_quarantined_batches=1 .* Wait\."):
+        driver.copy(*rounds)
+    assert driver.owner.micro_batch == decided
+    assert driver.fenced == ["m-0", "m-1"], "what slots left open is aborted at once"
+    driver.copy([refused(1)])
+    driver.owner.settle()
+    assert len(Quarantine.open(str(tmp_path)).entries()) == decided + 1

@@ -1,0 +1,189 @@
+"""The planner and partitions that are broken: Spark is led back, the others move on, and the next try comes by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.streaming.planning.test_source_offsets import (
+    A,
+    B,
+    FakeCluster,
+    UnsampledPlanner,
+    _cluster,
+    _config,
+    _deadline,
+    _topic,
+)
+
+from shallow_mirror.errors import DataLossError, LogTruncatedError, MirrorError, RetriableError, TopicAccessError
+from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side
+from shallow_mirror.streaming.planning import planner_state
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOut, parse_left_out, write_left_out
+from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
+from shallow_mirror.streaming.planning.planner_config import PlanSettings
+from shallow_mirror.types import SourcePartition
+
+SILENT = RetriableError("NETWORK_EXCEPTION", "10.0.0.3:9092 refused the connection")
+
+
+class Planning:
+    """A planner whose clock stands still until it sleeps, or a test lets time pass."""
+
+    def __init__(self, folder: Path, cluster: FakeCluster, *, isolates: bool = False, **more: Any) -> None:
+        self.seconds, self.cluster, self.path = 1000.0, cluster, folder / "left-out.json"
+        settings = PlanSettings.of_mirror(_config(folder), left_out_path=self.path)
+        self.settings = replace(settings, isolates=isolates)
+        planner = UnsampledPlanner(self.settings, cluster)  # type: ignore[arg-type]
+        self.planner = MicroBatchPlanner(
+            self.settings,
+            planner,
+            parallelism=2,
+            clock=lambda: self.seconds,
+            sleep=self._sleep,
+            now_ms=lambda: int(self.seconds * 1000),
+            **more,
+        )
+
+    def _sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+    def leave_out(self, source: SourcePartition, position: int, **changes: Any) -> None:
+        fields: dict[str, Any] = {
+            "side": Side.SOURCE, "error_name": "KAFKA_STORAGE_ERROR", "reason": "Fetch", "since_ms": 7, "position": position,
+            "tried_at_ms": int(self.seconds * 1000),
+        }  # fmt: skip
+        write_left_out(self.path, [LeftOut(source=source, **fields | changes)])
+
+    def note(self) -> planner_state.PlannerNote:
+        note = planner_state.read_note(self.settings.note_path)
+        assert note is not None
+        return note
+
+    def reported(self) -> dict[SourcePartition, str]:
+        return {one.source: one.error_name for one in parse_left_out({"partitions": self.note().left_out})}
+
+
+def test_what_a_micro_batch_left_out_goes_back_while_the_others_move_and_waits_for_its_next_try(tmp_path: Path) -> None:
+    planning = Planning(tmp_path, _cluster())
+    planning.leave_out(A, 20)
+    back = planning.planner.latest({A: 100, B: 30})
+    assert back == {A: 20, B: 50}
+    assert [(one.source, one.start, one.end) for one in planning.planner.ranges({A: 100, B: 30}, back)] == [(B, 30, 50)]
+    assert planning.planner.latest(back) == back
+    planning.seconds += 1.0
+    again = planning.planner.latest(back)
+    assert again == {A: 100, B: 50}
+    assert [(one.source, one.start, one.end) for one in planning.planner.ranges(back, again)] == [(A, 20, 100)]
+
+
+@pytest.mark.parametrize(
+    ("tries", "is_definite", "pause_s"), [(1, False, 1), (2, False, 2), (9, False, 30), (1, True, 10), (9, True, 300)]
+)
+def test_the_pause_before_the_next_try_grows_up_to_a_bound(tmp_path: Path, tries: int, is_definite: bool, pause_s: float) -> None:
+    planning = Planning(tmp_path, _cluster())
+    planning.leave_out(A, 20, tries=tries, is_definite=is_definite, side=Side.TARGET)
+    planning.seconds += pause_s - 0.1
+    assert planning.planner.latest({A: 20, B: 50}) == {A: 20, B: 50}
+    planning.seconds += 0.2
+    assert planning.planner.latest({A: 20, B: 50}) == {A: 100, B: 50}
+
+
+def test_a_partition_whose_leader_answers_again_is_tried_at_once(tmp_path: Path) -> None:
+    planning = Planning(tmp_path, _cluster())
+    planning.leave_out(A, 20, tries=9)
+    planning.cluster.wrong[A.topic_partition] = SILENT
+    assert planning.planner.latest({A: 20, B: 50}) == {A: 20, B: 50}
+    del planning.cluster.wrong[A.topic_partition]
+    assert planning.planner.latest({A: 20, B: 50}) == {A: 100, B: 50}
+
+
+def test_a_planned_end_that_the_log_has_lost_is_no_data_loss_where_nothing_behind_it_was_copied(tmp_path: Path) -> None:
+    """Spark stands at 130, the map and the log end at 100."""
+    planning = Planning(tmp_path, _cluster())
+    planning.leave_out(A, 100, error_name="LOG_ENDS_EARLY")
+    back = planning.planner.latest({A: 130, B: 50})
+    assert back == {A: 100, B: 50}
+    assert planning.note().caught_up == (A,)
+    assert planning.planner.latest(back) == back
+    planning.leave_out(A, 101, error_name="LOG_ENDS_EARLY")
+    with pytest.raises(DataLossError, match="truncated"):
+        planning.planner.latest({A: 130, B: 50})
+
+
+@pytest.mark.parametrize("is_leaderless", [True, False])
+def test_a_partition_whose_leader_does_not_answer_stays_the_others_move_and_it_is_reported_after_a_while(
+    tmp_path: Path, is_leaderless: bool
+) -> None:
+    planning = Planning(tmp_path, _cluster())
+    if is_leaderless:
+        planning.cluster.topics["orders"] = _topic("orders", "idA", [-1, 1])
+    else:
+        planning.cluster.wrong[A.topic_partition] = SILENT
+    assert planning.planner.latest({A: 20, B: 30}) == {A: 20, B: 50}
+    assert planning.reported() == {}, "an election takes moments"
+    planning.seconds += 10
+    assert planning.planner.latest({A: 20, B: 50}) == {A: 20, B: 50}
+    assert planning.reported() == {A: "LEADER_NOT_AVAILABLE" if is_leaderless else "NETWORK_EXCEPTION"}
+    assert planning.note().waiting_for is None
+    planning.cluster.wrong.clear()
+    planning.cluster.topics["orders"] = _topic("orders", "idA", [1, 1])
+    planning.seconds += 30
+    assert planning.planner.latest({A: 20, B: 50}) == {A: 100, B: 50}
+    assert planning.reported() == {}
+
+
+def forbidden(planning: Planning) -> None:
+    planning.cluster.wrong[A.topic_partition] = TopicAccessError("grant Describe on topic orders", ["orders"])
+
+
+def truncated(planning: Planning) -> None:
+    planning.cluster.offsets[A.topic_partition, -1] = 15
+
+
+@pytest.mark.parametrize(("breaks", "error_type"), [(forbidden, TopicAccessError), (truncated, LogTruncatedError)])
+def test_what_a_person_has_to_mend_ends_the_run_or_is_isolated(
+    tmp_path: Path, breaks: Callable[[Planning], None], error_type: type[MirrorError]
+) -> None:
+    stopping, isolating = Planning(tmp_path, _cluster()), Planning(tmp_path, _cluster(), isolates=True)
+    breaks(stopping)
+    with pytest.raises(error_type):
+        stopping.planner.latest({A: 20, B: 30})
+    breaks(isolating)
+    assert isolating.planner.latest({A: 20, B: 30}) == {A: 20, B: 50}
+    assert isolating.reported() == {A: error_type.__name__}
+
+
+def test_where_a_partition_begins_is_never_decided_without_its_leader(tmp_path: Path) -> None:
+    planning = Planning(tmp_path, _cluster())
+    planning.cluster.wrong[A.topic_partition] = SILENT
+    planner = planning.planner._planner
+    with pytest.raises(RetriableError, match="refused"):
+        planner.start_offsets({B: SimpleNamespace(offset=3)}, _deadline())
+    assert planner.start_offsets({A: SimpleNamespace(offset=3)}, _deadline()) == {B: 0}
+
+
+def test_with_available_now_what_was_left_out_is_tried_for_a_minute_before_the_query_ends(tmp_path: Path) -> None:
+    planning = Planning(tmp_path, _cluster())
+    planning.planner.prepare_available_now()
+    planning.leave_out(A, 20, tries=4)
+    began = planning.seconds
+    assert planning.planner.latest({A: 20, B: 50}) == {A: 100, B: 50}
+    assert planning.seconds - began == 10.0
+    planning.leave_out(A, 20, tries=9, is_definite=True)
+    began = planning.seconds
+    assert planning.planner.latest({A: 20, B: 50}) == {A: 20, B: 50}
+    assert 40.0 < planning.seconds - began <= 60.0
+
+
+def test_available_now_waits_a_minute_for_every_leader_before_it_fixes_its_end(tmp_path: Path) -> None:
+    planning = Planning(tmp_path, _cluster())
+    planning.cluster.wrong[A.topic_partition] = SILENT
+    began = planning.seconds
+    planning.planner.prepare_available_now()
+    assert planning.seconds - began == 60.0
+    assert planning.planner.latest({A: 20, B: 30}) == {A: 20, B: 50}

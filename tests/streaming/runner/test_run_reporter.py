@@ -1,0 +1,330 @@
+"""What a run tells about itself, without Spark and brokers: the line, what it met, and the port it cannot have."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.observed import OBSERVED
+from tests.operations.test_status import NOW_MS, A, B, config, decide, segment, take_over
+
+from shallow_mirror.checkpoints.backends.best_effort_table import DeltalakeStore
+from shallow_mirror.checkpoints.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.problem_log import read_problems
+from shallow_mirror.checkpoints.problems import ProblemKind
+from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.errors import (
+    BatchRefusedError,
+    ConfigError,
+    CorruptBatchError,
+    DataLossError,
+    FencedError,
+    MirrorError,
+    RecoverNeededError,
+    RetriableError,
+)
+from shallow_mirror.local_kafka.node import free_ports
+from shallow_mirror.logging_setup import JsonFormatter
+from shallow_mirror.operations import status, status_view
+from shallow_mirror.sinks.kafka.micro_batch import MicroBatchReport
+from shallow_mirror.sinks.kafka.protocol.actions import EarlyEnd
+from shallow_mirror.sinks.kafka.protocol.stall_detector import LingeringStep
+from shallow_mirror.sinks.kafka.slots.quarantine_policy import REMEDY_OF_DAMAGE
+from shallow_mirror.streaming.planning import planner_state
+from shallow_mirror.streaming.runner.error_hints import problem_of_end, problem_of_retry, problem_of_wait
+from shallow_mirror.streaming.runner.lag import SourceView
+from shallow_mirror.streaming.runner.lag_monitor import SourceWatch
+from shallow_mirror.streaming.runner.metrics import ClustersSeen, Metrics
+from shallow_mirror.streaming.runner.mirror import Mirror
+from shallow_mirror.streaming.runner.run_reporter import Witness, ages_s, problems_of, sentence
+from shallow_mirror.types import SegmentKind, TargetPartition, TopicPartition
+
+STEPS = {"RunSlots": 300.0, "SlowestSlot": 200.0, "Total": 450.0}
+
+
+def report(*rows: Any, **changes: Any) -> MicroBatchReport:
+    return MicroBatchReport(micro_batch=1, rows=rows, fetched_bytes=2_000, duration_ms=STEPS, **changes)
+
+
+def witness_of(settings: MirrorConfig) -> tuple[Witness, DeltalakeStore, Any]:
+    owner, store = take_over(settings.tables), DeltalakeStore(settings.tables)
+    witness = Witness(settings, RunIdentity.of_this_process())
+    witness.took_over(owner, store)
+    return witness, store, owner
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "micro-batch 4: 50 records, 10 batches (8 raw, 2 rebuilt), 0.9 kB in 0.02 s, dropped 3 aborted; ? offsets left"),
+        (
+            {"dropped_batch_counts": {}, "lag_offsets": 1_234, "record_count": 4_567, "size_bytes": 3_400_000},
+            "micro-batch 4: 4,567 records, 10 batches (8 raw, 2 rebuilt), 3.4 MB in 0.02 s; 1,234 offsets left",
+        ),
+    ],
+)
+def test_the_line_of_a_micro_batch_says_what_became_of_it(changes: dict[str, Any], line: str) -> None:
+    assert sentence(replace(OBSERVED, **changes)) == line
+
+
+def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    witness, store, owner = witness_of(config(tmp_path))
+    rows = [
+        segment(A, 0, 5, NOW_MS - 500),
+        segment(A, 5, 9, None, SegmentKind.EXPIRED),
+        segment(A, 9, 12, None, SegmentKind.QUARANTINED),
+    ]
+    decide(owner, *rows)
+    aside = QuarantinedBatch(
+        source=A, source_start=9, source_end=12, target=TargetPartition("orders", "T", 0), error_name="MESSAGE_TOO_LARGE",
+        rule="too large", remedy="raise max.message.bytes", batch=b"",
+    )  # fmt: skip
+    retried = (3, RetriableError("NETWORK_EXCEPTION", "connection to 10.0.0.7:9092 was closed"))
+    witness.micro_batch(report(*rows, quarantined=(aside,), retried=(retried,)), owner)
+    (line,) = [
+        json.loads(JsonFormatter().format(one)) for one in caplog.records if one.getMessage().startswith("micro-batch 1: ")
+    ]
+    assert (
+        line["message"]
+        == "micro-batch 1: 5 records, 1 batch (1 raw, 0 rebuilt), 0.0 kB in 0.45 s, dropped 1 expired, 1 quarantined; ? offsets left"
+    )
+    assert (line["micro_batch"]["record_count"], line["micro_batch"]["duration_ms"]) == (5, STEPS)
+    (row,) = store.read("micro_batches", ())
+    assert (row["micro_batch"], row["record_count"], row["fetched_bytes"]) == (1, 5, 2_000)
+    met = {one.problem.kind: one.problem for one in read_problems(store, 1)}
+    assert met.keys() == {ProblemKind.RETRIABLE, ProblemKind.QUARANTINED, ProblemKind.EXPIRED}
+    assert str(met[ProblemKind.QUARANTINED]) == "orders-0: batch at offsets 9 to 11: too large"
+    assert met[ProblemKind.QUARANTINED].remedy == "raise max.message.bytes. Then: shallow-mirror quarantine CONF retry"
+    (damaged,) = problems_of(report(quarantined=(replace(aside, remedy=REMEDY_OF_DAMAGE),)), [])
+    assert damaged.remedy == "It is damaged at the source. Its bytes: shallow-mirror quarantine CONF export DIR"
+    witness.caught_up(owner.positions())
+    assert caplog.messages[-1] == "caught up: 1 micro-batch; ? offsets left"
+    assert met[ProblemKind.EXPIRED].place == TopicPartition("orders", 0)
+    assert met[ProblemKind.RETRIABLE].error_name == "NETWORK_EXCEPTION"
+
+
+def test_what_the_supervisor_meets_is_counted_from_the_first_wait_to_the_error_that_ends_the_run(tmp_path: Path) -> None:
+    settings = config(tmp_path)
+    witness = Witness(settings, RunIdentity.of_this_process())
+    away = RetriableError("NETWORK_EXCEPTION", "cannot connect to 127.0.0.1:1")
+    for since_ms in (1, 2):
+        witness.failed("source cluster east", away, since_ms, 1.0)
+    store = DeltalakeStore(settings.tables)
+    witness.took_over(take_over(settings.tables), store)
+    refused = BatchRefusedError(A.topic_partition, 7, "it is too large", "Raise max.message.bytes")
+    witness.ended("BatchRefusedError", refused)
+    first, last = read_problems(store, 1)
+    assert (first.problem.text, first.occurrences) == (f"source cluster east: {away}", 2)
+    assert "addresses" in first.problem.remedy
+    assert (last.problem.kind, last.problem.place, last.problem.remedy) == (
+        ProblemKind.ENDED,
+        A.topic_partition,
+        "Raise max.message.bytes",
+    )
+    assert last.problem.text == "orders-0: batch at base offset 7 refused: it is too large"
+    (run,) = [row for row in store.read("runs", ()) if row["outcome"] is not None]
+    assert run["outcome"] == "BatchRefusedError"
+
+
+def test_each_step_of_a_start_is_logged_once_and_noted_each_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = config(tmp_path)
+    witness, path = Witness(settings, RunIdentity.of_this_process()), planner_state.start_path(settings.checkpoint)
+    caplog.set_level(logging.INFO)
+    for count in (3, 4):
+        witness.start_step("starting the query", f" over {count} partitions")
+        note = planner_state.read_start(path)
+        assert note is not None
+        assert note.step == f"starting the query over {count} partitions"
+    witness.start_step("waiting for the first plan")
+    assert caplog.messages == ["start: starting the query over 3 partitions", "start: waiting for the first plan"]
+
+
+def test_a_wait_is_told_once_whoever_waits(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = config(tmp_path)
+    witness, store, _ = witness_of(settings)
+    at_note = iter(range(0, 1_000, 10))
+    monkeypatch.setattr(
+        "shallow_mirror.streaming.runner.run_reporter.time", SimpleNamespace(time=lambda: 2e9, monotonic=lambda: next(at_note))
+    )
+    lingering = LingeringStep("EndTxn at 127.0.0.1:2", 12.0)
+    for one in (lingering, lingering, None):
+        witness.looks_at(one)
+    note = planner_state.PlannerNote(at_ms=2 * 10**12, waiting_for="the source is away", since_ms=5)
+    planner_state.write_note(planner_state.note_path(settings.checkpoint), note)
+    for _ in range(3):
+        witness.looks_at(None)
+    witness.ended("stopped", None)
+    assert [one.problem.text for one in read_problems(store, 1)] == [
+        "the micro-batch waits since 12 s for EndTxn at 127.0.0.1:2",
+        "nothing new is planned: the source is away",
+    ]
+    assert [one.occurrences for one in read_problems(store, 1)] == [1, 1]
+    assert caplog.text.count("nothing new is planned") == 1
+
+
+def test_the_metrics_say_that_it_waits_until_the_planner_plans_again(tmp_path: Path) -> None:
+    port = free_ports(1)[0]
+    settings = config(tmp_path, metrics={"port": port})
+
+    def told(name: str) -> float:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        (line,) = [one for one in lines if one.startswith(f"shallow_mirror_{name}")]
+        return float(line.rpartition(" ")[2])
+
+    witness = Witness(settings, RunIdentity.of_this_process())
+    with witness.telling():
+        witness.failed("query", RetriableError("WORKER_LOST", "gone"), 1, 1.0)
+        assert (told("waiting"), told("restarts_total")) == (1, 1)
+        note = planner_state.PlannerNote(at_ms=2 * 10**12, waiting_for=None, since_ms=None)
+        planner_state.write_note(planner_state.note_path(settings.checkpoint), note)
+        witness.looks_at(None)
+        assert told("waiting") == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (CorruptBatchError(A.topic_partition, 1, 2, "crc"), "preflight"),
+        (DataLossError(A.topic_partition, 1, 2, "gone"), "read.on_data_loss"),
+        (FencedError("run 3"), "do not start"),
+        (RecoverNeededError("nothing says"), "recover CONF"),
+        (RetriableError("NOT_ENOUGH_REPLICAS", "of orders"), "min.insync.replicas"),
+        (RetriableError("TOKEN_ENDPOINT_AWAY", "refused"), "reaches sasl.oauthbearer.token.endpoint.url"),
+        (RetriableError("SOMETHING_NEW", "of orders"), "start the mirror again"),
+        (ConfigError("no such topic"), "do what the message says"),
+    ],
+)
+def test_whatever_ends_a_run_has_a_remedy(error: MirrorError, remedy: str) -> None:
+    problem = problem_of_end(error)
+    assert remedy in problem.remedy
+    assert problem.place == getattr(error, "topic_partition", None)
+
+
+@pytest.mark.parametrize(
+    ("on_refused", "remedy"),
+    [("stop", "write.on_refused: quarantine sets the batch aside"), ("quarantine", "cannot set this one aside")],
+)
+def test_a_damaged_batch_that_ends_a_run_is_said_with_its_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_refused: str, remedy: str
+) -> None:
+    settings = config(tmp_path)
+    settings = settings.model_copy(update={"write": settings.write.model_copy(update={"on_refused": on_refused})})
+    damage = CorruptBatchError(A.topic_partition, 7, 7605, "its CRC does not match its payload")
+
+    def run(*_: Any) -> None:
+        raise damage
+
+    monkeypatch.setattr("shallow_mirror.streaming.runner.mirror._Run.start_and_supervise", run)
+    with pytest.raises(CorruptBatchError) as ended:
+        Mirror(settings).run()
+    said = "orders-0: corrupt record batch at base offset 7: its CRC does not match its payload. Look at the disk of"
+    assert str(ended.value).startswith(said)
+    assert remedy in str(ended.value)
+    assert (ended.value.pos, str(damage).count("disk")) == (7605, 0)
+
+
+def test_a_retriable_error_nobody_wrote_a_remedy_for_says_that_the_mirror_goes_on() -> None:
+    assert problem_of_retry("query", RetriableError("SOMETHING_NEW", "x")).remedy == "the mirror tries again by itself"
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [(None, "the source runs"), ("NETWORK_EXCEPTION", "the brokers run"), ("TOKEN_ENDPOINT_AWAY", "token endpoint runs")],
+)
+def test_a_planner_that_waits_says_whom_to_look_at(name: str | None, remedy: str) -> None:
+    assert remedy in problem_of_wait("nothing new is planned", name).remedy
+
+
+def test_the_newest_record_of_each_partition_has_an_age_and_none_is_below_zero() -> None:
+    rows = [
+        segment(A, 0, 1, 1_000),
+        segment(A, 1, 2, 4_000),
+        segment(B, 0, 1, 99_000),
+        segment(B, 1, 2, -1),
+        segment(B, 2, 3, 5, SegmentKind.GAP),
+    ]
+    assert sorted(ages_s([row.segment for row in rows], 10_000)) == [0, 6.0]
+
+
+def test_a_port_that_is_taken_ends_the_start_before_anything_is_asked(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        settings = config(tmp_path, metrics={"port": taken.getsockname()[1]})
+        with pytest.raises(ConfigError, match="cannot be listened on"):
+            Mirror(settings).run()
+
+
+def test_without_the_package_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(__import__("sys").modules, "shallow_mirror.streaming.runner.metrics")
+    monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
+    monkeypatch.delattr("shallow_mirror.streaming.runner.metrics", raising=False)
+    witness = Witness(config(tmp_path, metrics={"port": 1}), RunIdentity.of_this_process())
+    with pytest.raises(ConfigError, match=r"shallow-mirror\[metrics\]"), witness.telling():
+        pass
+
+
+def test_clusters_that_are_away_have_no_lag_and_are_not_up(tmp_path: Path) -> None:
+    settings = config(tmp_path)
+    found: list[ClustersSeen] = []
+    watch = SourceWatch(settings, SimpleNamespace(saw=found.append, forget=lambda: None))
+    decide(owner := take_over(settings.tables), segment(A, 0, 90, 100))
+    watch.positions = owner.positions()
+    seen = watch.look()
+    assert (seen.is_source_up, seen.is_target_up) == (False, False)
+    assert [(one.source, one.lag_offsets) for one in seen.partitions] == [(A, None)]
+    metrics = Metrics("m", 5, version="1", source="east", target="west")
+    metrics.clusters.saw(seen)
+    assert metrics.registry.get_sample_value("shallow_mirror_partitions_without_lag", {"mirror": "m"}) == 1
+    with watch.watching():
+        pass  # ends at once, whatever it is about to ask
+
+
+def test_status_shows_the_last_problems_with_their_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = config(tmp_path)
+    witness, _, _ = witness_of(settings)
+    for _ in range(2):
+        witness.failed("query", RetriableError("NETWORK_EXCEPTION", "cannot connect"), 1, 1.0)
+    witness.ended("stopped", None)
+    monkeypatch.setattr(status, "ask_source", lambda *_: SourceView())
+    monkeypatch.setattr(status, "ask_target", lambda _: None)
+    found = status.gather_status(settings)
+    (document,) = found.document()["problems"]
+    assert (document["kind"], document["occurrences"], document["topic"]) == ("retriable", 2, None)
+    console = status_view.stdout_console()
+    with console.capture() as captured:
+        status_view.show(found, console)
+    shown = captured.get()
+    assert "last problems:" in shown
+    assert "retriable (run 1, 2 times since" in shown
+    assert "    remedy: see that the brokers run" in shown
+
+
+def test_slots_that_end_early_again_and_again_are_reported_once_with_speed_and_side(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    witness, _, owner = witness_of(config(tmp_path))
+    rows = [segment(A, 0, 5, NOW_MS - 500)]
+    decide(owner, *rows)
+    early = (EarlyEnd(2_000_000, 20.0, 19.0), EarlyEnd(500_000, 20.0, 20.0))
+    for early_ends in (early, (), early, early, early, ()):
+        witness.micro_batch(report(*rows, early_ends=early_ends), owner)
+    texts = [one.getMessage() for one in caplog.records if "slots" in one.getMessage()]
+    assert len(texts) == 2
+    assert "0.125 MB/s, 98% of the time waiting for the target" in texts[0]
+    assert "within write.commit_interval again" in texts[1]

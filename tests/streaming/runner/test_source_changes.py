@@ -1,0 +1,129 @@
+"""What befalls a source under its mirror, on real clusters: noticed before anything wrong is copied, and told with offsets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from tests.conftest import TwoClusters
+from tests.mirror_runs import conf_file, create_topic, delete_records, delete_topic, read_values, wait_for, write
+from tests.verify.log_files import LogFile, stopped
+from tests.verify.mirror_main import catch_up, mirror
+
+from shallow_mirror.checkpoints.backends.best_effort_table import open_store
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.problem_log import read_problems
+from shallow_mirror.checkpoints.problems import ProblemKind
+from shallow_mirror.checkpoints.schema import OFFSET_MAP_TABLE, table_uri
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.types import SegmentKind
+from shallow_mirror.verify import Unchecked, verify_mirror
+
+pytestmark = pytest.mark.brokers
+
+
+@pytest.fixture
+def mirrored(stoppable_clusters: TwoClusters, tmp_path: Path, topic_name: str) -> Path:
+    """The file of a mirror that has caught up with a topic of two records."""
+    create_topic(stoppable_clusters.source.bootstrap, topic_name)
+    write(stoppable_clusters.source.bootstrap, topic_name, ["a", "b"])
+    conf = conf_of(stoppable_clusters, tmp_path, topic_name)
+    catch_up(conf)
+    return conf
+
+
+def conf_of(clusters: TwoClusters, folder: Path, topic: str, **read: str) -> Path:
+    return conf_file(folder, clusters.source.bootstrap, clusters.target.bootstrap, [topic], read=read)
+
+
+def kinds(conf: Path) -> list[tuple[int, int, str]]:
+    rows = DeltaTable(table_uri(MirrorConfig.load(conf).tables, OFFSET_MAP_TABLE)).to_pyarrow_table().to_pylist()
+    return sorted(
+        (row["source_start"], row["source_end"], row["kind"]) for row in rows if row["source_end"] > row["source_start"]
+    )
+
+
+def ended(conf: Path) -> str:
+    """Why the mirror ended by itself."""
+    with mirror(conf) as process:
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1, said
+    return said
+
+
+def test_a_log_that_was_cut_and_grew_beyond_the_position_stops_the_mirror_or_is_continued_at_the_position(
+    stoppable_clusters: TwoClusters, tmp_path: Path, topic_name: str
+) -> None:
+    source, target = stoppable_clusters.source.bootstrap, stoppable_clusters.target.bootstrap
+    create_topic(source, topic_name)
+    first = [f"first {n}" for n in range(10)]
+    for value in first:
+        write(source, topic_name, [value])
+    conf = conf_of(stoppable_clusters, tmp_path, topic_name)
+    catch_up(conf)
+    with stopped(stoppable_clusters.source):
+        log = LogFile(stoppable_clusters.source, topic_name)
+        del log.batches[6:]
+        log.write()
+    write(source, topic_name, [f"second {n}" for n in range(20)])
+    said = ended(conf)
+    assert f"{topic_name}-0: expected offset 10: the log is not the one that was copied" in said
+    assert "up to 10 records of leader epoch 0 were copied, and it holds others from offset 6 on" in said
+    assert "set read.on_data_loss: continue and start again" in said
+    assert "topics.exclude" in said
+    assert read_values(target, topic_name) == first
+    conf = conf_of(stoppable_clusters, tmp_path, topic_name, on_data_loss="continue")
+    catch_up(conf)
+    assert read_values(target, topic_name) == [*first, *(f"second {n}" for n in range(4, 20))]
+    assert kinds(conf)[-1] == (10, 26, "data")
+    settings = MirrorConfig.load(conf)
+    problems = [one.problem for one in read_problems(open_store(settings.tables, "deltalake", None), 10)]
+    (problem,) = [one for one in problems if one.kind is ProblemKind.TRUNCATED]
+    assert problem.text.startswith("the source holds other records at offsets 6 to 9 than were copied")
+    differing = [range(one.source_start or 0, one.source_end or 0) for one in verify_mirror(settings).differences]
+    assert {offset for offsets in differing for offset in offsets} == {6, 7, 8, 9}
+
+
+def test_what_retention_deleted_stops_the_mirror_or_is_recorded_as_expired(
+    stoppable_clusters: TwoClusters, mirrored: Path, tmp_path: Path, topic_name: str
+) -> None:
+    source, target = stoppable_clusters.source.bootstrap, stoppable_clusters.target.bootstrap
+    for value in "cdefg":
+        write(source, topic_name, [value])
+    delete_records(source, topic_name, 5)
+    said = ended(mirrored)
+    assert f"{topic_name}-0: expected offset 2, source log starts at 5: retention or DeleteRecords removed it" in said
+    assert "set read.on_data_loss: continue and start again" in said
+    conf = conf_of(stoppable_clusters, tmp_path, topic_name, on_data_loss="continue")
+    catch_up(conf)
+    assert read_values(target, topic_name) == ["a", "b", "f", "g"]
+    assert kinds(conf) == [(0, 2, "data"), (2, 5, "expired"), (5, 7, "data")]
+    settings = MirrorConfig.load(conf)
+    translated = OffsetMap.open(settings.tables).translate(topic_name, 0, 3)
+    assert (translated.kind, translated.exact, translated.target_partition) == (SegmentKind.EXPIRED, False, 0)
+    assert verify_mirror(settings).is_equal
+
+
+def test_a_topic_that_was_created_again_stops_the_mirror_or_goes_on_behind_the_old_one(
+    stoppable_clusters: TwoClusters, mirrored: Path, tmp_path: Path, topic_name: str
+) -> None:
+    source, target = stoppable_clusters.source.bootstrap, stoppable_clusters.target.bootstrap
+
+    def create_again(*values: str) -> None:
+        delete_topic(source, topic_name)
+        create_topic(source, topic_name)
+        write(source, topic_name, list(values))
+
+    create_again("c", "d", "e")
+    said = ended(mirrored)
+    assert f"{topic_name}-0: expected offset 2: the topic was deleted and created again" in said
+    assert "set read.on_data_loss: continue and start again" in said
+    conf = conf_of(stoppable_clusters, tmp_path, topic_name, on_data_loss="continue")
+    with mirror(conf):
+        wait_for("the second topic", lambda: read_values(target, topic_name) == ["a", "b", "c", "d", "e"])
+        create_again("f")
+        wait_for("the third topic", lambda: read_values(target, topic_name) == ["a", "b", "c", "d", "e", "f"])
+    assert kinds(conf) == [(0, 1, "data"), (0, 2, "data"), (0, 3, "data")]
+    report = verify_mirror(MirrorConfig.load(conf))
+    assert (report.is_equal, report.record_count, report.unchecked) == (True, 1, {Unchecked.SOURCE_TOPIC_GONE: 5})

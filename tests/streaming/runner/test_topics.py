@@ -1,0 +1,193 @@
+"""Topics that come, grow, change and go under a running mirror, on real clusters."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from deltalake import DeltaTable
+from tests import mirror_runs as runs
+from tests.mirror_runs import Running, catch_up, config, create_topic, read_values, write
+
+from shallow_mirror import cli
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.operations.status import gather_status
+from shallow_mirror.streaming.planning import planner_state
+from shallow_mirror.verify import verify_mirror
+
+pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(400)]
+
+
+@contextmanager
+def load(bootstrap: str, topic: str, partitions: int) -> Iterator[None]:
+    """Records to all of its partitions until the block ends."""
+    producer, over = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "linger.ms": 20}), threading.Event()
+
+    def produce() -> None:
+        number = 0
+        while not over.wait(0.005):
+            producer.produce(topic, f"{number}", partition=number % partitions)
+            number += 1
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        assert producer.flush(60) == 0
+
+
+def _micro_batch_sizes(settings: MirrorConfig) -> list[int]:
+    rows = DeltaTable(f"{settings.tables}/micro_batches").to_pyarrow_table().to_pylist()
+    return [row["size_bytes"] for row in sorted(rows, key=lambda row: row["micro_batch"])]
+
+
+def _say(*words: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert ended.value.code == 0
+
+
+def test_topics_that_come_grow_and_change_under_load_are_followed_from_their_first_offset(
+    two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, target, topic = two_clusters.source.bootstrap, two_clusters.target.bootstrap, topic_name
+    later, gone = f"{topic}.later", f"{topic}.gone"
+    create_topic(source, topic, 2, {"retention.ms": "86400000"})
+    create_topic(source, gone)
+    write(source, topic, ["before"])
+    write(source, gone, ["kept"])
+    topics = {"configs": "sync", "discovery": "1 second", "start": {gone: "earliest"}}
+    settings = config(tmp_path, source, target, [f"{topic}.*"], topics=topics, read={"start": "latest"})
+    with Running(settings, spark) as mirror, load(source, topic, 2):
+        mirror.wait_for("the first copies", lambda: runs.positions(settings).get((topic, 1), 0) > 20)
+        create_topic(source, later, 3)
+        runs.add_partitions(source, topic, 6)
+        runs.wait_for("the new partitions", lambda: runs.topics_of(source)[topic] == 6)
+        for partition in range(2, 6):
+            write(source, topic, [f"grown {partition}"], partition)
+        write(source, later, ["new"], 2)
+        mirror.wait_for("what came", lambda: [runs.positions(settings).get(one) for one in ((topic, 5), (later, 2))] == [1, 1])
+        runs.set_topic(source, topic, {"retention.ms": "172800000", "max.message.bytes": "2000000"})
+        runs.delete_topic(source, gone)
+        mirror.wait_for(
+            "the settings",
+            lambda: (
+                [runs.topic_settings(target, topic)[name] for name in ("retention.ms", "max.message.bytes")]
+                == ["172800000", "2000000"]
+            ),
+        )
+
+        def told() -> bool:
+            note = planner_state.read_topics(planner_state.topics_path(settings.checkpoint))
+            return note is not None and note.gone == (gone,)
+
+        mirror.wait_for("word of the deleted topic", told)
+        assert gather_status(settings).gone_topics == (gone,)
+    assert runs.is_settled(settings)
+    assert f"source topic {gone} is gone: what was copied of it stays on the target" in caplog.text
+    assert read_values(target, gone) == ["kept"]
+    assert [read_values(target, topic, partition) for partition in range(2, 6)] == [[f"grown {n}"] for n in range(2, 6)]
+    assert read_values(target, later, 2) == ["new"]
+    runs.add_partitions(source, topic, 7)
+    runs.wait_for("the seventh partition", lambda: runs.topics_of(source)[topic] == 7)
+    write(source, topic, ["seventh"], 6)
+    catch_up(settings, spark)
+    assert read_values(target, topic, 6) == ["seventh"]
+    assert "before" not in read_values(target, topic)
+    report = verify_mirror(settings, topics=[topic, later])
+    assert report.is_equal, report.sentences()
+
+
+def test_paused_topics_wait_while_others_go_on_and_a_deleted_one_does_not_hold_up_a_start(
+    two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any, crash_points: None
+) -> None:
+    source, target, topic = two_clusters.source.bootstrap, two_clusters.target.bootstrap, topic_name
+    other, gone = f"{topic}.other", f"{topic}.gone"
+    for one in (topic, other, gone):
+        create_topic(source, one)
+        write(source, one, ["first"])
+    settings = config(tmp_path, source, target, [f"{topic}.*"])
+    with pytest.raises(runs.CrashError):
+        catch_up(settings, spark, runs.CrashAt("TakeDecision"))
+    runs.delete_topic(source, gone)
+    catch_up(settings, spark)
+    assert [read_values(target, one) for one in (topic, other, gone)] == [["first"], ["first"], []]
+    conf = runs.conf_file(tmp_path, source, target, [f"{topic}.*"])
+    _say("pause", str(conf), topic)
+    with Running(settings, spark) as mirror:
+        write(source, topic, ["second"])
+        write(source, other, ["second"])
+        mirror.wait_for("the other topic", lambda: runs.positions(settings)[other, 0] == 2)
+        assert runs.positions(settings)[topic, 0] == 1
+        status = gather_status(settings)
+        assert [one.topic for one in status.paused_topics] == [topic]
+        _say("resume", str(conf), topic)
+        mirror.wait_for("the paused topic", lambda: runs.positions(settings)[topic, 0] == 2)
+    assert gather_status(settings).paused_topics == ()
+
+    done, bulk = len(_micro_batch_sizes(settings)), f"{topic}.bulk"
+    create_topic(source, bulk)
+    for number in range(40):
+        write(source, bulk, [f"{number:010}" * 1000])
+    limited = config(tmp_path, source, target, [f"{topic}.*"], write={"bytes_per_second": 100_000})
+    catch_up(limited, spark)
+    sizes = _micro_batch_sizes(settings)[done:]
+    assert sum(sizes) >= 400_000
+    assert max(sizes) <= 300_000
+    assert len(read_values(target, bulk)) == 40
+
+
+def test_two_mirrors_in_both_directions_are_safe_with_the_source_in_names_and_refused_without(
+    two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    east, west, topic = two_clusters.source.bootstrap, two_clusters.target.bootstrap, topic_name
+
+    def mirrors(name: str, template: str) -> list[Any]:
+        """Of the same topics in both directions, under every name that a copy of theirs may have."""
+        include, made = [rf"((east|west)\.)*{topic}\.{name}"], []
+        for number, (one, other, alias, other_alias) in enumerate(((east, west, "east", "west"), (west, east, "west", "east"))):
+            folder = tmp_path / f"{name}-{number}"
+            folder.mkdir()
+            sides = {"source": {"alias": alias}, "target": {"alias": other_alias}}
+            tables = {"tables": str(folder)}
+            made.append(config(folder, one, other, include, topics={"target_name": template}, **sides, **tables))
+        return made
+
+    safe, unsafe = f"{topic}.safe", f"{topic}.unsafe"
+    for cluster, place in ((east, "east"), (west, "west")):
+        create_topic(cluster, safe, 2)
+        write(cluster, safe, [place])
+    there, back = mirrors("safe", "{source}.{topic}")
+    with Running(there, spark) as first, Running(back, spark) as second:
+        first.wait_for("copies in the west", lambda: runs.positions(there).get((safe, 0)) == 1)
+        second.wait_for("copies in the east", lambda: runs.positions(back).get((safe, 0)) == 1)
+        write(east, safe, ["more"], 1)
+        first.wait_for("more copies in the west", lambda: runs.positions(there).get((safe, 1)) == 1)
+    for settings in (there, back):
+        catch_up(settings, spark)
+        assert verify_mirror(settings).is_equal
+    for cluster, other in ((east, "west"), (west, "east")):
+        assert {name for name in runs.topics_of(cluster) if topic in name} == {safe, f"{other}.{safe}"}
+        assert read_values(cluster, f"{other}.{safe}") == [other]
+
+    there, back = mirrors("unsafe", "{topic}")
+    is_copy = f"source topic {unsafe} is the copy of {unsafe} that mirror {there.mirror} makes"
+    with Running(there, spark) as first, Running(back, spark) as second:
+        runs.wait_for("both to find no topic", lambda: caplog.text.count("no topic of the source matches") == 2)
+        create_topic(east, unsafe)
+        write(east, unsafe, ["a"])
+        first.wait_for("the copy", lambda: runs.positions(there).get((unsafe, 0)) == 1)
+        with pytest.raises(ConfigError, match=is_copy):
+            second.wait_for_error()
+    with pytest.raises(ConfigError, match=is_copy):
+        catch_up(back, spark)
+    assert read_values(east, unsafe) == ["a"]

@@ -1,0 +1,400 @@
+"""Every kind of damage, planted between two strict clusters or in the map, is found, and told with its place."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.fakes.partition_log import Follower, PartitionLog
+from tests.record_batches import batch, marker, record
+from tests.verify.mirrored import PRODUCER_ID, TOPIC, Mirrored, at, changed, data_places, flipped, replace
+
+from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.types import Segment, SegmentKind
+from shallow_mirror.verify import Difference, DifferenceKind, Unchecked, VerifyReport
+
+pytestmark = pytest.mark.thorough
+
+ATTRIBUTES_POS, BASE_TIMESTAMP_POS, MAX_TIMESTAMP_POS, PAYLOAD_POS = 21, 27, 35, 61
+Depth = pytest.mark.parametrize("is_deep", [False, True], ids=["by batches", "deep"])
+
+
+def numbered(base: int, count: int, **fields: object) -> bytes:
+    """No two records are the same."""
+    payload = b"".join(record(delta, b"k%d" % (base + delta), b"value %d" % (base + delta)) for delta in range(count))
+    return batch(base, count, payload=payload, **fields)  # type: ignore[arg-type]
+
+
+def txn(base: int, count: int, *, is_commit: bool, producer_id: int = 9) -> tuple[bytes, bytes]:
+    data = numbered(base, count, producer_id=producer_id, producer_epoch=0, base_sequence=0, attributes=0x10)
+    return data, marker(base + count, int(is_commit), producer_id)
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Iterator[Mirrored]:
+    """Source offsets 0 to 69 in three micro-batches: 0-29 data, 30 commit, 31-35 aborted, 36 abort, 37-69 data."""
+    with Mirrored(tmp_path) as mirrored:
+        mirrored.mirror(numbered(0, 10), numbered(10, 10))
+        mirrored.mirror(*txn(20, 10, is_commit=True), *txn(31, 5, is_commit=False))
+        mirrored.mirror(numbered(37, 13), numbered(50, 7), numbered(57, 13))
+        yield mirrored
+
+
+def told(report: VerifyReport) -> list[tuple[str, int | None, int | None, int | None, int | None]]:
+    return [(one.kind.value, one.source_start, one.source_end, one.target_start, one.target_end) for one in report.differences]
+
+
+def only(report: VerifyReport) -> Difference:
+    (one,) = report.differences
+    assert not report.is_equal
+    assert report.difference_counts == {one.kind: 1}
+    return one
+
+
+def batch_at(log: PartitionLog, n: int) -> tuple[int, bytes]:
+    """Index in the log and bytes of the n-th batch of data."""
+    place = data_places(log)[n]
+    return place, log.batches[place].data
+
+
+@Depth
+def test_what_was_copied_is_equal(copied: Mirrored, is_deep: bool) -> None:
+    report = copied.verify(is_deep=is_deep)
+    assert report.is_equal
+    assert (report.record_count, report.unchecked, report.differences) == (63, {}, ())
+    assert (report.batch_count, report.opened_batch_count) == ((0, 6) if is_deep else (6, 0))
+
+
+@Depth
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_bit_that_a_disk_lost_is_changed_and_names_the_side(copied: Mirrored, side: str, is_deep: bool) -> None:
+    log = copied.source_log if side == "source" else copied.target_log
+    place, data = batch_at(log, 4)
+    replace(log, place, flipped(data, PAYLOAD_POS + 20))
+    one = only(copied.verify(is_deep=is_deep))
+    assert (one.kind, one.source_start, one.source_end) == (DifferenceKind.CHANGED, 50, 57)
+    assert one.target_end is not None
+    assert (one.target_end, one.reason) == (one.target_start + 7, f"damaged on the {side}: its checksum does not match its bytes")
+
+
+@Depth
+def test_a_changed_value_under_a_right_checksum_is_told_to_the_record(copied: Mirrored, is_deep: bool) -> None:
+    place, data = batch_at(copied.target_log, 3)
+    base = copied.target_log.batches[place].header.base_offset
+    replace(copied.target_log, place, changed(data, data.index(b"value 40"), b"value 4x"))
+    one = only(copied.verify(is_deep=is_deep))
+    assert told(copied.verify(is_deep=is_deep)) == [("changed", 40, 41, base + 3, base + 4)]
+    assert one.sentence == f"changed: source orders-0 offset 40, target orders-0 offset {base + 3}: the value differs"
+
+
+@Depth
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [(b"k42", b"k4x", "the key differs"), (b"value 42", b"value_42", "the value differs")],
+)
+def test_the_sentence_says_which_part_of_a_record_differs(
+    copied: Mirrored, old: bytes, new: bytes, reason: str, is_deep: bool
+) -> None:
+    place, data = batch_at(copied.source_log, 3)
+    replace(copied.source_log, place, changed(data, data.index(old), new))
+    assert only(copied.verify(is_deep=is_deep)).reason == reason
+
+
+@Depth
+def test_a_changed_base_timestamp_moves_all_its_records(copied: Mirrored, is_deep: bool) -> None:
+    place, data = batch_at(copied.target_log, 1)
+    later = changed(changed(data, BASE_TIMESTAMP_POS, struct.pack(">q", 1_005)), MAX_TIMESTAMP_POS, struct.pack(">q", 1_005))
+    replace(copied.target_log, place, later)
+    one = only(copied.verify(is_deep=is_deep))
+    assert (one.kind, one.source_start, one.source_end, one.record_count) == (DifferenceKind.CHANGED, 10, 20, 10)
+    assert one.reason == "the timestamp differs by +5 ms"
+
+
+@Depth
+def test_a_changed_maximum_timestamp_is_told_of_the_header(copied: Mirrored, is_deep: bool) -> None:
+    place, data = batch_at(copied.target_log, 1)
+    replace(copied.target_log, place, changed(data, MAX_TIMESTAMP_POS, struct.pack(">q", 1_007)))
+    one = only(copied.verify(is_deep=is_deep))
+    assert (one.kind, one.target_start, one.target_end) == (DifferenceKind.CHANGED, 10, 20)
+    assert one.reason == "its records are the same, but the maximum timestamp in its header is +7 ms off"
+
+
+@Depth
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        (0x18, "the timestamp differs by +500 ms"),
+        (0x14, "damaged on the target: its checksum holds, but its zstd block cannot be opened"),
+        (0x17, "damaged on the target: unknown compression codec"),
+    ],
+)
+def test_changed_attributes_are_changed(copied: Mirrored, attributes: int, reason: str, is_deep: bool) -> None:
+    place, data = batch_at(copied.target_log, 0)
+    other = changed(data, ATTRIBUTES_POS, struct.pack(">h", attributes))
+    replace(copied.target_log, place, changed(other, MAX_TIMESTAMP_POS, struct.pack(">q", 1_500)))
+    one = only(copied.verify(is_deep=is_deep))
+    assert (one.kind, one.source_start, one.source_end) == (DifferenceKind.CHANGED, 0, 10)
+    assert one.reason.startswith(reason)
+
+
+@Depth
+def test_a_control_bit_hides_a_copy_so_it_is_missing(copied: Mirrored, is_deep: bool) -> None:
+    place, data = batch_at(copied.target_log, 4)
+    replace(copied.target_log, place, changed(data, ATTRIBUTES_POS, struct.pack(">h", 0x30)))
+    one = only(copied.verify(is_deep=is_deep))
+    assert one.kind in (DifferenceKind.MISSING, DifferenceKind.CHANGED)
+    assert (one.source_start, one.source_end) == (50, 57)
+
+
+@Depth
+def test_a_batch_that_the_target_lost_is_missing(copied: Mirrored, is_deep: bool) -> None:
+    place, _ = batch_at(copied.target_log, 3)
+    base = copied.target_log.batches[place].header.base_offset
+    replace(copied.target_log, place, None)
+    report = copied.verify(is_deep=is_deep)
+    assert told(report) == [("missing", 37, 50, base, base + 13)]
+    assert report.differences[0].record_count == 13
+
+
+@Depth
+def test_a_batch_that_the_source_lost_is_extra(copied: Mirrored, is_deep: bool) -> None:
+    place, _ = batch_at(copied.source_log, 3)
+    replace(copied.source_log, place, None)
+    one = only(copied.verify(is_deep=is_deep))
+    assert (one.kind, one.source_start, one.source_end) == (DifferenceKind.EXTRA, 37, 50)
+    assert one.reason == "readers of the target see it, the source shows no record: no batch"
+
+
+@Depth
+def test_what_both_have_lost_is_missing_too(copied: Mirrored, is_deep: bool) -> None:
+    for log in (copied.source_log, copied.target_log):
+        replace(log, batch_at(log, 3)[0], None)
+    one = only(copied.verify(is_deep=is_deep))
+    assert (one.kind, one.source_start, one.source_end) == (DifferenceKind.MISSING, 37, 50)
+    assert "neither side shows a record there" in one.reason
+
+
+@Depth
+def test_swapped_batches_are_reordered_and_neither_missing_nor_extra(copied: Mirrored, is_deep: bool) -> None:
+    (first, one), (second, other) = batch_at(copied.target_log, 0), batch_at(copied.target_log, 1)
+    replace(copied.target_log, first, at(other, 0))
+    replace(copied.target_log, second, at(one, 10))
+    report = copied.verify(is_deep=is_deep)
+    assert told(report) == [("reordered", 0, 10, 10, 20), ("reordered", 10, 20, 0, 10)]
+    assert report.differences[0].reason == "the copy lies +10 offsets from where the map says"
+
+
+@Depth
+def test_batches_of_other_sizes_that_changed_places_are_found(copied: Mirrored, is_deep: bool) -> None:
+    (first, one), (second, other) = batch_at(copied.target_log, 3), batch_at(copied.target_log, 4)
+    base = copied.target_log.batches[first].header.base_offset
+    replace(copied.target_log, first, at(other, base))
+    replace(copied.target_log, second, at(one, base + 7))
+    assert {one.kind for one in copied.verify(is_deep=is_deep).differences} == {DifferenceKind.REORDERED}
+
+
+@Depth
+def test_a_batch_that_was_written_twice_is_not_in_the_map(copied: Mirrored, is_deep: bool) -> None:
+    end = copied.target_log.end_offset
+    copied.append(batch_at(copied.target_log, 4)[1])
+    copied.target.seed(("orders", 0), marker(copied.target_log.end_offset, 1, PRODUCER_ID))
+    report = copied.verify(is_deep=is_deep)
+    assert told(report) == [("not in map", None, None, end, end + 7)]
+    assert "another writer, or a second copy" in report.differences[0].sentence
+
+
+def test_records_of_another_writer_in_front_of_the_first_copy_are_not_in_the_map(tmp_path: Path) -> None:
+    with Mirrored(tmp_path) as mirrored:
+        mirrored.append(numbered(0, 3))
+        mirrored.mirror(numbered(0, 10))
+        assert told(mirrored.verify()) == [("not in map", None, None, 0, 3)]
+
+
+def test_aborted_and_open_records_on_the_target_are_seen_by_nobody(copied: Mirrored) -> None:
+    copied.append(numbered(0, 3, producer_id=77, attributes=0x10))
+    copied.target.seed(("orders", 0), marker(copied.target_log.end_offset, 0, 77))
+    copied.append(numbered(0, 3, producer_id=78, attributes=0x10))
+    assert copied.verify().is_equal
+
+
+@Depth
+def test_aborted_data_that_the_target_shows_is_extra(tmp_path: Path, is_deep: bool) -> None:
+    """A mirror that took aborted data for committed wrote it, and a row that says so."""
+    with Mirrored(tmp_path) as mirrored:
+        data, end = txn(0, 5, is_commit=False)
+        mirrored.source.seed(("orders", 0), data, end)
+        aborted, mirrored.source_log.aborted = mirrored.source_log.aborted, []
+        mirrored.mirror()
+        mirrored.source_log.aborted = aborted
+        report = mirrored.verify(is_deep=is_deep)
+        assert told(report) == [("extra", 0, 5, 0, 5)]
+        assert report.differences[0].reason.endswith("the source shows no record: data of an aborted transaction")
+
+
+@Depth
+def test_committed_data_that_the_map_calls_aborted_is_missing(copied: Mirrored, is_deep: bool) -> None:
+    copied.source_log.aborted = []
+    one = only(copied.verify(is_deep=is_deep))
+    assert (one.kind, one.source_start, one.source_end) == (DifferenceKind.MISSING, 31, 36)
+    assert one.reason == "readers of the source see it, but the map says aborted"
+
+
+def test_a_marker_of_the_other_kind_is_changed(copied: Mirrored) -> None:
+    place = next(i for i, one in enumerate(copied.source_log.batches) if one.header.base_offset == 36)
+    replace(copied.source_log, place, marker(36, 1, 9))
+    one = only(copied.verify())
+    assert (one.kind, one.source_start, one.reason) == (
+        DifferenceKind.CHANGED, 36, "the map says abort, the source shows a commit marker",
+    )  # fmt: skip
+
+
+def test_records_in_the_place_of_a_marker_are_missing(copied: Mirrored) -> None:
+    place = next(i for i, one in enumerate(copied.source_log.batches) if one.header.base_offset == 30)
+    replace(copied.source_log, place, numbered(30, 1))
+    one = only(copied.verify())
+    assert (one.kind, one.source_start, one.reason) == (
+        DifferenceKind.MISSING, 30, "readers of the source see it, but the map says commit",
+    )  # fmt: skip
+
+
+def test_a_damaged_header_does_not_hide_what_lies_behind_it(tmp_path: Path) -> None:
+    """Where the next batch begins is not believed of a header whose checksum does not hold."""
+    with Mirrored(tmp_path, read={"fetch_bytes": 65_536}) as mirrored:
+        payload = b"".join(record(delta, value=bytes(1_000)) for delta in range(40))
+        for part in range(3):
+            mirrored.mirror(*[batch(40 * n, 40, payload=payload, timestamp=n) for n in range(part * 5, part * 5 + 5)])
+        for delta in (-5, 1 << 20):
+            place, data = batch_at(mirrored.target_log, 4)
+            replace(mirrored.target_log, place, data[:23] + struct.pack(">i", delta) + data[27:])
+            last, tail = batch_at(mirrored.target_log, 14)
+            replace(mirrored.target_log, last, flipped(tail, 100))
+            report = mirrored.verify(from_start=True)
+            assert [one.source_start for one in report.differences] == [160, 560]
+            replace(mirrored.target_log, place, data)
+            replace(mirrored.target_log, last, tail)
+        assert mirrored.verify().is_equal
+
+
+Plant = Callable[[Mirrored], None]
+
+
+def _update(mirrored: Mirrored, predicate: str, **updates: str) -> None:
+    mirrored.plant_in_map(lambda table: table.update(predicate=predicate, updates=updates))
+
+
+@Depth
+@pytest.mark.parametrize("shift", [1, -1, 3, 1000])
+def test_a_shifted_row_of_the_map_is_found(copied: Mirrored, shift: int, is_deep: bool) -> None:
+    _update(
+        copied, "source_start = 10 or source_start = 0",
+        target_start=f"target_start + {shift}", target_end=f"target_end + {shift}",
+    )  # fmt: skip
+    report = copied.verify(is_deep=is_deep)
+    assert not report.is_equal
+    reordered = [one for one in report.differences if one.kind is DifferenceKind.REORDERED and one.target_start is not None]
+    assert reordered, report.sentences()
+    assert reordered[0].reason == f"the copy lies {-shift:+d} offsets from where the map says"
+
+
+@Depth
+def test_a_row_that_is_not_in_the_map_is_found_on_both_sides(copied: Mirrored, is_deep: bool) -> None:
+    copied.plant_in_map(lambda table: table.delete("kind = 'data' and source_start = 20"))
+    report = copied.verify(is_deep=is_deep)
+    assert ("not in map", 20, 30, None, None) in told(report)
+    assert ("not in map", 20, 30, 21, 31) in told(report)
+    assert set(report.difference_counts) == {DifferenceKind.NOT_IN_MAP}
+
+
+def test_a_row_of_the_map_that_is_there_twice_is_found(copied: Mirrored) -> None:
+    _update(copied, "source_start = 30", source_start="29")
+    assert ("extra", 29, 30, None, None) in told(copied.verify())
+
+
+def test_a_row_that_calls_data_a_gap_is_found(copied: Mirrored) -> None:
+    _update(copied, "source_start = 20", kind="'gap'", target_start="null", target_end="null")
+    report = copied.verify()
+    assert told(report) == [("not in map", 20, 30, 21, 31)]
+    assert report.differences[0].reason == "it was copied, but the map says gap"
+
+
+@pytest.mark.parametrize("high_watermark", [0, 70, None])
+def test_a_gap_is_looked_up_behind_a_leader_that_names_a_replica_instead_of_answering(
+    copied: Mirrored, high_watermark: int | None
+) -> None:
+    """Such answers hold no batch and no error: a mirror may have taken them for a hole, and decided a gap."""
+    copied.source.start_node(2)
+    copied.source_log.followers[2] = Follower(high_watermark=high_watermark)
+    copied.source_log.select_replica = lambda _rack: 2
+    copied.source.seed((TOPIC, 0), numbered(70, 10))
+    source, target = copied.places
+    gap = Segment(source=source, source_start=70, source_end=80, kind=SegmentKind.GAP, target=target)
+    copied.owner.next_decision()
+    copied.owner.decide([DecidedSegment(gap, None)], highest_slot=0)
+    copied.owner.settle()
+    report = copied.verify()
+    assert told(report) == [("missing", 70, 80, None, None)]
+    assert report.differences[0].reason == "readers of the source see it, but the map says gap"
+
+
+def test_a_row_that_leads_to_another_partition_is_found(copied: Mirrored) -> None:
+    _update(copied, "source_start = 20", target_partition="5")
+    assert ("reordered", 20, 30, None, None) in told(copied.verify())
+
+
+def test_a_target_topic_that_was_created_again_is_missing_all(copied: Mirrored) -> None:
+    copied.target.delete_topic("orders")
+    copied.target.create_topic("orders")
+    one = only(copied.verify())
+    assert (one.kind, one.source_start, one.source_end) == (DifferenceKind.MISSING, 0, 70)
+
+
+def test_offsets_below_either_log_start_cannot_be_checked_and_are_neither_missing_nor_equal(copied: Mirrored) -> None:
+    copied.source_log.delete_records_before(15)
+    copied.target_log.delete_records_before(copied.target_log.batches[data_places(copied.target_log)[4]].header.base_offset)
+    report = copied.verify()
+    assert report.is_equal
+    assert report.unchecked == {Unchecked.SOURCE_DELETED: 15, Unchecked.TARGET_DELETED: 28}
+    assert report.record_count == 20
+    assert (
+        "cannot be checked any more: 15 source offsets deleted on the source (retention or DeleteRecords)" in report.sentences()
+    )
+
+
+def test_a_source_topic_that_was_created_again_cannot_be_checked(copied: Mirrored) -> None:
+    copied.source.delete_topic("orders")
+    copied.source.create_topic("orders")
+    report = copied.verify()
+    assert (report.is_equal, report.unchecked) == (True, {Unchecked.SOURCE_TOPIC_GONE: 63})
+
+
+def test_a_source_whose_log_ends_below_what_was_copied_leaves_extra_copies(copied: Mirrored) -> None:
+    copied.source_log.truncate(50)
+    one = only(copied.verify())
+    assert (one.kind, one.source_start, one.source_end) == (DifferenceKind.EXTRA, 50, 70)
+
+
+def test_rows_that_may_still_be_taken_back_are_not_judged(copied: Mirrored) -> None:
+    copied.mirror(numbered(70, 5), settles=False)
+    report = copied.verify()
+    assert (report.is_equal, report.record_count) == (True, 63)
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_what_compaction_removed_is_not_missing_and_what_is_left_is_compared(copied: Mirrored, side: str) -> None:
+    log = copied.source_log if side == "source" else copied.target_log
+    log.configs["cleanup.policy"] = "compact"
+    places = data_places(log)
+    base = log.batches[places[4]].header.base_offset
+    kept = [0, 3, 6]
+    payload = b"".join(record(delta, b"k%d" % (50 + delta), b"value %d" % (50 + delta)) for delta in kept)
+    fields = {"producer_id": PRODUCER_ID, "attributes": 0x10} if side == "target" else {}
+    replace(log, places[4], batch(base, deltas=kept, payload=payload, **fields))  # type: ignore[arg-type]
+    replace(log, places[1], None)
+    report = copied.verify()
+    why = Unchecked.SOURCE_COMPACTED if side == "source" else Unchecked.TARGET_COMPACTED
+    assert report.is_equal, report.sentences()
+    assert (report.unchecked, report.record_count, report.opened_batch_count) == ({why: 14}, 49, 1)
+    replace(log, places[4] - 1, batch(base, deltas=kept, **fields))  # type: ignore[arg-type]
+    assert copied.verify().difference_counts == {DifferenceKind.CHANGED: 3}

@@ -1,0 +1,154 @@
+"""Property: whatever becomes of a copy, an audit says so exactly where its records differ from what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.record_batches import batch, record, view
+from tests.verify.mirrored import at, changed
+
+from shallow_mirror.broker.fetch.range_reader import IndexedPartition
+from shallow_mirror.types import IsolationLevel, OffsetRange, TopicPartition
+from shallow_mirror.verify.map_index import DATA, MapRows, plan_stretches
+from shallow_mirror.verify.partition_reader import Chunk, LogView, Side, Skipped
+from shallow_mirror.verify.range_verifier import Sides, StretchResult, verify_stretch
+from shallow_mirror.wire.batch_index import index_batches
+from shallow_mirror.wire.records import open_batch
+
+A, B = TopicPartition("orders", 0), TopicPartition("copy", 0)
+FIRST_COPY = 1_000
+ENOUGH = 1 << 20
+
+
+class MemorySide(Side):
+    """Reads from a list of batches, `per_answer` of them at a time."""
+
+    def __init__(self, place: TopicPartition, batches: Sequence[bytes], end: int, per_answer: int) -> None:
+        super().__init__(
+            None, place, LogView(0, end, False),  # type: ignore[arg-type]
+            isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=ENOUGH, starts=np.empty(0, np.int64), buffer=None,  # type: ignore[arg-type]
+        )  # fmt: skip
+        self._batches, self._per_answer = batches, per_answer
+
+    def read(self, wanted: OffsetRange, bytes_per_offset: float, *, is_first: bool) -> Iterator[Chunk | Skipped]:
+        for first in range(0, len(self._batches), self._per_answer):
+            records = view(*self._batches[first : first + self._per_answer])
+            part = IndexedPartition(self.place, index_batches(records), records, (), 0, wanted.end, wanted.end, wanted.start)
+            yield self._chunk(part, wanted.start, min(wanted.end, self.log.log_end))
+
+
+def contents(batches: Sequence[bytes]) -> dict[int, tuple[Any, ...]]:
+    """What a reader sees at each offset; the oracle, which knows nothing of batches."""
+    found: dict[int, tuple[Any, ...]] = {}
+    for one in batches:
+        for seen in open_batch(memoryview(one), A, max_bytes=ENOUGH):
+            found[seen.offset] = (seen.timestamp_ms, seen.key and bytes(seen.key), seen.value and bytes(seen.value))
+    return found
+
+
+counts = st.lists(st.integers(1, 6), min_size=1, max_size=8)
+values = st.sampled_from([b"a", b"b", b"c", b"dd"])
+
+
+@st.composite
+def copies(draw: st.DrawFn) -> tuple[list[bytes], list[bytes]]:
+    """Source batches, and their copies after up to three things befell them."""
+    source, base = [], 0
+    for count in draw(counts):
+        payload = b"".join(record(delta, b"k", draw(values)) for delta in range(count))
+        source.append(batch(base, count, payload=payload, timestamp=draw(st.integers(0, 2))))
+        base += count
+    target = [at(one, FIRST_COPY + int.from_bytes(one[:8], "big")) for one in source]
+    for _ in range(draw(st.integers(0, 3))):
+        target = draw(st.sampled_from([_lose, _swap, _change_value, _change_time, _cut_up]))(target, draw)
+        if not target:
+            break
+    return source, target
+
+
+def _lose(target: list[bytes], draw: st.DrawFn) -> list[bytes]:
+    del target[draw(st.integers(0, len(target) - 1))]
+    return target
+
+
+def _swap(target: list[bytes], draw: st.DrawFn) -> list[bytes]:
+    i, j = draw(st.integers(0, len(target) - 1)), draw(st.integers(0, len(target) - 1))
+    one, other = target[i], target[j]
+    if one[23:27] == other[23:27]:
+        target[i], target[j] = one[:8] + other[8:], other[:8] + one[8:]
+    return target
+
+
+def _change_value(target: list[bytes], draw: st.DrawFn) -> list[bytes]:
+    i = draw(st.integers(0, len(target) - 1))
+    target[i] = changed(target[i], len(target[i]) - 2, draw(values)[:1])
+    return target
+
+
+def _change_time(target: list[bytes], draw: st.DrawFn) -> list[bytes]:
+    i, time = draw(st.integers(0, len(target) - 1)), draw(st.integers(0, 3)).to_bytes(8, "big")
+    target[i] = changed(changed(target[i], 27, time), 35, time)
+    return target
+
+
+def _cut_up(target: list[bytes], draw: st.DrawFn) -> list[bytes]:
+    """Another broker might cut batches otherwise: the same records."""
+    i = draw(st.integers(0, len(target) - 1))
+    base, time = int.from_bytes(target[i][:8], "big"), int.from_bytes(target[i][27:35], "big")
+    seen = list(open_batch(memoryview(target[i]), B, max_bytes=ENOUGH))
+    parts = [
+        batch(one.offset, 1, payload=record(0, one.key and bytes(one.key), one.value and bytes(one.value)), timestamp=time)
+        for one in seen
+    ]
+    assert seen[0].offset == base
+    return [*target[:i], *parts, *target[i + 1 :]]
+
+
+def audit(source: list[bytes], target: list[bytes], per_answer: tuple[int, int], is_deep: bool) -> StretchResult:
+    end = int.from_bytes(source[-1][:8], "big") + int.from_bytes(source[-1][23:27], "big") + 1
+    longs = [np.array([one], np.int64) for one in (0, end, DATA, FIRST_COPY)]
+    rows = MapRows(*longs, np.array([False]), np.array([1_000], np.int64))
+    of_source, of_target = MemorySide(A, source, end, per_answer[0]), MemorySide(B, target, FIRST_COPY + end, per_answer[1])
+    nothing = np.empty(0, np.int64)
+    sides = Sides(of_source, of_target, of_source, of_target, rows, (nothing, nothing), is_deep)
+    (stretch,) = plan_stretches(rows, source_from=0, target_from=0, target_until=FIRST_COPY + end, size_bytes=1 << 30)
+    return verify_stretch(sides, stretch, is_first=True, on_position=lambda position: None)
+
+
+@pytest.mark.thorough
+@given(copies(), st.tuples(st.integers(1, 4), st.integers(1, 4)), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_an_audit_tells_every_record_that_differs_and_none_outside_of_their_batches(
+    pair: tuple[list[bytes], list[bytes]], per_answer: tuple[int, int], is_deep: bool
+) -> None:
+    source, target = pair
+    result = audit(source, target, per_answer, is_deep)
+    wanted = {FIRST_COPY + offset: content for offset, content in contents(source).items()}
+    found = contents(target)
+    wrong = {offset - FIRST_COPY for offset in wanted if found.get(offset) != wanted[offset]}
+    told = {
+        offset
+        for one in result.differences
+        if one.source_start is not None
+        for offset in range(one.source_start, one.source_end or 0)
+    }
+    assert wrong <= told <= _batches_with(source, wrong) | (_twins(source) if wrong else set())
+    assert result.record_count == len(wanted) - len(told)
+    assert not result.unchecked
+
+
+def _twins(source: list[bytes]) -> set[int]:
+    """Of equal records any may be told as the one that is missing or has moved."""
+    found = contents(source)
+    return {offset for offset, content in found.items() if list(found.values()).count(content) > 1}
+
+
+def _batches_with(batches: Sequence[bytes], offsets: set[int]) -> set[int]:
+    """All offsets of batches that hold one of `offsets`: a batch that moved is told as a whole."""
+    ranges = [set(contents([one])) for one in batches]
+    return set().union(*(one for one in ranges if one & offsets))
