@@ -23,7 +23,7 @@ from tests.faults.campaigns import Campaign, PlainScene
 from tests.faults.document import PAGE, ROWS, write_document
 from tests.faults.mirror_process import SPARK, WITHOUT_SPARK
 from tests.faults.results import NO_FAULT, Result, commands, read_results, table
-from tests.faults.rounds import Fault, Round, RoundFailed, Scene
+from tests.faults.rounds import Fault, Round, RoundFailedError, Scene
 from tests.faults.steps import Step
 
 NONE = "none"
