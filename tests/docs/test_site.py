@@ -153,7 +153,9 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_links_of_pages_outside_of_the_site_lead_to_files_and_headings(repository: Path) -> None:
-    generated = {repository / "docs" / "reference" / f"{name}.md" for name in ("settings", "commands", "python", "tables", "errors")}
+    generated = {
+        repository / "docs" / "reference" / f"{name}.md" for name in ("settings", "commands", "python", "tables", "errors")
+    }
     broken = []
     for page in repository.glob("*.md"):
         for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text(encoding="utf-8"))):
