@@ -59,7 +59,7 @@ SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "design": (
         "Design",
-        ("architecture", "exactly-once", "wire", "spark-and-delta", "waits", "glossary", "fuzzing", "releasing"),
+        ("architecture", "exactly-once", "wire", "spark-and-delta", "waits", "glossary", "tests", "fuzzing", "releasing"),
     ),
 }
 """Title and first pages of each folder. Titles of pages come from the pages."""
