@@ -22,8 +22,8 @@ test: setup java unit ## all tests except long ones, with real brokers and Spark
 long: setup java ## tests of many variants on brokers and Spark that `make test` omits
 	$(BIN)/pytest -m long $(PYTEST_ARGS) $(NONE_CHOSEN)
 
-unit: setup ## tests without Java, in two processes
-	$(BIN)/pytest -n 2 -m "not brokers and not spark and not long" $(PYTEST_ARGS) $(NONE_CHOSEN)
+unit: setup ## tests without Java, in two processes; COVERAGE=1 measures line coverage
+	$(BIN)/pytest -n 2 -m "not brokers and not spark and not long" $(if $(COVERAGE),--cov --cov-report=term) $(PYTEST_ARGS) $(NONE_CHOSEN)
 
 faults: setup java ## fault injection on real brokers (hours), with tables of results; FAULTS="kills --rounds 50" for less
 	PYTHONPATH=. $(BIN)/python -m tests.faults.run $(FAULTS)
