@@ -1,4 +1,4 @@
-# Needs python3 (3.11 to 3.13); demo, test and bench need Java 17 or newer as well. `make help` says what there is.
+# Needs python3 (3.11 to 3.13); demo, test and bench need Java 17 or newer as well. `make help` lists the targets.
 BIN := .venv/bin
 STAMP := .venv/.installed
 PYTEST_ARGS ?=
@@ -9,32 +9,32 @@ NONE_CHOSEN = $(if $(PYTEST_ARGS),|| test $$? -eq 5)
 .DEFAULT_GOAL := help
 .PHONY: help setup java links demo test long unit faults model fuzz check lint types contracts docs bench clean
 
-help: ## say what there is
+help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
 
-demo: setup java ## two real clusters, messy traffic, mirror, kill, resume, prove
+demo: setup java ## two real clusters, mixed traffic, a mirror, kill, resume, and a comparison of all records
 	$(BIN)/shallow-mirror demo
 
-test: setup java unit ## every test, with real brokers and Spark, in two processes
+test: setup java unit ## all tests except long ones, with real brokers and Spark, in two processes
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=25 -m "(brokers or spark) and not alone and not long" $(PYTEST_ARGS) $(NONE_CHOSEN)
 	$(BIN)/pytest -m "(brokers or spark) and alone and not long" $(PYTEST_ARGS) $(NONE_CHOSEN)
 
-long: setup java ## tests of many variants on brokers and Spark that `make test` leaves out
+long: setup java ## tests of many variants on brokers and Spark that `make test` omits
 	$(BIN)/pytest -m long $(PYTEST_ARGS) $(NONE_CHOSEN)
 
-unit: setup ## the tests that need no Java, in two processes; COVERAGE=1 measures line coverage
+unit: setup ## tests without Java, in two processes; COVERAGE=1 measures line coverage
 	$(BIN)/pytest -n 2 -m "not brokers and not spark and not long" $(if $(COVERAGE),--cov --cov-report=term) $(PYTEST_ARGS) $(NONE_CHOSEN)
 
-faults: setup java ## hours of faults on real brokers, and the table of what came of them; FAULTS="kills --rounds 50" for less
+faults: setup java ## fault injection on real brokers (hours), with tables of results; FAULTS="kills --rounds 50" for less
 	PYTHONPATH=. $(BIN)/python -m tests.faults.run $(FAULTS)
 
-model: setup ## the protocol against a model of both systems: SCHEDULES=1000000 of crashes, races and lost messages
+model: setup ## the protocol against a model of Kafka and Delta: SCHEDULES=1000000 with crashes, races and lost messages
 	$(BIN)/python -m tests.model.run $(or $(SCHEDULES),1000000)
 
-fuzz: setup ## hostile bytes for every parser: MINUTES=10 in all; findings go to build/fuzz
+fuzz: setup ## malformed bytes for every parser: MINUTES=10 in total; findings in build/fuzz
 	PYTHONPATH=. $(BIN)/python -m tests.fuzz.run --minutes $(or $(MINUTES),10)
 
-check: setup lint types contracts docs ## the quick part, without Java: lint, types, import contracts, docs and all but the thorough tests
+check: setup lint types contracts docs ## quick checks without Java: lint, types, import contracts, docs, and all but the thorough tests
 	$(BIN)/pytest -n 2 -m "not brokers and not spark and not thorough" $(PYTEST_ARGS) $(NONE_CHOSEN)
 
 lint: setup ## ruff: rules and format
@@ -44,17 +44,17 @@ lint: setup ## ruff: rules and format
 types: setup ## mypy, strict
 	$(BIN)/mypy
 
-contracts: setup ## import-linter: which part may import which
+contracts: setup ## import-linter: layers and forbidden imports
 	$(BIN)/lint-imports
 
-docs: setup ## the site into build/site, without network; broken links are errors
+docs: setup ## build the documentation into build/site, without network; broken links are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-bench: setup java ## the mirror beside other ways to copy, measured; ARGS="--corpora zstd-big --peers shallow-mirror,mirrormaker2 --gb 1 --runs 1"
+bench: setup java ## benchmark against other tools; ARGS="--corpora zstd-big --peers shallow-mirror,mirrormaker2 --gb 1 --runs 1"
 	@$(BIN)/python -c 'import matplotlib, psutil' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[bench]'
 	PYTHONPATH=. $(BIN)/python -m benchmarks.run $(ARGS)
 
-clean: ## remove the virtual environment and what the tools left (fetched jars stay in the user's cache folder)
+clean: ## remove the virtual environment and build files (downloaded jars stay in the cache folder)
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db
 	rm -rf *.egg-info src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

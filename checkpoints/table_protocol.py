@@ -150,8 +150,8 @@ class TableWriter(Protocol):
     `create` creates nothing where a table is. `snapshot` is None where there is none; an unreadable table is an
     OffsetMapConflictError, an unreachable one an OSError. `reread`: the newest snapshot after a commit that did not fail, from
     the one it was made on, which is of no use any more; it may not notice that somebody deleted the table. `delete` may commit
-    nothing at all when no row matches. `repair_log` sets aside what a power failure left half-written; it is called before the first
-    snapshot of a take-over.
+    nothing at all when no row matches. `repair_log` sets aside what a power failure left half-written; it is called before the
+    first snapshot of a take-over.
     """
 
     name: WriterName

@@ -12,8 +12,8 @@ from shallow_mirror.broker.fetch.arrow_rows import ARROW_SCHEMA
 
 _INTRODUCTION = """# Columns of kafka-batches
 
-A row is a record batch. Rows of holes (`gap`, `expired`) have no batch: all columns from `verdict` on are null. How to use them:
-[record batches as rows](../batches.md).
+A row is a record batch. Rows of kind `gap` and `expired` have no batch: all columns from `verdict` on are null.
+[How to read record batches](../how-to/batches.md), [options](kafka-batches-options.md).
 
 """
 

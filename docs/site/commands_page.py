@@ -14,9 +14,20 @@ from shallow_mirror import cli
 
 _INTRODUCTION = """# Commands
 
-Answers go to standard output, logs and progress to standard error. Exit codes: 0 done; 1 a difference, something that
-will be refused, or stopped on an error; 2 wrong usage or configuration; 3 another run took over; 4 `recover` is needed;
-130 interrupted. A process manager must not restart 2, 3 and 4 by itself.
+Results go to standard output, logs and progress to standard error.
+
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | stopped on an error |
+| 2 | wrong usage or configuration; every problem is listed |
+| 3 | another run of the same mirror took over; do not restart this one |
+| 4 | the outcome of the last transaction is unknown: run `shallow-mirror recover` |
+| 130 | interrupted |
+
+Exit code 1 also means: `verify`: a difference; `preflight`: something will be refused; `quarantine retry`: a batch was
+refused again; `groups --apply`: an offset is not in place. A process manager must not restart after 2, 3 and 4. What to do
+after each error: [error remedies](error-remedies.md).
 """
 
 

@@ -1,4 +1,4 @@
-"""Reference of errors: every class, its exit code, and where the runbook says what to do."""
+"""Reference of errors: every class, its exit code, and its remedy."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from shallow_mirror.errors import MirrorError
 
 _INTRODUCTION = """# Errors
 
-A command that stops on an error prints `Class: sentence` as the last line of its standard error and ends with the exit
-code below. The sentence names what happened, where, and what to do; the
-[runbook](../operations.md#every-error-and-its-remedy) says more.
+A command that stops on an error prints `Class: sentence` as the last line of its standard error and exits with the
+code below. The sentence contains what happened, where, and the remedy. More: [error remedies](error-remedies.md).
 
 """
 _OF_PARTS = """
-## Errors of single parts
+## Errors of single modules
 
-They stand where they are raised; a caller of the Python interfaces may meet them, too.
+Callers of the Python interfaces may get them as well.
 
 """
 
 
 def errors_page(root: Path) -> str:
     main = [
-        (f"[{code(name)}](../operations.md#{name.lower()})", str(exit_code(kind)), words(inspect.cleandoc(kind.__doc__ or "")))
+        (f"[{code(name)}](error-remedies.md#{name.lower()})", str(exit_code(kind)), words(inspect.cleandoc(kind.__doc__ or "")))
         for name, kind in error_classes().items()
     ]
     parts = [(code(name), code(path), words(said)) for name, path, said in errors_of_parts(root)]

@@ -1,4 +1,4 @@
-"""What mkdocs calls while it builds the site: the navigation, and reference pages that are made from the code."""
+"""Hooks of mkdocs: the navigation, and the reference pages that are generated from the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Order of the pages. A page that is not named here becomes a guide, so that new ones need no entry."""
+"""Order of the pages: one section per folder of `docs/`. A page that is not named here comes last in its section."""
 
 from __future__ import annotations
 
@@ -6,25 +6,71 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-SECTIONS: dict[str, tuple[str, ...]] = {
-    "Start": ("index.md", "install.md", "tour.md", "concepts.md"),
-    "Guides": ("security.md", "topics.md", "groups.md", "flow.md", "monitoring.md", "preflight.md", "verify.md", "quarantine.md"),
-    "Where it runs": ("spark-submit.md", "databricks.md", "object-stores.md"),
-    "Operations": ("operations.md", "sources.md"),
-    "MirrorMaker 2": ("comparison.md", "moving.md"),
-    "Reference": (),
-    "Design": ("design/architecture.md", "design/exactly-once.md"),
-    "Evidence": ("benchmarks.md", "performance.md", "scale.md", "faults.md", "fuzzing.md"),
+SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "tutorial": ("Tutorial", ("tour",)),
+    "how-to": (
+        "How-to guides",
+        (
+            "install",
+            "preflight",
+            "operations",
+            "monitoring",
+            "verify",
+            "groups",
+            "failover",
+            "moving",
+            "topics",
+            "flow",
+            "quarantine",
+            "coalescing",
+            "security",
+            "spark-submit",
+            "databricks",
+            "object-stores",
+            "offset-map",
+            "batches",
+            "batch-client",
+        ),
+    ),
+    "concepts": ("Concepts", ("overview", "sources", "comparison")),
+    "reference": (
+        "Reference",
+        (
+            "settings",
+            "commands",
+            "python",
+            "client-properties",
+            "acls",
+            "tables",
+            "errors",
+            "error-remedies",
+            "metrics",
+            "preflight",
+            "verify",
+            "consumer-groups",
+            "kafka-batches",
+            "kafka-batches-options",
+            "compatibility",
+            "benchmarks",
+            "performance",
+            "scale",
+            "faults",
+        ),
+    ),
+    "design": (
+        "Design",
+        ("architecture", "exactly-once", "wire", "spark-and-delta", "waits", "glossary", "tests", "fuzzing", "releasing"),
+    ),
 }
-"""Titles come from the pages. Those that are not there (yet) are left out."""
+"""Title and first pages of each folder. Titles of pages come from the pages."""
 
 
-def nav_of(docs: Path, generated: Iterable[str]) -> list[dict[str, Any]]:
-    there = sorted(path.relative_to(docs).as_posix() for path in docs.rglob("*.md") if "site" not in path.relative_to(docs).parts)
-    named = {page for pages in SECTIONS.values() for page in pages}
-    sections = {title: [page for page in pages if page in there] for title, pages in SECTIONS.items()}
-    sections["Reference"] += generated
-    for page in there:
-        if page not in named:
-            sections["Design" if page.startswith("design/") else "Guides"].append(page)
-    return [{title: pages} for title, pages in sections.items()]
+def nav_of(docs: Path, generated: Iterable[str]) -> list[Any]:
+    """Return the navigation of mkdocs: the start page, then the sections in order."""
+    pages = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")} | set(generated)
+    navigation: list[Any] = [page for page in sorted(pages) if "/" not in page]
+    for folder, (title, first) in SECTIONS.items():
+        order = [f"{folder}/{name}.md" for name in first]
+        section = sorted(page for page in pages if page.startswith(f"{folder}/"))
+        navigation.append({title: sorted(section, key=lambda page: order.index(page) if page in order else len(order))})
+    return navigation

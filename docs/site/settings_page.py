@@ -15,9 +15,9 @@ from shallow_mirror.config import MirrorConfig
 
 _INTRODUCTION = """# Settings: the mirror file
 
-One YAML file is one mirror. A key that is not in this table is an error that names the nearest known one; every problem
-of a file is told at once. Relative paths are relative to the file. Editors can check against `conf/mirror.schema.json`,
-which is made of the same settings. `client` takes librdkafka's property names.
+One YAML file configures one mirror. An unknown key is an error that suggests the most similar key; all problems of a file
+are reported at once. Relative paths are relative to the file. Editors can validate against `conf/mirror.schema.json`,
+which is generated from the same settings. `client` takes librdkafka's property names ([list](client-properties.md)).
 
 """
 

@@ -1,4 +1,4 @@
-"""The site as `make docs` builds it."""
+"""The site as `make docs` builds it, and the Markdown it is made of."""
 
 from __future__ import annotations
 
@@ -52,9 +52,11 @@ def text_of(page: Path) -> str:
 
 def test_every_page_of_docs_is_in_the_navigation(site: Path, repository: Path) -> None:
     navigation = (site / "index.html").read_text(encoding="utf-8")
-    pages = [one.relative_to(repository / "docs").with_suffix(".html").as_posix() for one in (repository / "docs").rglob("*.md")]
+    pages = [
+        page.relative_to(repository / "docs").with_suffix(".html").as_posix() for page in (repository / "docs").rglob("*.md")
+    ]
     assert pages
-    assert [one for one in pages if f'href="{one}"' not in navigation and one != "index.html"] == []
+    assert [page for page in pages if f'href="{page}"' not in navigation and page != "index.html"] == []
 
 
 def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
@@ -69,7 +71,9 @@ def test_settings_are_all_there_with_a_meaning_from_the_example(site: Path, repo
     groups = {name: field.annotation for name, field in MirrorConfig.model_fields.items()}
     keys = [f"{name}.{key}" for name, group in groups.items() if hasattr(group, "model_fields") for key in group.model_fields]
     assert [key for key in keys if key not in said and not key.endswith(".properties")] == []
-    assert "at most so many Kafka transactions at once" in said
+    example = (repository / "conf" / "example.yaml").read_text(encoding="utf-8")
+    (meaning,) = re.findall(r"^  slots: \d+ +# (.+)$", example, re.MULTILINE)
+    assert meaning in said
     assert "integer, 1 to 1000" in said
 
 
@@ -97,28 +101,27 @@ def test_described_columns_exist(repository: Path, site: Path) -> None:
         assert [name for name in columns if name != "about" and f"<code>{name}</code>" not in said] == []
 
 
-def test_every_error_has_its_remedy_in_the_runbook(site: Path) -> None:
-    classes = [
-        one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, MirrorError) and one is not MirrorError
-    ]
-    runbook = (site / "operations.html").read_text(encoding="utf-8")
+def test_every_error_has_a_remedy(site: Path) -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, MirrorError)]
+    names = [kind.__name__ for kind in kinds if kind is not MirrorError]
+    remedies = (site / "reference" / "error-remedies.html").read_text(encoding="utf-8")
     listed = (site / "reference" / "errors.html").read_text(encoding="utf-8")
-    assert [one.__name__ for one in classes if f'id="{one.__name__.lower()}"' not in runbook] == []
-    assert [one.__name__ for one in classes if f"<code>{one.__name__}</code>" not in listed] == []
+    assert [name for name in names if f'id="{name.lower()}"' not in remedies] == []
+    assert [name for name in names if f"<code>{name}</code>" not in listed] == []
 
 
 @pytest.fixture(scope="module")
 def changed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
-    """What the build says of a copy with a new guide, a link to nowhere, and an error of the runbook that is gone."""
+    """Return the build of a copy with a new guide, a broken link, and an error without a remedy."""
     folder = tmp_path_factory.mktemp("checkout")
     for name in SOURCES:
         if (repository / name).is_dir():
             shutil.copytree(repository / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(repository / name, folder / name)
-    (folder / "docs" / "zebra.md").write_text("# Zebra\n\n[nowhere](no-such-page.md)\n", encoding="utf-8")
-    runbook = folder / "docs" / "operations.md"
-    runbook.write_text(runbook.read_text(encoding="utf-8").replace("### SparkLostError", "### Spark is gone"), encoding="utf-8")
+    (folder / "docs" / "how-to" / "zebra.md").write_text("# Zebra\n\n[nowhere](no-such-page.md)\n", encoding="utf-8")
+    remedies = folder / "docs" / "reference" / "error-remedies.md"
+    remedies.write_text(remedies.read_text(encoding="utf-8").replace("### SparkLostError", "### Spark is gone"), encoding="utf-8")
     return build(folder, folder / "out")
 
 
@@ -128,8 +131,54 @@ def test_a_broken_link_ends_the_build(changed: subprocess.CompletedProcess[str])
 
 
 def test_an_error_without_a_remedy_ends_the_build(changed: subprocess.CompletedProcess[str]) -> None:
-    assert "operations.md#sparklost" in changed.stdout + changed.stderr
+    assert "error-remedies.md#sparklosterror" in changed.stdout + changed.stderr
 
 
-def test_a_new_page_becomes_a_guide_by_itself(changed: subprocess.CompletedProcess[str]) -> None:
+def test_a_new_page_needs_no_entry_in_the_navigation(changed: subprocess.CompletedProcess[str]) -> None:
     assert "not included" not in changed.stdout + changed.stderr
+
+
+# --- the Markdown itself
+
+
+def markdown_files(repository: Path) -> list[Path]:
+    return [*repository.glob("*.md"), *(repository / "docs").rglob("*.md")]
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", without_code(page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_of_pages_outside_of_the_site_lead_to_files_and_headings(repository: Path) -> None:
+    generated = {
+        repository / "docs" / "reference" / f"{name}.md" for name in ("settings", "commands", "python", "tables", "errors")
+    }
+    broken = []
+    for page in repository.glob("*.md"):
+        for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text(encoding="utf-8"))):
+            path, _, anchor = target.partition("#")
+            file = page.parent / path
+            if "://" in target or file in generated:
+                continue
+            if not file.exists() or (anchor and anchor not in anchors(file)):
+                broken.append(f"{page.name}: {target}")
+    assert broken == []
+
+
+def test_prose_wraps_at_100_columns(repository: Path) -> None:
+    wide = [
+        f"{page.relative_to(repository)}: {line}"
+        for page in markdown_files(repository)
+        for line in without_code(page.read_text(encoding="utf-8")).splitlines()
+        if len(line) > 100 and not line.startswith("|")
+    ]
+    assert wide == []
+
+
+def test_the_readme_fits_on_three_screens(repository: Path) -> None:
+    assert len((repository / "README.md").read_text(encoding="utf-8").splitlines()) <= 150

@@ -1,6 +1,6 @@
-"""make faults: rounds of faults on real brokers, and the table of what came of them.
+"""make faults: rounds of faults on real brokers, and the tables of their results.
 
-Every round is a line of JSON in `--results`; the table in docs/faults.md is made of all lines of that file.
+Every round is a line of JSON in `--results`; docs/reference/faults.md and fault-results.csv are made of all lines of that file.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 
 from tests.faults import campaigns, starts, storage_faults
 from tests.faults.campaigns import Campaign, PlainScene
+from tests.faults.document import PAGE, ROWS, write_document
 from tests.faults.mirror_process import SPARK, WITHOUT_SPARK
-from tests.faults.results import NO_FAULT, Result, commands, mean_rate, read_results, replace_generated, table, too_slow
+from tests.faults.results import NO_FAULT, Result, commands, mean_rate, read_results, table, too_slow
 from tests.faults.rounds import Fault, Round, RoundFailedError, Scene
 from tests.faults.steps import Step
 
 NONE = "none"
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
 
 
 def shuffled_for_ever(cases: Sequence[tuple[Fault, Step]], rng: random.Random) -> Iterator[tuple[Fault, Step]]:
@@ -128,7 +128,7 @@ def main() -> int:
         "--results", type=Path, default=Path("build/faults.jsonl"), help="where the lines go, and where older ones are"
     )
     parser.add_argument("--starts", type=int, default=0, metavar="N", help="measure N starts of each kind as well")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/faults.md")
+    parser.add_argument("--write", action="store_true", help="write docs/reference/faults.md and fault-results.csv")
     parser.add_argument("--folder", type=Path, help="where clusters and mirrors live; kept. A temporary folder by default")
     chosen = parser.parse_args()
     unknown = set(chosen.campaigns) - {*names, NONE}
@@ -155,7 +155,7 @@ def main() -> int:
     shown = "\n".join((commands(results), table(results), starts.starts_table(measured)))
     print(shown)
     if chosen.write:
-        DOCUMENT.write_text(replace_generated(DOCUMENT.read_text(encoding="utf-8"), shown), encoding="utf-8")
+        write_document(PAGE, ROWS, results, starts.starts_table(measured))
     if chosen.folder is None and is_clean:
         shutil.rmtree(folder)
     return 0 if is_clean else 1
