@@ -8,9 +8,9 @@ from functools import partial
 from tests.fuzz.hostile_batches import blocks
 from tests.fuzz.target import Target, chance_of
 from tests.fuzz.targets_of_batches import MAX_OPENED_BYTES
-from tests.wire.test_records import ENCODERS
+from tests.wire.records.test_unpacked_batch import ENCODERS
 
-from shallow_mirror.wire.compression import BlockTooLargeError, CorruptBlockError, decompress, with_right_lz4_checksum
+from shallow_mirror.wire.records.compression import BlockTooLargeError, CorruptBlockError, decompress, with_right_lz4_checksum
 
 _BOMB_BYTES = 24 << 20
 

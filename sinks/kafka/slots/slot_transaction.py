@@ -16,9 +16,9 @@ from shallow_mirror.sinks.kafka.protocol.actions import EarlyEnd
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import Refusal, poison_of
 from shallow_mirror.sinks.kafka.slots.slot_admission import AdmittedPart
 from shallow_mirror.types import SlotTxn, SourcePartition, TopicPartition
-from shallow_mirror.wire.batch_bounds import may_be_set_aside
-from shallow_mirror.wire.records import OPENED_FETCHES
-from shallow_mirror.wire.restamp import Stamped, restamp_all
+from shallow_mirror.wire.batches.batch_bounds import may_be_set_aside
+from shallow_mirror.wire.batches.restamp import Stamped, restamp_all
+from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
 
 if TYPE_CHECKING:
     from shallow_mirror.sinks.kafka.slots.slot_task import SlotJob

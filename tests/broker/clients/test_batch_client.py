@@ -25,8 +25,8 @@ from shallow_mirror.broker.clients.batch_client import (
     TxnStateError,
 )
 from shallow_mirror.errors import BatchRefusedError, ConfigError, DataLossError, ProducerEpochFencedError, RetriableError
-from shallow_mirror.wire.header import BATCH_HEADER_BYTES
-from shallow_mirror.wire.produce import ProduceFrames
+from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES
+from shallow_mirror.wire.protocol.produce import ProduceFrames
 
 pytestmark = pytest.mark.brokers
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -33,7 +33,7 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.fetch.range_reader import IndexedPartition, RangeReader, ReadRange
 from shallow_mirror.errors import ConfigError, CorruptBatchError, DataLossError, MirrorError, RetriableError, TopicRecreatedError
 from shallow_mirror.types import IsolationLevel, TopicPartition
-from shallow_mirror.wire.records import open_batch
+from shallow_mirror.wire.records.unpacked_batch import open_batch
 
 A, B, C = (TopicPartition("t", partition) for partition in range(3))
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED

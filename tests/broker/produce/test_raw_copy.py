@@ -28,8 +28,8 @@ from shallow_mirror.broker.produce.transactions import (
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLossError, ProducerEpochFencedError, TopicRecreatedError
 from shallow_mirror.types import IsolationLevel, SlotTxn, TopicPartition
-from shallow_mirror.wire.header import BATCH_HEADER_BYTES
-from shallow_mirror.wire.restamp import restamp
+from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES
+from shallow_mirror.wire.batches.restamp import restamp
 
 pytestmark = pytest.mark.brokers
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

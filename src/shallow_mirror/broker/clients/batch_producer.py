@@ -32,7 +32,7 @@ from shallow_mirror.broker.produce.transactions import (
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefusedError, MirrorError, OutcomeUnknownError, ProducerEpochFencedError, RetriableError
 from shallow_mirror.types import LogAppendTimePolicy, SlotTxn, TopicPartition
-from shallow_mirror.wire.produce import SplitBatch
+from shallow_mirror.wire.protocol.produce import SplitBatch
 
 QUEUE_BYTES = 16 << 20
 """`send_batch` sends everything and waits when this much is queued."""

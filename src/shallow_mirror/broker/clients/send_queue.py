@@ -10,10 +10,10 @@ from shallow_mirror.broker.clients.fetched_batches import FetchedBatch
 from shallow_mirror.broker.produce.transactions import ProducerIdentity
 from shallow_mirror.errors import MirrorError, OutcomeUnknownError
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.batch_index import BatchIndex
-from shallow_mirror.wire.header import BATCH_HEADER_BYTES, HEADER, NATIVE_HEADER
-from shallow_mirror.wire.produce import SplitBatch
-from shallow_mirror.wire.restamp import restamp
+from shallow_mirror.wire.batches.batch_index import BatchIndex
+from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, HEADER, NATIVE_HEADER
+from shallow_mirror.wire.batches.restamp import restamp
+from shallow_mirror.wire.protocol.produce import SplitBatch
 
 
 class Delivery:

@@ -13,8 +13,8 @@ from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.types import IsolationLevel, TopicPartition
-from shallow_mirror.wire import list_offsets
-from shallow_mirror.wire.primitives import WireError
+from shallow_mirror.wire.protocol import list_offsets
+from shallow_mirror.wire.protocol.primitives import WireError
 
 _LENGTH = struct.Struct(">i")
 

@@ -22,8 +22,8 @@ from shallow_mirror.errors import (
     TopicRecreatedError,
 )
 from shallow_mirror.types import IsolationLevel, TopicPartition
-from shallow_mirror.wire.batch_index import IndexStop, StopReason
-from shallow_mirror.wire.fetch import (
+from shallow_mirror.wire.batches.batch_index import IndexStop, StopReason
+from shallow_mirror.wire.protocol.fetch import (
     FetchedPartition,
     FetchPartition,
     FetchResponse,
@@ -32,8 +32,8 @@ from shallow_mirror.wire.fetch import (
     parse_fetch_response,
     topic_names,
 )
-from shallow_mirror.wire.leader_fetch import build_leader_fetch_request, parse_leader_fetch_response
-from shallow_mirror.wire.primitives import WireError
+from shallow_mirror.wire.protocol.leader_fetch import build_leader_fetch_request, parse_leader_fetch_response
+from shallow_mirror.wire.protocol.primitives import WireError
 
 MAX_BATCH_BYTES = 104_857_600
 """Largest answer accepted: socket.request.max.bytes of brokers bounds what anybody could have produced."""

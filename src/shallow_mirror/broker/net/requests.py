@@ -66,7 +66,7 @@ from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError, RetriableError
 from shallow_mirror.version import __version__
-from shallow_mirror.wire import fetch
+from shallow_mirror.wire.protocol import fetch
 
 _USED: dict[str, tuple[Any, Any, int]] = {
     "ApiVersions": (ApiVersionsRequest, ApiVersionsResponse, 3),

@@ -41,9 +41,9 @@ from shallow_mirror.errors import (
     TopicAccessError,
 )
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.crc import verify_crc
-from shallow_mirror.wire.primitives import WireError
-from shallow_mirror.wire.produce import ProduceFrames, RawBatch, parse_produce_response
+from shallow_mirror.wire.batches.crc import verify_crc
+from shallow_mirror.wire.protocol.primitives import WireError
+from shallow_mirror.wire.protocol.produce import ProduceFrames, RawBatch, parse_produce_response
 
 REQUEST_BYTES = 1 << 20
 """A request is closed when it holds this much, or one batch per partition."""
