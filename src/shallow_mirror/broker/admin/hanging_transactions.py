@@ -19,8 +19,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from shallow_mirror.broker.cluster.cluster import CONTROL, Cluster
+from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import ProducerState
+from shallow_mirror.broker.cluster.connection_pool import CONTROL
 from shallow_mirror.broker.net.error_codes import ErrorClass, error_class, error_name, refusal
 from shallow_mirror.broker.net.requests import call, request_class
 from shallow_mirror.broker.produce.transactions import EndTxnAnswer, add_offsets, add_partitions, end_txn, init_producer_id
