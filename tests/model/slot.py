@@ -15,7 +15,8 @@ from tests.model.target_cluster import INVALID_TIMESTAMP, NOT_AVAILABLE
 
 from shallow_mirror.broker.admin.hanging_transactions import abort_forgotten
 from shallow_mirror.broker.net.error_codes import error_name
-from shallow_mirror.broker.produce.transactions import add_partitions, init_producer_id, write_receipt
+from shallow_mirror.broker.produce.receipts import write_receipt
+from shallow_mirror.broker.produce.transactions import add_partitions, init_producer_id
 from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefusedError, MirrorError, ProducerEpochFencedError, RetriableError

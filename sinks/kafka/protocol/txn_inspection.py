@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Sequence
 from shallow_mirror.broker.admin.hanging_transactions import open_places
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.fetch.range_reader import IndexedPartition, RangeReader, ReadRange
-from shallow_mirror.broker.produce.transactions import Receipt, describe_txn, read_receipt, read_receipts
+from shallow_mirror.broker.produce.receipts import Receipt, read_receipt, read_receipts
+from shallow_mirror.broker.produce.transactions import describe_txn
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError, DataLossError, RetriableError
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, LogEvidence, ReceiptEvidence, WrittenRange

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from shallow_mirror.broker.admin.hanging_transactions import abort_forgotten
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.produce.produce_pipeline import ProduceRefusedError, ProduceWindow, explain_refusal
-from shallow_mirror.broker.produce.transactions import add_partitions, init_producer_id, write_receipt
+from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError, explain_refusal
+from shallow_mirror.broker.produce.produce_pipeline import ProduceWindow
+from shallow_mirror.broker.produce.receipts import write_receipt
+from shallow_mirror.broker.produce.transactions import add_partitions, init_producer_id
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import TargetDataLossError

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from shallow_mirror.broker.admin.acls import Operation, Rights, missing_slot_rights
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, is_forbidden
-from shallow_mirror.broker.produce.transactions import describe_txn, read_receipts
+from shallow_mirror.broker.produce.receipts import read_receipts
+from shallow_mirror.broker.produce.transactions import describe_txn
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError, RetriableError
 from shallow_mirror.preflight.findings import Finding, Level

@@ -218,7 +218,7 @@ def test_an_answer_that_was_lost_is_no_duplicate_where_the_broker_remembers_the_
     create(two_clusters.target, topic_name)
     for codec in CODECS:
         write(two_clusters.source, topic_name, codec)
-    understood, answers = ProduceFrames.plain_answer, 0
+    understood, answers = ProduceFrames.parse_appended, 0
 
     def lose_every_third(frames: ProduceFrames, frame: memoryview) -> Any:
         nonlocal answers
@@ -227,7 +227,7 @@ def test_an_answer_that_was_lost_is_no_duplicate_where_the_broker_remembers_the_
             raise RetriableError("NETWORK_EXCEPTION", "the answer was lost")
         return understood(frames, frame)
 
-    monkeypatch.setattr(ProduceFrames, "plain_answer", lose_every_third)
+    monkeypatch.setattr(ProduceFrames, "parse_appended", lose_every_third)
     with BatchProducer(client(two_clusters.target), in_flight_requests=5) as producer:
         copy(two_clusters.source, producer, topic_name)
     assert answers >= 5

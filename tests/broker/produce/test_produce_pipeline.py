@@ -37,7 +37,9 @@ from tests.record_batches import batch, record
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.transport import Part
-from shallow_mirror.broker.produce.produce_pipeline import REQUEST_BYTES, SMALL_BYTES, ProduceRefusedError, ProduceWindow
+from shallow_mirror.broker.produce.leader_pipeline import SMALL_BYTES
+from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError
+from shallow_mirror.broker.produce.produce_pipeline import REQUEST_BYTES, ProduceWindow
 from shallow_mirror.broker.produce.transactions import EndTxnAnswer, add_partitions, end_txn, init_producer_id
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, ProducerEpochFencedError, RetriableError

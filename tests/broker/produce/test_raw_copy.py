@@ -15,16 +15,10 @@ from tests.mirror_runs import create_topic, wait_for
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.fetch.range_reader import RangeReader, ReadRange
-from shallow_mirror.broker.produce.produce_pipeline import ProduceRefusedError, ProduceWindow
-from shallow_mirror.broker.produce.transactions import (
-    EndTxnAnswer,
-    Receipt,
-    add_partitions,
-    end_txn,
-    init_producer_id,
-    read_receipt,
-    write_receipt,
-)
+from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError
+from shallow_mirror.broker.produce.produce_pipeline import ProduceWindow
+from shallow_mirror.broker.produce.receipts import Receipt, read_receipt, write_receipt
+from shallow_mirror.broker.produce.transactions import EndTxnAnswer, add_partitions, end_txn, init_producer_id
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLossError, ProducerEpochFencedError, TopicRecreatedError
 from shallow_mirror.types import IsolationLevel, SlotTxn, TopicPartition

@@ -277,14 +277,14 @@ def test_a_partition_twice_in_a_produce_request_is_refused() -> None:
 def test_an_answer_that_says_nothing_but_offsets_is_read_at_once_whatever_its_order(places: list[TopicPartition]) -> None:
     frames = ProduceFrames("me", "id", -1, 1, places)
     for order in (places, places[::-1]):
-        assert frames.plain_answer(plain_answer(places=order)) == ([10 * place.partition for place in places], ())
+        assert frames.parse_appended(plain_answer(places=order)) == ([10 * place.partition for place in places], ())
 
 
 def test_append_times_and_log_starts_that_move_on_change_no_base_offset() -> None:
     frames = ProduceFrames("me", "id", -1, 1, [A1, B0, A0])
     for at_ms, log_start in ((-1, 0), (1_700_000_000_000, 0), (1_700_000_000_001, 7), (-1, 7)):
         answer = plain_answer(places=[A0, A1, B0], appended_at_ms=at_ms, log_start=log_start)
-        assert frames.plain_answer(answer) == ([10, 0, 0], () if at_ms < 0 else [0, 1, 2])
+        assert frames.parse_appended(answer) == ([10, 0, 0], () if at_ms < 0 else [0, 1, 2])
 
 
 def test_of_an_answer_that_stamps_some_batches_the_right_ones_are_named() -> None:
@@ -294,8 +294,8 @@ def test_of_an_answer_that_stamps_some_batches_the_right_ones_are_named() -> Non
     no_time = (-1).to_bytes(8, "big", signed=True)
     second = answer.index(no_time, answer.index(no_time) + 8)  # of A1
     answer[second : second + 8] = (1_700_000_000_000).to_bytes(8, "big")
-    assert frames.plain_answer(plain_answer(places=[A0, A1, B0])) == ([10, 0, 0], ())
-    assert frames.plain_answer(memoryview(answer)) == ([10, 0, 0], [0])
+    assert frames.parse_appended(plain_answer(places=[A0, A1, B0])) == ([10, 0, 0], ())
+    assert frames.parse_appended(memoryview(answer)) == ([10, 0, 0], [0])
     parsed = parse_produce_response(memoryview(answer)).partitions
     assert [one.topic_partition for one in parsed if one.is_stamped] == [A1]
 
@@ -314,10 +314,10 @@ def test_of_an_answer_that_stamps_some_batches_the_right_ones_are_named() -> Non
 )
 def test_any_other_answer_has_to_be_parsed(answer: memoryview) -> None:
     frames = ProduceFrames("me", "id", -1, 1, [A0, A1, B0])
-    assert frames.plain_answer(plain_answer(places=[A0, A1, B0])) == ([0, 10, 0], ())
-    assert frames.plain_answer(answer) is None
+    assert frames.parse_appended(plain_answer(places=[A0, A1, B0])) == ([0, 10, 0], ())
+    assert frames.parse_appended(answer) is None
     for size in range(len(answer)):
-        assert frames.plain_answer(answer[:size]) is None
+        assert frames.parse_appended(answer[:size]) is None
 
 
 def test_an_answer_that_names_one_topic_twice_in_the_place_of_another_has_to_be_parsed() -> None:
@@ -327,8 +327,8 @@ def test_an_answer_that_names_one_topic_twice_in_the_place_of_another_has_to_be_
     twice = (answer[:6] + 2 * entries)[: len(answer) - 5] + answer[-5:]
     frames = ProduceFrames("me", "id", -1, 1, [*few, *many])
     assert len(twice) == len(answer)
-    assert frames.plain_answer(memoryview(answer)) == ([0, 0, 10, 20], ())
-    assert frames.plain_answer(memoryview(twice)) is None
+    assert frames.parse_appended(memoryview(answer)) == ([0, 0, 10, 20], ())
+    assert frames.parse_appended(memoryview(twice)) is None
 
 
 @given(data=st.data())
@@ -337,7 +337,7 @@ def test_a_changed_answer_is_read_at_once_or_left_to_be_parsed_but_never_crashes
     hostile = bytearray(plain_answer(places=places))
     for at in data.draw(st.lists(st.integers(0, len(hostile) - 1), max_size=6)):
         hostile[at] = data.draw(st.integers(0, 255))
-    found = ProduceFrames("me", "id", -1, 1, places).plain_answer(memoryview(hostile))
+    found = ProduceFrames("me", "id", -1, 1, places).parse_appended(memoryview(hostile))
     assert found is None or len(found.base_offsets) == len(places)
 
 

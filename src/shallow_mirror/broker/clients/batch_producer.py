@@ -20,7 +20,8 @@ from shallow_mirror.broker.clients.client_validation import client_config, numbe
 from shallow_mirror.broker.clients.fetched_batches import FetchedBatch
 from shallow_mirror.broker.clients.send_queue import Delivery, QueuedBatch, SendQueue, stamped
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.produce.produce_pipeline import ProduceRefusedError, ProduceWindow, explain_refusal
+from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError, explain_refusal
+from shallow_mirror.broker.produce.produce_pipeline import ProduceWindow
 from shallow_mirror.broker.produce.transactions import (
     EndTxnAnswer,
     ProducerIdentity,
@@ -273,11 +274,11 @@ class BatchProducer:
         )
         tries = 0
         while waiting := queue.waiting():
-            placed: dict[TopicPartition, list[int]] = {}
+            base_offsets: dict[TopicPartition, list[int]] = {}
             try:
-                window.produce_all({place: ready[place][-len(queued) :] for place, queued in waiting.items()}, placed)
+                window.produce_all({place: ready[place][-len(queued) :] for place, queued in waiting.items()}, base_offsets)
             except ProduceRefusedError as refused:
-                queue.settle(placed)
+                queue.settle(base_offsets)
                 culprit = waiting[refused.topic_partition][refused.index_in_queue]
                 explained = explain_refusal(
                     refused, culprit.view, culprit.batch.topic_partition, culprit.batch.base_offset, pos=0
@@ -285,13 +286,13 @@ class BatchProducer:
                 culprit.fail(explained)
                 raise explained from refused
             except RetriableError as error:
-                queue.settle(placed)
+                queue.settle(base_offsets)
                 if type(error) is not RetriableError or not self._may_repeat(queue) or deadline.is_over():
                     raise
                 self._cluster.pause(tries, deadline)
                 tries += 1
             else:
-                queue.settle(placed)
+                queue.settle(base_offsets)
 
     def _may_repeat(self, queue: SendQueue) -> bool:
         """Whether the target recognises all it has already written. Nothing is repeated inside a transaction."""

@@ -25,17 +25,23 @@ NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)
 _HEAD = struct.Struct(">hhi")
 _FIXED = struct.Struct(">iiiibii")
 _PARTITION = struct.Struct(">iiqiqi")
-_PARTITION_ANSWER = struct.Struct(">ihqqq")
+_PARTITION_HEAD = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
 _DIVERGING = struct.Struct(">iq")
-_NO_SESSION, _FINAL_EPOCH, _CONSUMER, _NO_LOG_START = 0, -1, -1, -1
 _DIVERGING_TAG = 0
-_ANSWER_HEAD = struct.Struct(">ihi")
+_RESPONSE_HEAD = struct.Struct(">ihi")
+
+LEAST_PARTITION_BYTES = _PARTITION_HEAD.size
+CONSUMER = NO_LOG_START = FINAL_EPOCH = -1
+NO_SESSION = 0
 
 
 @dataclass(frozen=True, slots=True)
 class FetchPartition:
-    """`leader_epoch` and `last_fetched_epoch` may be -1: not checked by the broker. `topic_id`: as Kafka prints it, or ""."""
+    """What to fetch of one partition.
+
+    `leader_epoch` and `last_fetched_epoch` may be -1: not checked by the broker. `topic_id`: as Kafka prints it, or "".
+    """
 
     topic_partition: TopicPartition
     leader_epoch: int
@@ -47,9 +53,11 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """`records` is a view of the frame: whole batches and perhaps a partial last one. `aborted`: (producer id, first offset).
+    """What was fetched of one partition.
 
-    `preferred_replica`: the node that the leader names to be asked instead (KIP-392), NO_REPLICA where it answers itself.
+    `records` is a view of the frame: whole batches and perhaps a partial last one. `aborted`: (producer id, first offset).
+    `diverging`: (leader epoch, its end offset) where the log was truncated. `preferred_replica`: the node that the leader names
+    to be read instead (KIP-392), NO_REPLICA where it answers itself.
     """
 
     topic_partition: TopicPartition
@@ -72,12 +80,12 @@ class FetchResponse:
 
 
 TopicNames = Mapping[bytes, str]
-"""By topic id: what an answer to a request by ids leaves out."""
+"""By topic id: what a response to a request by ids leaves out."""
 
 
 def topic_names(partitions: Sequence[FetchPartition]) -> TopicNames | None:
-    """What to ask by ids and to read the answer with; None where an id is not known: then names have to do."""
-    names = {_raw_id(one.topic_id): one.topic_partition.topic for one in partitions}
+    """Return names by topic id for a request by ids; None where an id is not known: the request has to go by names."""
+    names = {_raw_id(partition.topic_id): partition.topic_partition.topic for partition in partitions}
     return None if NO_TOPIC_ID in names else names
 
 
@@ -101,25 +109,22 @@ def build_fetch_request(
 
     `rack` is the client's, for brokers that choose the replica to read from (KIP-392).
     """
-    by_topic: dict[str, list[FetchPartition]] = {}
-    for one in partitions:
-        by_topic.setdefault(one.topic_partition.topic, []).append(one)
-    level = 1 if isolation is IsolationLevel.READ_COMMITTED else 0
+    by_topic = group_by_topic(partitions)
     version = API_VERSION if names is None else API_VERSION_BY_ID
     body = bytearray(_HEAD.pack(API_KEY, version, correlation_id) + string(client_id) + NO_TAGS)
-    body += _FIXED.pack(_CONSUMER, max_wait_ms, min_bytes, max_bytes, level, _NO_SESSION, _FINAL_EPOCH)
+    body += _FIXED.pack(CONSUMER, max_wait_ms, min_bytes, max_bytes, isolation_code(isolation), NO_SESSION, FINAL_EPOCH)
     body += uvarint(len(by_topic) + 1)
-    for topic, members in by_topic.items():
-        body += compact_string(topic) if names is None else _raw_id(members[0].topic_id)
-        body += uvarint(len(members) + 1)
-        for one in members:
+    for topic, topic_members in by_topic.items():
+        body += compact_string(topic) if names is None else _raw_id(topic_members[0].topic_id)
+        body += uvarint(len(topic_members) + 1)
+        for partition in topic_members:
             body += _PARTITION.pack(
-                one.topic_partition.partition,
-                one.leader_epoch,
-                one.offset,
-                one.last_fetched_epoch,
-                _NO_LOG_START,
-                one.max_bytes,
+                partition.topic_partition.partition,
+                partition.leader_epoch,
+                partition.offset,
+                partition.last_fetched_epoch,
+                NO_LOG_START,
+                partition.max_bytes,
             )
             body += NO_TAGS
         body += NO_TAGS
@@ -127,39 +132,57 @@ def build_fetch_request(
     return struct.pack(">i", len(body)) + bytes(body)
 
 
+def group_by_topic(partitions: Sequence[FetchPartition]) -> dict[str, list[FetchPartition]]:
+    """Return the partitions by topic, in the order given: brokers read them in the order of the request."""
+    by_topic: dict[str, list[FetchPartition]] = {}
+    for partition in partitions:
+        by_topic.setdefault(partition.topic_partition.topic, []).append(partition)
+    return by_topic
+
+
+def isolation_code(isolation: IsolationLevel) -> int:
+    return 1 if isolation is IsolationLevel.READ_COMMITTED else 0
+
+
 def parse_fetch_response(frame: memoryview, names: TopicNames | None = None) -> FetchResponse:
-    """`frame` begins behind the four length bytes; `names` are the request's. Raises WireError on hostile bytes."""
+    """Parse a response. `frame` begins behind the four length bytes; `names` are the request's. Raises WireError."""
     reader = Reader(frame)
     correlation_id = reader.int32()
     reader.tags()
-    throttle_time_ms, error_code, _session = reader.unpack(_ANSWER_HEAD)
+    throttle_time_ms, error_code, _session = reader.unpack(_RESPONSE_HEAD)
     partitions: list[FetchedPartition] = []
     for _ in range(reader.length(3)):
-        topic = reader.compact_string() if names is None else _named(reader, names)
-        for _ in range(reader.length(_PARTITION_ANSWER.size)):
-            partitions.append(_parse_partition(reader, topic))
+        topic = reader.compact_string() if names is None else _parse_topic_id(reader, names)
+        for _ in range(reader.length(LEAST_PARTITION_BYTES)):
+            partitions.append(parse_partition(reader, topic, is_flexible=True))
         reader.tags()
     reader.tags()
     return FetchResponse(correlation_id, throttle_time_ms, error_code, tuple(partitions))
 
 
-def _named(reader: Reader, names: TopicNames) -> str:
+def _parse_topic_id(reader: Reader, names: TopicNames) -> str:
     topic_id = bytes(reader.view(TOPIC_ID_BYTES))
     if topic_id not in names:
         raise WireError(f"a topic that was not asked for: id {topic_id.hex()}")
     return names[topic_id]
 
 
-def _parse_partition(reader: Reader, topic: str) -> FetchedPartition:
-    partition, error_code, high_watermark, last_stable_offset, log_start_offset = reader.unpack(_PARTITION_ANSWER)
+def parse_partition(reader: Reader, topic: str, *, is_flexible: bool) -> FetchedPartition:
+    """Parse one partition of a response. `is_flexible`: v12 and later; else v10, without tags and preferred replica."""
+    partition, error_code, high_watermark, last_stable_offset, log_start_offset = reader.unpack(_PARTITION_HEAD)
     aborted: list[tuple[int, int]] = []
-    for _ in range(reader.length(_ABORTED.size)):
+    for _ in range(reader.length(_ABORTED.size) if is_flexible else reader.fixed_length(_ABORTED.size)):
         producer_id, first_offset = reader.unpack(_ABORTED)
         aborted.append((producer_id, first_offset))
-        reader.tags()
-    preferred_replica = reader.int32()
-    records = reader.compact_bytes()
-    tags = reader.tags()
+        if is_flexible:
+            reader.tags()
+    diverging, preferred_replica = None, NO_REPLICA
+    if is_flexible:
+        preferred_replica = reader.int32()
+        records = reader.compact_bytes()
+        diverging = _parse_diverging(reader.tags().get(_DIVERGING_TAG))
+    else:
+        records = reader.view(max(reader.int32(), 0))
     return FetchedPartition(
         TopicPartition(topic, partition),
         error_code,
@@ -167,7 +190,7 @@ def _parse_partition(reader: Reader, topic: str) -> FetchedPartition:
         last_stable_offset,
         log_start_offset,
         tuple(aborted),
-        _parse_diverging(tags.get(_DIVERGING_TAG)),
+        diverging,
         records,
         preferred_replica,
     )

@@ -1,4 +1,4 @@
-"""PURE: ListOffsets v6 as bytes, for thousands of partitions: arrays of entries instead of an object each."""
+"""Pure: ListOffsets v6 as bytes, for thousands of partitions: arrays of entries instead of an object each."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ API_KEY, API_VERSION = 2, 6
 _LATEST, _ANY_EPOCH, _CONSUMER = -1, -1, -1
 _HEADER = struct.Struct(">hhi")
 _BODY = struct.Struct(">ib")
-_ASKED = np.dtype([("partition", ">i4"), ("leader_epoch", ">i4"), ("timestamp", ">i8"), ("tags", "u1")])
-_ANSWERED = np.dtype(
+_REQUEST_ENTRY = np.dtype([("partition", ">i4"), ("leader_epoch", ">i4"), ("timestamp", ">i8"), ("tags", "u1")])
+_RESPONSE_ENTRY = np.dtype(
     [
         ("partition", ">i4"),
         ("error_code", ">i2"),
@@ -29,11 +29,11 @@ _ANSWERED = np.dtype(
 )
 
 
-def build_latest_body(places: Mapping[str, Sequence[int]], isolation: IsolationLevel) -> bytes:
-    """Everything behind the header: the newest offset of each partition, by topic."""
-    parts = [_BODY.pack(_CONSUMER, isolation is IsolationLevel.READ_COMMITTED), uvarint(len(places) + 1)]
-    for topic, partitions in places.items():
-        entries = np.zeros(len(partitions), _ASKED)
+def build_latest_body(partitions_by_topic: Mapping[str, Sequence[int]], isolation: IsolationLevel) -> bytes:
+    """Build what follows the header of a request for the latest offset of each partition."""
+    parts = [_BODY.pack(_CONSUMER, isolation is IsolationLevel.READ_COMMITTED), uvarint(len(partitions_by_topic) + 1)]
+    for topic, partitions in partitions_by_topic.items():
+        entries = np.zeros(len(partitions), _REQUEST_ENTRY)
         entries["partition"], entries["leader_epoch"], entries["timestamp"] = partitions, _ANY_EPOCH, _LATEST
         parts += [compact_string(topic), uvarint(len(partitions) + 1), entries.tobytes(), NO_TAGS]
     return b"".join([*parts, NO_TAGS])
@@ -44,10 +44,7 @@ def build_header(correlation_id: int, client_id: str) -> bytes:
 
 
 def parse_offsets(frame: memoryview) -> list[tuple[str, NDArray[np.void]]] | None:
-    """Topics and their entries (`partition`, `offset`). None where one is no plain answer: an error, or tags.
-
-    Raises WireError.
-    """
+    """Parse topics and their entries (`partition`, `offset`); None where one holds an error or tags. Raises WireError."""
     reader = Reader(frame)
     reader.int32()  # the correlation id
     reader.tags()
@@ -55,8 +52,8 @@ def parse_offsets(frame: memoryview) -> list[tuple[str, NDArray[np.void]]] | Non
     topics = []
     for _ in range(reader.length(3)):
         topic = reader.compact_string()
-        count = reader.length(_ANSWERED.itemsize)
-        entries = np.frombuffer(reader.view(count * _ANSWERED.itemsize), _ANSWERED)
+        count = reader.length(_RESPONSE_ENTRY.itemsize)
+        entries = np.frombuffer(reader.view(count * _RESPONSE_ENTRY.itemsize), _RESPONSE_ENTRY)
         if entries["error_code"].any() or entries["tags"].any():
             return None
         topics.append((topic, entries))

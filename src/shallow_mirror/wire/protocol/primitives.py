@@ -35,7 +35,7 @@ def compact_string(text: str | None) -> bytes:
 
 
 def string(text: str | None) -> bytes:
-    """int16 length, as in every request header."""
+    """Encode with an int16 length, as in every request header."""
     if text is None:
         return b"\xff\xff"
     encoded = text.encode()
@@ -48,7 +48,8 @@ class Reader:
     __slots__ = ("frame", "pos")
 
     def __init__(self, frame: memoryview) -> None:
-        self.frame, self.pos = frame, 0
+        self.frame = frame
+        self.pos = 0
 
     def _take(self, size: int) -> int:
         start, end = self.pos, self.pos + size
@@ -79,15 +80,15 @@ class Reader:
                 raise WireError(f"varint of more than five bytes at byte {self.pos}")
 
     def length(self, smallest_entry_bytes: int) -> int:
-        """Entries of a compact array, 0 for null. A count that cannot fit into the rest of the frame is refused."""
-        count = self.uvarint() - 1
-        if count > 0 and count * smallest_entry_bytes > len(self.frame) - self.pos:
-            raise WireError(f"array of {count} entries in {len(self.frame) - self.pos} bytes")
-        return max(count, 0)
+        """Read the count of a compact array, 0 for null. Raises WireError where it cannot fit into the rest of the frame."""
+        return self._checked_count(self.uvarint() - 1, smallest_entry_bytes)
 
     def fixed_length(self, smallest_entry_bytes: int) -> int:
         """Read the count of an array of the encoding without tags, 0 for null. Raises WireError as `length`."""
-        count = self.int32()
+        return self._checked_count(self.int32(), smallest_entry_bytes)
+
+    def _checked_count(self, count: int, smallest_entry_bytes: int) -> int:
+        # Before anything is allocated: a hostile count may be two billion.
         if count > 0 and count * smallest_entry_bytes > len(self.frame) - self.pos:
             raise WireError(f"array of {count} entries in {len(self.frame) - self.pos} bytes")
         return max(count, 0)
@@ -97,10 +98,7 @@ class Reader:
         size = int.from_bytes(self.view(2), "big", signed=True)
         if size < 0:
             raise WireError(f"null string at byte {self.pos}")
-        try:
-            return str(self.view(size), "utf-8")
-        except UnicodeDecodeError as error:
-            raise WireError(f"string at byte {self.pos} is not UTF-8") from error
+        return self._text(size)
 
     def compact_string(self) -> str:
         text = self.nullable_string()
@@ -112,18 +110,21 @@ class Reader:
         size = self.uvarint() - 1
         if size < 0:
             return None
+        return self._text(size)
+
+    def _text(self, size: int) -> str:
         try:
             return str(self.view(size), "utf-8")
         except UnicodeDecodeError as error:
             raise WireError(f"string at byte {self.pos} is not UTF-8") from error
 
     def compact_bytes(self) -> memoryview:
-        """An empty view for null."""
+        """Read bytes with a varint length, an empty view for null."""
         return self.view(max(self.uvarint() - 1, 0))
 
     def tags(self) -> dict[int, memoryview]:
-        found: dict[int, memoryview] = {}
+        tags: dict[int, memoryview] = {}
         for _ in range(self.uvarint()):
             tag = self.uvarint()
-            found[tag] = self.view(self.uvarint())
-        return found
+            tags[tag] = self.view(self.uvarint())
+        return tags

@@ -1,4 +1,8 @@
-"""Pure: Produce v9 (ProduceRequest.json, ProduceResponse.json): one raw batch per partition, payloads as views."""
+"""Pure: Produce v9 (ProduceRequest.json, ProduceResponse.json): one raw batch per partition, payloads as views.
+
+A response of success holds nothing but numbers of a known size behind names that were in the request: it is compared with
+the expected bytes, and only what differs is parsed.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,8 @@ _HEAD = struct.Struct(">hhi")
 _FRAME_HEAD = struct.Struct(">ihhi")
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 _INDEX = struct.Struct(">i")
-_PARTITION_ANSWER = struct.Struct(">ihqqq")
-_PLAIN_ANSWER = struct.Struct(">ihqqq3s")
+_PARTITION_RESPONSE = struct.Struct(">ihqqq")
+_PARTITION_SUCCESS = struct.Struct(">ihqqq3s")
 _BASE_OFFSET_AT, _BASE_OFFSET_BYTES, _TIME_BYTES, _LOG_START_BYTES = 6, 8, 8, 8
 """Behind partition and error code, and what follows it."""
 _NO_APPEND_TIME_MS = -1
@@ -45,8 +49,11 @@ RawBatch = memoryview | SplitBatch
 
 @dataclass(frozen=True, slots=True)
 class ProducedPartition:
-    """`base_offset` is -1 on an error. `log_append_time_ms` is -1 where the batch kept its times (CreateTime).
-    `record_errors`: (index of the record in its batch, message)."""
+    """The result for one partition.
+
+    `base_offset` is -1 on an error. `log_append_time_ms` is -1 where the batch kept its times (CreateTime).
+    `record_errors`: (index of the record in its batch, message).
+    """
 
     topic_partition: TopicPartition
     error_code: int
@@ -68,48 +75,47 @@ class ProduceResponse:
     throttle_time_ms: int
 
 
-class PlainAnswer(NamedTuple):
-    """Every batch was appended, and nothing else is said. `stamped`: indices of those that got the broker's time, ascending."""
+class AppendedBatches(NamedTuple):
+    """The offsets of a response of success. `stamped`: indices of batches that got the broker's time, ascending."""
 
     base_offsets: list[int]
     stamped: Sequence[int]
 
 
 class ProduceFrames:
-    """Produce requests for the same partitions, one batch each, which differ in batches and correlation ids only; and those of
-    their answers that say nothing but offsets.
+    """Frames of Produce requests for the same partitions, which differ in batches and correlation ids only.
 
-    Raises ValueError where a partition is given twice: brokers lose one.
+    Raises ValueError where a partition is given twice: brokers lose one of its batches.
     """
 
     def __init__(
-        self, client_id: str, transactional_id: str | None, acks: int, timeout_ms: int, places: Sequence[TopicPartition]
+        self, client_id: str, transactional_id: str | None, acks: int, timeout_ms: int, topic_partitions: Sequence[TopicPartition]
     ) -> None:
         by_topic: dict[str, dict[int, int]] = {}
-        for at, place in enumerate(places):
-            if by_topic.setdefault(place.topic, {}).setdefault(place.partition, at) != at:
-                raise ValueError(f"{place} twice in one Produce request")
-        topics = {compact_string(topic) + uvarint(len(members) + 1): members for topic, members in by_topic.items()}
+        for i, topic_partition in enumerate(topic_partitions):
+            if by_topic.setdefault(topic_partition.topic, {}).setdefault(topic_partition.partition, i) != i:
+                raise ValueError(f"{topic_partition} twice in one Produce request")
+        topics = {compact_string(topic) + uvarint(len(indices) + 1): indices for topic, indices in by_topic.items()}
         topic_count = uvarint(len(topics) + 1)
         pending = string(client_id) + NO_TAGS + compact_string(transactional_id) + _ACKS_AND_TIMEOUT.pack(acks, timeout_ms)
         pending += topic_count
         self._before: list[tuple[int, bytes]] = []
-        for head, members in topics.items():
+        for head, indices in topics.items():
             pending += head
-            for partition, at in members.items():
-                self._before.append((at, pending + _INDEX.pack(partition)))
+            for partition, i in indices.items():
+                self._before.append((i, pending + _INDEX.pack(partition)))
                 pending = NO_TAGS
             pending += NO_TAGS
         self._tail = pending + NO_TAGS
         self._fixed_bytes = _HEAD.size + sum(len(text) for _, text in self._before) + len(self._tail)
-        self._answer = _PlainAnswer(NO_TAGS + topic_count, topics)
+        self._success = _SuccessParser(NO_TAGS + topic_count, topics)
 
     def build(self, correlation_id: int, batches: Sequence[RawBatch]) -> list[bytes | memoryview]:
-        """A whole frame as parts to be sent in order; `batches` as the partitions were given."""
+        """Return a whole frame as parts to be sent in order; `batches` as the partitions were given."""
         parts: list[bytes | memoryview] = [b""]
         size = self._fixed_bytes
-        for at, before in self._before:
-            batch = batches[at]
+        for i, before in self._before:
+            batch = batches[i]
             batch_bytes = len(batch)
             length = uvarint(batch_bytes + 1)
             size += len(length) + batch_bytes
@@ -121,65 +127,70 @@ class ProduceFrames:
         parts[0] = _FRAME_HEAD.pack(size, API_KEY, API_VERSION, correlation_id)
         return parts
 
-    def plain_answer(self, frame: memoryview) -> PlainAnswer | None:
-        """Read `frame`, an answer, where it says that all batches were appended and nothing else, in the order of the partitions.
+    def parse_appended(self, frame: memoryview) -> AppendedBatches | None:
+        """Parse a response that says nothing but that all batches were appended, in the order of the partitions.
 
-        None: it has to be parsed.
+        None: it says more, and `parse_produce_response` has to parse it.
         """
-        return self._answer.read(frame)
+        return self._success.parse(frame)
 
 
-class _PlainAnswer:
-    """No errors, messages, throttling, tags: then only numbers of a known size follow the topics' names, in whatever order."""
+class _SuccessParser:
+    """Parser of responses without errors, messages, throttling or tags: numbers of a known size behind the topics' names.
+
+    Brokers may put topics and partitions into another order than the request has.
+    """
 
     def __init__(self, start: bytes, topics: Mapping[bytes, Mapping[int, int]]) -> None:
-        self._start, self._topics = start, topics
+        self._start = start
+        self._topics = topics
         self._name_bytes = {head[0]: len(head) for head in topics}
         self._partitions = sum(map(len, topics.values()))
         heads = sum(len(head) + len(NO_TAGS) for head in topics)
-        self._size = _CORRELATION_BYTES + len(start) + heads + self._partitions * _PLAIN_ANSWER.size + len(_END)
-        self._last: _OffsetsIn | None = None
+        self._size = _CORRELATION_BYTES + len(start) + heads + self._partitions * _PARTITION_SUCCESS.size + len(_END)
+        self._layout: _ResponseLayout | None = None
 
-    def read(self, frame: memoryview) -> PlainAnswer | None:
+    def parse(self, frame: memoryview) -> AppendedBatches | None:
         if len(frame) != self._size:
             return None
-        answer = None if self._last is None else self._last.read(frame)
-        if answer is None:
+        # The layout of the last response first: a broker keeps its order.
+        appended = None if self._layout is None else self._layout.parse(frame)
+        if appended is None:
             positions = self._positions(frame)
             if positions is None:
                 return None
-            self._last = _OffsetsIn(frame, positions)
-            answer = self._last.read(frame)
-        return None if answer is None or -1 in answer.base_offsets else answer
+            self._layout = _ResponseLayout(frame, positions)
+            appended = self._layout.parse(frame)
+        return None if appended is None or -1 in appended.base_offsets else appended
 
     def _positions(self, frame: memoryview) -> list[int] | None:
-        """Where the base offset of each batch is."""
+        """Return the position of the base offset of each batch in the frame; None where anything else is said."""
         if frame[-len(_END) :] != _END:
             return None
         pos = _CORRELATION_BYTES + len(self._start)
         if frame[_CORRELATION_BYTES:pos] != self._start:
             return None
-        positions, owed = [0] * self._partitions, dict(self._topics)
-        while owed:  # each of them once: then what is left of the frame is exactly theirs
+        positions, missing = [0] * self._partitions, dict(self._topics)
+        while missing:  # each topic once: then the size of the frame leaves room for nothing else
             head = bytes(frame[pos : pos + self._name_bytes.get(frame[pos], 0)])
-            members = owed.pop(head, None)
-            if members is None:
+            indices = missing.pop(head, None)
+            if indices is None:
                 return None
             pos += len(head)
-            end = pos + len(members) * _PLAIN_ANSWER.size
-            for partition, error_code, _offset, _time, _log_start, rest in _PLAIN_ANSWER.iter_unpack(frame[pos:end]):
-                if error_code or rest != _NOTHING_ELSE or partition not in members:
+            end = pos + len(indices) * _PARTITION_SUCCESS.size
+            for partition, error_code, _offset, _time, _log_start, rest in _PARTITION_SUCCESS.iter_unpack(frame[pos:end]):
+                if error_code or rest != _NOTHING_ELSE or partition not in indices:
                     return None
-                positions[members[partition]] = pos + _BASE_OFFSET_AT
-                pos += _PLAIN_ANSWER.size
+                positions[indices[partition]] = pos + _BASE_OFFSET_AT
+                pos += _PARTITION_SUCCESS.size
             pos = end + len(NO_TAGS)
             if frame[end:pos] != NO_TAGS:
                 return None
         return None if 0 in positions else positions
 
 
-class _OffsetsIn:
-    """An answer that was read, for those that differ in correlation id, base offsets, append times and log starts only."""
+class _ResponseLayout:
+    """A response that was parsed, for those that differ in correlation id, base offsets, append times and log starts only."""
 
     def __init__(self, frame: memoryview, positions: Sequence[int]) -> None:
         in_order = sorted(positions)
@@ -188,31 +199,31 @@ class _OffsetsIn:
             fields.append(f"{position - pos}sqq{_LOG_START_BYTES}x")
             pos = position + _BASE_OFFSET_BYTES + _TIME_BYTES + _LOG_START_BYTES
         self._layout = struct.Struct("".join((*fields, f"{len(frame) - pos}s")))
-        self._around = self._layout.unpack(frame)[::3]
-        self._lanes = [in_order.index(position) for position in positions]
+        self._constants = self._layout.unpack(frame)[::3]
+        self._order = [in_order.index(position) for position in positions]
         self._no_times = (_NO_APPEND_TIME_MS,) * len(positions)
 
-    def read(self, frame: memoryview) -> PlainAnswer | None:
+    def parse(self, frame: memoryview) -> AppendedBatches | None:
         values = self._layout.unpack(frame)
-        if values[::3] != self._around:
+        if values[::3] != self._constants:
             return None
         offsets, times = values[1::3], values[2::3]
-        # Compared as a whole first: hardly any topic stamps, and an answer may be about thousands of partitions.
+        # Compared as a whole first: hardly any topic stamps, and a response may be about thousands of partitions.
         stamped: Sequence[int] = ()
         if times != self._no_times:
-            stamped = [at for at, lane in enumerate(self._lanes) if times[lane] != _NO_APPEND_TIME_MS]
-        return PlainAnswer([offsets[lane] for lane in self._lanes], stamped)
+            stamped = [i for i, rank in enumerate(self._order) if times[rank] != _NO_APPEND_TIME_MS]
+        return AppendedBatches([offsets[rank] for rank in self._order], stamped)
 
 
 def parse_produce_response(frame: memoryview) -> ProduceResponse:
-    """`frame` begins behind the four length bytes. Raises WireError on hostile bytes."""
+    """Parse any response. `frame` begins behind the four length bytes. Raises WireError on hostile bytes."""
     reader = Reader(frame)
     correlation_id = reader.int32()
     reader.tags()
     partitions: list[ProducedPartition] = []
     for _ in range(reader.length(3)):
         topic = reader.compact_string()
-        for _ in range(reader.length(_PARTITION_ANSWER.size)):
+        for _ in range(reader.length(_PARTITION_RESPONSE.size)):
             partitions.append(_parse_partition(reader, topic))
         reader.tags()
     throttle_time_ms = reader.int32()
@@ -221,7 +232,7 @@ def parse_produce_response(frame: memoryview) -> ProduceResponse:
 
 
 def _parse_partition(reader: Reader, topic: str) -> ProducedPartition:
-    partition, error_code, base_offset, log_append_time_ms, log_start_offset = reader.unpack(_PARTITION_ANSWER)
+    partition, error_code, base_offset, log_append_time_ms, log_start_offset = reader.unpack(_PARTITION_RESPONSE)
     record_errors: list[tuple[int, str | None]] = []
     for _ in range(reader.length(_INDEX.size)):
         record_errors.append((reader.int32(), reader.nullable_string()))

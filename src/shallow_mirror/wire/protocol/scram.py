@@ -1,7 +1,7 @@
 """Pure: the client's side of SCRAM (RFC 5802, RFC 7677), as Kafka's brokers speak it: no channel binding, no SASLprep.
 
-kafka-python's module neither escapes user names nor bounds the iteration count from below, and does not understand a
-server's error; hence these lines. Random nonces come in as arguments.
+kafka-python's module neither escapes user names nor bounds the iteration count from below, and does not parse a server's
+error. Random nonces come in as arguments.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ import hashlib
 import hmac
 
 LEAST_ITERATIONS, MOST_ITERATIONS = 4096, 1_000_000
-"""Fewer would let an impostor guess the password from what was said; Java's client refuses them, too."""
+"""Fewer would let an impostor guess the password from the messages; Java's client refuses them, too."""
 
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 
 class ScramError(ValueError):
-    """What the server said is not what a server that knows the password says. The message holds no secret."""
+    """The server does not prove that it knows the password. The message holds no secret."""
 
 
 class ScramClient:
-    """One conversation: `first`, then `final` with the server's first message, then `verify` with its final one."""
+    """One exchange: `first`, then `final` with the server's first message, then `verify` with its final message."""
 
     def __init__(self, mechanism: str, username: str, password: str, nonce: str) -> None:
         self._hash = _HASHES[mechanism]
-        self._password, self._nonce = password.encode(), nonce
+        self._password = password.encode()
+        self._nonce = nonce
         escaped = username.replace("=", "=3D").replace(",", "=2C")
         self._first_bare = f"n={escaped},r={nonce}"
         self._server_signature = b""
@@ -35,24 +36,24 @@ class ScramClient:
         return f"n,,{self._first_bare}".encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """Raises ScramError."""
+        """Return the client's final message. Raises ScramError."""
         fields = _fields(server_first)
-        nonce, salt, iterations = _salted(fields, self._nonce)
+        nonce, salt, iterations = _parse_challenge(fields, self._nonce)
         salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, iterations)
         without_proof = f"c=biws,r={nonce}"
-        said = ",".join((self._first_bare, server_first.decode(), without_proof)).encode()
+        auth_message = ",".join((self._first_bare, server_first.decode(), without_proof)).encode()
         client_key = self._hmac(salted, b"Client Key")
-        signature = self._hmac(hashlib.new(self._hash, client_key).digest(), said)
-        self._server_signature = self._hmac(self._hmac(salted, b"Server Key"), said)
-        proof = bytes(one ^ other for one, other in zip(client_key, signature, strict=True))
+        signature = self._hmac(hashlib.new(self._hash, client_key).digest(), auth_message)
+        self._server_signature = self._hmac(self._hmac(salted, b"Server Key"), auth_message)
+        proof = bytes(key_byte ^ mask for key_byte, mask in zip(client_key, signature, strict=True))
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def verify(self, server_final: bytes) -> None:
-        """Raises ScramError where the server refused, or does not know the password itself."""
+        """Check the server's signature. Raises ScramError where it refused, or does not know the password itself."""
         fields = _fields(server_final)
         if "e" in fields:
             raise ScramError(f"the server refused: {fields['e']}")
-        if not hmac.compare_digest(_decoded(fields, "v"), self._server_signature):
+        if not hmac.compare_digest(_decode_base64(fields, "v"), self._server_signature):
             raise ScramError("the server does not know the password: it is not the broker it claims to be")
 
     def _hmac(self, key: bytes, message: bytes) -> bytes:
@@ -61,12 +62,13 @@ class ScramClient:
 
 def _fields(message: bytes) -> dict[str, str]:
     try:
-        return dict(one.split("=", 1) for one in message.decode().split(","))
+        return dict(attribute.split("=", 1) for attribute in message.decode().split(","))
     except ValueError:
         raise ScramError("the server's message is not one of SCRAM") from None
 
 
-def _salted(fields: dict[str, str], own_nonce: str) -> tuple[str, bytes, int]:
+def _parse_challenge(fields: dict[str, str], own_nonce: str) -> tuple[str, bytes, int]:
+    """Return nonce, salt and iteration count. Raises ScramError."""
     nonce, iterations = fields.get("r", ""), fields.get("i", "")
     if "m" in fields:
         raise ScramError("the server asks for an extension of SCRAM that is not known")
@@ -76,10 +78,10 @@ def _salted(fields: dict[str, str], own_nonce: str) -> tuple[str, bytes, int]:
         raise ScramError("the server names no count of iterations")
     if not LEAST_ITERATIONS <= int(iterations) <= MOST_ITERATIONS:
         raise ScramError(f"the server asks for {iterations} iterations; {LEAST_ITERATIONS} to {MOST_ITERATIONS} are accepted")
-    return nonce, _decoded(fields, "s"), int(iterations)
+    return nonce, _decode_base64(fields, "s"), int(iterations)
 
 
-def _decoded(fields: dict[str, str], name: str) -> bytes:
+def _decode_base64(fields: dict[str, str], name: str) -> bytes:
     try:
         return base64.b64decode(fields[name], validate=True)
     except (KeyError, binascii.Error):
