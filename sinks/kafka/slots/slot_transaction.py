@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from shallow_mirror.broker.admin.hanging_transactions import abort_forgotten
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError, explain_refusal
-from shallow_mirror.broker.produce.produce_pipeline import ProduceWindow
+from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
 from shallow_mirror.broker.produce.receipts import write_receipt
 from shallow_mirror.broker.produce.transactions import add_partitions, init_producer_id
 from shallow_mirror.checkpoints.segments import SegmentBuilder
@@ -56,7 +56,7 @@ class OpenSlot:
         self.txn: SlotTxn | None = None
         self.fetched_bytes = 0
         self._job, self._target, self._deadline = job, target, deadline
-        self._window: ProduceWindow | None = None
+        self._window: ProducePipeline | None = None
         self._sequences: dict[TopicPartition, int] = {}
         self._until: Deadline | None = None
         self._has_stopped = False
@@ -133,11 +133,11 @@ class OpenSlot:
         self._job.observer("task.produced")
         return placed
 
-    def _open(self) -> tuple[SlotTxn, ProduceWindow]:
+    def _open(self) -> tuple[SlotTxn, ProducePipeline]:
         if self.txn is None or self._window is None:
             name = self._job.transactional_id_of(self.number)
             self.txn = init_producer_id(self._target, name, self._job.transaction_timeout_ms, self._deadline)
-            self._window = ProduceWindow(
+            self._window = ProducePipeline(
                 self._target,
                 name,
                 in_flight_requests=self._job.in_flight_requests,

@@ -21,7 +21,7 @@ from shallow_mirror.broker.clients.fetched_batches import FetchedBatch
 from shallow_mirror.broker.clients.send_queue import Delivery, QueuedBatch, SendQueue, stamped
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError, explain_refusal
-from shallow_mirror.broker.produce.produce_pipeline import ProduceWindow
+from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
 from shallow_mirror.broker.produce.transactions import (
     EndTxnAnswer,
     ProducerIdentity,
@@ -265,7 +265,7 @@ class BatchProducer:
             ready[place], self._sequences[place] = stamped(
                 queued, identity, self._sequences[place], transactional=self._txn is not None
             )
-        window = ProduceWindow(
+        window = ProducePipeline(
             self._cluster,
             self._transactional_id,
             in_flight_requests=self._in_flight_requests,

@@ -40,7 +40,7 @@ _ACKS_ALL = -1
 _NOTHING_CONTINUES: Continuing = MappingProxyType({})
 
 
-class ProduceWindow:
+class ProducePipeline:
     """Produce requests to all leaders: to each `in_flight_requests` and `in_flight_bytes` at the most.
 
     One batch larger than that is sent alone.
