@@ -389,7 +389,7 @@ def test_a_broker_that_is_away_for_a_while_is_waited_for(fake: StrictCluster, cl
         if len(clock.sleeps) == 5:
             fake.start_node(1)
 
-    client._sleep = sleep_and_return
+    client._retries._sleep = sleep_and_return
     reading = Reading(client, clock, whole(A, end), fetch_bytes=150)
     iteration = iter(reading.reader)
     for part in next(iteration):

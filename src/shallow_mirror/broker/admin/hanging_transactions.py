@@ -121,7 +121,8 @@ def _abort_earlier_producers(
         if reason is not None:
             refused.append(
                 f"{open_txn}, of transactional id {transactional_id} of this mirror, which the target has forgotten "
-                f"since: readers of that partition wait for its end. WriteTxnMarkers: {reason}. Or end it by: {open_txn.abort_command(target)}"
+                f"since: readers of that partition wait for its end. WriteTxnMarkers: {reason}. "
+                f"Or end it by: {open_txn.abort_command(target)}"
             )
     if refused:
         raise RetriableError("HANGING_TRANSACTION", "; ".join(refused))

@@ -34,11 +34,11 @@ class Verdict(enum.IntEnum):
     BEYOND = 7
     """Base offset at or above the range's end: the next range holds it."""
     QUARANTINE = 8
-    """Cannot be copied, and is set aside instead: only `set_aside` says so."""
+    """Cannot be copied, and is set aside instead. Only `set_aside` gives this verdict."""
 
 
 SENT = (Verdict.RAW, Verdict.REBUILD)
-"""Unless there turns out to be a reason against it."""
+"""Verdicts of batches that are sent, unless rebuilding them fails."""
 
 _KIND_OF_MARKER = {MarkerType.COMMIT: SegmentKind.COMMIT, MarkerType.ABORT: SegmentKind.ABORT, MarkerType.OTHER: SegmentKind.GAP}
 _KIND_OF_VERDICT = {
@@ -50,7 +50,7 @@ _KIND_OF_VERDICT = {
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why batch `index` is refused and what to do; or why it has to be rebuilt, and what would spare that (empty: nothing)."""
+    """Why batch `index` is refused, and the remedy; or why it has to be rebuilt, and what would avoid that (empty: nothing)."""
 
     index: int
     base_offset: int
@@ -60,7 +60,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """`verdicts` is int8[n]. `next_position` lies after the last batch that is ours, dropped ones included."""
+    """The verdicts of a response. `verdicts` is int8[n]; `next_position` follows the last batch below the range's end."""
 
     verdicts: npt.NDArray[np.int8]
     next_position: int
@@ -69,13 +69,13 @@ class Admission:
     rebuilds: tuple[Reason, ...] = ()
 
     def set_aside(self, batches: Collection[int]) -> Admission:
-        """The same, but for these batches, which are refused no longer and not rebuilt."""
+        """Return the same with these batches set aside: neither refused nor rebuilt."""
         if not batches:
             return self
         verdicts = self.verdicts.copy()
         verdicts[list(batches)] = Verdict.QUARANTINE
         refusals, rebuilds = (
-            tuple(one for one in all_of if one.index not in batches) for all_of in (self.refusals, self.rebuilds)
+            tuple(reason for reason in reasons if reason.index not in batches) for reasons in (self.refusals, self.rebuilds)
         )
         return replace(self, verdicts=verdicts, refusals=refusals, rebuilds=rebuilds)
 
@@ -90,7 +90,7 @@ def admit(
     aborted: Sequence[tuple[int, int]],
     limits: BatchLimits,
 ) -> Admission:
-    """Verdicts for one partition's part of a Fetch response.
+    """Return verdicts for one partition's part of a Fetch response.
 
     `aborted` is the response's list of (producer id, first offset); the walk over it begins at the first batch, also
     where that lies below `position`. Raises nothing: what cannot be copied is in `refusals`.
@@ -103,8 +103,9 @@ def admit(
     refusals: dict[int, Reason] = {}
     rebuilds: dict[int, Reason] = {}
 
+    # A later mark wins over an earlier one, so the calls below are in rising order of precedence: what brokers refuse unchanged,
+    # then what no rebuild can save, then what readers of the source do not see, which needs neither, then what is out of range.
     def mark(mask: npt.NDArray[np.bool_], verdict: Verdict, rule: str = "", remedy: str = "") -> None:
-        """A later mark wins over an earlier one: call in rising order of precedence."""
         if not mask.any():
             return
         verdicts[mask] = verdict
@@ -121,6 +122,7 @@ def admit(
     mark(index.size_bytes > limits.max_message_bytes, Verdict.REBUILD,
          f"larger than max.message.bytes={limits.max_message_bytes} of the target topic",
          f"Set its max.message.bytes to {int(index.size_bytes.max(initial=0))} or more")  # fmt: skip
+    # Brokers refuse a produced batch whose count does not equal its last offset delta + 1 (InvalidRecordException).
     has_holes = headers["records_count"] != headers["last_offset_delta"].astype(np.int64) + 1
     mark(has_holes, Verdict.REBUILD, "records are missing inside the batch (compaction)")
     is_straddling = (base < position) & (last >= position)
@@ -129,6 +131,7 @@ def admit(
          "No broker accepts this batch; the source is damaged or newer than this version")  # fmt: skip
     mark((headers["last_offset_delta"] < 0) | (headers["records_count"] < 0), Verdict.REFUSE, "impossible count or offsets",
          "The source is damaged at this offset")  # fmt: skip
+    # Compaction keeps the header of an emptied batch for its producer state: nothing to send, and its offsets are a gap.
     mark((headers["records_count"] == 0) & (headers["last_offset_delta"] >= 0), Verdict.DROP_EMPTY)
     is_control = (attributes & CONTROL_BIT) != 0
     markers, bad_markers = _parse_markers(index, records, is_control & (headers["records_count"] > 0))
@@ -152,7 +155,7 @@ def admit(
 
 
 def kind_of(admission: Admission, i: int) -> SegmentKind:
-    """What batch `i`, which must be ours, is in the offset map: data unless it is dropped."""
+    """Return the kind of batch `i`, which must be below the range's end, in the offset map: data unless it is dropped."""
     verdict = Verdict(int(admission.verdicts[i]))
     if verdict is Verdict.DROP_CONTROL:
         return _KIND_OF_MARKER[admission.markers[i].type]
@@ -179,7 +182,10 @@ def _aborted_mask(
     markers: Mapping[int, Marker],
     aborted: Sequence[tuple[int, int]],
 ) -> npt.NDArray[np.bool_]:
-    """The consumer's own rule (CompletedFetch): an aborted transaction lasts from its first offset to its ABORT marker."""
+    """Return which batches are aborted, as Java's consumer decides it (CompletedFetch).
+
+    An aborted transaction lasts from its first offset to its ABORT marker.
+    """
     mask = np.zeros(len(index), np.bool_)
     if not aborted:
         return mask
@@ -194,6 +200,7 @@ def _aborted_mask(
             continue
         while waiting and waiting[0][0] <= last_offset:
             active.add(heapq.heappop(waiting)[1])
+        # One producer id may have several aborted transactions in a response: its marker ends the current one.
         if control[i]:
             marker = markers.get(i)
             if marker is not None and marker.type is MarkerType.ABORT:

@@ -23,7 +23,7 @@ def build_batch(
     last_offset_delta: int,
     base_offset: int = 0,
 ) -> bytes:
-    """`payload` are the records, compressed as `attributes` say."""
+    """Return a whole batch. `payload`: the records, compressed as `attributes` say."""
     covered = _COVERED.pack(
         attributes,
         last_offset_delta,

@@ -26,7 +26,7 @@ class StopReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class IndexStop:
-    """Why indexing ended in front of the end of the buffer. A partial last batch is normal and none of these."""
+    """Why indexing ended before the end of the buffer. A partial last batch is normal, and not a stop."""
 
     pos: int
     base_offset: int
@@ -36,7 +36,7 @@ class IndexStop:
 
 @dataclass(frozen=True, slots=True)
 class BatchIndex:
-    """`pos` and `size_bytes` (whole batch, header included) are int64 arrays; `headers` a native-endian copy."""
+    """The batches of a buffer. `pos` and `size_bytes` (header included) are int64[n]; `headers` is a native-endian copy."""
 
     pos: npt.NDArray[np.int64]
     size_bytes: npt.NDArray[np.int64]
@@ -53,7 +53,7 @@ class BatchIndex:
 
 
 def index_batches(records: memoryview) -> BatchIndex:
-    """Index the whole batches of `records`. Never raises on hostile bytes: `stop` says where and why it gave up."""
+    """Index the whole batches of `records`. Never raises on hostile bytes: `stop` says where and why it stopped."""
     size = len(records)
     starts: list[int] = []
     pos, stop = 0, None
@@ -71,17 +71,17 @@ def index_batches(records: memoryview) -> BatchIndex:
             break
         starts.append(pos)
         pos += LOG_OVERHEAD + length
-    at = np.array(starts, dtype=np.int64)
-    headers = _gather(records, at)
-    return BatchIndex(at, headers["batch_length"].astype(np.int64) + LOG_OVERHEAD, headers, stop, pos)
+    positions = np.array(starts, dtype=np.int64)
+    headers = _gather(records, positions)
+    return BatchIndex(positions, headers["batch_length"].astype(np.int64) + LOG_OVERHEAD, headers, stop, pos)
 
 
 def headers_anywhere(records: memoryview) -> npt.NDArray[np.void]:
-    """The bytes of a header at every position of `records` that has room for one: a view, writable where `records` is."""
+    """Return the header bytes at every position of `records` that has room: a view, writable where `records` is."""
     return np.ndarray(max(len(records) - BATCH_HEADER_BYTES + 1, 0), _HEADER_BYTES, records, strides=(1,))
 
 
-def _gather(records: memoryview, at: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
-    if not len(at):
+def _gather(records: memoryview, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
+    if not len(positions):
         return np.empty(0, NATIVE_HEADER)
-    return headers_anywhere(records)[at].view(HEADER).astype(NATIVE_HEADER)
+    return headers_anywhere(records)[positions].view(HEADER).astype(NATIVE_HEADER)

@@ -1,4 +1,4 @@
-"""Pure: which batches are so small that they become one with their neighbours, by what their headers say."""
+"""Pure: which batches are so small that they are coalesced with their neighbours, by their headers."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ Bools = npt.NDArray[np.bool_]
 RULE = "small batches become one (write.coalesce_bytes)"
 
 MOST_RECORDS = 1 << 14
-"""In a batch that is rewritten together with others, and in what several become."""
+"""The limit of records in a batch that is rewritten together with others, and in a coalesced one."""
 
 _SMALL_SHARE = 8
-"""Only what takes no more than one such share of the limit is opened: it saves little to make one of two."""
+"""Only batches of at most this share of the limit (1/8) are opened: coalescing two saves little."""
 
 
 def most_bytes(limits: BatchLimits) -> int:
-    """How many bytes the records of a batch may take, before compression, that is made of several; 0: there is none."""
+    """Return how many bytes the records of a coalesced batch may take before compression; 0: nothing is coalesced."""
     return max(0, min(limits.coalesce_bytes or 0, limits.max_message_bytes - BATCH_HEADER_BYTES))
 
 
 def find_small(index: BatchIndex, verdicts: npt.NDArray[np.int8], limits: BatchLimits) -> Bools:
-    """Of each batch: whether it is small, and also the one in front of it or behind it that is sent, which has the same codec.
+    """Return which batches are small and have a small neighbour of the same codec among those that are sent.
 
-    If they really become one depends on how large they are when they are opened.
+    Whether they are coalesced also depends on their size when they are opened.
     """
-    found = np.zeros(len(index), np.bool_)
+    may_join = np.zeros(len(index), np.bool_)
     sent = np.flatnonzero(np.isin(verdicts, SENT)) if most_bytes(limits) else np.empty(0, np.int64)
     if len(sent) < 2:
-        return found
+        return may_join
     headers = index.headers[sent]
     is_small = (index.size_bytes[sent] * _SMALL_SHARE <= most_bytes(limits)) & (headers["records_count"] <= MOST_RECORDS)
     codecs = headers["attributes"] & CODEC_MASK
     are_alike = is_small[1:] & is_small[:-1] & (codecs[1:] == codecs[:-1])
-    found[sent[1:]] |= are_alike
-    found[sent[:-1]] |= are_alike
-    return found
+    may_join[sent[1:]] |= are_alike
+    may_join[sent[:-1]] |= are_alike
+    return may_join

@@ -17,7 +17,7 @@ class MarkerType(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """`coordinator_epoch` is None where the control record is no transaction marker."""
+    """The record of a control batch. `coordinator_epoch` is None where it is no transaction marker."""
 
     type: MarkerType
     coordinator_epoch: int | None
@@ -28,7 +28,7 @@ _VALUE = struct.Struct(">hi")
 
 
 def parse_marker(batch: memoryview) -> Marker:
-    """The one record of a control batch. Raises ValueError on bytes that cannot be one."""
+    """Parse the one record of a control batch. Raises ValueError on bytes that cannot be one."""
     pos = BATCH_HEADER_BYTES
     _, pos = _varint(batch, pos)
     pos += 1

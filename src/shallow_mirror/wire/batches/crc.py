@@ -20,12 +20,12 @@ _CRC_POS = CRC_START - 4
 
 
 def crc32c(data: memoryview | bytes | bytearray, before: int = 0) -> int:
-    """Of `data`, or of what has the checksum `before` and `data` behind it."""
+    """Return the checksum of `data`, or of bytes with the checksum `before` followed by `data`."""
     return int(_library.crc32c(data, before))
 
 
 def verify_crc(batch: memoryview) -> bool:
-    """Whether the checksum of a whole batch matches its bytes."""
+    """Return whether the checksum of a whole batch matches its bytes."""
     return int.from_bytes(batch[_CRC_POS:CRC_START], "big") == crc32c(batch[CRC_START:])
 
 
@@ -35,19 +35,19 @@ def patch_crcs(
     new_headers: npt.NDArray[np.uint8],
     payload_bytes: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.uint32]:
-    """Checksums after bytes [21, 61) changed from `old_headers` to `new_headers`, both uint8[n, 40]."""
+    """Return the checksums after bytes [21, 61) changed from `old_headers` to `new_headers`, both uint8[n, 40]."""
     return old_crc ^ _advance(_crcs_of_rows(old_headers) ^ _crcs_of_rows(new_headers), payload_bytes)
 
 
 def verify_crcs(records: memoryview, pos: npt.NDArray[np.int64], headers: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """For each batch of `headers`, which begins at `pos` in `records`: whether its checksum matches its bytes."""
+    """Return for each batch of `headers`, which begins at `pos` in `records`, whether its checksum matches its bytes."""
     starts, ends = (pos + CRC_START).tolist(), (pos + headers["batch_length"] + LOG_OVERHEAD).tolist()
-    found = [_library.crc32c(records[start:end]) for start, end in zip(starts, ends, strict=True)]
-    return np.asarray(np.array(found, np.uint32) == headers["crc"], np.bool_)
+    checksums = [_library.crc32c(records[start:end]) for start, end in zip(starts, ends, strict=True)]
+    return np.asarray(np.array(checksums, np.uint32) == headers["crc"], np.bool_)
 
 
 def payload_crcs(headers: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
-    """Checksums of the payloads alone, which follow from the headers: no payload is read.
+    """Return the checksums of the payloads alone, which follow from the headers: no payload is read.
 
     crc(H + P) = advance(crc(H), bytes of P) ^ crc(P). True of every batch whose own checksum holds.
     """
@@ -57,8 +57,8 @@ def payload_crcs(headers: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
 
 
 def _crcs_of_rows(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
-    together, size = rows.tobytes(), rows.shape[1]
-    return np.array([_library.crc32c(together[start : start + size]) for start in range(0, len(together), size)], np.uint32)
+    joined, size = rows.tobytes(), rows.shape[1]
+    return np.array([_library.crc32c(joined[start : start + size]) for start in range(0, len(joined), size)], np.uint32)
 
 
 def _advance(crc: npt.NDArray[np.uint32], zero_bytes: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
@@ -77,8 +77,10 @@ def _advance(crc: npt.NDArray[np.uint32], zero_bytes: npt.NDArray[np.int64]) -> 
 
 
 def _apply(tables: npt.NDArray[np.uint32], crc: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    places = [(crc >> np.uint32(8 * place)) & 0xFF for place in range(4)]
-    product: npt.NDArray[np.uint32] = tables[0][places[0]] ^ tables[1][places[1]] ^ tables[2][places[2]] ^ tables[3][places[3]]
+    bytes_of_crc = [(crc >> np.uint32(8 * i)) & 0xFF for i in range(4)]
+    product: npt.NDArray[np.uint32] = (
+        tables[0][bytes_of_crc[0]] ^ tables[1][bytes_of_crc[1]] ^ tables[2][bytes_of_crc[2]] ^ tables[3][bytes_of_crc[3]]
+    )
     return product
 
 
@@ -93,16 +95,16 @@ _BYTE_TABLE = _byte_table()
 
 
 def _shift_tables() -> npt.NDArray[np.uint32]:
-    """[k, d]: over d * 16**k zero bytes, as four tables of 256, one per byte of the checksum."""
+    """Return tables [k, d] that advance over d * 16**k zero bytes: four of 256, one per byte of the checksum."""
     bytes_of = np.arange(256, dtype=np.uint32)
-    places = np.stack([bytes_of << np.uint32(8 * place) for place in range(4)])
-    one = _BYTE_TABLE[places & 0xFF] ^ (places >> np.uint32(8))
+    identity = np.stack([bytes_of << np.uint32(8 * i) for i in range(4)])
+    shift = _BYTE_TABLE[identity & 0xFF] ^ (identity >> np.uint32(8))
     digits = []
     for _ in range(-(-_LENGTH_BITS // _DIGIT_BITS)):
-        tables = [places]
+        tables = [identity]
         for _ in range(1 << _DIGIT_BITS):
-            tables.append(_apply(one, tables[-1]))
-        one = tables.pop()
+            tables.append(_apply(shift, tables[-1]))
+        shift = tables.pop()
         digits.append(np.stack(tables))
     return np.stack(digits)
 

@@ -18,7 +18,7 @@ SEQUENCE_MODULUS = 1 << 31
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stamped:
-    """Batches `chosen` (indices, ascending) of `index`, which lie in `records`, for one partition from `first_sequence` on."""
+    """Batches of one partition to be restamped from `first_sequence` on: `chosen` (ascending) of `index`, in `records`."""
 
     records: memoryview
     index: BatchIndex
@@ -31,10 +31,10 @@ class Stamped:
 
 
 def restamp_all(parts: Sequence[Stamped], *, producer_id: int, producer_epoch: int, transactional: bool = True) -> list[int]:
-    """Rewrite the headers of `parts` where they lie; returns the next sequence of each.
+    """Rewrite the headers of `parts` where they lie; return the next sequence of each.
 
     Base offset 0, leader epoch -1, attributes reduced to the codec (and the transactional bit), consecutive sequences.
-    Clearing log-append-time, control and delete-horizon bits is part of it. The indices keep the source's headers.
+    The indices keep the source's headers.
     """
     headers = np.concatenate([part.index.headers[part.chosen] for part in parts])
     if not len(headers):
@@ -45,6 +45,7 @@ def restamp_all(parts: Sequence[Stamped], *, producer_id: int, producer_epoch: i
     new = old.copy()
     new["base_offset"] = 0
     new["partition_leader_epoch"] = -1
+    # Without log-append-time, control and delete-horizon bits: brokers set them, and refuse them of producers.
     new["attributes"] = (headers["attributes"] & CODEC_MASK) | (TRANSACTIONAL_BIT if transactional else 0)
     new["producer_id"] = producer_id
     new["producer_epoch"] = producer_epoch
@@ -52,8 +53,8 @@ def restamp_all(parts: Sequence[Stamped], *, producer_id: int, producer_epoch: i
     new["crc"] = patch_crcs(headers["crc"].astype(np.uint32), covered_bytes(old), covered_bytes(new), sizes - BATCH_HEADER_BYTES)
     ends = np.cumsum([len(part.chosen) for part in parts]).tolist()
     for part, rows in zip(parts, np.split(new, ends[:-1]), strict=True):
-        places = headers_anywhere(part.records)
-        places[part.index.pos[part.chosen]] = rows.view(places.dtype)
+        header_slots = headers_anywhere(part.records)
+        header_slots[part.index.pos[part.chosen]] = rows.view(header_slots.dtype)
     return following
 
 
@@ -67,13 +68,13 @@ def restamp(
     first_sequence: int,
     transactional: bool = True,
 ) -> int:
-    """`restamp_all` of batches of one partition; returns the next sequence."""
+    """Restamp batches of one partition; return the next sequence."""
     parts = [Stamped(records, index, chosen, first_sequence)]
     return restamp_all(parts, producer_id=producer_id, producer_epoch=producer_epoch, transactional=transactional)[0]
 
 
 def _sequences(parts: Sequence[Stamped], counts: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int64], list[int]]:
-    """Of every batch, and the next one of every part."""
+    """Return the first sequence of every batch, and the next one of every part."""
     sequences, following, start = [], [], 0
     for part in parts:
         end = start + len(part.chosen)

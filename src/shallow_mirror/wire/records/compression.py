@@ -1,7 +1,7 @@
-"""Pure: the compressed block of a record batch: opened within a bound on what comes out, and made.
+"""Pure: compression of a record batch's block, and decompression within a bound on what comes out.
 
-A block may come from anybody who may write to the source. So nothing is allocated by what a block says of itself, all
-frames of a block count against one bound, and whatever a library makes of bad bytes ends as one error.
+Anybody who may write to the source may have made a block. So nothing is allocated by the size that a block claims, all frames
+of a block count against one bound, and whatever error a library raises for bad bytes becomes CorruptBlockError.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _ZSTD_LEVEL = 1
 
 _LEAST_READ_BYTES = 1 << 16
 _USUAL_RATIO = 4
-"""What comes out is asked for in so much at first, and in twice as much then: in one piece, mostly."""
+"""Output is read in pieces of this ratio at first, then of twice as much: mostly one piece suffices."""
 
 _LZ4_FLAGS_POS = 4
 _LZ4_SAYS_SIZE = 0x08
 _MOST_LZ4_RATIO = 255
-"""Nothing becomes longer: a small frame that does not say its size, which would be believed, is opened in one call."""
+"""The highest ratio of LZ4: a small frame without a size, which the library would trust, is opened in one call."""
 
 _32_BITS = (1 << 32) - 1
 _XXHASH_PRIMES = (2654435761, 2246822519, 3266489917, 668265263, 374761393)
@@ -55,19 +55,19 @@ class CorruptBlockError(ValueError):
 
 
 class BlockTooLargeError(ValueError):
-    """What the block holds is more than the bound; how much more is not known."""
+    """The content of the block exceeds the bound, by an unknown amount."""
 
 
 def decompress(block: memoryview, codec: Codec, max_bytes: int) -> memoryview:
-    """Raises CorruptBlockError, BlockTooLargeError, and ConfigError where the codec's library is not installed."""
+    """Decompress a block. Raises CorruptBlockError, BlockTooLargeError, ConfigError where the codec's library is missing."""
     if codec is Codec.NONE:
         return _bounded(block, max_bytes)
-    return memoryview(_OPENERS[codec](block, max_bytes))
+    return memoryview(_DECOMPRESSORS[codec](block, max_bytes))
 
 
 def compress(block: memoryview, codec: Codec) -> bytes | memoryview:
-    """One block in the framing of Java's producer. Raises ConfigError without the codec's library."""
-    return block if codec is Codec.NONE else _PACKERS[codec](block)
+    """Compress to one block in the framing of Java's producer. Raises ConfigError without the codec's library."""
+    return block if codec is Codec.NONE else _COMPRESSORS[codec](block)
 
 
 def _bounded(block: memoryview, max_bytes: int) -> memoryview:
@@ -76,25 +76,25 @@ def _bounded(block: memoryview, max_bytes: int) -> memoryview:
     return block
 
 
-def _gzip(block: memoryview, max_bytes: int) -> bytes:
-    """All members, as Java's reader does."""
+def _decompress_gzip(block: memoryview, max_bytes: int) -> bytes:
+    """Decompress all members, as Java's reader does."""
     return _frames(block, max_bytes, lambda: zlib.decompressobj(_GZIP_FRAMING), (zlib.error,))
 
 
-def _lz4(block: memoryview, max_bytes: int) -> bytes:
+def _decompress_lz4(block: memoryview, max_bytes: int) -> bytes:
     frame = _library("lz4.frame")
     if _MOST_LZ4_RATIO * len(block) <= max_bytes and len(block) > _LZ4_FLAGS_POS and not block[_LZ4_FLAGS_POS] & _LZ4_SAYS_SIZE:
         try:
             opened, used_bytes = frame.decompress(block, return_bytes_read=True)
         except RuntimeError:
-            used_bytes = 0  # told below
+            used_bytes = 0  # decompressed again below, which raises the right error
         if used_bytes == len(block):
             return bytes(opened)
     return _frames(block, max_bytes, lambda: _Lz4Decoder(frame.LZ4FrameDecompressor()), (RuntimeError, EOFError, ValueError))
 
 
 class _Lz4Decoder:
-    """The library takes memory for the most that may come out at once: so that is what a frame is likely to hold, then more."""
+    """A decoder that reads in pieces: the library allocates as much as it may return at once."""
 
     def __init__(self, decoder: Any) -> None:
         self._decoder = decoder
@@ -105,8 +105,8 @@ class _Lz4Decoder:
 
     @property
     def unused_data(self) -> bytes | None:
-        found: bytes | None = self._decoder.unused_data
-        return found
+        unused: bytes | None = self._decoder.unused_data
+        return unused
 
     def decompress(self, data: memoryview | bytes, most_bytes: int) -> bytes:
         out: list[bytes] = []
@@ -117,11 +117,11 @@ class _Lz4Decoder:
                 break
             most_bytes -= len(out[-1])
             at_once, data = 2 * at_once, b""
-        return _together(out)
+        return _join(out)
 
 
 def _frames(block: memoryview, max_bytes: int, new_decoder: Callable[[], Any], errors: tuple[type[Exception], ...]) -> bytes:
-    """Frames one behind the other; a decoder takes (bytes, most bytes out), and knows `eof` and `unused_data`."""
+    """Decompress consecutive frames. A decoder takes (bytes, most bytes out), and has `eof` and `unused_data`."""
     out: list[bytes] = []
     left_bytes = max_bytes
     rest: memoryview | bytes = block
@@ -138,21 +138,21 @@ def _frames(block: memoryview, max_bytes: int, new_decoder: Callable[[], Any], e
             raise CorruptBlockError("it ends in the middle of a frame")
         rest = decoder.unused_data or b""
         if not rest:
-            return _together(out)
+            return _join(out)
     raise CorruptBlockError(f"it has more than {_MAX_FRAMES} frames")
 
 
-def _together(parts: list[bytes]) -> bytes:
+def _join(parts: list[bytes]) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _zstd(block: memoryview, max_bytes: int) -> bytes:
-    """Frames mostly do not say how much they hold: read until the end or the bound."""
+def _decompress_zstd(block: memoryview, max_bytes: int) -> bytes:
+    """Decompress until the end or the bound: frames mostly do not state their size."""
     library = _library("zstandard")
     out: list[bytes] = []
     left_bytes, at_once = max_bytes, max(_USUAL_RATIO * len(block), _LEAST_READ_BYTES)
     try:
-        with _ZSTD_DECOMPRESSORS.one() as decompressor, decompressor.stream_reader(block, read_across_frames=True) as reader:
+        with _ZSTD_DECOMPRESSORS.borrow() as decompressor, decompressor.stream_reader(block, read_across_frames=True) as reader:
             while chunk := reader.read(min(at_once, left_bytes + 1)):
                 out.append(chunk)
                 left_bytes -= len(chunk)
@@ -161,11 +161,11 @@ def _zstd(block: memoryview, max_bytes: int) -> bytes:
                     raise BlockTooLargeError
     except library.ZstdError as error:
         raise CorruptBlockError(str(error)) from error
-    return _together(out)
+    return _join(out)
 
 
-def _snappy(block: memoryview, max_bytes: int) -> bytes:
-    """Java writes xerial's framing of blocks, librdkafka one bare block."""
+def _decompress_snappy(block: memoryview, max_bytes: int) -> bytes:
+    """Decompress xerial's framing of blocks (Java), or one bare block (librdkafka)."""
     if bytes(block[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _snappy_block(block, max_bytes)
     out = bytearray()
@@ -196,7 +196,7 @@ def _snappy_block(block: memoryview, max_bytes: int) -> bytes:
 
 
 def _snappy_length(block: memoryview) -> int:
-    """What the block says it holds: its first varint. The library allocates that much before it looks at the rest."""
+    """Return the size that the block states in its first varint. The library allocates that much before it reads the rest."""
     size = 0
     for i, byte in enumerate(block[:5]):
         size |= (byte & 0x7F) << (7 * i)
@@ -205,19 +205,19 @@ def _snappy_length(block: memoryview) -> int:
     raise CorruptBlockError("it does not begin with a length")
 
 
-def with_right_lz4_checksum(frame: memoryview) -> memoryview:
-    """A frame as producers of magic 0 wrote it: the checksum of its header (xxHash32) went over more than the format says."""
+def fix_lz4_checksum(frame: memoryview) -> memoryview:
+    """Correct the header checksum (xxHash32) of a frame of magic 0: producers computed it over too many bytes."""
     flags = frame[_LZ4_FLAGS_POS] if len(frame) > _LZ4_FLAGS_POS else 0
     checksum_pos = _LZ4_FLAGS_POS + 2 + 8 * (flags >> 3 & 1) + 4 * (flags & 1)
     if checksum_pos >= len(frame):
         return frame
-    mended = bytearray(frame)
-    mended[checksum_pos] = _xxhash32(bytes(frame[_LZ4_FLAGS_POS:checksum_pos])) >> 8 & 0xFF
-    return memoryview(mended)
+    fixed = bytearray(frame)
+    fixed[checksum_pos] = _xxhash32(bytes(frame[_LZ4_FLAGS_POS:checksum_pos])) >> 8 & 0xFF
+    return memoryview(fixed)
 
 
 def _xxhash32(data: bytes) -> int:
-    """Of fewer than 16 bytes, seed 0."""
+    """Return the hash of fewer than 16 bytes, with seed 0."""
     first, second, third, fourth, fifth = _XXHASH_PRIMES
     hashed = fifth + len(data)
     words = len(data) // 4 * 4
@@ -236,12 +236,12 @@ def _rotated(value: int, bits: int) -> int:
     return (value << bits | value >> (32 - bits)) & _32_BITS
 
 
-def _packed_gzip(block: memoryview) -> bytes:
+def _compress_gzip(block: memoryview) -> bytes:
     encoder = zlib.compressobj(wbits=_GZIP_FRAMING)
     return encoder.compress(block) + encoder.flush()
 
 
-def _packed_snappy(block: memoryview) -> bytes:
+def _compress_snappy(block: memoryview) -> bytes:
     cramjam = _library("cramjam")
     out = [_XERIAL_MAGIC + _XERIAL_VERSIONS]
     for start in range(0, len(block), _XERIAL_PART_BYTES):
@@ -250,30 +250,31 @@ def _packed_snappy(block: memoryview) -> bytes:
     return b"".join(out)
 
 
-def _packed_lz4(block: memoryview) -> bytes:
+def _compress_lz4(block: memoryview) -> bytes:
     frame = _library("lz4.frame")
     return bytes(frame.compress(block, block_size=frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False))
 
 
-def _packed_zstd(block: memoryview) -> bytes:
-    with _ZSTD_COMPRESSORS.one() as compressor:
+def _compress_zstd(block: memoryview) -> bytes:
+    with _ZSTD_COMPRESSORS.borrow() as compressor:
         return bytes(compressor.compress(block))
 
 
 class _Contexts:
-    """Each for one caller at a time. Kept, but for those that met bad bytes: to make one takes as long as to open 16 KB."""
+    """A pool of contexts, each for one caller at a time. Making a context takes as long as decompressing 16 KB."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._idle: deque[Any] = deque(maxlen=_MOST_IDLE_CONTEXTS)
 
     @contextmanager
-    def one(self) -> Iterator[Any]:
+    def borrow(self) -> Iterator[Any]:
         try:
             context = self._idle.pop()
         except IndexError:
             context = self._make()
         yield context
+        # Not after an error: a context that met bad bytes is dropped.
         self._idle.append(context)
 
 
@@ -291,16 +292,16 @@ def _library(name: str) -> Any:
         ) from error
 
 
-_OPENERS: dict[Codec, Callable[[memoryview, int], bytes]] = {
-    Codec.GZIP: _gzip,
-    Codec.SNAPPY: _snappy,
-    Codec.LZ4: _lz4,
-    Codec.ZSTD: _zstd,
+_DECOMPRESSORS: dict[Codec, Callable[[memoryview, int], bytes]] = {
+    Codec.GZIP: _decompress_gzip,
+    Codec.SNAPPY: _decompress_snappy,
+    Codec.LZ4: _decompress_lz4,
+    Codec.ZSTD: _decompress_zstd,
 }
 
-_PACKERS: dict[Codec, Callable[[memoryview], bytes]] = {
-    Codec.GZIP: _packed_gzip,
-    Codec.SNAPPY: _packed_snappy,
-    Codec.LZ4: _packed_lz4,
-    Codec.ZSTD: _packed_zstd,
+_COMPRESSORS: dict[Codec, Callable[[memoryview], bytes]] = {
+    Codec.GZIP: _compress_gzip,
+    Codec.SNAPPY: _compress_snappy,
+    Codec.LZ4: _compress_lz4,
+    Codec.ZSTD: _compress_zstd,
 }

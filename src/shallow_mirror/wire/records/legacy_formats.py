@@ -1,8 +1,8 @@
-"""Pure: message sets of magic 0 and 1, as brokers before 0.11 wrote them and old log segments still hold, as batches of magic 2.
+"""Pure: conversion of message sets of magic 0 and 1 (brokers before 0.11, old log segments) to batches of magic 2.
 
-A batch has the offsets that its messages had, holes included, so that nothing behind this file knows of older formats:
-what cannot be copied so is rebuilt like any other batch. A compressed wrapper becomes one batch of the same codec; messages
-that follow each other uncompressed share one. Rules: LegacyRecord, AbstractLegacyRecordBatch.
+A batch has the offsets that its messages had, holes included, so that no other file has to handle older formats: what cannot
+be copied so is rebuilt like any other batch. A compressed wrapper becomes one batch of the same codec; consecutive
+uncompressed messages share one. Rules: LegacyRecord, AbstractLegacyRecordBatch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shallow_mirror.wire.records.compression import (
     CorruptBlockError,
     compress,
     decompress,
-    with_right_lz4_checksum,
+    fix_lz4_checksum,
 )
 from shallow_mirror.wire.records.unpacked_batch import LARGER_BLOCKS
 
@@ -41,8 +41,11 @@ _NO_HEADERS = b"\x00"
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """`records`, writable, begin with whole batches of magic 2. Behind them is what was no whole message, or what `failure`
-    says cannot be converted."""
+    """A converted response part.
+
+    `records`, writable, begin with whole batches of magic 2. Behind them is what was no whole message; `failure`: why
+    conversion stopped.
+    """
 
     records: memoryview
     failure: MirrorError | None
@@ -64,7 +67,7 @@ class _Message:
 
 @dataclass(slots=True)
 class _Batch:
-    """Records of one new batch, encoded as they come."""
+    """A batch that is being built: its records are encoded as they are added."""
 
     base_offset: int = -1
     last_offset: int = -1
@@ -74,7 +77,7 @@ class _Batch:
     block: bytearray = field(default_factory=bytearray)
 
     def add(self, message: _Message, offset: int) -> None:
-        """Raises ValueError where offsets do not rise, or lie too far apart for one batch."""
+        """Append a record. Raises ValueError where offsets do not rise, or are too far apart for one batch."""
         if not self.count:
             self.base_offset, self.base_timestamp, self.max_timestamp = offset, message.timestamp_ms, message.timestamp_ms
         elif offset <= self.last_offset:
@@ -106,7 +109,7 @@ class _Batch:
 
 
 def convert_legacy(records: memoryview, topic_partition: TopicPartition, *, max_opened_bytes: int) -> Converted:
-    """Batches of magic 2 are taken as they are, and so is what is none of a newer format: who reads on will say so."""
+    """Convert a response part. Batches of magic 2 and of unknown formats are copied: indexing them reports the latter."""
     conversion = _Conversion(max_opened_bytes)
     pos = 0
     while pos + MAGIC_POS < len(records):
@@ -118,31 +121,32 @@ def convert_legacy(records: memoryview, topic_partition: TopicPartition, *, max_
             conversion.take(magic, records[pos:end])
         except BlockTooLargeError:
             rule = f"its messages take more than {max_opened_bytes} bytes when they are opened"
-            return conversion.ended(BatchRefusedError(topic_partition, offset, rule, LARGER_BLOCKS))
+            return conversion.finish(BatchRefusedError(topic_partition, offset, rule, LARGER_BLOCKS))
         except ConfigError as error:
-            return conversion.ended(error)
+            return conversion.finish(error)
         except ValueError as error:
-            return conversion.ended(CorruptBatchError(topic_partition, offset, pos, f"message of magic {magic}: {error}"))
+            return conversion.finish(CorruptBatchError(topic_partition, offset, pos, f"message of magic {magic}: {error}"))
         pos = end
     if pos + MAGIC_POS < len(records) and records[pos + MAGIC_POS] >= MAGIC:
         conversion.copy(records[pos:])
-    return conversion.ended(None)
+    return conversion.finish(None)
 
 
 class _Conversion:
-    """What was converted so far, and the batch that uncompressed messages still join."""
+    """The batches so far, and the open batch that uncompressed messages are added to."""
 
     def __init__(self, max_opened_bytes: int) -> None:
         self._max_opened_bytes = max_opened_bytes
-        self._out, self._shared = bytearray(), _Batch()
+        self._out = bytearray()
+        self._shared = _Batch()
 
     def take(self, magic: int, entry: memoryview) -> None:
-        """A whole entry. Raises ValueError, BlockTooLargeError, ConfigError; then nothing was taken."""
+        """Convert a whole entry. Raises ValueError, BlockTooLargeError, ConfigError; then nothing was added."""
         if magic >= MAGIC:
             return self.copy(entry)
-        message = _message(entry)
+        message = _parse_message(entry)
         if message.codec:
-            return self.copy(_opened(message, self._max_opened_bytes))
+            return self.copy(_unwrap(message, self._max_opened_bytes))
         if len(self._shared.block) >= SHARED_BATCH_BYTES:
             self.copy(b"")
         self._shared.add(message, message.offset)
@@ -152,13 +156,13 @@ class _Conversion:
         self._out += batches
         self._shared = _Batch()
 
-    def ended(self, failure: MirrorError | None) -> Converted:
+    def finish(self, failure: MirrorError | None) -> Converted:
         self.copy(b"")
         return Converted(memoryview(self._out), failure)
 
 
-def _message(entry: memoryview) -> _Message:
-    """Of a whole entry. Raises ValueError."""
+def _parse_message(entry: memoryview) -> _Message:
+    """Parse a whole entry. Raises ValueError."""
     if len(entry) < _HEAD.size:
         raise ValueError(f"{len(entry)} bytes are no message")
     offset, length, crc, magic, attributes = _HEAD.unpack_from(entry)
@@ -170,14 +174,14 @@ def _message(entry: memoryview) -> _Message:
     if magic == 1:
         (timestamp_ms,) = _TIMESTAMP.unpack_from(entry, pos)
         pos += _TIMESTAMP.size
-    key, pos = _part(entry, pos)
-    value, pos = _part(entry, pos)
+    key, pos = _parse_part(entry, pos)
+    value, pos = _parse_part(entry, pos)
     if pos != len(entry):
         raise ValueError(f"{len(entry) - pos} bytes behind its value")
     return _Message(offset, magic, attributes, timestamp_ms, key, value)
 
 
-def _part(entry: memoryview, pos: int) -> tuple[memoryview | None, int]:
+def _parse_part(entry: memoryview, pos: int) -> tuple[memoryview | None, int]:
     if pos + _LENGTH.size > len(entry):
         raise ValueError("its bytes end too soon")
     (length,) = _LENGTH.unpack_from(entry, pos)
@@ -189,41 +193,42 @@ def _part(entry: memoryview, pos: int) -> tuple[memoryview | None, int]:
     return entry[pos : pos + length], pos + length
 
 
-def _opened(wrapper: _Message, max_opened_bytes: int) -> bytes:
-    """The messages inside a compressed wrapper as one batch. Raises ValueError, BlockTooLargeError, ConfigError."""
-    block = _block(wrapper, max_opened_bytes)
+def _unwrap(wrapper: _Message, max_opened_bytes: int) -> bytes:
+    """Return the messages of a compressed wrapper as one batch. Raises ValueError, BlockTooLargeError, ConfigError."""
+    block = _decompress_wrapper(wrapper, max_opened_bytes)
     last = -1
     for entry in _entries(block):
         last = _HEAD.unpack_from(entry)[0]
     if last < 0:
         raise ValueError("a compressed set without messages")
-    base = _base_of_relative_offsets(wrapper, last)
-    made = _Batch()
+    base = _base_offset(wrapper, last)
+    batch = _Batch()
     for entry in _entries(block):
-        message = _message(entry)
+        message = _parse_message(entry)
         if message.codec or message.magic != wrapper.magic:
             raise ValueError(f"inside a compressed set lies a message of magic {message.magic} and codec {message.codec}")
-        made.add(message, base + message.offset)
+        batch.add(message, base + message.offset)
     is_append_time = wrapper.magic == 1 and wrapper.attributes & LOG_APPEND_TIME_BIT
-    return made.build(Codec(wrapper.codec), wrapper.timestamp_ms if is_append_time else None)
+    return batch.build(Codec(wrapper.codec), wrapper.timestamp_ms if is_append_time else None)
 
 
-def _block(wrapper: _Message, max_opened_bytes: int) -> memoryview:
+def _decompress_wrapper(wrapper: _Message, max_opened_bytes: int) -> memoryview:
     if wrapper.value is None:
         raise ValueError("a compressed set that is null")
     if wrapper.codec not in (Codec.GZIP, Codec.SNAPPY, Codec.LZ4):
         raise ValueError(f"unknown compression codec {wrapper.codec}")
     value = wrapper.value
     if wrapper.magic == 0 and wrapper.codec == Codec.LZ4:
-        value = with_right_lz4_checksum(value)
+        value = fix_lz4_checksum(value)
     try:
         return decompress(value, Codec(wrapper.codec), max_opened_bytes)
     except CorruptBlockError as error:
         raise ValueError(f"its {Codec(wrapper.codec).name.lower()} block cannot be opened: {error}") from error
 
 
-def _base_of_relative_offsets(wrapper: _Message, last: int) -> int:
-    """KIP-31: a wrapper of magic 1 has the offset of its last message; 0 is what old clients left there."""
+def _base_offset(wrapper: _Message, last: int) -> int:
+    """Return what the offsets of inner messages are relative to (KIP-31). Raises ValueError."""
+    # A wrapper of magic 1 has the offset of its last message; old clients left 0 there, with absolute inner offsets.
     if wrapper.magic == 0 or wrapper.offset == 0:
         return 0
     if wrapper.offset < last:
@@ -245,7 +250,7 @@ def _entries(block: memoryview) -> Iterator[memoryview]:
 
 
 def _varint(value: int) -> bytes:
-    """Raises ValueError for a number of more than 64 bits."""
+    """Encode a zig-zag number. Raises ValueError for more than 64 bits."""
     if not -(1 << 63) <= value < 1 << 63:
         raise ValueError(f"timestamps that lie {value} ms apart")
     return uvarint((value << 1) ^ (value >> 63))

@@ -1,8 +1,8 @@
-"""Pure: new record batches with the records of those that cannot be copied as they are, or that are to become one.
+"""Pure: new record batches with the records of batches that cannot be copied as they are, or that are coalesced.
 
-Keys, values, headers and timestamps are copied as bytes. New are the offset deltas, which have to be 0 .. n-1, and what the
-timestamp deltas count from; of a batch that the source's broker has stamped also the timestamps. The result is a batch like
-any other: `restamp` gives it its producer.
+Keys, values, headers and timestamps are copied as bytes. New are the offset deltas, which have to be 0 .. n-1, and the base
+of the timestamp deltas; of a batch that the source's broker has stamped also the timestamps. The result is a batch like any
+other: `restamp` gives it its producer.
 """
 
 from __future__ import annotations
@@ -22,19 +22,18 @@ from shallow_mirror.wire.batches.batch_builder import build_batch
 from shallow_mirror.wire.batches.crc import verify_crc
 from shallow_mirror.wire.batches.header import CODEC_MASK, LOG_APPEND_TIME_BIT, NATIVE_HEADER, Codec
 from shallow_mirror.wire.records.compression import compress
-from shallow_mirror.wire.records.record_layout import RecordSpans, find_spans, find_spans_together
+from shallow_mirror.wire.records.record_layout import RecordSpans, find_joined_spans, find_spans
 from shallow_mirror.wire.records.record_rewriter import rewritten
 from shallow_mirror.wire.records.unpacked_batch import unpack_batch
 from shallow_mirror.wire.records.varints import Longs
 
 _FARTHEST_TIME = 1 << 61
-"""From a base timestamp to another, and to a record: their sums fit into 64 bits."""
+"""The limit of base timestamps and of deltas to them: their sums then fit into 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rebuilt:
-    """`batches` hold what is left of one source batch, or of a run of them, in order; `counts`, records of each. Nothing may be
-    left.
+    """What one source batch, or a run of them, became: `batches` in order, perhaps none, and `counts`, the records of each.
 
     `offsets`: the source offset of every record, int64.
     """
@@ -47,7 +46,7 @@ class Rebuilt:
 def rebuild(
     batch: memoryview, topic_partition: TopicPartition, *, position: int, limits: BatchLimits, max_opened_bytes: int
 ) -> Rebuilt:
-    """The records of `batch` from offset `position` on, in its own codec, in batches that the target's size limit lets pass.
+    """Return the records of `batch` from offset `position` on, in its own codec, in batches within the target's size limit.
 
     Raises CorruptBatchError (also for a wrong checksum), BatchRefusedError for what no rebuild can save, ConfigError.
     """
@@ -68,16 +67,16 @@ def rebuild(
         share = int(kept.end[-1] - kept.start[0]) / len(opened.block)
         run = _Run(0, len(kept), opened.codec, int(base_timestamp), math.ceil(len(batch) * share))
         times = kept.timestamp_delta * ~is_stamped
-        for part, made in _Writer(opened.block, kept, times, [run], limits.max_message_bytes).write():
-            if len(made) > limits.max_message_bytes:
+        for part, new_batch in _Writer(opened.block, kept, times, [run], limits.max_message_bytes).write():
+            if len(new_batch) > limits.max_message_bytes:
                 raise BatchRefusedError(
                     topic_partition,
                     base_offset,
-                    f"its record at offset {offsets[-1][part.first]} alone makes a batch of {len(made)} bytes, larger than "
+                    f"its record at offset {offsets[-1][part.first]} alone makes a batch of {len(new_batch)} bytes, larger than "
                     f"max.message.bytes={limits.max_message_bytes} of the target topic",
-                    f"Set its max.message.bytes to {len(made)} or more and start again",
+                    f"Set its max.message.bytes to {len(new_batch)} or more and start again",
                 )
-            batches.append(made)
+            batches.append(new_batch)
             counts.append(part.behind_last - part.first)
     return Rebuilt(tuple(batches), tuple(counts), np.concatenate(offsets))
 
@@ -85,15 +84,15 @@ def rebuild(
 def rebuild_together(
     headers: npt.NDArray[np.void], blocks: Sequence[memoryview], run_lengths: Sequence[int], limits: BatchLimits
 ) -> list[Rebuilt | None]:
-    """As `rebuild` of batches with those opened blocks, all of each. The next `run_lengths[k]` of them become one, of one codec.
+    """Rebuild whole batches with those opened blocks. The next `run_lengths[k]` of them, of one codec, become one.
 
     None for each run that `rebuild` would refuse; for all of them where records of some batch cannot be read, or the times of
-    batches that become one lie too far apart.
+    coalesced batches are too far apart.
     """
-    found = find_spans_together(headers, blocks)
-    if found is None:
+    joined = find_joined_spans(headers, blocks)
+    if joined is None:
         return [None] * len(run_lengths)
-    block, spans = found
+    block, spans = joined
     is_stamped, bases = _times_of(headers, limits)
     lengths, counts = np.array(run_lengths, np.int64), headers["records_count"].astype(np.int64)
     firsts = np.cumsum(lengths) - lengths
@@ -104,15 +103,15 @@ def rebuild_together(
             return [None] * len(run_lengths)
         times = times + np.repeat(shifts, counts)
     runs = _runs_of(headers, firsts, bases)
-    made: list[list[tuple[_Part, bytes]]] = [[] for _ in runs]
+    written: list[list[tuple[_Part, bytes]]] = [[] for _ in runs]
     for part, batch in _Writer(block, spans, times, runs, limits.max_message_bytes).write():
-        made[part.run].append((part, batch))
+        written[part.run].append((part, batch))
     offsets = spans.offset_delta + np.repeat(headers["base_offset"].astype(np.int64), counts)
-    return [_rebuilt(parts, offsets, limits.max_message_bytes) for parts in made]
+    return [_rebuilt(parts, offsets, limits.max_message_bytes) for parts in written]
 
 
 def _runs_of(headers: npt.NDArray[np.void], firsts: Longs, bases: Longs) -> list[_Run]:
-    """`firsts`: which batches begin a run. What several become takes less than the limit."""
+    """Return the runs. `firsts`: which batches begin one. A coalesced batch takes less than the limit, so its size is 0."""
     ends = np.cumsum(np.add.reduceat(headers["records_count"].astype(np.int64), firsts)).tolist()
     is_one = np.diff(firsts, append=len(headers)) == 1
     columns = (
@@ -120,19 +119,19 @@ def _runs_of(headers: npt.NDArray[np.void], firsts: Longs, bases: Longs) -> list
         bases[firsts].tolist(),
         np.where(is_one, headers["batch_length"][firsts], 0).tolist(),
     )
-    places = itertools.pairwise([0, *ends])
-    return [_Run(*place, Codec(codec), base, size) for place, codec, base, size in zip(places, *columns, strict=True)]
+    spans = itertools.pairwise([0, *ends])
+    return [_Run(*span, Codec(codec), base, size) for span, codec, base, size in zip(spans, *columns, strict=True)]
 
 
-def _rebuilt(made: Sequence[tuple[_Part, bytes]], offsets: Longs, max_bytes: int) -> Rebuilt | None:
-    if any(len(batch) > max_bytes for _, batch in made):
+def _rebuilt(written: Sequence[tuple[_Part, bytes]], offsets: Longs, max_bytes: int) -> Rebuilt | None:
+    if any(len(batch) > max_bytes for _, batch in written):
         return None
-    counts = tuple(part.behind_last - part.first for part, _ in made)
-    return Rebuilt(tuple(batch for _, batch in made), counts, offsets[made[0][0].first : made[-1][0].behind_last])
+    counts = tuple(part.behind_last - part.first for part, _ in written)
+    return Rebuilt(tuple(batch for _, batch in written), counts, offsets[written[0][0].first : written[-1][0].behind_last])
 
 
 def _times_of(headers: npt.NDArray[np.void], limits: BatchLimits) -> tuple[npt.NDArray[np.bool_], Longs]:
-    """Of each batch: whether its records all get the time when it was appended, and from which time their deltas count."""
+    """Return for each batch whether all its records get its append time, and the base of their timestamp deltas."""
     is_stamped = (headers["attributes"] & LOG_APPEND_TIME_BIT != 0) & (limits.log_append_time is LogAppendTimePolicy.KEEP)
     return is_stamped, np.where(is_stamped, headers["max_timestamp"], headers["base_timestamp"]).astype(np.int64)
 
@@ -160,27 +159,31 @@ class _Part(NamedTuple):
 
 
 class _Writer:
-    """Makes batches of all runs at once. `times` are those of each record since the base timestamp of its run."""
+    """Writes batches of all runs at once. `times`: of each record, since the base timestamp of its run."""
 
     def __init__(self, block: memoryview | bytes, spans: RecordSpans, times: Longs, runs: Sequence[_Run], max_bytes: int) -> None:
-        self._block, self._spans, self._times, self._runs, self._max_bytes = block, spans, times, runs, max_bytes
+        self._block = block
+        self._spans = spans
+        self._times = times
+        self._runs = runs
+        self._max_bytes = max_bytes
 
     def write(self) -> Iterator[tuple[_Part, bytes]]:
-        """In order. A batch above the limit holds one record."""
+        """Yield batches in order. A batch above the limit holds one record."""
         parts: list[_Part] = []
         for number, run in enumerate(self._runs):
             parts += self._cut(_Part(number, run.first, run.behind_last), math.ceil(run.source_bytes / self._max_bytes))
-        return self._that_fit(parts)
+        return self._cut_to_fit(parts)
 
-    def _that_fit(self, parts: Sequence[_Part]) -> Iterator[tuple[_Part, bytes]]:
-        for part, made in zip(parts, self._batches(parts), strict=True):
-            if len(made) <= self._max_bytes or part.behind_last - part.first == 1:
-                yield part, made
+    def _cut_to_fit(self, parts: Sequence[_Part]) -> Iterator[tuple[_Part, bytes]]:
+        for part, batch in zip(parts, self._batches(parts), strict=True):
+            if len(batch) <= self._max_bytes or part.behind_last - part.first == 1:
+                yield part, batch
             else:
-                yield from self._that_fit(self._cut(part, max(2, math.ceil(len(made) / self._max_bytes))))
+                yield from self._cut_to_fit(self._cut(part, max(2, math.ceil(len(batch) / self._max_bytes))))
 
     def _batches(self, parts: Sequence[_Part]) -> Iterator[bytes]:
-        """Of parts that lie one behind the other: rewritten together, and packed one by one."""
+        """Yield the batches of consecutive parts: rewritten together, compressed one by one."""
         begin, end = parts[0].first, parts[-1].behind_last
         firsts = np.array([part.first for part in parts], np.int64) - begin
         counts = np.diff(firsts, append=end - begin)
@@ -201,12 +204,12 @@ class _Writer:
             )
 
     def _cut(self, whole: _Part, parts: int) -> list[_Part]:
-        """About `parts` parts of about as many bytes; two at the least where two are asked for and there are two records."""
+        """Cut into about `parts` parts of similar size: at least two where `parts` is, and there are two records."""
         if parts <= 1:
             return [whole]
         spans, count = self._spans.part(whole.first, whole.behind_last), whole.behind_last - whole.first
         first = int(spans.start[0])
-        wanted = first + np.arange(1, parts) * (int(spans.end[-1]) - first) // parts
-        inner = np.clip(np.searchsorted(spans.end, wanted), min(1, count - 1), count - 1)
+        cuts = first + np.arange(1, parts) * (int(spans.end[-1]) - first) // parts
+        inner = np.clip(np.searchsorted(spans.end, cuts), min(1, count - 1), count - 1)
         bounds = (whole.first + np.unique(np.concatenate(([0], inner, [count])))).tolist()
         return [_Part(whole.run, start, end) for start, end in itertools.pairwise(bounds)]

@@ -1,7 +1,7 @@
-"""Pure: where the records of opened batches lie, as arrays: what a rewrite changes of them, and what it copies.
+"""Pure: the layout of the records of opened batches, as arrays: what a rewrite changes of them, and what it copies.
 
 Only the lengths are followed one by one; everything else is read for many records at once. The same rules hold as for
-records that are read one by one (`UnpackedBatch.records`), which also says what is wrong where one does not hold.
+records that are read one by one (`UnpackedBatch.records`), which names the error where a rule does not hold.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shallow_mirror.wire.records.unpacked_batch import MAX_LONG, MIN_LONG, Unpac
 from shallow_mirror.wire.records.varints import Longs, VarintReader
 
 MOST_RECORDS = 1 << 16
-"""In one part, which bounds memory: about 200 bytes a record while it is made."""
+"""Records in one part, which bounds memory: about 200 bytes per record."""
 
 _FEW = 16
 """Fewer records than that cost less one by one than as arrays."""
@@ -51,54 +51,53 @@ class RecordSpans:
         return len(self.start)
 
     def part(self, first: int, behind_last: int) -> RecordSpans:
-        """Records [first, behind_last)."""
+        """Return records [first, behind_last)."""
         return RecordSpans(*(getattr(self, column)[first:behind_last] for column in self.__slots__))
 
 
 def find_spans(batch: UnpackedBatch) -> Iterator[RecordSpans]:
-    """All records of the batch, MOST_RECORDS at a time. Raises CorruptBatchError."""
+    """Yield the layout of all records of a batch, MOST_RECORDS at a time. Raises CorruptBatchError."""
     block = _as_bytes(batch.block)
     reader = VarintReader(block)
     bounds = _Bounds.of(np.array([tuple(batch.header.values())], NATIVE_HEADER))
-    pos, found, before = 0, 0, -1
+    pos, count, before = 0, 0, -1
     while pos < len(block):
         starts, pos = _starts(block, pos)
         spans = _spans(reader, starts, pos, bounds, before)
-        found += len(starts)
-        if spans is None or found > batch.header["records_count"]:
-            raise _what_is_wrong(batch)
+        count += len(starts)
+        if spans is None or count > batch.header["records_count"]:
+            raise _error_of(batch)
         before = int(spans.offset_delta[-1])
         yield spans
-    if found != batch.header["records_count"]:
-        raise _what_is_wrong(batch)
+    if count != batch.header["records_count"]:
+        raise _error_of(batch)
 
 
-def find_spans_together(headers: npt.NDArray[np.void], blocks: Sequence[memoryview]) -> tuple[bytes, RecordSpans] | None:
-    """The blocks of whole batches as one, and all their records: of batch `i` the next `records_count[i]`.
+def find_joined_spans(headers: npt.NDArray[np.void], blocks: Sequence[memoryview]) -> tuple[bytes, RecordSpans] | None:
+    """Return the blocks of whole batches as one, and all their records: of batch `i` the next `records_count[i]`.
 
     None where `find_spans` would raise of one of them, or where there are more than MOST_RECORDS.
     """
     counts, sizes = headers["records_count"].astype(np.int64), np.array([len(block) for block in blocks], np.int64)
     if counts.min() < 1 or not sizes.all() or counts.sum() > MOST_RECORDS:
         return None
-    together, bounds = b"".join(map(_as_bytes, blocks)), _Bounds.of(headers)
-    reader, begins = VarintReader(together), np.cumsum(sizes) - sizes
-    starts, behind_last = _starts(together, 0)
+    joined, bounds = b"".join(map(_as_bytes, blocks)), _Bounds.of(headers)
+    reader, begins = VarintReader(joined), np.cumsum(sizes) - sizes
+    starts, behind_last = _starts(joined, 0)
     if len(starts) != counts.sum() or (starts[bounds.first] != begins).any():
         return None
     spans = _spans(reader, starts, behind_last, bounds, -1)
-    return None if spans is None else (together, spans)
+    return None if spans is None else (joined, spans)
 
 
 def _as_bytes(block: memoryview) -> bytes:
-    """Not copied where it is the whole of some already."""
+    """Return a block as bytes, not copied where it is the whole of a bytes object."""
     whole = block.obj
     return whole if isinstance(whole, bytes) and len(whole) == len(block) else bytes(block)
 
 
 class _Bounds(NamedTuple):
-    """Of each batch: which record is its first, the most that its header lets its last offset delta be, the least and most
-    that it lets a timestamp delta be."""
+    """What the headers allow, for each batch: its first record, its last offset delta, its least and most timestamp delta."""
 
     first: Longs
     last_offset_delta: Longs
@@ -117,13 +116,13 @@ class _Bounds(NamedTuple):
         )
 
 
-def _what_is_wrong(batch: UnpackedBatch) -> Exception:
+def _error_of(batch: UnpackedBatch) -> Exception:
     deque(batch.records(), maxlen=0)
     return batch.corrupt(0, "its records cannot be read")
 
 
 def _starts(block: bytes, pos: int) -> tuple[Longs, int]:
-    """Where records begin, from `pos` on, and where the last of them claims to end: behind the block if nowhere in it."""
+    """Return where records begin, from `pos` on, and where the last of them claims to end, at most just behind the block."""
     starts = np.fromiter(_each_start(block, pos), np.int64)
     try:
         length, pos = read_varint(block, int(starts[-1]))
@@ -133,7 +132,7 @@ def _starts(block: bytes, pos: int) -> tuple[Longs, int]:
 
 
 def _each_start(block: bytes, pos: int) -> Iterator[int]:
-    """MOST_RECORDS at the most. The one loop over records: of all steps it takes the longest."""
+    """Yield at most MOST_RECORDS starts. The one loop over records: it takes longer than all other steps."""
     steps = _STEPS
     try:
         for _ in itertools.repeat(None, MOST_RECORDS):
@@ -151,7 +150,8 @@ def _each_start(block: bytes, pos: int) -> Iterator[int]:
 
 
 def _spans(reader: VarintReader, start: Longs, behind_last: int, bounds: _Bounds, before: int) -> RecordSpans | None:
-    """None where any rule does not hold. What was read is checked before it is gone by: reading stays within the block."""
+    """Return the layout; None where any rule does not hold."""
+    # What was read is checked before it is used as a position: reading stays within the block.
     end = np.append(start[1:], behind_last)
     if behind_last > reader.size:
         return None
@@ -167,7 +167,7 @@ def _spans(reader: VarintReader, start: Longs, behind_last: int, bounds: _Bounds
 
 
 def _have_possible_deltas(spans: RecordSpans, bounds: _Bounds, before: int) -> bool:
-    """Offsets rise within each batch, from behind `before` to the batch's last at the most; times are of 64 bits."""
+    """Return whether offsets rise within each batch, from above `before` to its last at most, and times have 64 bits."""
     numbers, times, first = spans.offset_delta, spans.timestamp_delta, bounds.first
     is_rising = numbers[1:] > numbers[:-1]
     is_rising[first[1:] - 1] = True
@@ -179,10 +179,10 @@ def _have_possible_deltas(spans: RecordSpans, bounds: _Bounds, before: int) -> b
 
 
 def _have_whole_fields(reader: VarintReader, spans: RecordSpans) -> bool:
-    """Key, value and headers of each record end where it does."""
+    """Return whether key, value and headers of each record end where it does."""
     pos: Longs | None = spans.tail
     for _ in ("key", "value"):
-        pos = None if pos is None else _behind_fields(reader, pos, spans.end, -1)
+        pos = None if pos is None else _field_ends(reader, pos, spans.end, -1)
     counts = None if pos is None else reader.read(pos)
     if counts is None:
         return False
@@ -192,8 +192,8 @@ def _have_whole_fields(reader: VarintReader, spans: RecordSpans) -> bool:
     return not count.any() or _have_whole_headers(reader, spans, pos, count)
 
 
-def _behind_fields(reader: VarintReader, pos: Longs, end: Longs, least: int) -> Longs | None:
-    """Where the field that begins at each position ends; None where one is shorter than `least` or goes beyond its end."""
+def _field_ends(reader: VarintReader, pos: Longs, end: Longs, least: int) -> Longs | None:
+    """Return where the field at each position ends; None where one is shorter than `least` or exceeds its record."""
     lengths = reader.read(pos)
     if lengths is None or (lengths[0] < least).any():
         return None
@@ -202,12 +202,12 @@ def _behind_fields(reader: VarintReader, pos: Longs, end: Longs, least: int) -> 
 
 
 def _have_whole_headers(reader: VarintReader, spans: RecordSpans, pos: Longs, count: Longs) -> bool:
-    """Header by header for all records that have one more; few records are read one by one."""
+    """Check header by header for all records that have one more; few records are parsed one by one."""
     rows = np.flatnonzero(count)
     start, pos, end, left = spans.start[rows], pos[rows], spans.end[rows], count[rows]
     while len(left) > _FEW:
         for least in (0, -1):
-            behind = _behind_fields(reader, pos, end, least)
+            behind = _field_ends(reader, pos, end, least)
             if behind is None:
                 return False
             pos = behind
@@ -218,6 +218,9 @@ def _have_whole_headers(reader: VarintReader, spans: RecordSpans, pos: Longs, co
         start, pos, end, left = start[more], pos[more], end[more], left[more]
     block = memoryview(reader.block)
     try:
-        return all(parse_record(block, at)[0] == until for at, until in zip(start.tolist(), end.tolist(), strict=True))
+        return all(
+            parse_record(block, position)[0] == record_end
+            for position, record_end in zip(start.tolist(), end.tolist(), strict=True)
+        )
     except (IndexError, ValueError):
         return False

@@ -1,7 +1,7 @@
-"""Pure: records of opened batches once more, with other numbers: what a rewrite changes is written anew, the rest is copied.
+"""Pure: records of opened batches with other deltas: their heads are written anew, the rest is copied.
 
-The new heads of all records are laid in front of their old bytes. That, cut at every head and tail, is an array of byte
-strings; Arrow takes new heads and old tails out of it by turns, in native code. Per record there is no Python object.
+The new heads of all records are put in front of their old bytes. That, cut at every head and tail, is an array of byte
+strings; Arrow takes new heads and old tails out of it in turn, in native code. Per record there is no Python object.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OFFSETS, _BYTES = 1, 2
 def rewritten(
     block: memoryview | bytes, spans: RecordSpans, *, timestamp_delta: Longs, offset_delta: Longs
 ) -> tuple[memoryview, Longs]:
-    """The records of `spans` in `block` with those deltas, and attributes 0; where each of them begins, and the last one ends."""
+    """Return the records of `spans` with those deltas and attributes 0; and where each of them begins and the last one ends."""
     heads, head_starts = _heads(spans, timestamp_delta, offset_delta)
     first, count = int(spans.start[0]), len(spans)
     old = np.frombuffer(block, np.uint8)[first : int(spans.end[-1])]
@@ -39,7 +39,7 @@ def rewritten(
 
 
 def _heads(spans: RecordSpans, timestamp_delta: Longs, offset_delta: Longs) -> tuple[Octets, Longs]:
-    """Length, attributes and deltas of all records, one behind the other, and where each begins."""
+    """Return length, attributes and deltas of all records, one behind the other, and where each begins."""
     time_sizes, number_sizes = varint_sizes(timestamp_delta), varint_sizes(offset_delta)
     lengths = _ATTRIBUTES_BYTES + time_sizes + number_sizes + spans.end - spans.tail
     length_sizes = varint_sizes(lengths)
@@ -53,7 +53,7 @@ def _heads(spans: RecordSpans, timestamp_delta: Longs, offset_delta: Longs) -> t
 
 
 def _strings(bounds: Longs, together: Octets) -> pa.LargeBinaryArray:
-    """Neighbouring byte strings of `together`, which `bounds` cut it into."""
+    """Return the byte strings that `bounds` cut `together` into."""
     return pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(together)]
     )

@@ -1,4 +1,4 @@
-"""Pure: what is sent of one partition's part of a Fetch response: raw batches where they lie, rebuilt ones between them."""
+"""Pure: what is sent of one partition's part of a Fetch response: raw batches, and rebuilt ones between them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from shallow_mirror.errors import BatchRefusedError, CorruptBatchError
 from shallow_mirror.types import BatchLimits, TopicPartition
 from shallow_mirror.wire.batches.admission import SENT, Admission
 from shallow_mirror.wire.batches.batch_index import BatchIndex, index_batches
-from shallow_mirror.wire.records.rebuild_pipeline import DeepPath, RebuiltRun
+from shallow_mirror.wire.records.rebuild_pipeline import RebuildPipeline, RebuiltRun
 from shallow_mirror.wire.records.varints import Longs
 
 
 class SentPart(NamedTuple):
-    """So many records, from the `first` one on, of the `sent`-th batch that is sent."""
+    """`records` records, from the `first` one on, of the `sent`-th batch that is sent."""
 
     sent: int
     first: int
@@ -25,7 +25,7 @@ class SentPart(NamedTuple):
 
 
 class Rewritten(NamedTuple):
-    """Where the records of one fetched batch went that was opened. `offsets`: the source offset of each; there may be none."""
+    """Where the records of an opened batch went. `offsets`: the source offset of each, perhaps none."""
 
     offsets: Longs
     parts: Sequence[SentPart]
@@ -52,8 +52,7 @@ class Outgoing:
         return len(self.chosen)
 
     def continuing(self) -> list[int]:
-        """Return which of them go on with what the one in front of them began: parts of one fetched batch that had to be split,
-        or of several that became more than one."""
+        """Return which batches continue the one in front of them: parts of a split batch, or of coalesced ones."""
         return (np.flatnonzero(self.firsts[1:] == self.firsts[:-1]) + 1).tolist()
 
 
@@ -68,12 +67,12 @@ def make_outgoing(
     max_opened_bytes: int,
     keeps_refused: bool = False,
 ) -> Outgoing:
-    """`admission` is that of `index` at `position`. Raises what `rebuild` raises; with `keeps_refused` only its ConfigErrors.
+    """Return what is to be sent. `admission`: of `index` at `position`.
 
-    Without a batch to open nothing is copied. With one, the raw batches are, too: they are sent from one buffer.
+    Raises what `rebuild` raises; with `keeps_refused` only its ConfigErrors.
     """
-    wanted = np.flatnonzero(np.isin(admission.verdicts, SENT))
-    deep = DeepPath(
+    sent_batches = np.flatnonzero(np.isin(admission.verdicts, SENT))
+    pipeline = RebuildPipeline(
         index,
         records,
         admission.verdicts,
@@ -83,47 +82,52 @@ def make_outgoing(
         max_opened_bytes=max_opened_bytes,
         keeps_refused=keeps_refused,
     )
-    if not deep:
-        return Outgoing(index, records, wanted, wanted, wanted)
-    deep.go()
-    together = bytearray()
+    # The common case copies nothing. With a batch to open, the raw batches are copied as well: all are sent from one buffer.
+    if not pipeline:
+        return Outgoing(index, records, sent_batches, sent_batches, sent_batches)
+    pipeline.run()
+    buffer = bytearray()
     firsts: list[int] = []
     lasts: list[int] = []
     rewritten: dict[int, Rewritten] = {}
-    for i, start, size in zip(wanted.tolist(), index.pos[wanted].tolist(), index.size_bytes[wanted].tolist(), strict=True):
-        if i in rewritten or i in deep.refused:
+    for i, start, size in zip(
+        sent_batches.tolist(), index.pos[sent_batches].tolist(), index.size_bytes[sent_batches].tolist(), strict=True
+    ):
+        # A later member of a coalesced run went with the first one; a refused batch is recorded as set aside, and not sent.
+        if i in rewritten or i in pipeline.refused:
             continue
-        run = deep.runs.get(i)
+        run = pipeline.runs.get(i)
         if run is None:
-            together += records[start : start + size]
+            buffer += records[start : start + size]
             firsts.append(i)
             lasts.append(i)
             continue
-        rewritten.update(_placed(run, index, len(firsts)))
-        together += b"".join(run.rebuilt.batches)
+        rewritten.update(_sent_parts(run, index, len(firsts)))
+        buffer += b"".join(run.rebuilt.batches)
         firsts += [i] * len(run.rebuilt.batches)
         lasts += [run.members[-1]] * len(run.rebuilt.batches)
-    sent = memoryview(together)
+    sent = memoryview(buffer)
     chosen = np.arange(len(firsts))
     return Outgoing(
-        index_batches(sent), sent, chosen, np.array(firsts, np.int64), np.array(lasts, np.int64), rewritten, deep.refused
+        index_batches(sent), sent, chosen, np.array(firsts, np.int64), np.array(lasts, np.int64), rewritten, pipeline.refused
     )
 
 
-def _placed(run: RebuiltRun, index: BatchIndex, sent: int) -> Iterator[tuple[int, Rewritten]]:
-    """`sent`: how many batches are sent in front of the run. Of one that is alone there may be fewer records than it had."""
+def _sent_parts(run: RebuiltRun, index: BatchIndex, sent: int) -> Iterator[tuple[int, Rewritten]]:
+    """Yield where the records of each member of a run went. `sent`: how many batches are sent in front of the run."""
     rebuilt, members = run.rebuilt, run.members
+    # A batch that is rebuilt alone may lose records in front of the position; members of a run are whole.
     counts = index.headers["records_count"][list(members)].tolist() if len(members) > 1 else [len(rebuilt.offsets)]
-    at, first = 0, 0
+    done, first = 0, 0
     left = list(rebuilt.counts)
     for number, count in zip(members, counts, strict=True):
         parts = []
-        behind = at + count
-        while at < behind:
-            taken = min(behind - at, left[0] - first)
+        end = done + count
+        while done < end:
+            taken = min(end - done, left[0] - first)
             parts.append(SentPart(sent, first, taken))
-            at, first = at + taken, first + taken
+            done, first = done + taken, first + taken
             if first == left[0]:
                 sent, first = sent + 1, 0
                 del left[0]
-        yield number, Rewritten(rebuilt.offsets[behind - count : behind], parts)
+        yield number, Rewritten(rebuilt.offsets[end - count : end], parts)

@@ -1,7 +1,7 @@
-"""Pure: the one place that opens a record batch: its records one by one, as the bytes say them.
+"""Pure: an opened record batch, and its records one by one.
 
-The raw path never comes here. What is opened may have been written by anybody: sizes are believed only as far as bytes
-are there, and what comes out of decompression is bounded by the caller.
+Raw copies never come here. Anybody may have written what is opened: sizes are trusted only as far as there are bytes, and
+the caller bounds what comes out of decompression.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, CODEC_MASK, H
 from shallow_mirror.wire.records.compression import BlockTooLargeError, CorruptBlockError, decompress
 
 OPENED_FETCHES = 16
-"""What a batch holds may take this many `read.fetch_bytes` when it is opened."""
+"""An opened batch may take this many `read.fetch_bytes`."""
 
 LARGER_BLOCKS = "Raise read.fetch_bytes, which bounds what may be opened, and start again"
 """The remedy where that is not enough."""
@@ -31,7 +31,7 @@ _MAX_UNSIGNED = (1 << 64) - 1
 
 
 class Record(NamedTuple):
-    """`key`, `value` and those of `headers` are views of the opened batch; None is null, which is not empty."""
+    """One record. `key`, `value` and the values of `headers` are views of the opened batch; None is null, which is not empty."""
 
     offset: int
     timestamp_ms: int
@@ -42,7 +42,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UnpackedBatch:
-    """The header's fields by name, and the records behind it, decompressed but not yet looked at."""
+    """The header's fields by name, and the records behind it, decompressed but not yet parsed."""
 
     topic_partition: TopicPartition
     header: Mapping[str, int]
@@ -54,17 +54,17 @@ class UnpackedBatch:
 
     @property
     def append_time_ms(self) -> int | None:
-        """The time that all its records have, in a LogAppendTime batch."""
+        """Return the time that all records of a LogAppendTime batch have, None for other batches."""
         return self.header["max_timestamp"] if self.header["attributes"] & LOG_APPEND_TIME_BIT else None
 
     def corrupt(self, pos: int, reason: str) -> CorruptBatchError:
-        """`pos` counts within the opened records."""
+        """Return the error of damaged records. `pos`: within the opened records."""
         return CorruptBatchError(self.topic_partition, self.header["base_offset"], pos, reason)
 
     def records(self) -> Iterator[Record]:
-        """One at a time. Offsets rise within those the header spans, and there are as many as it says, or this raises.
+        """Yield records. Raises CorruptBatchError where offsets do not rise within the header's, or their count is another.
 
-        A record of a LogAppendTime batch has the batch's time, as consumers see it. Raises CorruptBatchError.
+        A record of a LogAppendTime batch has the batch's time, as consumers see it.
         """
         base_offset, base_timestamp, append_time = self.header["base_offset"], self.header["base_timestamp"], self.append_time_ms
         count, last_delta = self.header["records_count"], self.header["last_offset_delta"]
@@ -87,12 +87,12 @@ class UnpackedBatch:
 
 
 def open_batch(batch: memoryview, topic_partition: TopicPartition, *, max_bytes: int) -> Iterator[Record]:
-    """The records of a whole batch of magic 2. Raises what `unpack_batch` and `UnpackedBatch.records` raise."""
+    """Yield the records of a whole batch of magic 2. Raises what `unpack_batch` and `UnpackedBatch.records` raise."""
     return unpack_batch(batch, topic_partition, max_bytes=max_bytes).records()
 
 
 def unpack_batch(batch: memoryview, topic_partition: TopicPartition, *, max_bytes: int) -> UnpackedBatch:
-    """A whole batch of magic 2, decompressed; its checksum is not looked at. `max_bytes` bounds what comes out.
+    """Decompress a whole batch of magic 2; its checksum is not verified. `max_bytes` bounds what comes out.
 
     Raises CorruptBatchError, BatchRefusedError above the bound, ConfigError where the codec's library is not installed.
     """
@@ -126,7 +126,7 @@ def _reason(error: Exception) -> str:
 
 
 def parse_record(block: memoryview, pos: int) -> tuple[int, tuple[int, int, memoryview | None, memoryview | None, Headers]]:
-    """The end of the record that begins at `pos`, and what it holds. Raises IndexError, ValueError."""
+    """Return the end of the record that begins at `pos`, and its fields. Raises IndexError, ValueError."""
     length, pos = read_varint(block, pos)
     end = pos + length
     if length < 0 or end > len(block):
@@ -160,7 +160,7 @@ def _field(block: memoryview, pos: int, end: int) -> tuple[memoryview | None, in
 
 
 def read_varint(block: memoryview | bytes, pos: int) -> tuple[int, int]:
-    """The zig-zag number at `pos` and where it ends. Raises IndexError, ValueError."""
+    """Return the zig-zag number at `pos`, and where it ends. Raises IndexError, ValueError."""
     byte = block[pos]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), pos + 1

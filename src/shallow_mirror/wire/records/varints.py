@@ -25,7 +25,7 @@ _FEW = 24
 
 
 class VarintReader:
-    """Of one block, which is not copied. Positions may lie anywhere in it, and just behind its end."""
+    """Reads numbers of one block, which is not copied. Positions may be anywhere in it, and just behind its end."""
 
     def __init__(self, block: bytes) -> None:
         self.block, self.size = block, len(block)
@@ -34,9 +34,9 @@ class VarintReader:
         self._words: Words = np.ndarray(self._whole_words, "<u4", buffer=block, strides=(1,))
 
     def read(self, pos: Longs) -> tuple[Longs, Longs] | None:
-        """The number at each position and where it ends; None where one is not of at most 64 bits within the block.
+        """Return the number at each position and where it ends; None where any has more than 64 bits or leaves the block.
 
-        There is one position at least.
+        `pos` is not empty.
         """
         if len(pos) < _FEW:
             return self._read_one_by_one(pos)
@@ -59,36 +59,36 @@ class VarintReader:
         return ((words >> _ONE) ^ -(words & _ONE)).view(np.int32).astype(np.int64), end
 
     def _words_at(self, pos: Longs) -> Words:
-        """Four bytes from each position on; what is lacking at the end of the block is a number's that does not end."""
+        """Return the four bytes from each position; missing ones behind the block read as a number that does not end."""
         late = np.flatnonzero(pos >= self._whole_words)
         if not len(late):
             return self._words[pos]
         words = np.empty(len(pos), np.uint32)
         early = np.flatnonzero(pos < self._whole_words)
         words[early] = self._words[pos[early]]
-        for row, at in zip(late.tolist(), pos[late].tolist(), strict=True):
-            words[row] = int.from_bytes(self.block[at : at + _BYTES_OF_WORD].ljust(_BYTES_OF_WORD, b"\xff"), "little")
+        for row, position in zip(late.tolist(), pos[late].tolist(), strict=True):
+            words[row] = int.from_bytes(self.block[position : position + _BYTES_OF_WORD].ljust(_BYTES_OF_WORD, b"\xff"), "little")
         return words
 
     def _read_one_by_one(self, pos: Longs) -> tuple[Longs, Longs] | None:
         try:
-            found = [read_varint(self.block, at) for at in pos.tolist()]
+            pairs = [read_varint(self.block, position) for position in pos.tolist()]
         except (IndexError, ValueError):
             return None
-        both = np.array(found, np.int64)
-        return both[:, 0], both[:, 1]
+        columns = np.array(pairs, np.int64)
+        return columns[:, 0], columns[:, 1]
 
     def _read_long(self, pos: Longs) -> tuple[Longs, Longs] | None:
-        """Byte by byte, those that have one more."""
+        """Read byte by byte those that have one more."""
         value, end = np.zeros(len(pos), np.uint64), pos.copy()
         rows = np.arange(len(pos))
-        for place in range(_MOST_VARINT_BYTES):
+        for i in range(_MOST_VARINT_BYTES):
             if int(end[rows].max()) >= self.size:
                 return None
             byte = self._raw[end[rows]]
-            value[rows] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * place)
+            value[rows] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * i)
             end[rows] += 1
-            if place == _MOST_VARINT_BYTES - 1 and byte.max() > 1:
+            if i == _MOST_VARINT_BYTES - 1 and byte.max() > 1:
                 return None
             rows = rows[byte >= 0x80]
             if not len(rows):
@@ -97,28 +97,28 @@ class VarintReader:
 
 
 def varint_sizes(values: Longs) -> Longs:
-    """How many bytes each number takes, as short as it can be written."""
+    """Return how many bytes each number takes in its shortest form."""
     folded = _zigzag(values)
     sizes = np.ones(len(values), np.int64)
     largest = int(folded.max(initial=0))
-    for place in range(1, _MOST_VARINT_BYTES):
-        if largest >> (7 * place) == 0:
+    for i in range(1, _MOST_VARINT_BYTES):
+        if largest >> (7 * i) == 0:
             break
-        sizes += folded >= np.uint64(1 << (7 * place))
+        sizes += folded >= np.uint64(1 << (7 * i))
     return sizes
 
 
 def put_varints(out: Octets, ends: Longs, values: Longs, sizes: Longs) -> None:
-    """Each number in front of its end; `sizes` are those that `varint_sizes` tells."""
+    """Write each number in front of its end; `sizes` are those of `varint_sizes`."""
     folded, starts = _zigzag(values), ends - sizes
     least, most = int(sizes.min(initial=_MOST_VARINT_BYTES)), int(sizes.max(initial=0))
-    for place in range(most):
-        rows = slice(None) if place < least else np.flatnonzero(sizes > place)
-        group = (folded[rows] >> np.uint64(7 * place)).astype(np.uint8)
-        if place < most - 1:
+    for i in range(most):
+        rows = slice(None) if i < least else np.flatnonzero(sizes > i)
+        group = (folded[rows] >> np.uint64(7 * i)).astype(np.uint8)
+        if i < most - 1:
             group &= 0x7F
-            group |= (sizes[rows] > place + 1).view(np.uint8) << 7
-        out[starts[rows] + place] = group
+            group |= (sizes[rows] > i + 1).view(np.uint8) << 7
+        out[starts[rows] + i] = group
 
 
 def _zigzag(values: Longs) -> Unsigned:
