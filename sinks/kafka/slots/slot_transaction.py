@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from shallow_mirror.broker.admin.hanging_transactions import abort_forgotten
+from shallow_mirror.broker.admin.hanging_transactions import abort_hanging
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError, explain_refusal
 from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
@@ -76,7 +76,7 @@ class OpenSlot:
         """Before another try: nothing of the one before may still be open, or it would end with this one."""
         name, timeout_ms = self._job.transactional_id_of(self.number), self._job.transaction_timeout_ms
         fenced = init_producer_id(self._target, name, timeout_ms, self._deadline)
-        abort_forgotten(self._target, [fenced], places, timeout_ms, self._deadline)
+        abort_hanging(self._target, [fenced], places, timeout_ms, self._deadline)
 
     def copy(self, admitted: Sequence[AdmittedPart], builder_of: Callable[[SourcePartition], SegmentBuilder]) -> None:
         """Restamp and produce what is sent of one response, and hand the fate of its batches to the segments.

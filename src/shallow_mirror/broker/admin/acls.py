@@ -31,7 +31,7 @@ _CODES = frozenset(Operation)
 
 
 @dataclass(frozen=True, slots=True)
-class Rights:
+class Permissions:
     """Operations that are permitted on the cluster and on topics, existing or not.
 
     None where the cluster does not report them: without Describe on a resource a client learns nothing of it. Without an
@@ -47,12 +47,12 @@ class Rights:
         return [] if granted is None else [operation for operation in needed if operation not in granted]
 
 
-def ask_rights(cluster: Cluster, topics: Sequence[str], deadline: Deadline) -> Rights:
+def request_permissions(cluster: Cluster, topics: Sequence[str], deadline: Deadline) -> Permissions:
     """Return the permissions. Creates nothing. Raises RetriableError, ConfigError."""
     return cluster.retrying("asking for rights", lambda attempt: _ask_once(cluster, topics, attempt), deadline)
 
 
-def _ask_once(cluster: Cluster, topics: Sequence[str], deadline: Deadline) -> Rights:
+def _ask_once(cluster: Cluster, topics: Sequence[str], deadline: Deadline) -> Permissions:
     entry = request_class("Metadata").MetadataRequestTopic
     response = call(
         cluster.any_broker(deadline),
@@ -63,13 +63,13 @@ def _ask_once(cluster: Cluster, topics: Sequence[str], deadline: Deadline) -> Ri
         include_cluster_authorized_operations=True,
         include_topic_authorized_operations=True,
     )
-    return Rights(
+    return Permissions(
         _operations(response.authorized_operations) or None,
         {topic.name: _operations(topic.authorized_operations) or None for topic in response.topics},
     )
 
 
-def missing_slot_rights(cluster: Cluster, name: str, deadline: Deadline) -> list[str]:
+def missing_slot_permissions(cluster: Cluster, name: str, deadline: Deadline) -> list[str]:
     """Return what to grant so that `name` can be a transactional id and a group. Raises RetriableError, BrokerTooOldError.
 
     Any broker is asked, with requests that no coordinator accepts: EndTxn of an impossible producer id, and Heartbeat of an

@@ -65,7 +65,7 @@ ProducersOfMap = Callable[[], Mapping[int, str]]
 """The transactional id of every producer id that the offset map names."""
 
 
-def abort_forgotten(
+def abort_hanging(
     target: Cluster,
     fenced: Sequence[SlotTxn],
     topic_partitions: Collection[TopicPartition],
@@ -169,7 +169,7 @@ def _write_abort_marker(
     return refusal(code, "WriteTxnMarkers") if code else None
 
 
-def open_places(
+def open_partitions_by_producer(
     target: Cluster, producer_ids: Collection[int], topic_partitions: Collection[TopicPartition], deadline: Deadline
 ) -> dict[int, list[TopicPartition]]:
     """Return where these producers have open transactions, by producer id."""
@@ -201,7 +201,9 @@ def open_transactions(target: Cluster, topic_partitions: Collection[TopicPartiti
     ]
 
 
-def held_back_by(target: Cluster, topic_partitions: Collection[TopicPartition], ours: int, deadline: Deadline) -> str:
+def describe_blocking_producers(
+    target: Cluster, topic_partitions: Collection[TopicPartition], ours: int, deadline: Deadline
+) -> str:
     """Return what producers other than `ours` have open, as the end of a sentence; empty where nothing is."""
     others = [
         open_txn for open_txn in open_transactions(target, topic_partitions, deadline) if open_txn.producer.producer_id != ours
