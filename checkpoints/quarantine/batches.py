@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from shallow_mirror.checkpoints.schema import TIMESTAMP
 from shallow_mirror.types import SourcePartition, TargetPartition
-from shallow_mirror.wire.crc import crc32c
-from shallow_mirror.wire.header import HEADER
+from shallow_mirror.wire.batches.crc import crc32c
+from shallow_mirror.wire.batches.header import HEADER
 
 QUARANTINE_TABLE = "quarantine"
 

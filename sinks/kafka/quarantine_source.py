@@ -10,7 +10,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.kafka.slots.batch_sources import NO_LIMITS, ReadPart, SlotReading
 from shallow_mirror.sinks.kafka.slots.unfinished_ranges import UnfinishedRange
 from shallow_mirror.types import PlannedRange, SourcePartition
-from shallow_mirror.wire.batch_index import index_batches
+from shallow_mirror.wire.batches.batch_index import index_batches
 
 
 class KeptReadings:

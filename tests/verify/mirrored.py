@@ -34,9 +34,9 @@ from shallow_mirror.types import (
     TargetPartition,
 )
 from shallow_mirror.verify import VerifyReport, verify_mirror
-from shallow_mirror.wire.admission import Verdict, admit
-from shallow_mirror.wire.batch_index import index_batches
-from shallow_mirror.wire.restamp import restamp
+from shallow_mirror.wire.batches.admission import Verdict, admit
+from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches.restamp import restamp
 
 TOPIC = "orders"
 PRODUCER_ID = 4_000

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shallow_mirror.verify.differences import DifferenceKind
 from shallow_mirror.verify.fingerprints import NOWHERE, Items, batch_items
 from shallow_mirror.verify.map_index import BEHIND_ALL, MapRows, RowProblem, plan_range_pairs, row_problems
-from shallow_mirror.wire.header import NATIVE_HEADER
+from shallow_mirror.wire.batches.header import NATIVE_HEADER
 
 Row = tuple[int, int, str, int | None]
 

@@ -29,14 +29,14 @@ from tests.record_batches import message
 from tests.verify.log_files import LogFile, stopped
 from tests.verify.mirror_main import catch_up, mirror
 from tests.verify.mirrored import at, changed, flipped
-from tests.wire.test_records import ENCODERS
+from tests.wire.records.test_unpacked_batch import ENCODERS
 
 from shallow_mirror import cli
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.schema import table_uri
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.verify import Unchecked, VerifyReport, verify_mirror
-from shallow_mirror.wire.header import LOG_APPEND_TIME_BIT
+from shallow_mirror.wire.batches.header import LOG_APPEND_TIME_BIT
 
 pytestmark = pytest.mark.brokers
 

@@ -17,8 +17,8 @@ from shallow_mirror.types import IsolationLevel, OffsetRange, TopicPartition
 from shallow_mirror.verify.map_index import DATA, MapRows, plan_range_pairs
 from shallow_mirror.verify.partition_reader import Chunk, LogView, PartitionReader, Skipped
 from shallow_mirror.verify.range_verifier import PartitionReaders, RangeResult, verify_range
-from shallow_mirror.wire.batch_index import index_batches
-from shallow_mirror.wire.records import open_batch
+from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.records.unpacked_batch import open_batch
 
 A, B = TopicPartition("orders", 0), TopicPartition("copy", 0)
 FIRST_COPY = 1_000

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from shallow_mirror.broker.admin.hanging_transactions import (
     ProducersOfMap,
-    abort_forgotten,
-    held_back_by,
-    open_places,
+    abort_hanging,
+    describe_blocking_producers,
+    open_partitions_by_producer,
     write_markers,
 )
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -187,7 +187,7 @@ class TxnPerformer:
         readable = ends.keys() - self.availability.pending_partitions()
         # The last transaction of a blocked id ends by itself: its markers are on their way.
         fenced = [self.availability.fenced[name] for name in names if name in self.availability.fenced]
-        abort_forgotten(self._target, fenced, sorted(readable), self._transaction_timeout_ms, deadline, named=named)
+        abort_hanging(self._target, fenced, sorted(readable), self._transaction_timeout_ms, deadline, named=named)
         self.availability.unchecked = (self.availability.unchecked | there) - readable
 
     def _await_visible(self, decided: DecidedTxn, deadline: Deadline) -> actions.Visibility:
@@ -210,7 +210,7 @@ class TxnPerformer:
                 was_repaired |= bool(readable) and self._repair_if_open(decided, readable, deadline)
                 if readable:
                     places = [written.topic_partition for written in readable]
-                    held_back = held_back_by(self._target, places, decided.txn.producer_id, deadline)
+                    held_back = describe_blocking_producers(self._target, places, decided.txn.producer_id, deadline)
                 lost = lost_ranges(self._target, waiting, deadline)
                 if lost != suspected:
                     suspected, loss_patience = lost, deadline.sooner(LOSS_PATIENCE_MS)
@@ -258,7 +258,7 @@ class TxnPerformer:
         Somebody else's open transaction may hold the LSO as well: then there is nothing to repair, only to wait.
         """
         producer_id = decided.txn.producer_id
-        still_open = open_places(self._target, {producer_id}, [one.topic_partition for one in waiting], deadline)
+        still_open = open_partitions_by_producer(self._target, {producer_id}, [one.topic_partition for one in waiting], deadline)
         if not still_open:
             return False
         _log.warning("recovery: %s was committed but its markers are missing: writing them with an empty commit", decided.txn)

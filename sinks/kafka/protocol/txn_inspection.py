@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 
-from shallow_mirror.broker.admin.hanging_transactions import open_places
+from shallow_mirror.broker.admin.hanging_transactions import open_partitions_by_producer
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.fetch.range_reader import IndexedPartition, RangeReader, ReadRange
-from shallow_mirror.broker.produce.transactions import Receipt, describe_txn, read_receipt, read_receipts
+from shallow_mirror.broker.produce.receipts import Receipt, read_receipt, read_receipts
+from shallow_mirror.broker.produce.transactions import describe_txn
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError, DataLossError, RetriableError
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, LogEvidence, ReceiptEvidence, WrittenRange
@@ -79,7 +80,7 @@ def look_at_logs(
     evidence = dict.fromkeys(lost_ranges(target, written, deadline, wholly=True), LogEvidence.NOTHING)
     looks = 0
     while hidden := _hidden_ranges(target, [one for one in written if one not in evidence], deadline):
-        still_open = open_places(target, {txn.producer_id}, [one.topic_partition for one in hidden], deadline)
+        still_open = open_partitions_by_producer(target, {txn.producer_id}, [one.topic_partition for one in hidden], deadline)
         without_marker = [one for one in hidden if one.topic_partition in still_open.get(txn.producer_id, ())]
         evidence.update(dict.fromkeys(without_marker, LogEvidence.OPEN))
         if len(without_marker) < len(hidden):  # behind the open transaction of another producer, or its marker is on its way

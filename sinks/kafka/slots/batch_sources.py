@@ -21,7 +21,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import CorruptBatchError, DataLossError, MirrorError
 from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side, UnfinishedRange
 from shallow_mirror.types import IsolationLevel, PlannedRange, SourcePartition
-from shallow_mirror.wire.batch_index import BatchIndex, index_batches
+from shallow_mirror.wire.batches.batch_index import BatchIndex, index_batches
 
 _UNKNOWN_BYTES_PER_OFFSET = 1024.0
 _NO_END = (1 << 63) - 1

@@ -22,7 +22,7 @@ from shallow_mirror.errors import LogTruncatedError
 from shallow_mirror.sinks.kafka.slots.batch_sources import NO_LIMITS, Readings, ReadPart, SlotReading
 from shallow_mirror.sinks.kafka.slots.unfinished_ranges import UnfinishedRange
 from shallow_mirror.types import EpochEnd, PlannedRange, SourcePartition
-from shallow_mirror.wire.batch_index import BatchIndex
+from shallow_mirror.wire.batches.batch_index import BatchIndex
 
 
 class CheckedReadings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping
 
-from shallow_mirror.broker.admin.acls import Operation, ask_rights
+from shallow_mirror.broker.admin.acls import Operation, request_permissions
 from shallow_mirror.broker.admin.consumer_groups import CommittedOffset, ConsumerGroups, ListedGroup
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -36,7 +36,7 @@ class GroupClient:
 
     def may_hide_groups(self) -> bool:
         """Return whether `listed` leaves out groups that our user may not Describe: who may Describe the cluster sees all."""
-        return Operation.DESCRIBE not in (ask_rights(self._cluster, [], self._deadline()).cluster or ())
+        return Operation.DESCRIBE not in (request_permissions(self._cluster, [], self._deadline()).cluster or ())
 
     def committed(self, groups: Iterable[str]) -> dict[str, tuple[CommittedOffset, ...]]:
         return {group: self._groups.committed(group, self._deadline()) for group in groups}

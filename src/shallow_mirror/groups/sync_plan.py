@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shallow_mirror.broker.admin.consumer_groups import CommittedOffset
-from shallow_mirror.broker.produce.transactions import is_receipt
+from shallow_mirror.broker.produce.receipts import is_receipt
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.table_protocol import Comparison, Condition
 from shallow_mirror.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MirrorConfig

@@ -33,7 +33,7 @@ from shallow_mirror.sinks.kafka.slots.slot_time import TASK_SHARE
 from shallow_mirror.sinks.kafka.targets.log_append_time import StampingTopics
 from shallow_mirror.streaming.runner.sink_config import job_template
 from shallow_mirror.types import BatchLimits, SourcePartition, TargetPartition
-from shallow_mirror.wire.crc import verify_crc
+from shallow_mirror.wire.batches.crc import verify_crc
 
 START_MS = 120_000
 ROUND_BYTES = 16 << 20

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
-from shallow_mirror.broker.admin.acls import ask_rights
+from shallow_mirror.broker.admin.acls import request_permissions
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata
 from shallow_mirror.broker.cluster.connectivity import reach
@@ -174,8 +174,8 @@ class _Preflight:
         targets = TargetPlans(self._config, self._source, target, mirrored, self._deadline)
         plans = targets.plan(partitions)
         self._findings += targets.findings
-        of_source = ask_rights(self._source, sorted(partitions), self._deadline())
-        of_target = ask_rights(self._target, sorted({plan.topic for plan in plans.values()}), self._deadline())
+        of_source = request_permissions(self._source, sorted(partitions), self._deadline())
+        of_target = request_permissions(self._target, sorted({plan.topic for plan in plans.values()}), self._deadline())
         self._findings += source_right_problems(of_source, plans)
         self._findings += target_right_problems(of_target, plans)
         return plans

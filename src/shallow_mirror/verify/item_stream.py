@@ -11,10 +11,10 @@ from shallow_mirror.errors import CorruptBatchError
 from shallow_mirror.verify.fingerprints import Items, RecordItems, batch_items, damaged_item, joined, no_items
 from shallow_mirror.verify.map_index import Bools
 from shallow_mirror.verify.partition_reader import Chunk, PartitionReader, Skipped
-from shallow_mirror.wire.admission import Verdict
-from shallow_mirror.wire.batch_bounds import has_an_end
-from shallow_mirror.wire.header import LOG_APPEND_TIME_BIT
-from shallow_mirror.wire.records import OPENED_FETCHES, open_batch
+from shallow_mirror.wire.batches.admission import Verdict
+from shallow_mirror.wire.batches.batch_bounds import has_an_end
+from shallow_mirror.wire.batches.header import LOG_APPEND_TIME_BIT
+from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES, open_batch
 
 PIECE_ITEMS = 65_536
 """So many items, or a few more, are made at a time."""

@@ -21,10 +21,10 @@ from shallow_mirror.errors import BatchRefusedError, CorruptBatchError, DataLoss
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, OffsetRange, TopicPartition
 from shallow_mirror.verify.classify import SideFacts
 from shallow_mirror.verify.map_index import Bools, Longs
-from shallow_mirror.wire.admission import Admission, Verdict, admit
-from shallow_mirror.wire.batch_bounds import has_an_end
-from shallow_mirror.wire.batch_index import BatchIndex
-from shallow_mirror.wire.crc import verify_crcs
+from shallow_mirror.wire.batches.admission import Admission, Verdict, admit
+from shallow_mirror.wire.batches.batch_bounds import has_an_end
+from shallow_mirror.wire.batches.batch_index import BatchIndex
+from shallow_mirror.wire.batches.crc import verify_crcs
 
 PATIENCE_MS = 120_000
 """A cluster that sends nothing for so long ends the verification, which can be continued."""

@@ -18,8 +18,8 @@ from shallow_mirror.verify.classify import Unchecked
 from shallow_mirror.verify.differences import Difference, DifferenceKind
 from shallow_mirror.verify.fingerprints import difference_of_records, record_content
 from shallow_mirror.verify.partition_reader import Chunk, PartitionReader
-from shallow_mirror.wire.admission import Verdict
-from shallow_mirror.wire.records import OPENED_FETCHES, open_batch
+from shallow_mirror.wire.batches.admission import Verdict
+from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES, open_batch
 
 _VISIBLE = (Verdict.RAW, Verdict.REBUILD)
 

@@ -20,13 +20,15 @@ _REMEMBERED_S = 4.0
 
 
 class SendPace:
-    """What one leader acknowledged, over all calls of `produce_all` of one window.
+    """What one leader acknowledged, over all calls of `produce_all` of one pipeline.
 
     `until`: when sending has to stop; `deadline`: when everything has to be acknowledged, or it was in vain.
     """
 
     def __init__(self, until: Deadline, deadline: Deadline) -> None:
-        self._until, self._deadline, self._clock = until, deadline, until.clock
+        self._until = until
+        self._deadline = deadline
+        self._clock = until.clock
         self._remembered_bytes = self._remembered_s = 0.0
         self._acknowledged_bytes = 0
         self._counted_at: float | None = None

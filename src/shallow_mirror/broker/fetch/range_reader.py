@@ -29,10 +29,10 @@ from shallow_mirror.broker.net.error_codes import EMPTY_FETCH, LOG_ENDS_EARLY, U
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.types import IsolationLevel, OffsetRange, TopicPartition
-from shallow_mirror.wire.batch_index import BatchIndex, StopReason, index_batches
-from shallow_mirror.wire.fetch import FetchedPartition, FetchPartition
-from shallow_mirror.wire.legacy_formats import convert_legacy
-from shallow_mirror.wire.records import OPENED_FETCHES
+from shallow_mirror.wire.batches.batch_index import BatchIndex, StopReason, index_batches
+from shallow_mirror.wire.protocol.fetch import FetchedPartition, FetchPartition
+from shallow_mirror.wire.records.legacy_formats import convert_legacy
+from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
 
 OVER_FETCH = 1.1
 OVER_FETCH_SLACK_BYTES = 65_536

@@ -1,4 +1,4 @@
-"""Everywhere: framed requests and answers on one transport, strictly in order, correlation ids checked."""
+"""Everywhere: framed requests and responses on one transport, strictly in order, correlation ids checked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LENGTH_BYTES = 4
 _MIN_FRAME_BYTES = 4
 
 READ_AHEAD_BYTES = 16_384
-"""What one receive may bring along behind an answer: small answers to pipelined requests come several at a time."""
+"""What one receive may read behind a response: small responses to pipelined requests come several at a time."""
 
 
 class ReceiveBuffer:
@@ -24,13 +24,13 @@ class ReceiveBuffer:
         self._bytes = bytearray(initial_bytes)
 
     def view(self, size: int) -> memoryview:
-        """The first `size` bytes; views given out before stay valid but are no longer this buffer's when it grows."""
+        """Return the first `size` bytes. When the buffer grows, earlier views stay valid but are no longer of this buffer."""
         if size > len(self._bytes):
             self._bytes = bytearray(size)
         return memoryview(self._bytes)[:size]
 
     def is_viewed(self) -> bool:
-        """Whether any view of the bytes is alive, slices and arrays made of it included: a bytearray then keeps its size."""
+        """Return whether any view of the bytes is alive, slices and arrays included: a bytearray then keeps its size."""
         if not self._bytes:
             return False
         try:
@@ -41,10 +41,12 @@ class ReceiveBuffer:
 
 
 class Connection:
-    """After any error the connection is closed: what is on the wire is then unknown."""
+    """A connection to one broker. Any error closes it, because what is on the wire is then unknown."""
 
     def __init__(self, transport: Transport, client_id: str, max_frame_bytes: int) -> None:
-        self.transport, self.client_id, self._max_frame_bytes = transport, client_id, max_frame_bytes
+        self.transport = transport
+        self.client_id = client_id
+        self._max_frame_bytes = max_frame_bytes
         self._next_correlation_id = 0
         self._outstanding: deque[int] = deque()
         self._ahead = memoryview(bytearray(READ_AHEAD_BYTES))
@@ -129,11 +131,12 @@ class Connection:
             raise
 
     def explain_next(self, explain: Callable[[RetriableError], MirrorError | None]) -> None:
-        """Where the next request gets no answer, `explain` may say what that means."""
-        self._explained_until, self._explain = self._next_correlation_id + 1, explain
+        """Use `explain` for the error where the next request gets no response."""
+        self._explained_until = self._next_correlation_id + 1
+        self._explain = explain
 
     def _received_ahead(self, size: int, deadline: Deadline) -> memoryview:
-        """The next `size` bytes, a few; what came along with them is kept for the next call."""
+        """Return the next `size` bytes, a few; what was received with them is kept for the next call."""
         if self._ahead_start == self._ahead_end:
             self._ahead_start = self._ahead_end = 0
         elif self._ahead_start + size > len(self._ahead):
@@ -145,11 +148,11 @@ class Connection:
         return self._ahead[self._ahead_start - size : self._ahead_start]
 
     def _receive_into(self, frame: memoryview, deadline: Deadline, silence_ms: float | None) -> None:
-        received = min(len(frame), self._ahead_end - self._ahead_start)
-        frame[:received] = self._ahead[self._ahead_start : self._ahead_start + received]
-        self._ahead_start += received
-        if received < len(frame):
-            self.transport.recv_into(frame[received:], deadline, silence_ms)
+        buffered = min(len(frame), self._ahead_end - self._ahead_start)
+        frame[:buffered] = self._ahead[self._ahead_start : self._ahead_start + buffered]
+        self._ahead_start += buffered
+        if buffered < len(frame):
+            self.transport.recv_into(frame[buffered:], deadline, silence_ms)
 
     def request(self, correlation_id: int, parts: Sequence[Part], deadline: Deadline) -> memoryview:
         self.send(correlation_id, parts, deadline)

@@ -23,7 +23,7 @@ Part = bytes | bytearray | memoryview
 
 
 class Transport:
-    """Raises RetriableError("NETWORK_EXCEPTION"); whether an effect happened is for the caller to judge by what it had sent."""
+    """A byte stream. Raises RetriableError("NETWORK_EXCEPTION"); a request that was sent may have had its effect."""
 
     def __init__(self, host: str, port: int, deadline: Deadline) -> None:
         self.peer = f"{host}:{port}"
@@ -39,7 +39,7 @@ class Transport:
         self._closed.register(self._socket, _CLOSED)
 
     def send_parts(self, parts: Sequence[Part], deadline: Deadline) -> None:
-        """Everything, in order, without joining the parts."""
+        """Send everything, in order, without joining the parts."""
         first, left = 0, sum(map(len, parts))
         try:
             while left:
@@ -64,7 +64,7 @@ class Transport:
                 patience, heard = deadline.sooner(silence_ms), received
 
     def recv_some_into(self, view: memoryview, deadline: Deadline) -> int:
-        """At least one byte, and what else is there already; returns how many."""
+        """Receive at least one byte, and what else is available; return how many."""
         while True:
             try:
                 try:
@@ -83,11 +83,11 @@ class Transport:
         return any(events & _CLOSED for _, events in self._closed.poll(0))
 
     def has_pending(self) -> bool:
-        """Whether bytes were taken off the socket that nobody has received yet."""
+        """Return whether bytes were read from the socket that were not received yet."""
         return False
 
     def _wait_until(self, possible: select.poll, deadline: Deadline) -> None:
-        """Or until it is known that it never will be: the next call then says why."""
+        # An error of the socket also ends the wait: the next call then raises it.
         if not possible.poll(_timeout_s(deadline, self.peer) * 1000):
             raise TimeoutError("timed out")
 
@@ -96,7 +96,7 @@ class Transport:
 
 
 def _without(parts: Sequence[Part], first: int, sent: int) -> tuple[int, Sequence[Part]]:
-    """What is left of `parts[first:]` when their first `sent` bytes are gone, and where it begins."""
+    """Return what is left of `parts[first:]` without their first `sent` bytes: the index where it begins, and the parts."""
     while sent >= len(parts[first]):
         sent -= len(parts[first])
         first += 1
@@ -104,7 +104,7 @@ def _without(parts: Sequence[Part], first: int, sent: int) -> tuple[int, Sequenc
 
 
 def first_readable(transports: Sequence[Transport], deadline: Deadline) -> Transport | None:
-    """The first in the order given that has bytes to receive or was closed by its peer; None once the deadline is over."""
+    """Return the first transport that has bytes to receive or was closed by its peer; None once the deadline is over."""
     for transport in transports:
         if transport.has_pending():
             return transport

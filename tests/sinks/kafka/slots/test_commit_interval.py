@@ -26,7 +26,7 @@ from shallow_mirror.sinks.kafka.slots import slot_task
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS
 from shallow_mirror.sinks.kafka.slots.slot_task import RoutedTopic, SlotJob, run_slot
 from shallow_mirror.types import BatchLimits, PlannedRange, SegmentKind, SourcePartition
-from shallow_mirror.wire.header import BATCH_HEADER_BYTES, CONTROL_BIT
+from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, CONTROL_BIT
 
 INTERVAL_MS = 2_000.0
 """Less than a client waits for an answer."""
