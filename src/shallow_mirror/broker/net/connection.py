@@ -81,7 +81,7 @@ class Connection:
         self.send_several((correlation_id,), parts, deadline)
 
     def send_several(self, correlation_ids: Sequence[int], parts: Sequence[Part], deadline: Deadline) -> None:
-        """Requests behind each other in one write: `parts` are those of all of them."""
+        """Send several requests in one write; `parts`: of all of them, in order."""
         self._outstanding += correlation_ids
         try:
             self.transport.send_parts(parts, deadline)
