@@ -14,7 +14,7 @@ K = DifferenceKind
 
 
 def history(records: str | list[int], step: int = 1) -> History:
-    """A record per letter or number; offsets 0, step, 2·step, ..."""
+    """Return a record per letter or number; offsets 0, step, 2·step and so on."""
     numbers = [ord(one) if isinstance(one, str) else one for one in records]
     return History.of((index * step, number.to_bytes(16, "big")) for index, number in enumerate(numbers))
 

@@ -56,7 +56,7 @@ def test_killing_takes_processes_which_left_the_group(tmp_path: Path, monkeypatc
 
 
 def _is_alive(pid: int) -> bool:
-    """A zombie that init has not collected yet is dead."""
+    """Return whether a process runs; a zombie that init has not collected yet does not."""
     stat = Path(f"/proc/{pid}/stat")
     if stat.parent.parent.is_dir() and stat.parent.parent.joinpath("self").exists():
         return stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"

@@ -136,7 +136,7 @@ def _offset_for_leader_epoch(state: ClusterState, node_id: int, body: Any, chang
 
 
 def _fetch(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    """Waits, as a broker does, until there is enough or the time is over."""
+    """Wait, as a broker does, until there is enough or the time is over."""
     response = answer_type("Fetch", body.version)
     if (body.session_id, body.session_epoch) != (0, -1):
         return response(throttle_time_ms=0, error_code=70, session_id=0, responses=[])
@@ -173,7 +173,7 @@ def _fetch(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
 
 
 def _name_of(state: ClusterState, body: Any, topic: Any) -> str:
-    """The id's own text for an id that no topic has."""
+    """Return the name of a topic id; the id's own text where no topic has it."""
     if body.version <= VERSIONS["Fetch"]:
         return str(topic.topic)
     return next((name for name, known in state.topic_ids.items() if known == topic.topic_id), str(topic.topic_id))
@@ -243,7 +243,7 @@ def _fetched(
 
 
 def _produce(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    """A partition that is named twice is answered once, for the later of its batches."""
+    """Produce; a partition that is named twice is answered once, for the later of its batches."""
     batches = {(topic.name, part.index): part.records for topic in body.topic_data for part in topic.partition_data}
     if None in batches.values():
         raise UnreadableRequestError("Produce without records: real brokers never answer it")

@@ -44,27 +44,27 @@ def error(code: int, only: Place | None = None, *, is_performed: bool = False) -
 
 
 def dropped_before() -> Change:
-    """The request never arrived."""
+    """Drop the request: it never arrived."""
     return Change(drops_before=True)
 
 
 def dropped_after() -> Change:
-    """The effect happened, the answer was lost."""
+    """Drop the response: the effect happened."""
     return Change(drops_after=True)
 
 
 def cut(sent_bytes: int) -> Change:
-    """The connection breaks in the middle of the answer."""
+    """Break the connection in the middle of the response."""
     return Change(reply=lambda frame: frame[:sent_bytes], closes=True)
 
 
 def garbage(kept_bytes: int = 8) -> Change:
-    """A frame of the right length and correlation id, full of nonsense."""
+    """Send a frame of the right length and correlation id, full of nonsense."""
     return Change(reply=lambda frame: frame[:kept_bytes] + b"\xff" * (len(frame) - kept_bytes))
 
 
 def truncated(lost_bytes: int) -> Change:
-    """A whole frame whose content ends early."""
+    """Send a whole frame whose content ends early."""
     return Change(reply=lambda frame: framed(frame[4:-lost_bytes]))
 
 
@@ -77,7 +77,7 @@ def wrong_correlation_id() -> Change:
 
 
 def throttled(ms: int) -> Change:
-    """A Fetch answer is empty then, as a real one is."""
+    """Throttle; a Fetch response is empty then, as a real one is."""
     return Change(throttle_ms=ms)
 
 
@@ -91,7 +91,7 @@ def after(action: Callable[[], object]) -> Change:
 
 
 def hostile(dice: random.Random, start: int = 8) -> Change:
-    """A few bytes behind the correlation id are others than the broker wrote."""
+    """Change a few bytes behind the correlation id."""
 
     def reply(frame: bytes) -> bytes:
         changed = bytearray(frame)

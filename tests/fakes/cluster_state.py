@@ -77,12 +77,12 @@ class ClusterState:
             self.lock.notify_all()
 
     def time_out(self, transactional_id: str) -> None:
-        """The coordinator aborts an open transaction that lasted too long."""
+        """Abort an open transaction that lasted too long, as the coordinator does."""
         with self.lock:
             self.transactions.time_out(transactional_id)
 
     def forget_txn(self, transactional_id: str) -> None:
-        """The coordinator forgets an id that was not used for long; markers that it has still to write are never written."""
+        """Remove an id that was not used for long, as the coordinator does; markers that it has still to write are never written."""
         with self.lock:
             del self.transactions.txns[transactional_id]
 
@@ -102,7 +102,7 @@ class ClusterState:
             self._verify(transactional_id, producer_id, producer_epoch, OFFSETS_PLACE)
 
     def verify_partition(self, transactional_id: str, header: Header, place: Place) -> None:
-        """The leader asks the coordinator before the first batch of a transaction."""
+        """Ask the coordinator, as leaders do before the first batch of a transaction."""
         log = self.logs[place]
         if not log.has_open_txn(header.producer_id, header.producer_epoch):
             log.begin_verification(header)

@@ -44,7 +44,7 @@ class OwnerOfReal:
             future.result()
 
     def let_time_out(self, transactional_id: str) -> None:
-        """It does so by itself."""
+        """Do nothing: a real coordinator aborts the transaction when its timeout has passed."""
 
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.brokers)])

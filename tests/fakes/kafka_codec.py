@@ -39,7 +39,7 @@ _WITHOUT_TAGS = ("ApiVersions", "SaslHandshake")
 
 
 def request_type(api: str, version: int | None = None) -> Any:
-    """The class of a version, by default of the one that any broker offers: nested types hang on it."""
+    """Return the class of a version, by default of the one that any broker offers: nested types are its attributes."""
     module, usual = _MODULES[api]
     return getattr(module, f"{api}Request")[usual if version is None else version]
 
@@ -97,7 +97,7 @@ def read_request(frame: bytes) -> Request:
 
 
 def answer_frame(request: Request, answer: Any) -> bytes:
-    """A whole frame, length included."""
+    """Return a whole frame, length included."""
     has_tags = request.api not in _WITHOUT_TAGS and request.body.version not in OLDER_VERSIONS.get(request.api, ())
     header = request.correlation_id.to_bytes(4, "big") + (_NO_TAGS if has_tags else b"")
     return framed(header + bytes(answer.encode()))

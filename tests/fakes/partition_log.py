@@ -163,7 +163,7 @@ class PartitionLog:
         self._verifications[header.producer_id] = Verification(header.producer_epoch, lowest)
 
     def append(self, batch: bytes, now_ms: int) -> Appended:
-        """A verified batch of a client. Raises Refused, without effect."""
+        """Append a verified batch of a client. Raises Refused, without effect."""
         if not self.takes_appends:
             raise RefusedError(19)
         records = check_batch(batch, self.configs, now_ms)
@@ -187,7 +187,7 @@ class PartitionLog:
         return Appended(self.end_offset - header.records_count, now_ms if is_append_time else -1, self.log_start_offset)
 
     def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
-        """Raises Refused where the marker is older than what the producer, or the coordinator of its last marker, has here."""
+        """Append a marker. Raises Refused where it is older than what the producer, or the coordinator of its last marker, has here."""
         entry = self.producers.get(producer_id)
         if entry is not None and producer_epoch < entry.epoch:
             raise RefusedError(47, f"marker of epoch {producer_epoch} behind {entry.epoch}")
@@ -278,12 +278,12 @@ class PartitionLog:
         self._segment_time = None
 
     def compact_away(self, start: int, end: int) -> None:
-        """The cleaner removes the batches whose base offsets lie in [start, end): it cleans compacted topics only."""
+        """Remove the batches whose base offsets lie in [start, end), as the cleaner does: in compacted topics only."""
         self.configs["cleanup.policy"] = "compact"
         self.batches = [one for one in self.batches if not start <= one.header.base_offset < end]
 
     def build_epochs_anew(self) -> None:
-        """A replica that was made from what is left knows the leader epochs of its batches, and its own as a leader."""
+        """Rebuild the epoch cache of a replica made from what is left: leader epochs of its batches, and its own as a leader."""
         starts: dict[int, int] = {}
         for header, data, _ in self.batches:
             starts.setdefault(int.from_bytes(data[EPOCH_POS : EPOCH_POS + 4], "big", signed=True), header.base_offset)
@@ -295,7 +295,7 @@ class PartitionLog:
         self.batches = [one for one in self.batches if one.header.last_offset >= offset]
 
     def truncate(self, offset: int) -> None:
-        """An unclean election: the new leader's log ends here."""
+        """Truncate the log, as an unclean election does: the new leader's log ends here."""
         self.batches = [one for one in self.batches if one.header.last_offset < offset]
         self.end_offset = min(self.end_offset, offset)
         self.move(self.leader)
@@ -338,8 +338,9 @@ class PartitionLog:
         last_fetched_epoch: int = -1,
         node_id: int | None = None,
     ) -> Read:
-        """Within one log segment, cut by bytes. `is_first`: nothing was read for this request yet, so one batch comes whatever its
-        size. `node_id`: the replica that reads, by default the leader."""
+        """Read within one log segment, cut by bytes. `is_first`: nothing was read for this request yet, so one batch comes whatever its
+        size. `node_id`: the replica that reads, by default the leader.
+        """
         node_id = self.leader if node_id is None else node_id
         if last_fetched_epoch >= 0:
             epoch, end_offset = self.end_of_epoch(last_fetched_epoch)

@@ -50,7 +50,7 @@ class Peer:
         return int(self.client.produce(self.topic, records, **more).error_code)
 
     def begun(self) -> tuple[int, int]:
-        """A transaction with this topic in it."""
+        """Begin a transaction with this topic in it."""
         producer_id, epoch = self.client.initialised(self.txn)
         assert self.client.added(self.txn, producer_id, epoch, self.topic) == 0
         return producer_id, epoch

@@ -55,7 +55,7 @@ class RawClient:
     # --- one partition, one code ---
 
     def settled(self, ask: Any) -> int:
-        """The code of `ask()` once it is none of those that pass."""
+        """Return the code of `ask()` once it is none of those that pass."""
         give_up_at = time.monotonic() + TIMEOUT_S
         while (code := int(ask())) in _PASSING and time.monotonic() < give_up_at:
             time.sleep(0.02)
@@ -75,7 +75,7 @@ class RawClient:
         )
 
     def initialised(self, transactional_id: str) -> tuple[int, int]:
-        """(producer id, epoch), after whatever there is to wait for."""
+        """Return (producer id, epoch), after whatever there is to wait for."""
         assert self.find(transactional_id, 1) == 0
         assert self.find(transactional_id, 0) == 0
         answers: list[Any] = []
@@ -92,7 +92,7 @@ class RawClient:
         acks: int = -1,
         twice: bool = False,
     ) -> Any:
-        """The partition's answer."""
+        """Return the partition's response."""
         answers = self.produce_many([(topic, partition, records)] * (2 if twice else 1), txn=txn, acks=acks)
         return answers[topic, partition]
 
@@ -219,7 +219,7 @@ class RawClient:
         max_bytes: int = 1 << 20,
         partitions: tuple[int, ...] = (0,),
     ) -> Any:
-        """The partition's answer, or a list of them where several are asked for. Does not wait for data."""
+        """Return the partition's response, or a list of them where several are requested. Does not wait for data."""
         kind = request_type("Fetch").FetchTopic
         asked = [
             kind.FetchPartition(

@@ -161,7 +161,7 @@ def _check_records(header: Header, records: list[Record], configs: Mapping[str, 
 
 
 def records_of(header: Header, batch: bytes) -> list[Record]:
-    """Raises Refused(87) where the bytes are not exactly the records that the header counts, -1 where they do not open."""
+    """Check records. Raises Refused(87) where the bytes are not exactly those that the header counts, -1 where they do not open."""
     data = _opened(header.attributes & 0x07, batch[HEADER_BYTES:])
     try:
         return list(_walk(header, data))
@@ -274,7 +274,7 @@ def marker_batch(
     leader_epoch: int,
     now_ms: int,
 ) -> bytes:
-    """A control batch of 78 bytes."""
+    """Return a control batch of 78 bytes."""
     record = (
         b"\x20\x00\x00\x00\x08"
         + struct.pack(">hh", 0, int(is_commit))

@@ -116,7 +116,7 @@ class StrictCluster(ClusterState):
         return len(self.bodies(api))
 
     def stop_node(self, node_id: int) -> None:
-        """Connections break and new ones are refused; the other nodes no longer list it."""
+        """Break connections and refuse new ones; the other nodes no longer list it."""
         with self.lock:
             node = self._running[node_id]
             node.is_up = False

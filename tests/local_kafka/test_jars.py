@@ -17,7 +17,7 @@ ONE_JAR = JarSet(name="one-1.0", modules=(Module(organisation="org.example", nam
 
 
 def write_java(folder: Path, body: str, version: str = "17.0.1") -> None:
-    """A stand-in for `java`: says its version, and runs `body` when it is asked to run Ivy."""
+    """Write a stand-in for `java` that prints its version, and runs `body` in place of Ivy."""
     (folder / "bin").mkdir(parents=True)
     java = folder / "bin" / "java"
     java.write_text(f"""#!/bin/sh

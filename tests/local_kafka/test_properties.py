@@ -66,7 +66,7 @@ def test_a_cluster_id_is_22_characters_of_16_bytes_and_no_option() -> None:
 
 
 def unescaped(line: str) -> tuple[str, str]:
-    """What java.util.Properties.load makes of one line."""
+    """Return what java.util.Properties.load makes of one line."""
     names = {"n": "\n", "r": "\r", "t": "\t"}
     parts, separated, characters = ["", ""], 0, iter(line)
     for character in characters:

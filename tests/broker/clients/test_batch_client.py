@@ -43,7 +43,7 @@ def create(node: Any, name: str, **configs: str) -> None:
 
 
 def write(node: Any, topic: str, codec: str = "none", count: int = 50, **more: Any) -> Producer:
-    """Records of all shapes into both partitions."""
+    """Write records of all shapes into both partitions."""
     producer = Producer({"bootstrap.servers": node.bootstrap, "compression.type": codec, "linger.ms": 5, **more})
     if "transactional.id" in more:
         producer.init_transactions(30)
@@ -61,7 +61,7 @@ def write(node: Any, topic: str, codec: str = "none", count: int = 50, **more: A
 
 
 def records(node: Any, topic: str) -> list[list[Any]]:
-    """What a read_committed consumer finds, by partition: everything of a record but its offset."""
+    """Return what a read_committed consumer reads, by partition: everything of a record but its offset."""
     consumer = Consumer(
         {
             "bootstrap.servers": node.bootstrap,

@@ -239,7 +239,7 @@ def test_a_broker_that_may_not_be_asked_is_named(cluster: StrictCluster) -> None
 
 
 def poll_without_end(consumer: BatchConsumer) -> None:
-    """An answer may take longer than a poll that is short."""
+    """Make a response take longer than a short poll."""
     while True:
         consumer.poll_batches(1 << 20, 100)
 

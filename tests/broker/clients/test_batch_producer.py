@@ -57,7 +57,7 @@ def producer_of(cluster: StrictCluster, transactional_id: str | None = None, **m
 
 
 def polled(cluster: StrictCluster, *batches: bytes) -> list[FetchedBatch]:
-    """The batches as a consumer of the source hands them out."""
+    """Return the batches as a consumer of the source hands them out."""
     cluster.seed(("source", 0), *batches)
     found: list[FetchedBatch] = []
     with BatchConsumer({"bootstrap.servers": cluster.bootstrap}, isolation=IsolationLevel.READ_UNCOMMITTED) as consumer:
@@ -76,7 +76,7 @@ def payloads(cluster: StrictCluster, partition: int = 0) -> list[bytes]:
 
 
 def visible(cluster: StrictCluster, partition: int = 0) -> list[tuple[int, int]]:
-    """(base offset, record count) of what a read_committed reader finds."""
+    """Return (base offset, record count) of what a read_committed reader sees."""
     with BatchConsumer({"bootstrap.servers": cluster.bootstrap}) as consumer:
         consumer.assign({TopicPartition("target", partition): 0})
         return [

@@ -30,7 +30,7 @@ def with_sasl(answer: Any) -> None:
 
 
 def unreached(properties: dict[str, str]) -> str:
-    """What is said of a cluster whose brokers run and ask for a token."""
+    """Return the error of a cluster whose brokers run and ask for a token."""
     clock = SleepingClock()
     with StrictCluster() as fake:
         fake.alter_answers("SaslHandshake", with_sasl)

@@ -76,7 +76,7 @@ class Reading:
 
 
 def stored(fake: StrictCluster, place: TopicPartition, start: int, end: int) -> list[tuple[int, bytes]]:
-    """What a reader of [start, end) must give: batches that reach `start` and begin in front of `end`."""
+    """Return what a reader of [start, end) must give: batches that reach `start` and begin before `end`."""
     log = fake.log(place.topic, place.partition)
     return [
         (one.header.base_offset, one.data)

@@ -104,7 +104,7 @@ BROKEN = {
 
 
 def began(fake: StrictCluster, slot: Slot) -> None:
-    """An open transaction with a receipt in it, so that every call is allowed."""
+    """Open a transaction with a receipt in it, so that every call is allowed."""
     slot.add()
     slot.receipt()
 

@@ -61,7 +61,7 @@ class Read:
         return self.fetched.records[start : start + int(self.index.size_bytes[i])]
 
     def told_of(self, i: int) -> list[list[Any]]:
-        """The records that the consumer found between the batch's first and last offset."""
+        """Return the records that the consumer read between the batch's first and last offset."""
         base, last = int(self.index.headers["base_offset"][i]), int(self.index.last_offset[i])
         return [one for one in self.told["records"] if base <= one[0] <= last]
 

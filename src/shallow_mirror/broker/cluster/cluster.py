@@ -174,7 +174,7 @@ class Cluster:
         leaders = self.leaders(topic_partitions, deadline)
         return {key: self.read_replicas.source_of(key, leader) for key, leader in leaders.items()}
 
-    def read_sources_there_are(
+    def read_sources_and_errors(
         self, topic_partitions: Iterable[TopicPartition], deadline: Deadline
     ) -> tuple[dict[TopicPartition, ReadSource], dict[TopicPartition, RetriableError]]:
         """Return as `read_sources`, and an error for each topic-partition that has no leader now.

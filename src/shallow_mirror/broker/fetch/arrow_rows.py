@@ -213,7 +213,7 @@ def _batch_columns(rows: Sequence[_Row], fetched: IndexedPartition, admission: A
 
 
 def _payloads(fetched: IndexedPartition, chosen: npt.NDArray[np.int64], is_hole: npt.NDArray[np.bool_]) -> pa.Array:
-    """A view of the answer: offsets into it, holes of no length."""
+    """Return a view of the response: offsets into it, holes of no length."""
     index = fetched.index
     first = int(index.pos[chosen[~is_hole][0]])
     sizes = np.where(is_hole, 0, index.size_bytes[np.where(is_hole, 0, chosen)])

@@ -70,7 +70,7 @@ def remote_failure(cluster: Cluster, topic_partition: TopicPartition, position: 
     return None
 
 
-def doubt_of_hole(
+def reason_hole_is_unproven(
     cluster: Cluster, topic_partition: TopicPartition, offset_range: OffsetRange, storage: TopicStorage, deadline: Deadline
 ) -> RetriableError | None:
     """Return why responses without batches do not prove that `offset_range` is empty; None where they do.
@@ -79,11 +79,11 @@ def doubt_of_hole(
     """
     is_remote = is_in_remote_storage(cluster, topic_partition, offset_range.start, deadline)
     if is_remote:
-        return _doubt(
+        return _unproven(
             REMOTE_STORAGE, topic_partition, offset_range, "they are in remote storage, which the broker still waits for"
         )
     if storage.refusal:
-        return _doubt(
+        return _unproven(
             EMPTY_FETCH, topic_partition, offset_range, f"whether compaction removed them is not known: {storage.refusal}"
         )
     if not storage.is_compacted:
@@ -91,16 +91,16 @@ def doubt_of_hole(
             "compaction cannot have removed them: cleanup.policy of the topic does not hold compact. Look at the broker's log, "
             "and at its remote storage if it has one"
         )
-        return _doubt(EMPTY_FETCH, topic_partition, offset_range, reason)
+        return _unproven(EMPTY_FETCH, topic_partition, offset_range, reason)
     if is_remote is None and storage.is_remote:
         reason = (
             "they may be in remote storage: a setting of the topic says that it has some, and the broker cannot be asked where"
         )
-        return _doubt(EMPTY_FETCH, topic_partition, offset_range, reason)
+        return _unproven(EMPTY_FETCH, topic_partition, offset_range, reason)
     return None
 
 
-def _doubt(name: str, topic_partition: TopicPartition, offset_range: OffsetRange, reason: str) -> RetriableError:
+def _unproven(name: str, topic_partition: TopicPartition, offset_range: OffsetRange, reason: str) -> RetriableError:
     return RetriableError(
         name,
         f"the leader of {topic_partition} answers Fetch at offset {offset_range.start} without batches, though its log reaches "

@@ -1,8 +1,8 @@
-"""Executor, and wherever raw batches are read: planned ranges as raw Fetch responses with their headers indexed.
+"""Everywhere: planned ranges as raw Fetch responses with their headers indexed.
 
-One Fetch per broker that is read from is on the wire while the caller works on the answer before it: positions follow from
-headers alone. Sessionless fetches, so every request names all partitions that are not done; their order rotates, because a
-response is filled from the front.
+One Fetch per broker that is read from is on the wire while the caller works on the response before it: positions follow from
+headers alone. Fetches are sessionless, so every request names all partitions that are not done; their order rotates, because
+a response is filled from the front.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.missing_topics import missing_topics
 from shallow_mirror.broker.cluster.read_replicas import FetchPath, ReadSource
-from shallow_mirror.broker.fetch.empty_ranges import REMOTE_STORAGE, TopicStorage, doubt_of_hole, topic_storage
+from shallow_mirror.broker.fetch.empty_ranges import REMOTE_STORAGE, TopicStorage, reason_hole_is_unproven, topic_storage
 from shallow_mirror.broker.fetch.fetch_client import (
     MAX_BATCH_BYTES,
     FetchForm,
@@ -36,21 +36,21 @@ from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
 
 OVER_FETCH = 1.1
 OVER_FETCH_SLACK_BYTES = 65_536
-"""A range's last fetch asks for its estimated rest times `OVER_FETCH`, plus the slack."""
+"""A range's last Fetch requests its estimated rest times `OVER_FETCH`, plus the slack."""
 
 LEAST_SHARE_BYTES = 1 << 20
-"""A partition's part of an answer is at least this, and its share of `fetch_bytes`: where the first partition fills the
-answer, what is produced next has one batch per request."""
+"""A partition's part of a response is at least this, and its share of `fetch_bytes`: where the first partition fills the
+response, what is produced next has one batch per request."""
 
 EMPTY_ANSWERS_AT_END = 2
-"""Empty answers of the leader in a row, with the log known to reach beyond the range: then it is asked whether compaction
+"""Empty responses of the leader in a row, with a log that reaches beyond the range: then it is checked whether compaction
 emptied the range."""
 
 EMPTY_ANSWERS_OF_FOLLOWER = 4
-"""Empty answers of a follower in a row: it lags, or nothing is left in the range. Then the leader is asked alone."""
+"""Empty responses of a follower in a row: it lags, or nothing is left in the range. Then the leader alone is read."""
 
 TRIES_BEFORE_GONE = 8
-"""Between one and two seconds without a batch: then it is asked whether the topics are still there."""
+"""Between one and two seconds without a batch: then it is checked whether the topics still exist."""
 
 PARTITION_PATIENCE_MS = 2_000.0
 """How long a partition may be unreadable, or its log end below its range, before a reader that may leave it unfinished does so. A
@@ -62,9 +62,9 @@ _FRAME_SLACK_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """[position, end) of a topic-partition; batches whose base offset lies in it are its own.
+    """[position, end) of a topic-partition; batches whose base offset lies in it belong to it.
 
-    With `topic_id`, and from Kafka 3.1 on, a topic that was created again is never read in its place.
+    With `topic_id`, and from Kafka 3.1 on, a topic that was created again is never read instead.
     """
 
     topic_partition: TopicPartition
@@ -93,9 +93,10 @@ FetchedResponse = tuple[IndexedPartition, ...]
 
 @dataclass(slots=True)
 class _Progress:
-    """`trouble`: why nothing came lately, since `trouble_since` (seconds of the deadline's clock).
+    """The progress of one range.
 
-    `remote`: that the broker waits for its remote storage. `unfinished`: why the range was left at `position`.
+    `trouble`: why nothing was received lately, since `trouble_since` (seconds of the deadline's clock). `remote`: the broker
+    waits for its remote storage. `unfinished`: why the range was left at `position`.
     """
 
     range: ReadRange
@@ -118,24 +119,28 @@ class _Progress:
             self.trouble_since = now
         self.trouble = error
 
-    def moved(self) -> None:
-        self.trouble, self.remote, self.tries, self.retry_at = None, None, 0, 0.0
-        self.empty_answers = self.empty_follower_answers = 0
+    def note_batches(self) -> None:
+        self.trouble = None
+        self.remote = None
+        self.tries = 0
+        self.retry_at = 0.0
+        self.empty_answers = 0
+        self.empty_follower_answers = 0
 
 
 class RangeReader:
-    """Iterate once. Raises DataLossError, CorruptBatchError, BatchRefusedError (too large to be opened), ConfigError,
-    RetriableError.
+    """An iterable of responses, for one iteration.
 
-    Message sets of magic 0 and 1 come as batches of magic 2 with the same offsets.
+    Raises DataLossError, CorruptBatchError, BatchRefusedError (too large to be opened), ConfigError, RetriableError. Message sets
+    of magic 0 and 1 are converted to batches of magic 2 with the same offsets.
 
-    A partition that cannot be read holds up no other one. With `patience_ms` the iteration ends without those of which nothing
-    came for so long, once all others are done; `unfinished` names them. Without, they are waited for until the deadline.
+    A partition that cannot be read does not delay others. With `patience_ms` the iteration ends without those that were
+    unreadable for so long, once all others are done; `unfinished` names them. Without, they are waited for until the deadline.
 
     One receive buffer of `fetch_bytes`; it grows to the size of a single larger batch, `MAX_BATCH_BYTES` at the most. Readers
     that follow each other may share one `buffer`: a new one costs as much as reading a few megabytes. A Fetch asks for less
     where the link to the broker is slow (fetch_pace.py), which readers of the same `cluster` learn from each other.
-    An iteration that is left early closes its connections, because an answer is still on the wire.
+    An iteration that is left early closes its connections, because a response is still on the wire.
     """
 
     def __init__(
@@ -150,12 +155,15 @@ class RangeReader:
         buffer: ReceiveBuffer | None = None,
         patience_ms: float | None = None,
     ) -> None:
-        self._cluster, self._isolation = cluster, isolation
-        self._fetch_bytes, self._deadline, self._max_wait_ms = fetch_bytes, deadline, max_wait_ms
-        self._progress = {one.topic_partition: _Progress(one, one.position) for one in ranges}
+        self._cluster = cluster
+        self._isolation = isolation
+        self._fetch_bytes = fetch_bytes
+        self._deadline = deadline
+        self._max_wait_ms = max_wait_ms
+        self._progress = {read_range.topic_partition: _Progress(read_range, read_range.position) for read_range in ranges}
         self._buffer = receive_buffer(fetch_bytes) if buffer is None else buffer
         self._order = deque(self._progress)
-        self._asked: dict[FetchPath, Mapping[TopicPartition, ReadSource]] = {}
+        self._sources: dict[FetchPath, Mapping[TopicPartition, ReadSource]] = {}
         self._forms: dict[FetchPath, FetchForm] = {}
         self._storage: dict[str, TopicStorage] = {}
         self._failure: MirrorError | None = None
@@ -164,40 +172,44 @@ class RangeReader:
         self._end_by: Deadline | None = None
         self._is_too_late = False
         self.has_ended_early = False
-        """Whether `end_by` ended the iteration in front of the end of a range."""
+        """Whether `end_by` ended the iteration before the end of a range."""
 
     def end_by(self, end: Deadline) -> None:
-        """Wait for no answer any longer then: the iteration ends with what came before, wherever the ranges end."""
+        """Stop waiting for responses at `end`: the iteration ends with what was received, wherever the ranges end."""
         self._end_by = end
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Where each range stands once the iteration is over: at its end or beyond, but for those that are unfinished."""
-        return {place: one.position for place, one in self._progress.items()}
+        """Return the position of each range after the iteration: at its end or beyond, except for unfinished ones."""
+        return {topic_partition: progress.position for topic_partition, progress in self._progress.items()}
 
     def unfinished(self) -> dict[TopicPartition, RetriableError]:
         """Return why ranges were left at their positions; empty without `patience_ms`."""
-        return {place: one.unfinished for place, one in self._progress.items() if one.unfinished is not None}
+        return {
+            topic_partition: progress.unfinished
+            for topic_partition, progress in self._progress.items()
+            if progress.unfinished is not None
+        }
 
     def __iter__(self) -> Iterator[FetchedResponse]:
         waiting: dict[FetchPath, Connection] = {}
         try:
             while True:
                 self._send_where_idle(waiting)
-                self._leave_what_is_hopeless()
-                if not self._undone():
+                self._leave_unreadable_ranges()
+                if not self._unfinished_partitions():
                     return
                 if self._is_over() or (self._is_too_late and not waiting):
                     self.has_ended_early = True
                     return
                 if not waiting:
-                    self._wait_for_the_next_try()
+                    self._wait_for_next_retry()
                     continue
                 path = next(iter(waiting))
                 connection = waiting[path]
                 answered = self._receive(path, connection, waiting)
                 if answered is None:
                     continue
-                response = self._advance(answered, self._asked[path])
+                response = self._advance(answered, self._sources[path])
                 if self._failure is None:
                     self._send_where_idle(waiting)
                 if response:
@@ -214,34 +226,33 @@ class RangeReader:
     def _time_left_s(self) -> float:
         return math.inf if self._end_by is None else self._end_by.remaining_ms() / 1000
 
-    def _undone(self) -> list[TopicPartition]:
-        return [place for place in self._order if not self._progress[place].is_done]
+    def _unfinished_partitions(self) -> list[TopicPartition]:
+        return [topic_partition for topic_partition in self._order if not self._progress[topic_partition].is_done]
 
     def _send_where_idle(self, waiting: dict[FetchPath, Connection]) -> None:
-        """A Fetch to every broker that has none on the wire and still owes something.
-
-        What an earlier leader was asked for is left to its answer: two answers would bring the same batches.
-        """
-        on_the_wire = {place for path in waiting for place in self._asked[path]}
-        idle = [place for place in self._undone() if place not in on_the_wire]
+        """Send a Fetch to every broker that has none on the wire and leads something unfinished."""
+        # What an earlier leader was asked for is left to its response: two responses would bring the same batches.
+        on_the_wire = {topic_partition for path in waiting for topic_partition in self._sources[path]}
+        idle = [topic_partition for topic_partition in self._unfinished_partitions() if topic_partition not in on_the_wire]
         if not idle:
             return
         if self._deadline.is_over():
             self._give_up(idle[0])
         now = self._deadline.clock()
-        due = [place for place in idle if self._progress[place].retry_at <= now]
+        due = [topic_partition for topic_partition in idle if self._progress[topic_partition].retry_at <= now]
         if not due:
             return
         try:
-            sources, leaderless = self._cluster.read_sources_there_are(due, self._deadline)
-        except RetriableError as error:  # no broker answers: there is nothing to go on with
-            return self._again(error)
-        for place, without_leader in leaderless.items():
-            self._fail([place], without_leader)
+            sources, leaderless = self._cluster.read_sources_and_errors(due, self._deadline)
+        # No broker answers: no partition can be read.
+        except RetriableError as error:
+            return self._pause_and_retry(error)
+        for topic_partition, leader_error in leaderless.items():
+            self._fail([topic_partition], leader_error)
         by_path: dict[FetchPath, dict[TopicPartition, ReadSource]] = {}
-        for place, source in sources.items():
-            by_path.setdefault(source.path, {})[place] = source
-        for path, asked in by_path.items():
+        for topic_partition, source in sources.items():
+            by_path.setdefault(source.path, {})[topic_partition] = source
+        for path, path_sources in by_path.items():
             if path in waiting:
                 continue
             if not self._cluster.fetch_pace(path).may_begin(self._time_left_s()):
@@ -249,78 +260,84 @@ class RangeReader:
                 continue
             began = self._deadline.clock()
             try:
-                waiting[path] = self._send(path, asked)
+                waiting[path] = self._send(path, path_sources)
             except RetriableError as error:
-                self._cluster.read_replicas.failed(asked)
-                self._fail(list(asked), error, self._deadline.clock() - began)
+                self._cluster.read_replicas.failed(path_sources)
+                self._fail(list(path_sources), error, self._deadline.clock() - began)
 
-    def _give_up(self, place: TopicPartition) -> None:
-        progress = self._progress[place]
+    def _give_up(self, topic_partition: TopicPartition) -> None:
+        progress = self._progress[topic_partition]
         reason = progress.trouble or progress.remote
         if reason is not None:
             raise reason
-        self._deadline.require(f"batches of {place} from offset {progress.position}")
+        self._deadline.require(f"batches of {topic_partition} from offset {progress.position}")
 
-    def _fail(self, places: Sequence[TopicPartition], error: RetriableError, took_s: float = 0.0) -> None:
-        """Nothing comes of these for now, each is tried again after a pause of its own; other partitions go on meanwhile.
-
-        The pause is at least twice what the try took: a broker that accepts no connection for seconds would hold up the others.
-        """
+    def _fail(self, topic_partitions: Sequence[TopicPartition], error: RetriableError, took_s: float = 0.0) -> None:
+        """Retry these topic-partitions after a pause of their own; others are read meanwhile. `took_s`: what the try took."""
         self._cluster.forget_metadata()
         now = self._deadline.clock()
-        for place in places:
-            progress = self._progress[place]
+        for topic_partition in topic_partitions:
+            progress = self._progress[topic_partition]
             progress.fail(error, now)
-            pause_s = self._cluster.back_off_ms(progress.tries) / 1000 if progress.tries else 0.0  # it may only have moved
+            # At once at first: the leader may only have moved. Later at least twice what the try took: a broker that accepts no
+            # connection for seconds would delay the others.
+            pause_s = self._cluster.back_off_ms(progress.tries) / 1000 if progress.tries else 0.0
             progress.retry_at = now + max(pause_s, 2 * took_s)
             progress.tries += 1
-        lasting = [place for place in places if self._progress[place].tries % TRIES_BEFORE_GONE == 0]
+        lasting = [
+            topic_partition
+            for topic_partition in topic_partitions
+            if self._progress[topic_partition].tries % TRIES_BEFORE_GONE == 0
+        ]
         if lasting:
             self._require_topics(lasting, error)
 
-    def _leave_what_is_hopeless(self) -> None:
-        """All at once, when nothing else is left to read and each had its time: partitions that can be read set the pace."""
+    def _leave_unreadable_ranges(self) -> None:
+        """Leave unreadable ranges unfinished: all at once, when nothing else is left to read and each had its patience."""
         if self._patience_ms is None:
             return
-        now, left = self._deadline.clock(), [self._progress[place] for place in self._undone()]
-        if all(one.trouble is not None and now - one.trouble_since >= self._patience_ms / 1000 for one in left):
-            for one in left:
-                one.unfinished = one.trouble
+        now, undone = (
+            self._deadline.clock(),
+            [self._progress[topic_partition] for topic_partition in self._unfinished_partitions()],
+        )
+        if all(progress.trouble is not None and now - progress.trouble_since >= self._patience_ms / 1000 for progress in undone):
+            for progress in undone:
+                progress.unfinished = progress.trouble
 
-    def _wait_for_the_next_try(self) -> None:
-        now, undone = self._deadline.clock(), self._undone()
+    def _wait_for_next_retry(self) -> None:
+        now, undone = self._deadline.clock(), self._unfinished_partitions()
         if self._deadline.is_over():
             self._give_up(undone[0])
-        at = min(self._progress[place].retry_at for place in undone)
+        at = min(self._progress[topic_partition].retry_at for topic_partition in undone)
         if at > now:
             self._cluster.wait((at - now) * 1000, self._deadline)
 
-    def _again(self, error: RetriableError) -> None:
-        """After a pause, where no broker can be asked."""
+    def _pause_and_retry(self, error: RetriableError) -> None:
+        """Pause before the next try, where no broker answers. Raises RetriableError at the deadline."""
         self._cluster.forget_metadata()
         self._cluster.pause(self._tries, self._deadline)
         self._tries += 1
         if self._deadline.is_over():
             raise error
         if self._tries >= TRIES_BEFORE_GONE:
-            self._require_topics(self._undone(), error)
+            self._require_topics(self._unfinished_partitions(), error)
 
-    def _require_topics(self, places: Sequence[TopicPartition], error: RetriableError) -> None:
-        """Raises RetriableError where a topic is not there: it was deleted, and nothing of it will ever come."""
-        names = sorted({place.topic for place in places})
+    def _require_topics(self, topic_partitions: Sequence[TopicPartition], error: RetriableError) -> None:
+        """Raise RetriableError where a topic does not exist: it was deleted, and waiting for it is in vain."""
+        names = sorted({topic_partition.topic for topic_partition in topic_partitions})
         gone = missing_topics(self._cluster, names, self._deadline).gone
         if gone:
             name = error_name(UNKNOWN_TOPIC_OR_PARTITION)
             raise RetriableError(name, f"{self._cluster.where} has no topic {', '.join(gone)} any more") from error
 
-    def _send(self, path: FetchPath, asked: Mapping[TopicPartition, ReadSource]) -> Connection:
+    def _send(self, path: FetchPath, sources: Mapping[TopicPartition, ReadSource]) -> Connection:
         connection = self._cluster.connection(path.node_id, path.purpose, self._deadline)
-        self._asked[path] = asked
+        self._sources[path] = sources
         pace = self._cluster.fetch_pace(path)
         size_bytes = pace.request_bytes(self._fetch_bytes, self._time_left_s())
         self._forms[path] = send_fetch(
             connection,
-            [self._fetch_of(place, max(size_bytes // len(asked), LEAST_SHARE_BYTES)) for place in asked],
+            [self._fetch_of(topic_partition, max(size_bytes // len(sources), LEAST_SHARE_BYTES)) for topic_partition in sources],
             isolation=self._isolation,
             max_wait_ms=self._max_wait_ms,
             max_bytes=size_bytes,
@@ -331,12 +348,12 @@ class RangeReader:
         pace.sent()
         return connection
 
-    def _fetch_of(self, place: TopicPartition, share_bytes: int) -> FetchPartition:
-        """Leader epochs are left out: positions were checked when the range was planned."""
-        progress = self._progress[place]
+    def _fetch_of(self, topic_partition: TopicPartition, share_bytes: int) -> FetchPartition:
+        # Without leader epochs: positions were checked when the range was planned.
+        progress = self._progress[topic_partition]
         left = (progress.range.end - progress.position) * progress.range.bytes_per_offset
         wanted = min(share_bytes, int(left * OVER_FETCH) + OVER_FETCH_SLACK_BYTES)
-        return FetchPartition(place, -1, progress.position, wanted, topic_id=progress.range.topic_id)
+        return FetchPartition(topic_partition, -1, progress.position, wanted, topic_id=progress.range.topic_id)
 
     def _receive(
         self, path: FetchPath, connection: Connection, waiting: dict[FetchPath, Connection]
@@ -347,44 +364,46 @@ class RangeReader:
         try:
             response = receive_fetch(connection, self._buffer, end, self._forms[path], silence_ms=silence_ms, on_begin=pace.began)
         except RetriableError as error:
-            if self._is_over():  # nothing is wrong with the broker: it is not waited for
+            # Nothing is wrong with the broker: it is not waited for any longer.
+            if self._is_over():
                 return None
             pace.failed()
-            self._cluster.read_replicas.failed(self._asked[path])
-            self._fail(list(self._asked[path]), error)
+            self._cluster.read_replicas.failed(self._sources[path])
+            self._fail(list(self._sources[path]), error)
             return None
         finally:
             del waiting[path]
         pace.received(sum(len(fetched.records) for fetched in response.partitions))
         if response.error_code:
-            self._cluster.read_replicas.failed(self._asked[path])
-            self._fail(list(self._asked[path]), RetriableError(error_name(response.error_code), "Fetch"))
+            self._cluster.read_replicas.failed(self._sources[path])
+            self._fail(list(self._sources[path]), RetriableError(error_name(response.error_code), "Fetch"))
             return None
         if response.throttle_time_ms:
             self._cluster.wait(response.throttle_time_ms, self._deadline)
-            if not any(len(one.records) for one in response.partitions):  # empty whatever the log holds
+            if not any(len(fetched.records) for fetched in response.partitions):
+                # A throttled response is empty whatever the log holds: no sign of a hole.
                 return None
         return response.partitions
 
-    def _advance(self, answered: Sequence[FetchedPartition], asked: Mapping[TopicPartition, ReadSource]) -> FetchedResponse:
-        """Index every partition, move positions, remember the first failure for after the good batches."""
-        out: list[IndexedPartition] = []
-        owed, has_records = set(asked), False
-        for fetched in answered:
-            place = fetched.topic_partition
-            if place not in owed:
-                error = RetriableError("PROTOCOL", f"a Fetch answer holds {place} unasked or twice")
-                self._fail(list(asked), error)
+    def _advance(self, partitions: Sequence[FetchedPartition], sources: Mapping[TopicPartition, ReadSource]) -> FetchedResponse:
+        """Index every partition, move positions, keep the first failure until the good batches are used."""
+        indexed_partitions: list[IndexedPartition] = []
+        expected, has_records = set(sources), False
+        for fetched in partitions:
+            topic_partition = fetched.topic_partition
+            if topic_partition not in expected:
+                error = RetriableError("PROTOCOL", f"a Fetch answer holds {topic_partition} unasked or twice")
+                self._fail(list(sources), error)
                 continue
-            owed.remove(place)
-            progress, source = self._progress[place], asked[place]
+            expected.remove(topic_partition)
+            progress, source = self._progress[topic_partition], sources[topic_partition]
             try:
                 if self._cluster.read_replicas.is_redirected(fetched, source):
                     continue
             except RetriableError as refused:
-                self._fail([place], refused)
+                self._fail([topic_partition], refused)
                 continue
-            wrong = partition_error(
+            fetch_error = partition_error(
                 self._cluster,
                 fetched,
                 progress.position,
@@ -393,20 +412,20 @@ class RangeReader:
                 progress.range.topic_id,
                 is_leader_only=source.path.is_leader_only,
             )
-            if isinstance(wrong, RetriableError):
-                self._fail([place], wrong)
+            if isinstance(fetch_error, RetriableError):
+                self._fail([topic_partition], fetch_error)
                 continue
-            if wrong is not None:
-                self._failure = wrong
+            if fetch_error is not None:
+                self._failure = fetch_error
                 continue
             indexed = self._index(fetched, progress, source, is_sure=not has_records)
             has_records = has_records or len(fetched.records) > 0
             if indexed is not None:
-                out.append(indexed)
+                indexed_partitions.append(indexed)
         self._order.rotate(-1)
-        if out:
+        if indexed_partitions:
             self._tries = 0
-        return tuple(out)
+        return tuple(indexed_partitions)
 
     def _index(
         self, fetched: FetchedPartition, progress: _Progress, source: ReadSource, *, is_sure: bool
@@ -414,7 +433,7 @@ class RangeReader:
         records, index, failure = self._whole_batches(fetched)
         fetch_offset = progress.position
         if failure is not None and source.is_follower:
-            # Another replica may hold what this one's disk has damaged: the good batches count, the leader is asked for the rest.
+            # The log of the leader may be undamaged: the good batches count, the rest is read from the leader.
             self._cluster.read_replicas.ask_leader_alone(fetched.topic_partition, source.leader)
             failure = None
         if not len(index):
@@ -422,9 +441,10 @@ class RangeReader:
             if is_sure:
                 self._count_empty(fetched, progress, source)
             return None
-        progress.moved()
-        progress.position = max(progress.position, _reached(index, progress.range.end))
-        if not progress.is_done:  # what came along behind the range is not asked for
+        progress.note_batches()
+        progress.position = max(progress.position, _position_after(index, progress.range.end))
+        # Damage behind the end of the range is of no concern to it.
+        if not progress.is_done:
             self._failure = failure or self._failure
         return IndexedPartition(
             fetched.topic_partition,
@@ -438,36 +458,37 @@ class RangeReader:
         )
 
     def _whole_batches(self, fetched: FetchedPartition) -> tuple[memoryview, BatchIndex, MirrorError | None]:
-        """With what ends them, if that is no partial batch."""
-        records, place = fetched.records, fetched.topic_partition
+        """Return records, their index, and the error of what ends them, if that is no partial batch."""
+        records, topic_partition = fetched.records, fetched.topic_partition
         index = index_batches(records)
         if index.stop is not None and index.stop.reason is StopReason.LEGACY_MAGIC:
-            converted = convert_legacy(records, place, max_opened_bytes=OPENED_FETCHES * self._fetch_bytes)
+            converted = convert_legacy(records, topic_partition, max_opened_bytes=OPENED_FETCHES * self._fetch_bytes)
             records, index = converted.records, index_batches(converted.records)
             if converted.failure is not None:
                 return records, index, converted.failure
-        return records, index, None if index.stop is None else stop_error(place, index.stop)
+        return records, index, None if index.stop is None else stop_error(topic_partition, index.stop)
 
     def _count_empty(self, fetched: FetchedPartition, progress: _Progress, source: ReadSource) -> None:
-        """Compaction may have removed the last batches of a range: then no batch will ever come.
+        """Count a response without batches. After several of the leader, the range may end: compaction emptied its rest.
 
-        Limits are ignored up to the first partition of an answer that has a batch: those in front of it surely have none in
-        what the broker could read at once. Only the leader's word counts: the log of a follower may be behind.
+        Call it only up to the first partition of a response that has a batch: brokers ignore limits until then, so an empty
+        partition has no batch in what the broker could read at once.
         """
-        place = fetched.topic_partition
+        topic_partition = fetched.topic_partition
         if len(fetched.records):
             return
+        # A follower may lag: only the leader's responses prove anything.
         if source.is_follower:
             progress.empty_follower_answers += 1
             if progress.empty_follower_answers >= EMPTY_ANSWERS_OF_FOLLOWER:
                 progress.empty_follower_answers = 0
-                self._cluster.read_replicas.ask_leader_alone(place, source.leader)
+                self._cluster.read_replicas.ask_leader_alone(topic_partition, source.leader)
             return
         is_committed = self._isolation is IsolationLevel.READ_COMMITTED
         reached = fetched.last_stable_offset if is_committed else fetched.high_watermark
         if reached < progress.range.end:
-            # Behind the plan the log was cut, or a new leader does not know yet how far it reaches.
-            detail = f"the log of {place} ends at {reached}, below the planned end {progress.range.end}"
+            # The log was truncated after the plan was made, or a new leader has not caught up with its high watermark yet.
+            detail = f"the log of {topic_partition} ends at {reached}, below the planned end {progress.range.end}"
             progress.fail(RetriableError(LOG_ENDS_EARLY, detail), self._deadline.clock())
             return
         if progress.trouble is not None and progress.trouble.error_name != EMPTY_FETCH:
@@ -475,27 +496,31 @@ class RangeReader:
         progress.empty_answers += 1
         if progress.empty_answers < EMPTY_ANSWERS_AT_END:
             return
-        doubt = self._doubt_of_hole(place, progress)
-        if doubt is None:
+        reason = self._reason_hole_is_unproven(topic_partition, progress)
+        if reason is None:
             progress.position = progress.range.end
-        elif doubt.error_name == REMOTE_STORAGE:  # it comes by itself: a partition that takes its time is not broken
-            progress.remote = doubt
+        # The broker fetches it meanwhile: a partition that takes long is not broken.
+        elif reason.error_name == REMOTE_STORAGE:
+            progress.remote = reason
         else:
-            self._fail([place], doubt)
+            self._fail([topic_partition], reason)
 
-    def _doubt_of_hole(self, place: TopicPartition, progress: _Progress) -> RetriableError | None:
-        storage = self._storage.get(place.topic)
-        if storage is None or not storage.is_compacted:  # a setting, or the right to see it, may come while we wait
-            storage = self._storage[place.topic] = topic_storage(self._cluster, place.topic, self._deadline)
-        return doubt_of_hole(self._cluster, place, OffsetRange(progress.position, progress.range.end), storage, self._deadline)
+    def _reason_hole_is_unproven(self, topic_partition: TopicPartition, progress: _Progress) -> RetriableError | None:
+        storage = self._storage.get(topic_partition.topic)
+        # Read again unless compacted: the setting, or the permission to read it, may be added while this waits.
+        if storage is None or not storage.is_compacted:
+            storage = self._storage[topic_partition.topic] = topic_storage(self._cluster, topic_partition.topic, self._deadline)
+        return reason_hole_is_unproven(
+            self._cluster, topic_partition, OffsetRange(progress.position, progress.range.end), storage, self._deadline
+        )
 
 
 def receive_buffer(fetch_bytes: int) -> ReceiveBuffer:
     return ReceiveBuffer(fetch_bytes + _FRAME_SLACK_BYTES, MAX_BATCH_BYTES)
 
 
-def _reached(index: BatchIndex, range_end: int) -> int:
-    """Behind the last batch of the range; its end, where batches of the next range were fetched along with it."""
+def _position_after(index: BatchIndex, range_end: int) -> int:
+    """Return the position behind the last batch of the range; its end, where batches of the next range were fetched with it."""
     base_offsets = index.headers["base_offset"]
     ours = index.last_offset[base_offsets < range_end]
     reached = int(ours[-1]) + 1 if len(ours) else 0

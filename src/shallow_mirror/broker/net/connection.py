@@ -81,7 +81,7 @@ class Connection:
         self.send_several((correlation_id,), parts, deadline)
 
     def send_several(self, correlation_ids: Sequence[int], parts: Sequence[Part], deadline: Deadline) -> None:
-        """Requests behind each other in one write: `parts` are those of all of them."""
+        """Send several requests in one write; `parts`: of all of them, in order."""
         self._outstanding += correlation_ids
         try:
             self.transport.send_parts(parts, deadline)
@@ -97,10 +97,10 @@ class Connection:
         silence_ms: float | None = None,
         on_begin: Callable[[], None] = lambda: None,
     ) -> memoryview:
-        """Return the next answer without its length. Raises RetriableError on a network or protocol error, and closes.
+        """Return the next response without its length. Raises RetriableError on a network or protocol error, and closes.
 
-        `silence_ms`: how long nothing may come, which ends the wait before `deadline`; an answer that keeps coming may take
-        longer. `on_begin` is called when its length is there.
+        `silence_ms`: how long nothing may arrive, which ends the wait before `deadline`; a response that keeps arriving may take
+        longer. `on_begin` is called when its length was received.
         """
         try:
             head = self._received_ahead(_LENGTH_BYTES, deadline if silence_ms is None else deadline.sooner(silence_ms))

@@ -79,7 +79,7 @@ class Transport:
             return received
 
     def is_closed_by_peer(self) -> bool:
-        """Say, without waiting, whether the peer has closed the connection. A peer that vanished without a word has not."""
+        """Return, without waiting, whether the peer has closed the connection. A peer that vanished silently has not."""
         return any(events & _CLOSED for _, events in self._closed.poll(0))
 
     def has_pending(self) -> bool:
