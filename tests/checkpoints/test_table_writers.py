@@ -395,7 +395,7 @@ def test_rows_that_were_deleted_long_ago_can_be_put_back_beside_what_was_decided
     table = DeltaTable(f"{place.tables}/offset_map")
     good = table.version()
     table.delete("source_start = 1")
-    owner._counted_at = None
+    owner._row_count._counted_at = None
     decide(owner, data(2, 3))
     owner.settle()
     with pytest.raises(OffsetMapConflictError, match="holds 2 rows, the mirror has written 3"):

@@ -170,7 +170,7 @@ def test_whatever_becomes_one_every_record_is_there_once_in_order_and_its_offset
 ) -> None:
     log, visible = source_log(shape)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rebuild_pipeline, "_BYTES_TOGETHER", bytes_together)
+        patch.setattr(rebuild_pipeline, "_MAX_PENDING_BYTES", bytes_together)
         made = copy(log, coalesce_bytes=coalesce_bytes, policy=policy, position=position, aborted=[(8, 0)])
     kept = {offset: one for raw in visible.values() for offset, one in records_of(raw, policy, position).items()}
     assert made.records == list(kept.values())

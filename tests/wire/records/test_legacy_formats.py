@@ -168,7 +168,7 @@ def test_the_checksum_of_lz4_headers_is_the_one_that_the_library_writes() -> Non
         for block_size in (4, 5, 6, 7):
             for store_size in (False, True):
                 frame = lz4.frame.compress(bytes(size), block_size=block_size, store_size=store_size)
-                assert bytes(compression.with_right_lz4_checksum(memoryview(frame))) == frame
+                assert bytes(compression.fix_lz4_checksum(memoryview(frame))) == frame
 
 
 TWO = message_set([(0, 10, None, b"1"), (1, 20, None, b"2")], magic=1)
