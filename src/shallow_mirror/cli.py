@@ -16,7 +16,7 @@ import typer
 
 from shallow_mirror.commands.exit_codes import exit_code_of
 from shallow_mirror.commands.groups import groups
-from shallow_mirror.commands.import_blocker import LeanImports
+from shallow_mirror.commands.import_blocker import ImportBlocker
 from shallow_mirror.commands.local import demo, local_kafka
 from shallow_mirror.commands.pause import pause, resume
 from shallow_mirror.commands.preflight import preflight
@@ -65,7 +65,7 @@ def _prepare(
     ] = False,
 ) -> None:
     if context.obj is _OWN_PROCESS and context.invoked_subcommand in _READING_COMMANDS:
-        LeanImports.begin()
+        ImportBlocker.begin()
     begin_logging("text", logging.DEBUG if verbose else logging.INFO)
 
 

@@ -18,7 +18,7 @@ _MARK = "shallow-mirror error as JSON: "
 
 
 @contextmanager
-def told_to_the_driver() -> Iterator[None]:
+def serialize_errors() -> Iterator[None]:
     """Around what the planner process does: an error of this package gets its line."""
     try:
         yield
@@ -28,7 +28,7 @@ def told_to_the_driver() -> Iterator[None]:
         raise
 
 
-def told_error(text: str) -> MirrorError | None:
+def deserialize_error(text: str) -> MirrorError | None:
     """The error whose line `text` holds, with its type and fields; None where there is none, or one nobody can read."""
     lines = [line.strip() for line in text.splitlines() if line.strip().startswith(_MARK)]
     if not lines:

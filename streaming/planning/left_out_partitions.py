@@ -23,7 +23,7 @@ RETRY_DEFINITE_AFTER_S = (10.0, 30.0, 60.0, 300.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
+class LeftOutPartition:
     """`position` is that of the offset map; None where the planner left it out, so that Spark is not ahead of the map.
 
     `since_ms`: when it began; `tried_at_ms`: when it was tried last; `tries`: so often since something of it was copied.
@@ -53,21 +53,21 @@ class LeftOut:
 _FIELDS = ("error_name", "reason", "since_ms", "position", "is_definite", "tried_at_ms", "tries")
 
 
-def write_left_out(path: Path | None, entries: Iterable[LeftOut]) -> None:
+def write_left_out(path: Path | None, entries: Iterable[LeftOutPartition]) -> None:
     """Raises OSError."""
     planner_state.write_document(path, {"partitions": [one.document() for one in entries]})
 
 
-def read_left_out(path: Path | None) -> tuple[LeftOut, ...]:
+def read_left_out(path: Path | None) -> tuple[LeftOutPartition, ...]:
     """Return nothing where there is no file, or one that cannot be understood."""
     return parse_left_out(planner_state.read_document(path))
 
 
-def parse_left_out(document: Any) -> tuple[LeftOut, ...]:
-    """Return nothing for what `LeftOut.document` has not built."""
+def parse_left_out(document: Any) -> tuple[LeftOutPartition, ...]:
+    """Return nothing for what `LeftOutPartition.document` has not built."""
     try:
         return tuple(
-            LeftOut(
+            LeftOutPartition(
                 source=SourcePartition(str(row["topic"]), str(row["topic_id"]), int(row["partition"])),
                 side=Side(row["side"]),
                 error_name=str(row["error_name"]),
@@ -88,27 +88,27 @@ def parse_left_out(document: Any) -> tuple[LeftOut, ...]:
 class Change:
     """Partitions that are left out from now on, and those that are copied again."""
 
-    began: tuple[LeftOut, ...] = ()
-    ended: tuple[LeftOut, ...] = ()
+    began: tuple[LeftOutPartition, ...] = ()
+    ended: tuple[LeftOutPartition, ...] = ()
 
 
-class LeftOutPartitions:
+class LeftOutTracker:
     """PURE, the driver's own list: `by_slots` were left out of micro-batches, `by_planner` of plans."""
 
     def __init__(self) -> None:
-        self._by_slots: dict[SourcePartition, LeftOut] = {}
-        self._by_planner: dict[SourcePartition, LeftOut] = {}
+        self._by_slots: dict[SourcePartition, LeftOutPartition] = {}
+        self._by_planner: dict[SourcePartition, LeftOutPartition] = {}
 
     @property
-    def by_slots(self) -> tuple[LeftOut, ...]:
+    def by_slots(self) -> tuple[LeftOutPartition, ...]:
         return tuple(self._by_slots.values())
 
-    def all(self) -> tuple[LeftOut, ...]:
+    def all(self) -> tuple[LeftOutPartition, ...]:
         """Return each partition once, in order."""
         both = {**self._by_planner, **self._by_slots}
         return tuple(both[source] for source in sorted(both))
 
-    def micro_batch_done(
+    def on_micro_batch(
         self, unfinished: Collection[UnfinishedRange], positions: Mapping[SourcePartition, int], now_ms: int
     ) -> Change:
         """What slots left out replaces what they left out before; a partition that moved, and is not among them, is well again.
@@ -127,7 +127,7 @@ class LeftOutPartitions:
             del self._by_slots[last.source]
         for source, one in left.items():
             known = self._by_slots.get(source) or self._by_planner.get(source)
-            self._by_slots[source] = LeftOut(
+            self._by_slots[source] = LeftOutPartition(
                 source=source,
                 side=one.side,
                 error_name=one.error_name,
@@ -140,13 +140,13 @@ class LeftOutPartitions:
             )
         return self._change(before, ended)
 
-    def query_begins(self, positions: Mapping[SourcePartition, int]) -> None:
+    def on_query_start(self, positions: Mapping[SourcePartition, int]) -> None:
         """Rows of the map may have been removed, and topics excluded, since the last micro-batch."""
         self._by_slots = {
             source: replace(last, position=positions[source]) for source, last in self._by_slots.items() if source in positions
         }
 
-    def planner_says(self, unanswered: Collection[LeftOut], caught_up: Collection[SourcePartition]) -> Change:
+    def on_plan(self, unanswered: Collection[LeftOutPartition], caught_up: Collection[SourcePartition]) -> Change:
         """What the planner leaves out replaces what it left out before. `caught_up`: nothing is left to copy of these."""
         before, last = set(self._known()), self._by_planner
         self._by_planner = {one.source: one for one in unanswered}
@@ -157,7 +157,7 @@ class LeftOutPartitions:
     def _known(self) -> Iterable[SourcePartition]:
         return self._by_slots.keys() | self._by_planner.keys()
 
-    def _change(self, before: Collection[SourcePartition], ended: Iterable[LeftOut]) -> Change:
+    def _change(self, before: Collection[SourcePartition], ended: Iterable[LeftOutPartition]) -> Change:
         there = set(self._known())
         return Change(
             tuple(one for one in self.all() if one.source not in before),

@@ -17,7 +17,7 @@ _REMEMBERED = 3
 """The start and the end of a micro-batch, and the end of the next."""
 
 
-class OffsetDocuments:
+class OffsetCodec:
     """Mappings that are handed out are shared: nobody changes them."""
 
     def __init__(self) -> None:

@@ -20,11 +20,11 @@ Offsets = Mapping[SourcePartition, int]
 
 STREAM_OFFSET_VERSION = 1
 FIRST_MICRO_BATCH_BYTES = 64 << 20
-LEAST_MICRO_BATCH_BYTES = 1 << 20
+MIN_MEASURED_BYTES = 1 << 20
 """From so much on the time of a micro-batch says something about the speed of the path."""
-TELLING_S = 5.0
+MIN_MEASURED_SLOT_S = 5.0
 """Or from this time of its slots on, however little they read in it."""
-LEAST_PLAN_BYTES = 64 << 10
+MIN_PLAN_BYTES = 64 << 10
 """A plan is not smaller, however slow the path: the commit interval ends slots anyway."""
 TIMEOUT_SHARE = 0.25
 INTERVAL_SHARE = 0.75
@@ -37,7 +37,7 @@ _incarnation = operator.itemgetter(0, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measurements:
     """What a micro-batch really read. `bytes_per_s` is None when it read too little to tell.
 
     `copied`: bytes since the run began, by topic where its rate is limited, and of the whole mirror.
@@ -89,7 +89,7 @@ def require_same_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> None:
             raise TopicRecreatedError(source.topic_partition, offset, source.topic_id, topic_ids[source.topic])
 
 
-def of_current_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> Offsets:
+def without_recreated_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> Offsets:
     """Without partitions of topics that were deleted and created again since."""
     again = _created_again(offsets, topic_ids)
     return {one: at for one, at in offsets.items() if _incarnation(one) not in again} if again else offsets
@@ -141,7 +141,7 @@ def require_not_truncated(start: Offsets, ends: Offsets) -> None:
         raise loss
 
 
-def budget_bytes(
+def plan_budget_bytes(
     ceiling_bytes: int, bytes_per_s: float | None, transaction_timeout_ms: int | None, commit_interval_ms: float | None = None
 ) -> int:
     """Return how much a micro-batch may read: the first is small, later ones need at most a quarter of the timeout, and less
@@ -156,7 +156,7 @@ def budget_bytes(
     planned_ms = transaction_timeout_ms * TIMEOUT_SHARE
     if commit_interval_ms is not None:
         planned_ms = min(planned_ms, commit_interval_ms * INTERVAL_SHARE)
-    return max(1, min(ceiling_bytes, max(int(bytes_per_s * planned_ms / 1000), LEAST_PLAN_BYTES)))
+    return max(1, min(ceiling_bytes, max(int(bytes_per_s * planned_ms / 1000), MIN_PLAN_BYTES)))
 
 
 def plan_ends(
@@ -167,7 +167,7 @@ def plan_ends(
     Small backlogs are served whole, what is left is shared equally among the others; every backlog moves by one offset
     at least. Partitions that `ends` does not know stay.
     """
-    backlog = estimated_bytes(start, ends, bytes_per_offset)
+    backlog = estimate_bytes(start, ends, bytes_per_offset)
     level = _level(sorted(backlog.values()), float(budget))
     planned = dict(start)
     for one, size in backlog.items():
@@ -179,7 +179,7 @@ def plan_ends(
     return planned
 
 
-def estimated_bytes(
+def estimate_bytes(
     start: Offsets, ends: Offsets, bytes_per_offset: Mapping[SourcePartition, float]
 ) -> dict[SourcePartition, float]:
     """Of the partitions that go on from `start` to `ends`."""
@@ -200,7 +200,7 @@ def _level(ascending: Sequence[float], budget: float) -> float:
     return math.inf
 
 
-def slots_used(
+def plan_slot_count(
     slots: int,
     parallelism: int,
     active: int,
@@ -251,10 +251,10 @@ def plan_ranges(
     request_bytes: int = 1,
 ) -> tuple[PlannedRange, ...]:
     """One range per partition that moves, ordered by slot. A partition that `start` lacks is only entering: no range yet."""
-    moving = estimated_bytes(start, end, bytes_per_offset)
+    moving = estimate_bytes(start, end, bytes_per_offset)
     if not moving:
         return ()
-    used = slots_used(slots, parallelism, len(moving), sum(moving.values()), slot_bytes, bytes_per_batch, request_bytes)
+    used = plan_slot_count(slots, parallelism, len(moving), sum(moving.values()), slot_bytes, bytes_per_batch, request_bytes)
     slot_of = plan_slots(moving, used, last)
     return tuple(
         PlannedRange(
@@ -268,7 +268,7 @@ def plan_ranges(
     )
 
 
-def measure(segments: Sequence[Segment], seconds: float, copied: Mapping[str, int], *, slot_seconds: float = 0.0) -> Measured:
+def measure(segments: Sequence[Segment], seconds: float, copied: Mapping[str, int], *, slot_seconds: float = 0.0) -> Measurements:
     """Return what a micro-batch's segments say about the next: bytes by source offset, and bytes a second.
 
     `seconds`: of all its steps. `slot_seconds`: of its slowest slot, the path between the clusters alone. Where little was read
@@ -282,7 +282,7 @@ def measure(segments: Sequence[Segment], seconds: float, copied: Mapping[str, in
         sizes[one.source] = sizes.get(one.source, 0) + one.size_bytes
         offsets[one.source] = offsets.get(one.source, 0) + one.source_end - one.source_start
     total, batches = sum(sizes.values()), sum(one.batch_count for one in segments)
-    return Measured(
+    return Measurements(
         bytes_per_offset={one: size / offsets[one] for one, size in sizes.items() if size > 0 and offsets[one] > 0},
         bytes_per_s=_bytes_per_s(total, seconds, slot_seconds),
         bytes_per_batch=total / batches if batches else None,
@@ -291,6 +291,6 @@ def measure(segments: Sequence[Segment], seconds: float, copied: Mapping[str, in
 
 
 def _bytes_per_s(total: int, seconds: float, slot_seconds: float) -> float | None:
-    if total >= LEAST_MICRO_BATCH_BYTES and seconds > 0:
+    if total >= MIN_MEASURED_BYTES and seconds > 0:
         return total / seconds
-    return total / slot_seconds if total > 0 and slot_seconds >= TELLING_S else None
+    return total / slot_seconds if total > 0 and slot_seconds >= MIN_MEASURED_SLOT_S else None

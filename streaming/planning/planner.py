@@ -12,12 +12,12 @@ from shallow_mirror.errors import RetriableError
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks import routing
 from shallow_mirror.streaming.planning import offset_planning, planner_state
-from shallow_mirror.streaming.planning.left_out_partitions import LeftOut, read_left_out
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition, read_left_out
 from shallow_mirror.streaming.planning.offset_planning import Offsets
-from shallow_mirror.streaming.planning.planner_config import PlanSettings
-from shallow_mirror.streaming.planning.rate_limiter import FlowControl
-from shallow_mirror.streaming.planning.source_availability import BrokenAtSource
-from shallow_mirror.streaming.planning.source_offsets import LogEnds, Planner
+from shallow_mirror.streaming.planning.planner_config import PlannerConfig
+from shallow_mirror.streaming.planning.rate_limiter import RateLimiter
+from shallow_mirror.streaming.planning.source_availability import SourceFailures
+from shallow_mirror.streaming.planning.source_offsets import LogEnds, SourceOffsets
 from shallow_mirror.types import PlannedRange, SourcePartition
 
 _log = logging.getLogger(__name__)
@@ -37,8 +37,8 @@ class MicroBatchPlanner:
 
     def __init__(
         self,
-        settings: PlanSettings,
-        planner: Planner,
+        settings: PlannerConfig,
+        planner: SourceOffsets,
         *,
         parallelism: int,
         recorded: Offsets | None = None,
@@ -64,11 +64,11 @@ class MicroBatchPlanner:
         self._warned_at_s: float | None = None
         self._planned: tuple[float, float] | None = None
         self._copied: Mapping[str, int] | None = None
-        self._broken = BrokenAtSource()
+        self._broken = SourceFailures()
         self._held_since: float | None = None
         self._truncated: frozenset[SourcePartition] = frozenset()
         """Known to end below their positions: not looked at several times again."""
-        self._flow = FlowControl(settings.bytes_per_second, settings.topic_bytes_per_second, clock())
+        self._flow = RateLimiter(settings.bytes_per_second, settings.topic_bytes_per_second, clock())
 
     def initial(self) -> dict[SourcePartition, int]:
         """Positions of a mirror or stream that has none. Raises RetriableError, ConfigError."""
@@ -76,7 +76,7 @@ class MicroBatchPlanner:
         listing = self._planner.log_ends(deadline)
         listing.require_answers()
         offset_planning.require_topics(self._settings.required_topics, listing.topic_ids)
-        return self._planner.starts_at_a_start(list(listing.ends), (), listing, deadline)
+        return self._planner.starts_at_mirror_start(list(listing.ends), (), listing, deadline)
 
     def prepare_available_now(self) -> None:
         """Fix the end of the query. Raises RetriableError: a query that must end has nothing to wait for otherwise.
@@ -124,7 +124,7 @@ class MicroBatchPlanner:
         return behind
 
     def _latest(
-        self, start: Offsets, left_out: Mapping[SourcePartition, LeftOut], back: Collection[SourcePartition]
+        self, start: Offsets, left_out: Mapping[SourcePartition, LeftOutPartition], back: Collection[SourcePartition]
     ) -> tuple[Offsets, float]:
         """And how long nothing may go, where that keeps everything back. `back` are at their positions again, and stay there."""
         try:
@@ -135,7 +135,7 @@ class MicroBatchPlanner:
             return start, 0.0
         self._has_listed = True
         entering = self._entering(start, listing, seen)
-        paused = planner_state.read_paused(self._settings.paused_path)
+        paused = planner_state.read_paused_topics(self._settings.paused_path)
         ends = offset_planning.moved(start, self._plannable(listing.ends))
         open_ends = {one: end for one, end in ends.items() if one.topic not in paused} if paused else ends
         broken = self._broken.after(listing, self._now_ms())
@@ -144,11 +144,11 @@ class MicroBatchPlanner:
             open_ends = {one: end for one, end in open_ends.items() if one not in held}
         rate = self._learn(start, open_ends, listing)
         settings = self._settings
-        budget = offset_planning.budget_bytes(
+        budget = offset_planning.plan_budget_bytes(
             settings.micro_batch_bytes, rate, settings.transaction_timeout_ms, settings.commit_interval_ms
         )
         planned, wait_s = self._within_limits(start, open_ends, budget)
-        size = sum(offset_planning.estimated_bytes(start, {one: planned[one] for one in ends}, self._bytes_per_offset).values())
+        size = sum(offset_planning.estimate_bytes(start, {one: planned[one] for one in ends}, self._bytes_per_offset).values())
         self._planned = (self._clock(), size)
         caught_up = [one for one in left_out if one in start and listing.ends.get(one) == start[one]]
         self._note(ends, waiting_for=None, left_out=broken, caught_up=caught_up)
@@ -188,7 +188,7 @@ class MicroBatchPlanner:
         newly, self._newly_registered = self._newly_registered, {}
         return {**entering, **newly}
 
-    def _ask_for_registration(self, exchange: planner_state.RegistrationNotes, seen: Offsets) -> None:
+    def _ask_for_registration(self, exchange: planner_state.RegistrationFiles, seen: Offsets) -> None:
         """Written anew with every plan: the driver may have missed the note before."""
         if seen and not self._unregistered_since:
             _log.info("%d new partitions are planned once the offset map holds their first row", len(seen))
@@ -271,7 +271,7 @@ class MicroBatchPlanner:
             listing = self._planner.log_ends(self._deadline())
         current = self._going_on(start, listing.topic_ids)
         truncated = offset_planning.truncated(current, listing.ends)
-        if truncated and not (self._settings.isolates or self._settings.goes_on_after_data_loss):
+        if truncated and not (self._settings.isolates or self._settings.continues_after_data_loss):
             raise next(iter(truncated.values()))
         self._truncated = frozenset(truncated)
         return current, (self._target or listing).without(truncated)
@@ -280,8 +280,8 @@ class MicroBatchPlanner:
         """Where topics were created again: DataLossError, or, if the mirror may go on, the rest without them; they enter as
         new.
         """
-        current = offset_planning.of_current_topics(start, topic_ids)
-        if current is not start and not self._settings.goes_on_after_data_loss:
+        current = offset_planning.without_recreated_topics(start, topic_ids)
+        if current is not start and not self._settings.continues_after_data_loss:
             offset_planning.require_same_topics(start, topic_ids)
         return current
 
@@ -307,7 +307,7 @@ class MicroBatchPlanner:
 
     def _learn(self, start: Offsets, ends: Offsets, listing: LogEnds) -> float | None:
         """Take over what the driver measured, sample what nobody read yet; bytes per second, None at first."""
-        measured = planner_state.read_measured(self._settings.measured_path)
+        measured = planner_state.read_measurements(self._settings.measurements_path)
         if measured is not None:
             self._bytes_per_offset.update(measured.bytes_per_offset)
             self._bytes_per_batch = measured.bytes_per_batch or self._bytes_per_batch
@@ -322,11 +322,11 @@ class MicroBatchPlanner:
     def _own_rate(self) -> float | None:
         """Planned bytes by the time since: too low when the query idled, never too high. So the plan that follows from it is no
         smaller than what tells a speed."""
-        if self._planned is None or self._planned[1] < offset_planning.LEAST_MICRO_BATCH_BYTES:
+        if self._planned is None or self._planned[1] < offset_planning.MIN_MEASURED_BYTES:
             return None
         at, size = self._planned
         least_ms = self._settings.commit_interval_ms
-        least = 0.0 if least_ms is None else offset_planning.LEAST_MICRO_BATCH_BYTES / least_ms * 1000
+        least = 0.0 if least_ms is None else offset_planning.MIN_MEASURED_BYTES / least_ms * 1000
         return max(least, size / max(0.001, self._clock() - at))
 
     def _deadline(self) -> Deadline:
@@ -355,14 +355,14 @@ class MicroBatchPlanner:
         ends: Offsets,
         *,
         waiting_for: RetriableError | None,
-        left_out: Sequence[LeftOut] = (),
+        left_out: Sequence[LeftOutPartition] = (),
         caught_up: Sequence[SourcePartition] = (),
     ) -> None:
-        if self._settings.note_path is None:
+        if self._settings.planner_state_path is None:
             self._warn(waiting_for)
         now_ms = self._now_ms()
         self._since_ms = None if waiting_for is None else self._since_ms or now_ms
-        note = planner_state.PlannerNote(
+        note = planner_state.PlannerState(
             at_ms=now_ms,
             waiting_for=None if waiting_for is None else str(waiting_for),
             since_ms=self._since_ms,
@@ -372,6 +372,6 @@ class MicroBatchPlanner:
             caught_up=tuple(caught_up),
         )
         try:
-            planner_state.write_note(self._settings.note_path, note)
+            planner_state.write_planner_state(self._settings.planner_state_path, note)
         except OSError as error:
             _log.warning("the planner's note was not written: %s", error)

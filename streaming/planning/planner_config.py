@@ -12,7 +12,7 @@ from shallow_mirror.types import IsolationLevel, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanSettings:
+class PlannerConfig:
     """`include` and `exclude` are regular expressions on whole topic names; `required_topics` must be there at a first start.
 
     `start_timestamp_ms` is a ListOffsets timestamp (-2 earliest, -1 latest), for partitions known at the first run;
@@ -42,13 +42,13 @@ class PlanSettings:
     request_bytes: int = DEFAULT_REQUEST_BYTES
     request_timeout_ms: int
     discovery_s: float = 0.0
-    goes_on_after_data_loss: bool = False
-    note_path: Path | None = None
-    measured_path: Path | None = None
+    continues_after_data_loss: bool = False
+    planner_state_path: Path | None = None
+    measurements_path: Path | None = None
     paused_path: Path | None = None
     isolates: bool = False
     left_out_path: Path | None = None
-    registration: planner_state.RegistrationNotes | None = None
+    registration: planner_state.RegistrationFiles | None = None
 
     @classmethod
     def of_mirror(
@@ -57,8 +57,8 @@ class PlanSettings:
         *,
         paused_path: Path | None = None,
         left_out_path: Path | None = None,
-        registration: planner_state.RegistrationNotes | None = None,
-    ) -> PlanSettings:
+        registration: planner_state.RegistrationFiles | None = None,
+    ) -> PlannerConfig:
         return cls(
             include=tuple(config.topics.include),
             exclude=tuple(config.topics.exclude),
@@ -75,9 +75,9 @@ class PlanSettings:
             request_bytes=config.write.request_bytes if config.write.coalesce_bytes is None else 1,  # they fill their requests
             request_timeout_ms=config.source.client.request_timeout_ms,
             discovery_s=config.topics.discovery_s,
-            goes_on_after_data_loss=config.read.on_data_loss == "continue",
-            note_path=planner_state.note_path(config.checkpoint),
-            measured_path=planner_state.measured_path(config.checkpoint),
+            continues_after_data_loss=config.read.on_data_loss == "continue",
+            planner_state_path=planner_state.planner_state_path(config.checkpoint),
+            measurements_path=planner_state.measurements_path(config.checkpoint),
             paused_path=paused_path,
             isolates=config.on_error == "isolate",
             left_out_path=left_out_path,

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from shallow_mirror.streaming.planning import offset_planning
-from shallow_mirror.streaming.planning.offset_planning import Measured
+from shallow_mirror.streaming.planning.offset_planning import Measurements
 from shallow_mirror.types import SourcePartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannerNote:
+class PlannerState:
     """How the last plan went. `ends`: where the logs ended that had gone on since the plan before; `waiting_for` is None when the
     source answered. `error_name`: of the RetriableError that is waited out.
 
@@ -36,7 +36,7 @@ class PlannerNote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicsNote:
+class TopicsState:
     """`gone`: mirrored topics that the source does not have any more; `problems`: sentences about settings of target topics."""
 
     at_ms: int
@@ -45,26 +45,26 @@ class TopicsNote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartNote:
+class StartState:
     """What a start is doing until the first plan: `step`, since `since_ms`."""
 
     step: str
     since_ms: int
 
 
-def note_path(checkpoint: str) -> Path | None:
+def planner_state_path(checkpoint: str) -> Path | None:
     return _beside(checkpoint, "planner")
 
 
-def measured_path(checkpoint: str) -> Path | None:
+def measurements_path(checkpoint: str) -> Path | None:
     return _beside(checkpoint, "measured")
 
 
-def start_path(checkpoint: str) -> Path | None:
+def start_state_path(checkpoint: str) -> Path | None:
     return _beside(checkpoint, "start")
 
 
-def topics_path(checkpoint: str) -> Path | None:
+def topics_state_path(checkpoint: str) -> Path | None:
     return _beside(checkpoint, "topics")
 
 
@@ -77,7 +77,7 @@ def _beside(checkpoint: str, what: str) -> Path | None:
     return None if ":/" in checkpoint else Path(f"{checkpoint}.{what}.json")
 
 
-def write_note(path: Path | None, note: PlannerNote) -> None:
+def write_planner_state(path: Path | None, note: PlannerState) -> None:
     document: dict[str, Any] = {
         "at_ms": note.at_ms,
         "waiting_for": note.waiting_for,
@@ -89,10 +89,10 @@ def write_note(path: Path | None, note: PlannerNote) -> None:
     write_document(path, {**document, "ends": offset_planning.build_stream_offset(note.ends)})
 
 
-def read_note(path: Path | None) -> PlannerNote | None:
+def read_planner_state(path: Path | None) -> PlannerState | None:
     document = read_document(path)
     try:
-        return PlannerNote(
+        return PlannerState(
             at_ms=int(document["at_ms"]),
             waiting_for=document["waiting_for"],
             since_ms=document["since_ms"],
@@ -105,7 +105,7 @@ def read_note(path: Path | None) -> PlannerNote | None:
         return None
 
 
-def lag_behind(note: PlannerNote | None, positions: Mapping[SourcePartition, int], since_ms: int) -> int | None:
+def lag_behind(note: PlannerState | None, positions: Mapping[SourcePartition, int], since_ms: int) -> int | None:
     """How far `positions` are behind the noted log ends, together; None when the note is older than `since_ms` or is no plan.
 
     Not the lag of the plan: a task reads the batch at the end of its range whole, or stops before the end.
@@ -115,18 +115,18 @@ def lag_behind(note: PlannerNote | None, positions: Mapping[SourcePartition, int
     return sum(max(0, end - positions[one]) for one, end in note.ends.items() if one in positions)
 
 
-def write_measured(path: Path | None, measured: Measured) -> None:
+def write_measurements(path: Path | None, measured: Measurements) -> None:
     rows = [[one.topic, one.topic_id, one.partition, value] for one, value in sorted(measured.bytes_per_offset.items())]
     rates = {"bytes_per_s": measured.bytes_per_s, "bytes_per_batch": measured.bytes_per_batch}
     write_document(path, {**rates, "copied": dict(measured.copied), "bytes_per_offset": rows})
 
 
-def read_measured(path: Path | None) -> Measured | None:
+def read_measurements(path: Path | None) -> Measurements | None:
     document = read_document(path)
     try:
         rate, batch = document["bytes_per_s"], document["bytes_per_batch"]
         rows = {SourcePartition(str(row[0]), str(row[1]), int(row[2])): float(row[3]) for row in document["bytes_per_offset"]}
-        return Measured(
+        return Measurements(
             bytes_per_offset={one: value for one, value in rows.items() if value > 0},
             bytes_per_s=None if rate is None else max(0.0, float(rate)),
             bytes_per_batch=None if batch is None else max(0.0, float(batch)),
@@ -136,33 +136,33 @@ def read_measured(path: Path | None) -> Measured | None:
         return None
 
 
-def write_start(path: Path | None, note: StartNote) -> None:
+def write_start_state(path: Path | None, note: StartState) -> None:
     write_document(path, {"step": note.step, "since_ms": note.since_ms})
 
 
-def read_start(path: Path | None) -> StartNote | None:
+def read_start_state(path: Path | None) -> StartState | None:
     document = read_document(path)
     try:
-        return StartNote(step=str(document["step"]), since_ms=int(document["since_ms"]))
+        return StartState(step=str(document["step"]), since_ms=int(document["since_ms"]))
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
-def write_topics(path: Path | None, note: TopicsNote) -> None:
+def write_topics_state(path: Path | None, note: TopicsState) -> None:
     write_document(path, {"at_ms": note.at_ms, "gone": list(note.gone), "problems": list(note.problems)})
 
 
-def read_topics(path: Path | None) -> TopicsNote | None:
+def read_topics_state(path: Path | None) -> TopicsState | None:
     document = read_document(path)
     try:
         gone, problems = (tuple(str(one) for one in document[name]) for name in ("gone", "problems"))
-        return TopicsNote(at_ms=int(document["at_ms"]), gone=gone, problems=problems)
+        return TopicsState(at_ms=int(document["at_ms"]), gone=gone, problems=problems)
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegistrationNotes:
+class RegistrationFiles:
     """Two files through which planner and driver agree on partitions that appear during a query.
 
     The planner notes in `seen_path` which ones it has seen and where they begin. The driver writes their rows into the offset
@@ -175,7 +175,7 @@ class RegistrationNotes:
     query_id: str
 
     @classmethod
-    def of_query(cls, folder: Path, query_id: str) -> RegistrationNotes:
+    def of_query(cls, folder: Path, query_id: str) -> RegistrationFiles:
         return cls(
             seen_path=folder / f"seen-{query_id}.json", registered_path=folder / f"registered-{query_id}.json", query_id=query_id
         )
@@ -212,11 +212,11 @@ class RegistrationNotes:
             return {}
 
 
-def write_paused(path: Path | None, topics: Collection[str]) -> None:
+def write_paused_topics(path: Path | None, topics: Collection[str]) -> None:
     write_document(path, {"topics": sorted(topics)})
 
 
-def read_paused(path: Path | None) -> frozenset[str]:
+def read_paused_topics(path: Path | None) -> frozenset[str]:
     document = read_document(path)
     try:
         return frozenset(str(one) for one in document["topics"])

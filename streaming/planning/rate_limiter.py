@@ -75,14 +75,14 @@ class ByteBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class FlowPlan:
+class RateLimitedPlan:
     """`wait_s`: where nothing may go although there is something, how long it takes until something may; else 0."""
 
     ends: dict[SourcePartition, int]
     wait_s: float = 0.0
 
 
-class FlowControl:
+class RateLimiter:
     """Over the life of a query. `of_topics`: patterns and rates, each topic for itself."""
 
     def __init__(self, bytes_per_second: int | None, of_topics: Sequence[tuple[str, int]], now: float) -> None:
@@ -106,12 +106,12 @@ class FlowControl:
         least_bytes: float,
         copied: Mapping[str, int] | None,
         now: float,
-    ) -> FlowPlan:
+    ) -> RateLimitedPlan:
         """As `planning.plan_ends`. `least_bytes`: about a batch; a partition is not served with less.
 
         `copied`: bytes of limited topics and of the whole mirror since the run began; None where nobody measures.
         """
-        backlog = offset_planning.estimated_bytes(start, ends, bytes_per_offset)
+        backlog = offset_planning.estimate_bytes(start, ends, bytes_per_offset)
         budgets = self._filled({one.topic for one in backlog}, copied, now)
         waiting = {topic for topic, one in budgets.items() if one.wait_s > 0}
         is_waiting = WHOLE_MIRROR in waiting
@@ -124,12 +124,12 @@ class FlowControl:
         moved = self._share(start, allowed, bytes_per_offset, budget, least_bytes)
         self._plans += 1
         self._served.update(dict.fromkeys(moved, self._plans))
-        for one, size in offset_planning.estimated_bytes(start, moved, bytes_per_offset).items():
+        for one, size in offset_planning.estimate_bytes(start, moved, bytes_per_offset).items():
             for name in (WHOLE_MIRROR, one.topic):
                 if name in budgets:
                     budgets[name].spend(size)
         waits = [budgets[topic].wait_s for topic in waiting]
-        return FlowPlan({**start, **moved}, 0.0 if moved else min(waits, default=0.0))
+        return RateLimitedPlan({**start, **moved}, 0.0 if moved else min(waits, default=0.0))
 
     def _share(
         self, start: Offsets, ends: Offsets, bytes_per_offset: Mapping[SourcePartition, float], budget: float, least_bytes: float

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side
-from shallow_mirror.streaming.planning.left_out_partitions import LeftOut
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.streaming.planning.source_offsets import LogEnds
 from shallow_mirror.types import SourcePartition
 
@@ -15,14 +15,14 @@ REPORT_AFTER_MS = 10_000
 without a word is noticed after the 9 s of broker.session.timeout.ms."""
 
 
-class BrokenAtSource:
+class SourceFailures:
     """Over the life of a query."""
 
     def __init__(self) -> None:
         self._since_ms: dict[SourcePartition, int] = {}
         self._returned: set[SourcePartition] = set()
 
-    def after(self, listing: LogEnds, now_ms: int) -> tuple[LeftOut, ...]:
+    def after(self, listing: LogEnds, now_ms: int) -> tuple[LeftOutPartition, ...]:
         """Take in what the source answered; return what is to be reported. Definite errors are reported at once."""
         self._returned.update(source for source in self._since_ms if source in listing.ends)
         self._since_ms = {source: self._since_ms.get(source, now_ms) for source in listing.unanswered}
@@ -32,7 +32,7 @@ class BrokenAtSource:
             if (since_ms := self._since_ms[source]) <= now_ms - REPORT_AFTER_MS or not isinstance(error, RetriableError)
         )
 
-    def held(self, left_out: Mapping[SourcePartition, LeftOut], listing: LogEnds, now_ms: int) -> set[SourcePartition]:
+    def held(self, left_out: Mapping[SourcePartition, LeftOutPartition], listing: LogEnds, now_ms: int) -> set[SourcePartition]:
         """Return those that slots left out and that are not to be tried yet: at once where the source has a leader again."""
         held = set()
         for source, one in left_out.items():
@@ -43,9 +43,9 @@ class BrokenAtSource:
         return held
 
 
-def _left_out(source: SourcePartition, error: MirrorError, since_ms: int, now_ms: int) -> LeftOut:
+def _left_out(source: SourcePartition, error: MirrorError, since_ms: int, now_ms: int) -> LeftOutPartition:
     is_retriable = isinstance(error, RetriableError)
-    return LeftOut(
+    return LeftOutPartition(
         source=source,
         side=Side.SOURCE,
         error_name=error.error_name if isinstance(error, RetriableError) else type(error).__name__,

@@ -18,7 +18,7 @@ from shallow_mirror.plurals import counted
 from shallow_mirror.sinks import routing
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.offset_planning import Offsets
-from shallow_mirror.streaming.planning.planner_config import PlanSettings
+from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ _COST_OF_A_NAME = 10
 """To ask for a topic by name costs as much as so many topics in an answer that has not changed."""
 
 
-class Positioned(Protocol):
+class HasOffset(Protocol):
     @property
     def offset(self) -> int: ...
 
@@ -99,10 +99,10 @@ class _Partitions:
         return cls(sources, places, {name: topic.topic_id for name, topic in topics.items()}, leaderless)
 
 
-class Planner:
+class SourceOffsets:
     """Questions to the source cluster. Raises RetriableError when it does not answer until the deadline."""
 
-    def __init__(self, settings: PlanSettings, cluster: Cluster, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: PlannerConfig, cluster: Cluster, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings, self._cluster, self._clock = settings, cluster, clock
         self._listed: tuple[object, _Partitions] | None = None
         self._asked: tuple[str, ...] | None = None
@@ -151,7 +151,7 @@ class Planner:
             self._asked = names if len(names) * _COST_OF_A_NAME < count else None
 
     def start_offsets(
-        self, known: Mapping[SourcePartition, Positioned], deadline: Deadline, *, is_start: bool = True
+        self, known: Mapping[SourcePartition, HasOffset], deadline: Deadline, *, is_start: bool = True
     ) -> dict[SourcePartition, int]:
         """Where partitions that `known` lacks begin: those of topics of which nothing is known by `topics.start`, and while
         nothing is known at all by the configured start, moved down to a batch's base offset; all others at their log start.
@@ -160,15 +160,15 @@ class Planner:
         was created again, ConfigError.
         """
         listing = self.log_ends(deadline)
-        if not self._settings.goes_on_after_data_loss:
+        if not self._settings.continues_after_data_loss:
             offset_planning.require_same_topics({one: position.offset for one, position in known.items()}, listing.topic_ids)
         listing.require_answers(listing.unanswered.keys() - known.keys())  # where they begin depends on when they are seen
         unknown = [one for one in listing.ends if one not in known]
         if not is_start:
             return self.starts_of(unknown, listing, deadline, is_first_run=False)
-        return self.starts_at_a_start(unknown, {one.topic for one in known}, listing, deadline)
+        return self.starts_at_mirror_start(unknown, {one.topic for one in known}, listing, deadline)
 
-    def starts_at_a_start(
+    def starts_at_mirror_start(
         self, unknown: Sequence[SourcePartition], known: Collection[str], listing: LogEnds, deadline: Deadline
     ) -> dict[SourcePartition, int]:
         """`known`: topics of which the map has positions; their new partitions begin at the log start. Raises ConfigError."""
@@ -216,7 +216,7 @@ class Planner:
             ]
         if problems:
             raise ConfigError(problems)
-        return self.moved_down({one: offsets[one.partition] for one in sources}, listing, deadline)
+        return self.align_to_batch_start({one: offsets[one.partition] for one in sources}, listing, deadline)
 
     def starts_of(
         self, sources: Iterable[SourcePartition], listing: LogEnds, deadline: Deadline, *, is_first_run: bool
@@ -237,7 +237,7 @@ class Planner:
         if timestamp == EARLIEST_TIMESTAMP:
             return listed
         starts = {one: min(offset, listing.ends[one]) if offset >= 0 else listing.ends[one] for one, offset in listed.items()}
-        return self.moved_down(starts, listing, deadline)
+        return self.align_to_batch_start(starts, listing, deadline)
 
     def _given_starts(
         self, sources: Sequence[SourcePartition], listing: LogEnds, deadline: Deadline
@@ -263,7 +263,7 @@ class Planner:
             offset = given[one.topic_partition]
             starts[one] = listed[one] if offset == EARLIEST_TIMESTAMP else listing.ends[one] if offset < 0 else offset
         held = {one: start for one, start in starts.items() if start > listed[one]}  # who reads finds what was deleted
-        return starts | self.moved_down(held, listing, deadline)
+        return starts | self.align_to_batch_start(held, listing, deadline)
 
     def first_batches(
         self, starts: Offsets, listing: LogEnds, deadline: Deadline
@@ -311,7 +311,7 @@ class Planner:
             _log.info("sampled the batches of %d of %s: %s", len(sampled), counted(len(starts), "partition"), error)
         return sampled
 
-    def moved_down(self, starts: Offsets, listing: LogEnds, deadline: Deadline) -> dict[SourcePartition, int]:
+    def align_to_batch_start(self, starts: Offsets, listing: LogEnds, deadline: Deadline) -> dict[SourcePartition, int]:
         """`starts`, where they lie inside a batch at its base offset, or at the log's start inside it: batches are never cut."""
         found = self.first_batches(starts, listing, deadline)
         inside = {one: batch.base_offset for one, batch in found if batch.base_offset < starts[one]}

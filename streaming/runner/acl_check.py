@@ -12,20 +12,20 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks import routing
 from shallow_mirror.sinks.kafka.protocol.transactional_ids import transactional_id
-from shallow_mirror.streaming.runner.unauthorized_topics import hidden_topics
+from shallow_mirror.streaming.runner.unauthorized_topics import unauthorized_topics
 
 ON_SOURCE_TOPICS = {Operation.READ: "Fetch"}
 ON_TARGET_TOPICS = {Operation.WRITE: "Produce", Operation.READ: "TxnOffsetCommit"}
 """What every micro-batch needs: by operation, the request that would be refused without it."""
 
 
-def refuse_missing_rights(config: MirrorConfig, source: Cluster, target: Cluster, deadline: Deadline) -> None:
+def require_acls(config: MirrorConfig, source: Cluster, target: Cluster, deadline: Deadline) -> None:
     """Rights that every micro-batch needs, as far as clusters tell. Raises ConfigError with all that are missing,
     RetriableError.
     """
     listed = source.metadata(None, deadline).topics
     topics = sorted(name for name, one in listed.items() if one.error_code == 0 and config.topics.is_included(name))
-    hidden = hidden_topics(source, config.topics.include, (), topics, deadline)
+    hidden = unauthorized_topics(source, config.topics.include, (), topics, deadline)
     copies = {routing.target_topic_name(config.topics.target_name, config.source.alias, name) for name in topics}
     of_slots = missing_slot_rights(target, transactional_id(config.mirror, 0), deadline)
     problems = [

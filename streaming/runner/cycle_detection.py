@@ -20,11 +20,11 @@ from shallow_mirror.sinks.kafka.targets.mirror_registration import GROUP_SUFFIX,
 _log = logging.getLogger(__name__)
 
 _NOTE_S = 10.0
-NOTE_EVERY_S, NOTE_RETRY_S = 6 * 3600.0, 60.0
+REGISTRATION_EVERY_S, REGISTRATION_RETRY_S = 6 * 3600.0, 60.0
 """`offsets.retention.minutes` of the target is a week by default."""
 
 
-def without_own_targets(config: MirrorConfig, *, is_same_cluster: bool) -> MirrorConfig:
+def exclude_own_targets(config: MirrorConfig, *, is_same_cluster: bool) -> MirrorConfig:
     """Within one cluster the mirror leaves its own target topics out; between two, with the source's alias in their names, those
     that a mirror in the other direction makes. Raises ConfigError where each topic would be its own source."""
     topics, source, target = config.topics, config.source.alias, config.target.alias
@@ -41,7 +41,7 @@ def without_own_targets(config: MirrorConfig, *, is_same_cluster: bool) -> Mirro
     return config.model_copy(update={"topics": topics.model_copy(update={"exclude": [*topics.exclude, left_out]})})
 
 
-class Loops:
+class CycleDetector:
     """Of one run. What other mirrors say in the source cluster is read when it begins, and when topics come."""
 
     def __init__(self, config: MirrorConfig, *, source_cluster_id: str, target_cluster_id: str) -> None:
@@ -72,7 +72,7 @@ class Loops:
         forgets it."""
         if routes and time.monotonic() >= self._note_due_at:
             is_written = self._tell(min(routes.values()))
-            self._note_due_at = time.monotonic() + (NOTE_EVERY_S if is_written else NOTE_RETRY_S)
+            self._note_due_at = time.monotonic() + (REGISTRATION_EVERY_S if is_written else REGISTRATION_RETRY_S)
 
     def _tell(self, target_topic: str) -> bool:
         config = self._config

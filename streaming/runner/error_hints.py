@@ -19,7 +19,7 @@ from shallow_mirror.errors import (
 )
 from shallow_mirror.sinks.kafka.protocol.actions import EarlyEnd
 from shallow_mirror.sinks.kafka.truncated_logs import SOURCE_LOG_TRUNCATED
-from shallow_mirror.streaming.planning.left_out_partitions import LeftOut
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.types import TopicPartition
 
 _GOES_ON = "the mirror tries again by itself"
@@ -71,7 +71,7 @@ def problem_of_retry(what: str, error: MirrorError) -> Problem:
     return Problem(kind=ProblemKind.RETRIABLE, text=f"{what}: {error}", remedy=remedy, error_name=name)
 
 
-def problem_of_left_out(left: LeftOut) -> Problem:
+def problem_of_left_out(left: LeftOutPartition) -> Problem:
     """A partition is left out of micro-batches. Its copy is resumed at its position."""
     helps = _RETRIABLE.get(left.error_name, "see that the partition can be read at the source and written at the target")
     remedy = _DEFINITE.get(left.error_name, "do what the message says") if left.is_definite else helps

@@ -17,9 +17,9 @@ from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.streaming.planning.planner_config import PlanSettings
-from shallow_mirror.streaming.planning.source_offsets import Planner
-from shallow_mirror.streaming.runner.open_transactions import OpenTransaction, ask_open_transactions
+from shallow_mirror.streaming.planning.planner_config import PlannerConfig
+from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
+from shallow_mirror.streaming.runner.open_transactions import OpenTransaction, list_open_transactions
 from shallow_mirror.types import IsolationLevel, SourcePartition
 
 PATIENCE_MS = 5_000
@@ -53,7 +53,7 @@ class SourceView:
     problem: str | None = None
 
 
-def of_included_topics(config: MirrorConfig, found: Mapping[SourcePartition, Position]) -> dict[SourcePartition, Position]:
+def included_positions(config: MirrorConfig, found: Mapping[SourcePartition, Position]) -> dict[SourcePartition, Position]:
     """Topics that are excluded now keep their positions in the map; nobody waits for them."""
     return {source: position for source, position in found.items() if config.topics.is_included(source.topic)}
 
@@ -95,7 +95,7 @@ def first_missing_ms(position: int, copied_until_ms: int | None, later: ListedOf
     return later.timestamp_ms if later.offset >= position else copied_until_ms
 
 
-def ask_source(
+def query_source(
     config: MirrorConfig,
     positions: Mapping[SourcePartition, int],
     copied_until_ms: Mapping[SourcePartition, int],
@@ -103,25 +103,25 @@ def ask_source(
 ) -> SourceView:
     """One listing of log ends (high watermarks), and one of the first records that are newer than what was copied, where there is
     lag; under read_committed also who holds the last stable offsets."""
-    settings = replace(PlanSettings.of_mirror(config), isolation=IsolationLevel.READ_UNCOMMITTED)
+    settings = replace(PlannerConfig.of_mirror(config), isolation=IsolationLevel.READ_UNCOMMITTED)
     ends: Mapping[SourcePartition, int] = {}
     with closing(Cluster(config.source.client)) as cluster:
         deadline = Deadline.after_ms(min(PATIENCE_MS, config.source.client.request_timeout_ms), clock)
         try:
-            ends = Planner(settings, cluster).log_ends(deadline).ends
+            ends = SourceOffsets(settings, cluster).log_ends(deadline).ends
             behind = {one.topic_partition: one for one, position in positions.items() if ends.get(one, position) > position}
             asked = {name: copied_until_ms.get(one, -1) + 1 for name, one in behind.items()}
             found = cluster.list_offsets(asked, settings.isolation, deadline) if asked else {}
             is_committed = config.read.isolation_level is IsolationLevel.READ_COMMITTED
             there = {one: ends[one] for one in positions if one in ends} if is_committed else {}
-            open_transactions = ask_open_transactions(cluster, there, deadline)
+            open_transactions = list_open_transactions(cluster, there, deadline)
         except RetriableError as error:
             return SourceView(ends=ends, problem=str(error))
     later = {behind[name]: listed for name, listed in found.items()}
     return SourceView(ends=ends, later=later, open_transactions=open_transactions)
 
 
-def ask_target(config: MirrorConfig, clock: Callable[[], float] = time.monotonic) -> str | None:
+def query_target(config: MirrorConfig, clock: Callable[[], float] = time.monotonic) -> str | None:
     """Why the target does not answer: a task that waits for it cannot say so itself."""
     with closing(Cluster(config.target.client)) as cluster:
         deadline = Deadline.after_ms(min(PATIENCE_MS, config.target.client.request_timeout_ms), clock)

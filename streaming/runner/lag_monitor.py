@@ -13,22 +13,22 @@ from typing import Protocol
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import MirrorError
-from shallow_mirror.streaming.runner.lag import ask_source, ask_target, copied_until, of_included_topics, partition_statuses
-from shallow_mirror.streaming.runner.metrics import ClustersSeen
+from shallow_mirror.streaming.runner.lag import copied_until, included_positions, partition_statuses, query_source, query_target
+from shallow_mirror.streaming.runner.metrics import ClusterSnapshot
 from shallow_mirror.types import SourcePartition
 
 _log = logging.getLogger(__name__)
 
 
-class SeesClusters(Protocol):
-    def saw(self, seen: ClustersSeen) -> None: ...
+class ClusterObserver(Protocol):
+    def saw(self, seen: ClusterSnapshot) -> None: ...
     def forget(self) -> None: ...
 
 
-class SourceWatch:
+class LagMonitor:
     """It has connections of its own: whatever it asks, no micro-batch waits for it."""
 
-    def __init__(self, config: MirrorConfig, sees: SeesClusters) -> None:
+    def __init__(self, config: MirrorConfig, sees: ClusterObserver) -> None:
         self._config, self._sees, self._is_over = config, sees, threading.Event()
         self.positions: Mapping[SourcePartition, Position] = {}
         """Replaced as a whole by the mirror's own thread."""
@@ -43,15 +43,15 @@ class SourceWatch:
             self._is_over.set()
             thread.join()
 
-    def look(self) -> ClustersSeen:
+    def look(self) -> ClusterSnapshot:
         """Raises MirrorError where a cluster answers what nobody can use."""
-        positions = of_included_topics(self._config, self.positions)
+        positions = included_positions(self._config, self.positions)
         until_ms = copied_until(positions)
         offsets = {source: position.offset for source, position in positions.items()}
-        view = ask_source(self._config, offsets, until_ms, clock=self._clock)
-        target_problem = ask_target(self._config, clock=self._clock)
+        view = query_source(self._config, offsets, until_ms, clock=self._clock)
+        target_problem = query_target(self._config, clock=self._clock)
         at_ms = int(time.time() * 1000)
-        return ClustersSeen(
+        return ClusterSnapshot(
             at_ms=at_ms,
             partitions=partition_statuses(offsets, until_ms, view, at_ms),
             open_transactions=view.open_transactions,

@@ -14,12 +14,12 @@ from shallow_mirror.errors import RetriableError
 from shallow_mirror.sinks.kafka.slots.unfinished_ranges import UnfinishedRange
 from shallow_mirror.streaming.planning.left_out_partitions import (
     Change,
-    LeftOut,
-    LeftOutPartitions,
+    LeftOutPartition,
+    LeftOutTracker,
     parse_left_out,
     write_left_out,
 )
-from shallow_mirror.streaming.planning.planner_state import PlannerNote
+from shallow_mirror.streaming.planning.planner_state import PlannerState
 from shallow_mirror.streaming.runner.error_hints import problem_of_left_out
 from shallow_mirror.types import SourcePartition
 
@@ -29,7 +29,7 @@ REPORTED_AT_ONCE = 20
 """So many partitions have a line in the log and a row in `problems` each; the number of the others is one more line."""
 
 
-class LeftOutReports:
+class LeftOutReporter:
     """Of one run, over all its queries. For Spark's callback thread and the mirror's own.
 
     `path` is for the planner: without it Spark would not be led back. `status_path` is only for people.
@@ -41,42 +41,42 @@ class LeftOutReports:
         status_path: Path | None,
         *,
         report: Callable[[Problem], None],
-        count: Callable[[Sequence[LeftOut]], None],
+        count: Callable[[Sequence[LeftOutPartition]], None],
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
         self._path, self._status_path, self._report, self._count, self._now_ms = path, status_path, report, count, now_ms
         self._lock = threading.Lock()
-        self._partitions = LeftOutPartitions()
-        self._written: tuple[LeftOut, ...] | None = None
+        self._partitions = LeftOutTracker()
+        self._written: tuple[LeftOutPartition, ...] | None = None
 
     @property
     def path(self) -> Path:
         return self._path
 
-    def query_begins(self, positions: Mapping[SourcePartition, int]) -> None:
+    def on_query_start(self, positions: Mapping[SourcePartition, int]) -> None:
         """Raises RetriableError."""
         with self._lock:
-            self._partitions.query_begins(positions)
+            self._partitions.on_query_start(positions)
             self._write()
 
-    def micro_batch_done(self, unfinished: Sequence[UnfinishedRange], known: Mapping[SourcePartition, Position]) -> None:
+    def on_micro_batch(self, unfinished: Sequence[UnfinishedRange], known: Mapping[SourcePartition, Position]) -> None:
         """Raises RetriableError where the planner cannot be told."""
         if not unfinished and not self._partitions.by_slots:
             return
         sources = {one.source for one in unfinished} | {one.source for one in self._partitions.by_slots}
         positions = {source: known[source].offset for source in sources if source in known}
         with self._lock:
-            change = self._partitions.micro_batch_done(unfinished, positions, self._now_ms())
+            change = self._partitions.on_micro_batch(unfinished, positions, self._now_ms())
             self._write()
         self._tell(change)
 
-    def planner_says(self, note: PlannerNote) -> None:
+    def on_plan(self, note: PlannerState) -> None:
         """Raises RetriableError."""
         if note.waiting_for is not None:
             return
         unanswered = parse_left_out({"partitions": note.left_out})
         with self._lock:
-            change = self._partitions.planner_says(unanswered, note.caught_up)
+            change = self._partitions.on_plan(unanswered, note.caught_up)
             self._write()
         self._tell(change)
 

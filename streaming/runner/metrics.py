@@ -21,7 +21,7 @@ from shallow_mirror.checkpoints.run_history import MicroBatchObservation
 from shallow_mirror.config import MetricsSettings
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks.kafka.micro_batch import SLOWEST_SLOT, TOTAL
-from shallow_mirror.streaming.planning.left_out_partitions import LeftOut
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.streaming.runner.open_transactions import OpenTransaction
 from shallow_mirror.types import SegmentKind, SourcePartition
 
@@ -51,7 +51,7 @@ class PartitionLag(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClustersSeen:
+class ClusterSnapshot:
     """What both clusters said at `at_ms`."""
 
     at_ms: int
@@ -155,11 +155,11 @@ class _ClustersCollector(Collector):
     def __init__(self, mirror: str, max_topics: int) -> None:
         self._mirror, self._max_topics = mirror, max_topics
         self._named: dict[str, None] = {}
-        self._seen: ClustersSeen | None = None
-        self.left_out: tuple[LeftOut, ...] = ()
+        self._seen: ClusterSnapshot | None = None
+        self.left_out: tuple[LeftOutPartition, ...] = ()
         """Replaced as a whole by the mirror's own thread."""
 
-    def saw(self, seen: ClustersSeen) -> None:
+    def saw(self, seen: ClusterSnapshot) -> None:
         there = {one.source.topic for one in seen.partitions}
         named = {topic: None for topic in self._named if topic in there}
         for topic in sorted(there - named.keys())[: self._max_topics - len(named)]:

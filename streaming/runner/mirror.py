@@ -48,19 +48,19 @@ from shallow_mirror.sinks.kafka.spark_failures import lost_jvm_told, lost_worker
 from shallow_mirror.sinks.kafka.targets.log_append_time import StampingTopics
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
 from shallow_mirror.streaming.planning import offset_planning, planner_state
-from shallow_mirror.streaming.planning.error_transport import told_error
-from shallow_mirror.streaming.planning.planner_config import PlanSettings
+from shallow_mirror.streaming.planning.error_transport import deserialize_error
+from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.rate_limiter import CopiedBytes
-from shallow_mirror.streaming.planning.source_offsets import Planner
+from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
 from shallow_mirror.streaming.runner import spark_session, temp_dirs
-from shallow_mirror.streaming.runner.acl_check import refuse_missing_rights
-from shallow_mirror.streaming.runner.cycle_detection import Loops, without_own_targets
+from shallow_mirror.streaming.runner.acl_check import require_acls
+from shallow_mirror.streaming.runner.cycle_detection import CycleDetector, exclude_own_targets
 from shallow_mirror.streaming.runner.partition_registration import PartitionRegistrar, decide_first_rows
-from shallow_mirror.streaming.runner.run_reporter import Witness
+from shallow_mirror.streaming.runner.run_reporter import RunReporter
 from shallow_mirror.streaming.runner.sink_config import job_template, target_topics
-from shallow_mirror.streaming.runner.topic_monitor import TopicWatch
-from shallow_mirror.streaming.runner.unauthorized_topics import refuse_hidden_topics
-from shallow_mirror.streaming.runner.worker_secrets import hand_over
+from shallow_mirror.streaming.runner.topic_monitor import TopicMonitor
+from shallow_mirror.streaming.runner.unauthorized_topics import require_authorized_topics
+from shallow_mirror.streaming.runner.worker_secrets import pass_secrets_to_workers
 from shallow_mirror.streaming.sources import kafka_batches, planned_ranges, stream_reader
 from shallow_mirror.types import SegmentKind
 
@@ -136,7 +136,7 @@ def _with_remedy(error: MirrorError, remedy: str) -> MirrorError:
 
 def _planner_error(text: str) -> MirrorError:
     """The planner process hands its errors to Spark, which hands on their text."""
-    told = told_error(text) or unfit_python(text)
+    told = deserialize_error(text) or unfit_python(text)
     if told is not None:
         return told
     lost = lost_worker(text)
@@ -164,31 +164,33 @@ class _Run:
         self.has_begun = False
         self.spark_log: Path | None = None
         self.copied = CopiedBytes(config.topics.bytes_per_second)
-        self.witness = Witness(config, self.identity)
-        self.stamping = StampingTopics(self.witness.met)
+        self.reporter = RunReporter(config, self.identity)
+        self.stamping = StampingTopics(self.reporter.met)
         self.slot_time = SlotTime(config.write.slots)
 
     def start_and_supervise(self, spark: Any, own_session: bool) -> None:
-        with self.witness.telling():
+        with self.reporter.telling():
             self._start_and_supervise(spark, own_session)
 
     def _start_and_supervise(self, spark: Any, own_session: bool) -> None:
         try:
-            self.source_cluster_id: str = self._patiently(
+            self.source_cluster_id: str = self._retry_forever(
                 self.config.source_cluster_name, lambda: self._id_of(self.source, self.config.source_cluster_name)
             )
-            self.target_cluster_id: str = self._patiently(
+            self.target_cluster_id: str = self._retry_forever(
                 self.config.target_cluster_name, lambda: self._id_of(self.target, self.config.target_cluster_name)
             )
-            self.config = without_own_targets(self.config, is_same_cluster=self.source_cluster_id == self.target_cluster_id)
-            self.loops = Loops(self.config, source_cluster_id=self.source_cluster_id, target_cluster_id=self.target_cluster_id)
+            self.config = exclude_own_targets(self.config, is_same_cluster=self.source_cluster_id == self.target_cluster_id)
+            self.loops = CycleDetector(
+                self.config, source_cluster_id=self.source_cluster_id, target_cluster_id=self.target_cluster_id
+            )
             location, setting = self.config.table_location, self.config.tables_writer
-            self.storage: MirrorStorage = self._patiently("tables", lambda: MirrorStorage.to_write(location, setting))
-            self._patiently("conditional writes", self.storage.require_conditional_writes)
-            self._patiently("rights", self._refuse_missing_rights)
+            self.storage: MirrorStorage = self._retry_forever("tables", lambda: MirrorStorage.to_write(location, setting))
+            self._retry_forever("conditional writes", self.storage.require_conditional_writes)
+            self._retry_forever("rights", self._refuse_missing_rights)
             if spark is None:
                 self.spark_log = self.config.spark_log
-                self.witness.start_step("starting Spark", f" (its log: {self.config.spark_log})")
+                self.reporter.start_step("starting Spark", f" (its log: {self.config.spark_log})")
                 spark = spark_session.local_session(
                     f"shallow-mirror {self.config.mirror}",
                     log_file=self.config.spark_log,
@@ -196,7 +198,7 @@ class _Run:
                     delta_jars=delta_jars() if self.storage.writer == "spark" else (),
                 )
             spark_session.check_session(spark)
-            hand_over(spark, (self.config.source.client, self.config.target.client))
+            pass_secrets_to_workers(spark, (self.config.source.client, self.config.target.client))
             if self.storage.writer == "spark":
                 spark_session.check_delta(spark, self.config.tables)
             self.storage = self.storage.with_session(spark)
@@ -210,14 +212,14 @@ class _Run:
     def _supervise(self, spark: Any) -> None:
         outcome, ended_by = "failed", None
         try:
-            owner = self._patiently("take-over", self._take_over)
+            owner = self._retry_forever("take-over", self._take_over)
             tables = self.storage.background_tables()
-            self.witness.took_over(owner, tables)
+            self.reporter.on_takeover(owner, tables)
             with lost_jvm_told(self.spark_log), self._groups_in_step(tables) as groups:
-                self._patiently("query", lambda: self._recover_and_query(owner, spark))
+                self._retry_forever("query", lambda: self._recover_and_query(owner, spark))
                 outcome = "stopped" if self._is_over() else "done"
                 if self.available_now and outcome == "done":
-                    self.witness.caught_up(owner.positions())
+                    self.reporter.caught_up(owner.positions())
                 if groups is not None:
                     groups.is_last_wanted = outcome == "done"
         except _StoppedError:
@@ -227,15 +229,15 @@ class _Run:
             outcome, ended_by = type(error).__name__, error
             raise
         finally:
-            self.witness.ended(outcome, ended_by)
+            self.reporter.ended(outcome, ended_by)
 
     def _groups_in_step(self, tables: BestEffortTables) -> AbstractContextManager[GroupSync | None]:
         interval_s = self.config.groups.sync_s
         if interval_s is None:
             return nullcontext()
-        return GroupSync(self.config, interval_s, self.storage.to_read(), tables, tell=self.witness.met)
+        return GroupSync(self.config, interval_s, self.storage.to_read(), tables, tell=self.reporter.met)
 
-    def _patiently(self, what: str, attempt: Callable[[], Any]) -> Any:
+    def _retry_forever(self, what: str, attempt: Callable[[], Any]) -> Any:
         """Level three of the retries: without limit, with a growing pause, visible in the log; not for definite errors."""
         failures, since_ms = 0, int(time.time() * 1000)
         while True:
@@ -247,7 +249,7 @@ class _Run:
                     failures, since_ms = 0, int(time.time() * 1000)
                 pause = BACK_OFF_S[min(failures, len(BACK_OFF_S) - 1)]
                 failures += 1
-                self.witness.failed(what, error, since_ms, pause)
+                self.reporter.failed(what, error, since_ms, pause)
                 if self._wait(pause):
                     if self.stop.is_set():
                         raise _StoppedError(f"{what}: {error}") from error
@@ -269,11 +271,11 @@ class _Run:
 
     def _id_of(self, cluster: Cluster, where: str) -> str:
         with named_cluster(where):
-            cluster_id: str = self._patiently(where, lambda: cluster.cluster_id(self._deadline(REACH_ATTEMPT_MS)))
+            cluster_id: str = self._retry_forever(where, lambda: cluster.cluster_id(self._deadline(REACH_ATTEMPT_MS)))
             return cluster_id
 
     def _refuse_missing_rights(self) -> None:
-        refuse_missing_rights(self.config, self.source, self.target, self._deadline())
+        require_acls(self.config, self.source, self.target, self._deadline())
 
     def _take_over(self) -> OffsetMapOwner:
         if self.owner is None:
@@ -300,7 +302,7 @@ class _Run:
         )
         owner.check_ownership()
         count = counted(owner.highest_slot + 1, "transactional id")
-        self.witness.start_step("resolving the transactions of the last run", f", fencing {count}")
+        self.reporter.start_step("resolving the transactions of the last run", f", fencing {count}")
         recover(owner, performer, mirror=config.mirror, deadline=self._deadline())
         targets = target_topics(
             config,
@@ -312,14 +314,14 @@ class _Run:
             stamping=self.stamping,
         )
         topic_ids = self._register_partitions(owner, targets)
-        exchange = planner_state.RegistrationNotes.of_query(temp_dirs.scratch_folder(), uuid.uuid4().hex)
+        exchange = planner_state.RegistrationFiles.of_query(temp_dirs.temp_dir(), uuid.uuid4().hex)
         registrar = PartitionRegistrar(
             exchange,
             owner,
             targets,
             self.source,
             deadline=self._deadline,
-            report=self.witness.stands_at,
+            report=self.reporter.set_positions,
             observer=self.observer,
         )
         sink = MicroBatchSink(
@@ -335,31 +337,31 @@ class _Run:
             source=self.source,
             report=self._report,
             observer=self.observer,
-            goes_on_after_data_loss=self._goes_on_after_data_loss,
+            continues_after_data_loss=self._goes_on_after_data_loss,
             quarantine=QuarantineTable.open(self.storage),
-            left_out=self.witness.left_out.micro_batch_done,
+            left_out=self.reporter.left_out.on_micro_batch,
             register=registrar.register,
             slot_time=self.slot_time,
         )
         known = owner.positions()
-        self.witness.stands_at(known)
+        self.reporter.set_positions(known)
         initial = {one: at.offset for one, at in known.items() if topic_ids.get(one.topic) == one.topic_id}
-        paused_path = temp_dirs.scratch_folder() / f"paused-{self.identity.run_id}.json"
-        self.witness.left_out.query_begins(initial)
+        paused_path = temp_dirs.temp_dir() / f"paused-{self.identity.run_id}.json"
+        self.reporter.left_out.on_query_start(initial)
         options = stream_reader.options_of_mirror(
             config,
             owner.map_id,
             initial=initial,
             paused_path=paused_path,
-            left_out_path=self.witness.left_out.path,
+            left_out_path=self.reporter.left_out.path,
             registration=exchange,
         )
         controls = Controls.open(self.storage.to_read())
-        watch = TopicWatch(
-            config, targets, {one.topic for one in known}, controls, paused_path, loops=self.loops, tell=self.witness.met
+        watch = TopicMonitor(
+            config, targets, {one.topic for one in known}, controls, paused_path, loops=self.loops, tell=self.reporter.met
         )
         count = counted(len(known), "partition")
-        self.witness.start_step("starting the query", f" over {count}")
+        self.reporter.start_step("starting the query", f" over {count}")
         try:
             with watch:
                 self._run_query(spark, sink, options)
@@ -382,20 +384,20 @@ class _Run:
         """
         deadline = self._deadline()
         known = owner.positions()
-        self.witness.start_step("looking for new topics and partitions", f", {counted(len(known), 'partition')} known so far")
-        planner = Planner(PlanSettings.of_mirror(self.config), self.source)
+        self.reporter.start_step("looking for new topics and partitions", f", {counted(len(known), 'partition')} known so far")
+        planner = SourceOffsets(PlannerConfig.of_mirror(self.config), self.source)
         starts = planner.start_offsets(known, deadline, is_start=not self.has_begun)
         self.loops.read()
         topics = sorted({one.topic for one in (*starts, *known) if self.config.topics.is_included(one.topic)})
         listed = {name: one for name, one in self.source.metadata(topics, deadline).topics.items() if one.error_code == 0}
         mirrored = {one.topic for one in known}.intersection(topics)
-        refuse_hidden_topics(self.source, self.config.topics.include, mirrored, listed, deadline)
+        require_authorized_topics(self.source, self.config.topics.include, mirrored, listed, deadline)
         self.loops.refuse(listed)
-        self.witness.start_step("preparing target topics", f" of {counted(len(listed), 'source topic')}")
+        self.reporter.start_step("preparing target topics", f" of {counted(len(listed), 'source topic')}")
         targets.prepare({name: len(topic.partitions) for name, topic in listed.items()}, deadline)
         rows = first_rows(targets, self.source, starts, deadline)
         if rows:
-            self.witness.start_step("registering new partitions", f": {len(rows):,}")
+            self.reporter.start_step("registering new partitions", f": {len(rows):,}")
             decide_first_rows(owner, rows)
         self.has_begun = True
         return {name: topic.topic_id for name, topic in listed.items()}
@@ -413,7 +415,7 @@ class _Run:
         writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", self.config.checkpoint)
         trigger = {"availableNow": True} if self.available_now else {"processingTime": f"{self.config.trigger_s} seconds"}
         query = writer.trigger(**trigger).start()
-        self.witness.start_step("waiting for the first plan")
+        self.reporter.start_step("waiting for the first plan")
         failure: StreamingQueryException | None = None
         try:
             while not query.awaitTermination(_POLL_S):
@@ -421,7 +423,7 @@ class _Run:
                     _log.info("ending after the micro-batch that runs")
                     sink.stop()
                     break
-                self.witness.looks_at(sink.watch.lingering())
+                self.reporter.check_stalls(sink.watch.lingering())
                 sink.register_if_idle()
                 sink.settle_if_idle(self.config.trigger_s + _QUIET_S)
         except StreamingQueryException as error:
@@ -436,11 +438,11 @@ class _Run:
     def _report(self, report: MicroBatchReport) -> None:
         """Of what was really read the planner learns."""
         assert self.owner is not None
-        self.witness.micro_batch(report, self.owner)
+        self.reporter.micro_batch(report, self.owner)
         self.owner.compact_if_due()
         segments = [row.segment for row in report.rows]
         self.stamping.produced({one.target.topic for one in segments if one.kind is SegmentKind.DATA}, report.stamped_topics)
         self.copied.add(segments)
         seconds, slot_seconds = report.duration_ms[TOTAL] / 1000, report.duration_ms[SLOWEST_SLOT] / 1000
         measured = offset_planning.measure(segments, seconds, self.copied.totals, slot_seconds=slot_seconds)
-        planner_state.write_measured(planner_state.measured_path(self.config.checkpoint), measured)
+        planner_state.write_measurements(planner_state.measurements_path(self.config.checkpoint), measured)

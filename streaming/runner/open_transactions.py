@@ -27,7 +27,7 @@ class OpenTransaction:
         return f"{self.source.topic_partition} from offset {self.first_offset}: producer id {self.producer_id}{when}"
 
 
-def ask_open_transactions(
+def list_open_transactions(
     source: Cluster, ends: Mapping[SourcePartition, int], deadline: Deadline
 ) -> tuple[OpenTransaction, ...]:
     """All that hold the last stable offset below the high watermark, the one that has been silent longest first. `ends`: the

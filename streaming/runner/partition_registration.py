@@ -19,7 +19,7 @@ from shallow_mirror.errors import RetriableError
 from shallow_mirror.sinks.kafka.micro_batch import first_rows
 from shallow_mirror.sinks.kafka.slots.slot_task import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
-from shallow_mirror.streaming.planning.planner_state import RegistrationNotes
+from shallow_mirror.streaming.planning.planner_state import RegistrationFiles
 from shallow_mirror.types import SourcePartition
 
 _log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class PartitionRegistrar:
 
     def __init__(
         self,
-        exchange: RegistrationNotes,
+        exchange: RegistrationFiles,
         owner: OffsetMapOwner,
         targets: TargetTopics,
         source: Cluster,

@@ -24,8 +24,8 @@ from shallow_mirror.sinks.kafka.micro_batch import TOTAL, MicroBatchReport
 from shallow_mirror.sinks.kafka.protocol.stall_detector import LingeringStep
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import REMEDY_OF_DAMAGE
 from shallow_mirror.streaming.planning import planner_state
-from shallow_mirror.streaming.planning.left_out_partitions import LeftOut
-from shallow_mirror.streaming.planning.planner_state import PlannerNote
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
+from shallow_mirror.streaming.planning.planner_state import PlannerState
 from shallow_mirror.streaming.runner import temp_dirs
 from shallow_mirror.streaming.runner.error_hints import (
     problem_of_early_ends,
@@ -34,12 +34,12 @@ from shallow_mirror.streaming.runner.error_hints import (
     problem_of_truncation,
     problem_of_wait,
 )
-from shallow_mirror.streaming.runner.left_out_reporter import LeftOutReports
+from shallow_mirror.streaming.runner.left_out_reporter import LeftOutReporter
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition
 from shallow_mirror.version import __version__
 
 if TYPE_CHECKING:
-    from shallow_mirror.streaming.runner.lag_monitor import SourceWatch
+    from shallow_mirror.streaming.runner.lag_monitor import LagMonitor
     from shallow_mirror.streaming.runner.metrics import Metrics
 
 _log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ _RETRIED = "Then: shallow-mirror quarantine CONF retry"
 _EXPORTED = "Its bytes: shallow-mirror quarantine CONF export DIR"
 
 
-class Witness:
+class RunReporter:
     """Of one run. Nothing it does stops or delays a micro-batch."""
 
     def __init__(self, config: MirrorConfig, identity: RunIdentity) -> None:
@@ -61,7 +61,7 @@ class Witness:
         self._problems = ProblemLog()
         self._observations: RunHistory | None = None
         self._metrics: Metrics | None = None
-        self._watch: SourceWatch | None = None
+        self._watch: LagMonitor | None = None
         self._run_epoch = 0
         self._told_step: str | None = None
         self._told_wait_ms: int | None = None
@@ -69,12 +69,12 @@ class Witness:
         self._micro_batch_count = 0
         self._told_steps: set[str] = set()
         self._early_ends_in_a_row = 0
-        left_out_path = temp_dirs.scratch_folder() / f"left-out-{identity.run_id}.json"
-        self.left_out = LeftOutReports(
+        left_out_path = temp_dirs.temp_dir() / f"left-out-{identity.run_id}.json"
+        self.left_out = LeftOutReporter(
             left_out_path, planner_state.left_out_path(config.checkpoint), report=self.met, count=self._count_left_out
         )
 
-    def _count_left_out(self, left_out: Sequence[LeftOut]) -> None:
+    def _count_left_out(self, left_out: Sequence[LeftOutPartition]) -> None:
         if self._metrics is not None:
             self._metrics.clusters.left_out = tuple(left_out)
 
@@ -91,18 +91,18 @@ class Witness:
             raise ConfigError(
                 f"metrics.port needs the package {error.name}: pip install 'shallow-mirror[metrics]', or leave metrics.port out"
             ) from error
-        from shallow_mirror.streaming.runner.lag_monitor import SourceWatch
+        from shallow_mirror.streaming.runner.lag_monitor import LagMonitor
 
         source, target = self._config.source.alias, self._config.target.alias
         self._metrics = metrics.Metrics(
             self._config.mirror, settings.max_topics, version=__version__, source=source, target=target
         )
-        self._watch = SourceWatch(self._config, self._metrics.clusters)
+        self._watch = LagMonitor(self._config, self._metrics.clusters)
         with metrics.serving(self._metrics, settings), self._watch.watching():
             _log.info("metrics are at http://%s:%d/metrics", settings.host, settings.port)
             yield
 
-    def took_over(self, owner: OffsetMapOwner, tables: BestEffortTables) -> None:
+    def on_takeover(self, owner: OffsetMapOwner, tables: BestEffortTables) -> None:
         self._run_epoch = owner.run_epoch
         self._observations = RunHistory(tables)
         self._observations.run_started(owner.run_epoch, self._identity, __version__)
@@ -118,12 +118,12 @@ class Witness:
             self._told_steps.add(step)
             _log.info("start: %s%s", step, detail)
         try:
-            note = planner_state.StartNote(step=f"{step}{detail}", since_ms=_now_ms())
-            planner_state.write_start(planner_state.start_path(self._config.checkpoint), note)
+            note = planner_state.StartState(step=f"{step}{detail}", since_ms=_now_ms())
+            planner_state.write_start_state(planner_state.start_state_path(self._config.checkpoint), note)
         except OSError as error:
             _log.warning("the note for status was not written: %s", error)
 
-    def stands_at(self, known: Mapping[SourcePartition, Position]) -> None:
+    def set_positions(self, known: Mapping[SourcePartition, Position]) -> None:
         """Positions from which lag is counted."""
         if self._watch is not None:
             self._watch.positions = known
@@ -135,28 +135,28 @@ class Witness:
 
     def failed(self, what: str, error: MirrorError, since_ms: int, pause_s: float) -> None:
         """The supervisor tries again after a pause."""
-        self.note_waiting(f"{what}: {error}", since_ms)
+        self.write_waiting(f"{what}: {error}", since_ms)
         _log.warning("%s: %s; next attempt in %.0f s (%s)", what, error, pause_s, type(error).__name__)
         self._keep(problem_of_retry(what, error))
         if self._metrics is not None and what == "query":
             self._metrics.restarted()
 
-    def note_waiting(self, waiting_for: str, since_ms: int) -> None:
+    def write_waiting(self, waiting_for: str, since_ms: int) -> None:
         """For `status`, until the planner writes its next note: it has none to write while no query runs."""
         if self._metrics is not None:
             self._metrics.waiting.set(1)
         self._told_wait_ms = since_ms
-        note = PlannerNote(at_ms=_now_ms(), waiting_for=waiting_for, since_ms=since_ms)
+        note = PlannerState(at_ms=_now_ms(), waiting_for=waiting_for, since_ms=since_ms)
         try:
-            planner_state.write_note(planner_state.note_path(self._config.checkpoint), note)
+            planner_state.write_planner_state(planner_state.planner_state_path(self._config.checkpoint), note)
         except OSError as error:
             _log.warning("the note for status was not written: %s", error)
 
-    def looks_at(self, lingering: LingeringStep | None) -> None:
+    def check_stalls(self, lingering: LingeringStep | None) -> None:
         """From time to time while the query runs: what a step or the planner waits for, told once for each wait."""
         waits_for = None if lingering is None else lingering.waits_for
         if lingering is not None and waits_for != self._told_step:
-            self.note_waiting(f"micro-batch: {waits_for}", int((time.time() - lingering.seconds) * 1000))
+            self.write_waiting(f"micro-batch: {waits_for}", int((time.time() - lingering.seconds) * 1000))
             remedy = "if it does not end, look at that cluster; it is given up after write.transaction_timeout_ms"
             text = f"the micro-batch waits since {lingering.seconds:.0f} s for {waits_for}"
             self.met(Problem(kind=ProblemKind.WAIT, text=text, remedy=remedy))
@@ -167,9 +167,9 @@ class Witness:
 
     def _look_at_note(self, *, is_lingering: bool) -> None:
         self._problems.write_due()
-        note = planner_state.read_note(planner_state.note_path(self._config.checkpoint))
+        note = planner_state.read_planner_state(planner_state.planner_state_path(self._config.checkpoint))
         if note is not None and note.at_ms >= self._identity.started_at_ms:
-            self.left_out.planner_says(note)
+            self.left_out.on_plan(note)
         if note is not None and (note.waiting_for is None or note.at_ms < self._identity.started_at_ms):
             note = None
         if self._metrics is not None:
@@ -181,7 +181,7 @@ class Witness:
     def micro_batch(self, report: MicroBatchReport, owner: OffsetMapOwner) -> None:
         """It is decided and visible. One log line, one row, what was met, and what metrics say."""
         known = owner.positions()
-        self.stands_at(known)
+        self.set_positions(known)
         segments = [row.segment for row in report.rows]
         observed = self._observed(report, segments, known)
         if self._observations is not None:
@@ -211,7 +211,7 @@ class Witness:
         _log.info("caught up: %s; %s", what, _left(self._lag(known)))
 
     def _lag(self, known: Mapping[SourcePartition, Position]) -> int | None:
-        note = planner_state.read_note(planner_state.note_path(self._config.checkpoint))
+        note = planner_state.read_planner_state(planner_state.planner_state_path(self._config.checkpoint))
         positions = {one: known[one].offset for one in (() if note is None else note.ends) if one in known}
         return planner_state.lag_behind(note, positions, self._identity.started_at_ms)
 

@@ -18,11 +18,11 @@ from shallow_mirror.checkpoints.storage import choose_writer
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.jars import delta_jars
-from shallow_mirror.streaming.runner.temp_dirs import scratch_folder
+from shallow_mirror.streaming.runner.temp_dirs import temp_dir
 
 _log = logging.getLogger(__name__)
 
-LEAST_SPARK_VERSION = (4, 2)
+MIN_SPARK_VERSION = (4, 2)
 
 REQUIRED: Mapping[str, tuple[str, str]] = {
     "spark.speculation": ("false", "a second copy of a task would fence the first and write its slot again"),
@@ -71,7 +71,7 @@ def local_session(app_name: str, *, cores: int = 2, delta_jars: Sequence[Path] =
     log4j = _write_log4j(log_file)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
-    for name, value in _local_settings(log4j, scratch_folder(), delta_jars).items():
+    for name, value in _local_settings(log4j, temp_dir(), delta_jars).items():
         builder = builder.config(name, value)
     _log.info("starting Spark; its log is %s", log_file)
     interrupt_handler = signal.getsignal(signal.SIGINT)
@@ -120,8 +120,8 @@ def check_session(spark: Any) -> None:
             "session, on Databricks a compute with dedicated access mode"
         )
     problems = []
-    if _version_of(spark) < LEAST_SPARK_VERSION:
-        problems.append(f"Spark {spark.version} is too old: the mirror needs {'.'.join(map(str, LEAST_SPARK_VERSION))} or newer")
+    if _version_of(spark) < MIN_SPARK_VERSION:
+        problems.append(f"Spark {spark.version} is too old: the mirror needs {'.'.join(map(str, MIN_SPARK_VERSION))} or newer")
     for name, (value, why) in REQUIRED.items():
         found = spark.sparkContext.getConf().get(name, value)
         if found.lower() != value:

@@ -18,9 +18,9 @@ _LOCK = ".in-use"
 
 
 @functools.cache
-def scratch_folder() -> Path:
+def temp_dir() -> Path:
     """This process's; made at the first call, gone with the process or at the next start after a kill."""
-    remove_orphans()
+    remove_orphaned_dirs()
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX)).resolve()
     fcntl.flock(os.open(folder / "lock", os.O_CREAT | os.O_RDWR), fcntl.LOCK_EX)
     (folder / "lock").rename(folder / _LOCK)  # locked before anybody can find it
@@ -28,7 +28,7 @@ def scratch_folder() -> Path:
     return folder
 
 
-def remove_orphans() -> None:
+def remove_orphaned_dirs() -> None:
     """Folders whose process is gone. Those of other users and those in use stay."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:

@@ -26,7 +26,7 @@ from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
 from shallow_mirror.sinks.kafka.targets.topic_config_sync import ConfigFollower
 from shallow_mirror.streaming.planning import planner_state
-from shallow_mirror.streaming.runner.cycle_detection import Loops
+from shallow_mirror.streaming.runner.cycle_detection import CycleDetector
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ _REMEDY_OF_GONE = "Exclude it (topics.exclude), and delete its target topic if n
 _REMEDY = "Set it on the target topic by hand, or set topics.configs: create"
 
 
-class TopicWatch:
+class TopicMonitor:
     """`mirrored`: source topics that the map knows. The paused topics are in `paused_path` when the block begins, and from then
     on seconds after the operator's command."""
 
@@ -57,7 +57,7 @@ class TopicWatch:
         controls: Controls,
         paused_path: Path,
         *,
-        loops: Loops,
+        loops: CycleDetector,
         tell: Callable[[Problem], None],
     ) -> None:
         self._config, self._targets, self._mirrored = config, targets, frozenset(mirrored)
@@ -100,7 +100,7 @@ class TopicWatch:
     def _take_in(self, paused: frozenset[str]) -> None:
         if paused == self._paused:
             return
-        planner_state.write_paused(self._paused_path, paused)
+        planner_state.write_paused_topics(self._paused_path, paused)
         before, self._paused = self._paused or frozenset(), paused
         for topic in sorted(paused - before):
             _log.warning("topic %s is paused: nothing of it is planned from now on", topic)
@@ -137,7 +137,7 @@ class TopicWatch:
         self._told = frozenset(said)
         stamping = [f"{sentence} (remedy: {remedy})" for sentence, remedy in self._targets.stamping.sentences().items()]
         try:
-            note = planner_state.TopicsNote(at_ms=int(time.time() * 1000), gone=tuple(gone), problems=(*problems, *stamping))
-            planner_state.write_topics(planner_state.topics_path(self._config.checkpoint), note)
+            note = planner_state.TopicsState(at_ms=int(time.time() * 1000), gone=tuple(gone), problems=(*problems, *stamping))
+            planner_state.write_topics_state(planner_state.topics_state_path(self._config.checkpoint), note)
         except OSError as error:
             _log.warning("the note about topics was not written: %s", error)

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
-def hidden_topics(
+def unauthorized_topics(
     source: Cluster, include: Sequence[str], mirrored: Collection[str], listed: Collection[str], deadline: Deadline
 ) -> Mapping[str, str]:
     """What to grant, by topic: of `mirrored`, and of names in `include` that match nothing. Whether those exist we may not know.
@@ -29,11 +29,11 @@ def hidden_topics(
     return missing_topics(source, sorted(named.union(mirrored) - shown), deadline).hidden
 
 
-def refuse_hidden_topics(
+def require_authorized_topics(
     source: Cluster, include: Sequence[str], mirrored: Collection[str], listed: Collection[str], deadline: Deadline
 ) -> None:
     """Raises ConfigError where there are any, and RetriableError; warns where nothing matches at all."""
-    hidden = hidden_topics(source, include, mirrored, listed, deadline)
+    hidden = unauthorized_topics(source, include, mirrored, listed, deadline)
     if hidden:
         raise ConfigError([f"source topic {name}: {what}" for name, what in hidden.items()])
     if not listed and not mirrored:

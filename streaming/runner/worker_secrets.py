@@ -12,7 +12,7 @@ from shallow_mirror.broker.auth import secrets
 from shallow_mirror.broker.auth.client_config import ClientConfig
 
 
-def hand_over(spark: Any, configs: Iterable[ClientConfig]) -> None:
+def pass_secrets_to_workers(spark: Any, configs: Iterable[ClientConfig]) -> None:
     """Before anything is registered or run that uses them. Raises ConfigError."""
     environment = spark.sparkContext.environment
     for config in configs:

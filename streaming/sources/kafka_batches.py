@@ -39,9 +39,9 @@ from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side, UnfinishedR
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.offset_planning import Offsets
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
-from shallow_mirror.streaming.planning.source_offsets import LogEnds, Planner
+from shallow_mirror.streaming.planning.source_offsets import LogEnds, SourceOffsets
 from shallow_mirror.streaming.sources import stream_reader
-from shallow_mirror.streaming.sources.source_options import BatchOptions, parse_options
+from shallow_mirror.streaming.sources.source_options import SourceOptions, parse_options
 from shallow_mirror.streaming.sources.stream_reader import (
     PlannedStreamReader,
     SlotPartition,
@@ -106,7 +106,7 @@ class RowReader:
     isolates: bool = False
 
     @classmethod
-    def of_options(cls, options: BatchOptions) -> RowReader:
+    def of_options(cls, options: SourceOptions) -> RowReader:
         isolation = options.plan.isolation
         return cls(
             client=options.client,
@@ -265,7 +265,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         options = parse_options(self._given, is_streaming=False)
         cluster = Cluster(options.client)
         try:
-            return slot_partitions(_plan_once(options, Planner(options.plan, cluster)))
+            return slot_partitions(_plan_once(options, SourceOffsets(options.plan, cluster)))
         finally:
             cluster.close()
 
@@ -275,7 +275,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
             yield from _row_reader(self._given, is_streaming=False).read(partition.ranges)
 
 
-def _plan_once(options: BatchOptions, planner: Planner) -> tuple[PlannedRange, ...]:
+def _plan_once(options: SourceOptions, planner: SourceOffsets) -> tuple[PlannedRange, ...]:
     deadline = Deadline.after_ms(options.client.request_timeout_ms, time.monotonic)
     listing = planner.log_ends(deadline)
     listing.require_answers()
@@ -294,7 +294,7 @@ def _plan_once(options: BatchOptions, planner: Planner) -> tuple[PlannedRange, .
     )
 
 
-def _ends(options: BatchOptions, listing: LogEnds) -> dict[SourcePartition, int]:
+def _ends(options: SourceOptions, listing: LogEnds) -> dict[SourcePartition, int]:
     """Raises ConfigError for an end beyond the log's, which would otherwise be waited for."""
     if isinstance(options.ends, int):
         return dict(listing.ends)
@@ -314,7 +314,7 @@ def _ends(options: BatchOptions, listing: LogEnds) -> dict[SourcePartition, int]
     return ends
 
 
-def _require_forwards(options: BatchOptions, starts: Offsets, ends: Offsets, listing: LogEnds) -> None:
+def _require_forwards(options: SourceOptions, starts: Offsets, ends: Offsets, listing: LogEnds) -> None:
     """Raises ConfigError where a given end lies before the start: before the given one, which may have been moved down."""
     if isinstance(options.ends, int):
         return

@@ -45,10 +45,10 @@ ARROW_SCHEMA = pa.schema(
 
 
 def register_planned_ranges(spark: SparkSession) -> None:
-    stream_reader.register(spark, MirrorRanges)
+    stream_reader.register(spark, PlannedRanges)
 
 
-class MirrorRanges(DataSource):  # type: ignore[misc]
+class PlannedRanges(DataSource):  # type: ignore[misc]
     @classmethod
     def name(cls) -> str:
         return NAME

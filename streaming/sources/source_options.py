@@ -16,7 +16,7 @@ from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.fetch.arrow_rows import Keep
 from shallow_mirror.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.streaming.planning.planner_config import PlanSettings
+from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
 DEFAULT_FETCH_BYTES = 16 << 20
@@ -48,16 +48,16 @@ Ends = int | Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchOptions:
+class SourceOptions:
     client: ClientConfig
-    plan: PlanSettings
+    plan: PlannerConfig
     ends: Ends
     keep: Keep
     is_data_loss_fatal: bool
     fetch_bytes: int
 
 
-def parse_options(given: Mapping[str, str], *, is_streaming: bool) -> BatchOptions:
+def parse_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
     """Raises ConfigError with every problem."""
     return _Parser(given, is_streaming).parse()
 
@@ -68,7 +68,7 @@ class _Parser:
         self._is_streaming = is_streaming
         self.problems: list[str] = []
 
-    def parse(self) -> BatchOptions:
+    def parse(self) -> SourceOptions:
         self._check_names()
         client = self._client()
         topics = self._topics()
@@ -86,7 +86,7 @@ class _Parser:
         slots = self._number("inputPartitions", DEFAULT_INPUT_PARTITIONS, most=10_000)
         if self.problems or client is None:
             raise ConfigError(self.problems)
-        plan = PlanSettings(
+        plan = PlannerConfig(
             include=include,
             required_topics=topics,
             isolation=isolation,
@@ -97,7 +97,7 @@ class _Parser:
             slots=slots,
             request_timeout_ms=client.request_timeout_ms,
         )
-        return BatchOptions(client=client, plan=plan, ends=ends, keep=keep, is_data_loss_fatal=is_fatal, fetch_bytes=fetch_bytes)
+        return SourceOptions(client=client, plan=plan, ends=ends, keep=keep, is_data_loss_fatal=is_fatal, fetch_bytes=fetch_bytes)
 
     def _check_names(self) -> None:
         known = {name.lower(): name for name in _NAMES}

@@ -22,8 +22,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.streaming.planning import offset_planning
-from shallow_mirror.streaming.planning.error_transport import told_to_the_driver
-from shallow_mirror.streaming.planning.offset_codec import OffsetDocuments
+from shallow_mirror.streaming.planning.error_transport import serialize_errors
+from shallow_mirror.streaming.planning.offset_codec import OffsetCodec
 from shallow_mirror.streaming.planning.offset_planning import Offsets
 from shallow_mirror.types import PlannedRange
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from shallow_mirror.broker.auth.client_config import ClientConfig
     from shallow_mirror.config import MirrorConfig
     from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
-    from shallow_mirror.streaming.planning.planner_config import PlanSettings
-    from shallow_mirror.streaming.planning.planner_state import RegistrationNotes
+    from shallow_mirror.streaming.planning.planner_config import PlannerConfig
+    from shallow_mirror.streaming.planning.planner_state import RegistrationFiles
 
 _CONFIG = "mirrorsecret"
 """Spark hides options whose name holds "secret" in plans and logs; a client property may be one."""
@@ -67,7 +67,7 @@ def options_of_mirror(
     parallelism: int | None = None,
     paused_path: Path | None = None,
     left_out_path: Path | None = None,
-    registration: RegistrationNotes | None = None,
+    registration: RegistrationFiles | None = None,
 ) -> dict[str, str]:
     """Options of a mirror's stream. `initial` is where a new Spark checkpoint begins: the map's positions, or `read.start`
     if None. `paused_path`, `left_out_path` and those of `registration`: files of the driver's machine, where the planner runs
@@ -99,13 +99,13 @@ def _session_parallelism() -> int:
 
 
 def make_micro_batch_planner(
-    settings: PlanSettings, client: ClientConfig, parallelism: int, recorded: Offsets | None = None
+    settings: PlannerConfig, client: ClientConfig, parallelism: int, recorded: Offsets | None = None
 ) -> MicroBatchPlanner:
     from shallow_mirror.broker.cluster.cluster import Cluster
     from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
-    from shallow_mirror.streaming.planning.source_offsets import Planner
+    from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
 
-    return MicroBatchPlanner(settings, Planner(settings, Cluster(client)), parallelism=parallelism, recorded=recorded)
+    return MicroBatchPlanner(settings, SourceOffsets(settings, Cluster(client)), parallelism=parallelism, recorded=recorded)
 
 
 def slot_partitions(ranges: Sequence[PlannedRange]) -> list[SlotPartition]:
@@ -121,31 +121,33 @@ class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = dict(options)
         self._planner: MicroBatchPlanner | None = None
-        self._documents = OffsetDocuments()
+        self._documents = OffsetCodec()
 
     def make_planner(self) -> MicroBatchPlanner:
         config = mirror_of(self.options)
         assert config is not None
-        return make_micro_batch_planner(self.plan_settings(config), config.source.client, self.parallelism, self._recorded())
+        return make_micro_batch_planner(
+            self.make_planner_config(config), config.source.client, self.parallelism, self._recorded()
+        )
 
     def _recorded(self) -> Offsets | None:
         found = self.options.get(_INITIAL)
         return None if found is None else offset_planning.parse_stream_offset(json.loads(found))
 
-    def plan_settings(self, config: MirrorConfig) -> PlanSettings:
-        from shallow_mirror.streaming.planning.planner_config import PlanSettings
+    def make_planner_config(self, config: MirrorConfig) -> PlannerConfig:
+        from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 
         paused, left_out = (Path(self.options[key]) if key in self.options else None for key in (_PAUSED, _LEFT_OUT))
         registration = self._registration()
-        return PlanSettings.of_mirror(config, paused_path=paused, left_out_path=left_out, registration=registration)
+        return PlannerConfig.of_mirror(config, paused_path=paused, left_out_path=left_out, registration=registration)
 
-    def _registration(self) -> RegistrationNotes | None:
-        from shallow_mirror.streaming.planning.planner_state import RegistrationNotes
+    def _registration(self) -> RegistrationFiles | None:
+        from shallow_mirror.streaming.planning.planner_state import RegistrationFiles
 
         if _REGISTRATION not in self.options:
             return None
         folder, query_id = json.loads(self.options[_REGISTRATION])
-        return RegistrationNotes.of_query(Path(folder), query_id)
+        return RegistrationFiles.of_query(Path(folder), query_id)
 
     @property
     def parallelism(self) -> int:
@@ -176,7 +178,7 @@ class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         recorded = self._recorded()
         if recorded is not None:
             return self._built(recorded)
-        with told_to_the_driver():
+        with serialize_errors():
             return self._built(self._planning().initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -184,16 +186,16 @@ class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The limit is ours (bytes or offsets a micro-batch), whatever Spark passes. Raises DataLossError."""
-        with told_to_the_driver():
+        with serialize_errors():
             offsets = self._parsed(start)
             return self._built(self._planning().latest(offsets))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        with told_to_the_driver():
+        with serialize_errors():
             self._planning().prepare_available_now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        with told_to_the_driver():
+        with serialize_errors():
             offsets = self._parsed(start), self._parsed(end)
             return slot_partitions(self._planning().ranges(*offsets))
 

@@ -8,7 +8,7 @@ import json
 import pytest
 from rich.console import Console
 
-from shallow_mirror.operations.recover import SlotReport, Untold
+from shallow_mirror.operations.recover import SlotReport, UnknownState
 from shallow_mirror.operations.recover_view import show
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, LogEvidence, ReceiptEvidence, TxnFate, WrittenRange
 from shallow_mirror.types import SlotTxn, TargetPartition
@@ -21,7 +21,7 @@ def report(receipt: ReceiptEvidence, *log: LogEvidence) -> SlotReport:
         decided=DecidedTxn(SlotTxn("m-0", 7, 3), WRITTEN),
         copied={},
         record_count=20,
-        coordinator=Untold.BEFORE_KAFKA_3,
+        coordinator=UnknownState.BEFORE_KAFKA_3,
         receipt=receipt,
         log=log,
         lost=(),

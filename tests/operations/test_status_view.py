@@ -14,7 +14,7 @@ from shallow_mirror.checkpoints.group_offset_history import GroupSyncPass
 from shallow_mirror.operations import status_view
 from shallow_mirror.operations.status import MicroBatchStatus, PausedTopic, RunStatus, StatusReport
 from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side
-from shallow_mirror.streaming.planning.left_out_partitions import LeftOut
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.streaming.runner.lag import PartitionStatus
 from shallow_mirror.streaming.runner.open_transactions import OpenTransaction
 from shallow_mirror.types import SourcePartition
@@ -168,7 +168,9 @@ def test_paused_and_gone_topics_and_settings_that_are_not_followed_have_a_line_e
 
 def test_partitions_that_are_left_out_have_a_line_each_and_are_in_the_document() -> None:
     source = SourcePartition("orders", "id", 3)
-    left = LeftOut(source=source, side=Side.TARGET, error_name="NOT_ENOUGH_REPLICAS", reason="1 in sync", since_ms=0, position=7)
+    left = LeftOutPartition(
+        source=source, side=Side.TARGET, error_name="NOT_ENOUGH_REPLICAS", reason="1 in sync", since_ms=0, position=7
+    )
     text = shown(report(left_out=(left,) * 12))
     assert "orders-3 is left out since 1970-01-01T00:00:00+00:00 because of the target: 1 in sync" in text
     assert "and 2 more partitions: --json has all" in text

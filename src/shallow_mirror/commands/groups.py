@@ -9,7 +9,7 @@ import typer
 from shallow_mirror.commands.exit_codes import EXIT_LEFT
 from shallow_mirror.commands.options import AsJson, Conf
 from shallow_mirror.commands.sessions import session_for
-from shallow_mirror.commands.times import time_of
+from shallow_mirror.commands.times import parse_time
 from shallow_mirror.errors import ConfigError
 
 
@@ -44,7 +44,7 @@ def groups(
 
     if is_forced and not is_applied:
         raise ConfigError("--force goes with --apply")
-    at, config = time_of(as_of), MirrorConfig.load(conf)
+    at, config = parse_time(as_of), MirrorConfig.load(conf)
     with session_for(config) as spark:
         report = sync_groups(
             config,

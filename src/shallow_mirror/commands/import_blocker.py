@@ -8,7 +8,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 
-class LeanImports(Loader):
+class ImportBlocker(Loader):
     """Half of their start was what others import and they never use: pyarrow looks for pandas only to ask whether a value is
     one of its arrays, and kafka-python brings its clients along."""
 
@@ -29,4 +29,4 @@ class LeanImports(Loader):
 
     @staticmethod
     def end() -> None:
-        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, LeanImports)]
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, ImportBlocker)]

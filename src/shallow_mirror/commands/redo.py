@@ -31,12 +31,12 @@ def redo(
     Exactly once, with an offset map of its own, and also beside the running mirror. The same command again goes on where it was.
     """
     from shallow_mirror.config import MirrorConfig
-    from shallow_mirror.operations.redo import RedoRequest, config_of
+    from shallow_mirror.operations.redo import RedoRequest, redo_config
     from shallow_mirror.operations.redo import redo as copy_again
     from shallow_mirror.types import TopicPartition
 
     request = RedoRequest(TopicPartition(topic, partition), start, end, target)
-    config = config_of(MirrorConfig.load(conf), request, None if tables is None else str(tables.resolve()))
+    config = redo_config(MirrorConfig.load(conf), request, None if tables is None else str(tables.resolve()))
     with (
         interruptible("what was copied is kept: the same command goes on from there"),
         session_for(config, is_writing=True) as spark,

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from shallow_mirror.commands.import_blocker import LeanImports
+from shallow_mirror.commands.import_blocker import ImportBlocker
 
 if TYPE_CHECKING:
     from shallow_mirror.config import MirrorConfig
@@ -19,7 +19,7 @@ def session_for(config: MirrorConfig, *, is_writing: bool = False) -> Iterator[A
     if not is_writing and not config.table_location.is_read_by_spark:
         yield None
         return
-    LeanImports.end()
+    ImportBlocker.end()
     from shallow_mirror.streaming.runner.spark_session import session_for_tables
 
     with session_for_tables(config, submitted_session(), is_writing=is_writing) as spark:

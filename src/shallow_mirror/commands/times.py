@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from shallow_mirror.errors import ConfigError
 
 
-def time_of(text: str | None) -> datetime | None:
+def parse_time(text: str | None) -> datetime | None:
     """Of --as-of. Raises ConfigError."""
     if text is None:
         return None

@@ -9,7 +9,7 @@ import typer
 
 from shallow_mirror.commands.options import AsJson, Conf
 from shallow_mirror.commands.sessions import session_for
-from shallow_mirror.commands.times import time_of
+from shallow_mirror.commands.times import parse_time
 
 
 def translate(
@@ -31,7 +31,7 @@ def translate(
     from shallow_mirror.config import MirrorConfig
     from shallow_mirror.errors import ConfigError
 
-    at, config = time_of(as_of), MirrorConfig.load(conf)
+    at, config = parse_time(as_of), MirrorConfig.load(conf)
     with session_for(config) as spark:
         offset_map = OffsetMap.open(config.table_location, spark, mirror=config.mirror)
         look_up = offset_map.reverse if reverse else offset_map.translate

@@ -24,7 +24,7 @@ from shallow_mirror.version import __version__
 
 
 @dataclass(slots=True)
-class TakenOver:
+class OperatorSession:
     """`outcome` is what is noted of the run when it ends: to be set by whoever knows."""
 
     run: RunIdentity
@@ -46,9 +46,9 @@ class TakenOver:
 
 
 @contextmanager
-def taken_over(
+def open_operator_session(
     config: MirrorConfig, command: str, deadline: Deadline, *, spark: Any, observer: Observer = observe_nothing
-) -> Iterator[TakenOver]:
+) -> Iterator[OperatorSession]:
     """`spark`: the session of `session_for_tables`. Raises ConfigError, OffsetMapConflictError, OutcomeUnknownError,
     RetriableError.
     """
@@ -67,7 +67,7 @@ def taken_over(
         observations = RunHistory(storage.background_tables())
         observations.run_started(owner.run_epoch, run, __version__)
         performer = TxnPerformer(owner, target, transaction_timeout_ms=config.write.transaction_timeout_ms, observer=observer)
-        taken = TakenOver(run, owner, performer, source, target, f"{command}: failed")
+        taken = OperatorSession(run, owner, performer, source, target, f"{command}: failed")
         try:
             yield taken
         finally:

@@ -17,9 +17,9 @@ from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.operations.operator_session import TakenOver, taken_over
+from shallow_mirror.operations.operator_session import OperatorSession, open_operator_session
 from shallow_mirror.operations.quarantine import Selection
-from shallow_mirror.operations.status import run_of
+from shallow_mirror.operations.status import read_run
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.micro_batch import target_ends_of
 from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
@@ -62,7 +62,7 @@ def retry(
     if not takes_over:
         _refuse_beside_a_run(config, spark)
     deadline = Deadline.after_ms(START_MS, time.monotonic)
-    with taken_over(config, "quarantine retry", deadline, spark=spark, observer=observer) as taken:
+    with open_operator_session(config, "quarantine retry", deadline, spark=spark, observer=observer) as taken:
         recover(taken.owner, taken.performer, mirror=config.mirror, deadline=deadline)
         releaser = Releaser(taken.single_slot(config, observer), _KeptSlot(config, taken, observer).fill)
         _release_all(releaser, Quarantine.open(storage, mirror=config.mirror), selection)
@@ -74,7 +74,7 @@ def retry(
 
 
 def _refuse_beside_a_run(config: MirrorConfig, spark: Any) -> None:
-    run = run_of(config, spark)
+    run = read_run(config, spark)
     if run is not None and run.is_alive:
         raise ConfigError(
             f"the mirror {config.mirror} runs (run {run.run_epoch}, pid {run.pid} on {run.host}): stop it first, or take it over "
@@ -98,7 +98,7 @@ def _release_all(releaser: Releaser, quarantine: Quarantine, selection: Selectio
 class _KeptSlot:
     """Fills a slot with batches of the quarantine, as a task does with those of the source."""
 
-    def __init__(self, config: MirrorConfig, taken: TakenOver, observer: Observer) -> None:
+    def __init__(self, config: MirrorConfig, taken: OperatorSession, observer: Observer) -> None:
         self._config, self._taken, self._observer = config, taken, observer
         self._stamping = StampingTopics()
 

@@ -20,7 +20,7 @@ from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError
-from shallow_mirror.operations.operator_session import taken_over
+from shallow_mirror.operations.operator_session import open_operator_session
 from shallow_mirror.sinks.kafka.protocol.recovery import recover
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import look_at_logs, look_at_receipt, lost_ranges
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import (
@@ -42,7 +42,7 @@ _ENDED = frozenset({LogEvidence.OURS, LogEvidence.OURS_ABORTED})
 _PAUSE_S = 0.1
 
 
-class Untold(enum.Enum):
+class UnknownState(enum.Enum):
     BEFORE_KAFKA_3 = "not known (Kafka before 3.0)"
 
 
@@ -56,7 +56,7 @@ class SlotReport:
     decided: DecidedTxn
     copied: Mapping[SourcePartition, tuple[int, int]]
     record_count: int
-    coordinator: CoordinatorState | Untold | None
+    coordinator: CoordinatorState | UnknownState | None
     receipt: ReceiptEvidence
     log: tuple[LogEvidence, ...]
     lost: tuple[WrittenRange, ...]
@@ -73,7 +73,7 @@ class SlotReport:
             return TxnFate.COMMITTED
         is_open = LogEvidence.OPEN in self.log and not _ENDED & set(self.log)
         has_receipt = self.receipt in (ReceiptEvidence.OURS, ReceiptEvidence.ANOTHERS)
-        if is_open and not has_receipt and isinstance(self.coordinator, Untold):
+        if is_open and not has_receipt and isinstance(self.coordinator, UnknownState):
             return None
         return judge(self.receipt, self.log)
 
@@ -115,7 +115,7 @@ class SlotReport:
         match self.coordinator:
             case CoordinatorState(state, producer_id, producer_epoch):
                 return {"state": state, "producer_id": producer_id, "producer_epoch": producer_epoch}
-            case Untold() as untold:
+            case UnknownState() as untold:
                 return {"state": untold.value, "producer_id": None, "producer_epoch": None}
             case None:
                 return None
@@ -152,11 +152,11 @@ def _report(target: Cluster, decided: DecidedTxn, rows: Sequence[DecidedSegment]
     )
 
 
-def _ask_coordinator(target: Cluster, decided: DecidedTxn, deadline: Deadline) -> CoordinatorState | Untold | None:
+def _ask_coordinator(target: Cluster, decided: DecidedTxn, deadline: Deadline) -> CoordinatorState | UnknownState | None:
     try:
         return describe_txn(target, decided.txn.transactional_id, deadline)
     except BrokerTooOldError:
-        return Untold.BEFORE_KAFKA_3
+        return UnknownState.BEFORE_KAFKA_3
 
 
 def choose(
@@ -175,6 +175,6 @@ def choose(
         raise ConfigError([*problems, f"slots that need one: {', '.join(map(str, sorted(open_slots))) or 'none'}"])
     chosen = {one.decided.txn: fate for slot, one in open_slots.items() if not slots or slot in slots}
     deadline = Deadline.after_ms(CHOICE_MS, time.monotonic)
-    with taken_over(config, "recover", deadline, spark=spark) as taken:
+    with open_operator_session(config, "recover", deadline, spark=spark) as taken:
         recover(taken.owner, taken.performer, mirror=config.mirror, deadline=deadline, choices=chosen)
         taken.outcome = f"recover: {', '.join(txn.transactional_id for txn in chosen)} {fate.value}"

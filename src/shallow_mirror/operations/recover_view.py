@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from shallow_mirror.operations.recover import SlotReport, Untold
+from shallow_mirror.operations.recover import SlotReport, UnknownState
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import LogEvidence, ReceiptEvidence, TxnFate
 
@@ -49,7 +49,7 @@ def show(reports: Sequence[SlotReport], console: Console, *, as_json: bool = Fal
 
 def _lines(report: SlotReport) -> list[str]:
     txn, found = report.decided.txn, report.coordinator
-    if isinstance(found, Untold):
+    if isinstance(found, UnknownState):
         state = found.value
     elif found is None:
         state = "does not know it any more"

@@ -22,7 +22,7 @@ from shallow_mirror.checkpoints.schema import rows_from_arrow, schema_of
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.operations.operator_session import TakenOver, taken_over
+from shallow_mirror.operations.operator_session import OperatorSession, open_operator_session
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks import routing
 from shallow_mirror.sinks.kafka.micro_batch import first_rows, target_ends_of
@@ -35,8 +35,8 @@ from shallow_mirror.sinks.kafka.slots.slot_time import TASK_SHARE
 from shallow_mirror.sinks.kafka.slots.truncation_check import CheckedReadings
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
 from shallow_mirror.streaming.planning import offset_planning
-from shallow_mirror.streaming.planning.planner_config import PlanSettings
-from shallow_mirror.streaming.planning.source_offsets import LogEnds, Planner
+from shallow_mirror.streaming.planning.planner_config import PlannerConfig
+from shallow_mirror.streaming.planning.source_offsets import LogEnds, SourceOffsets
 from shallow_mirror.streaming.runner.sink_config import job_template, target_topics
 from shallow_mirror.types import PlannedRange, SegmentKind, SourcePartition, TopicPartition
 
@@ -61,7 +61,7 @@ class RedoRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Redone:
+class RedoResult:
     """Whole batches: [`start`, `end`) may begin below and end above what was asked for. `record_count`: of all calls together."""
 
     request: RedoRequest
@@ -80,13 +80,13 @@ class Redone:
         )
 
 
-def redo(config: MirrorConfig, request: RedoRequest, spark: Any = None, *, observer: Observer = observe_nothing) -> Redone:
-    """May be called again after any error: it goes on where it was. `config` is that of `config_of`, as is `spark`.
+def redo(config: MirrorConfig, request: RedoRequest, spark: Any = None, *, observer: Observer = observe_nothing) -> RedoResult:
+    """May be called again after any error: it goes on where it was. `config` is that of `redo_config`, as is `spark`.
 
     Raises ConfigError, DataLossError, BatchRefusedError, RecoverNeededError, FencedError, OutcomeUnknownError, RetriableError.
     """
     deadline = Deadline.after_ms(START_MS, time.monotonic)
-    with taken_over(config, "redo", deadline, spark=spark, observer=observer) as taken:
+    with open_operator_session(config, "redo", deadline, spark=spark, observer=observer) as taken:
         recover(taken.owner, taken.performer, mirror=config.mirror, deadline=deadline)
         copy = _Copy(config, request, taken, observer)
         was_done = not copy.run(deadline)
@@ -95,7 +95,7 @@ def redo(config: MirrorConfig, request: RedoRequest, spark: Any = None, *, obser
     rows = [
         row.segment for row in rows_from_arrow(OffsetMap.open(config.table_location, spark, mirror=config.mirror).settled_rows())
     ]
-    return Redone(
+    return RedoResult(
         request=request,
         start=min(one.source_start for one in rows),
         end=max(one.source_end for one in rows),
@@ -105,7 +105,7 @@ def redo(config: MirrorConfig, request: RedoRequest, spark: Any = None, *, obser
     )
 
 
-def config_of(config: MirrorConfig, request: RedoRequest, tables: str | None = None) -> MirrorConfig:
+def redo_config(config: MirrorConfig, request: RedoRequest, tables: str | None = None) -> MirrorConfig:
     """Of the mirror that copies the range. `tables`: a folder for its map, where the mirror's own is in a catalog.
 
     Raises ConfigError for a request that cannot be meant.
@@ -135,9 +135,9 @@ def _problems(config: MirrorConfig, request: RedoRequest) -> list[str]:
 
 
 class _Copy:
-    def __init__(self, config: MirrorConfig, request: RedoRequest, taken: TakenOver, observer: Observer) -> None:
+    def __init__(self, config: MirrorConfig, request: RedoRequest, taken: OperatorSession, observer: Observer) -> None:
         self._config, self._request, self._taken, self._observer = config, request, taken, observer
-        self._planner = Planner(PlanSettings.of_mirror(config), taken.source)
+        self._planner = SourceOffsets(PlannerConfig.of_mirror(config), taken.source)
 
     def run(self, deadline: Deadline) -> bool:
         """False when there was nothing left to copy."""
@@ -195,7 +195,7 @@ class _Copy:
 
     def _begin(self, source: SourcePartition, targets: TargetTopics, listing: LogEnds, deadline: Deadline) -> None:
         """A batch is never cut: the range begins with the one that holds its first offset."""
-        starts = self._planner.moved_down({source: self._request.start}, listing, deadline)
+        starts = self._planner.align_to_batch_start({source: self._request.start}, listing, deadline)
         rows = first_rows(targets, self._taken.source, starts, deadline)
         self._taken.owner.next_decision()
         self._taken.owner.decide(rows, highest_slot=-1)

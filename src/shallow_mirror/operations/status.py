@@ -29,14 +29,14 @@ from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.streaming.planning import planner_state
-from shallow_mirror.streaming.planning.left_out_partitions import LeftOut, read_left_out
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition, read_left_out
 from shallow_mirror.streaming.runner.lag import (
     PartitionStatus,
-    ask_source,
-    ask_target,
     copied_until,
-    of_included_topics,
+    included_positions,
     partition_statuses,
+    query_source,
+    query_target,
 )
 from shallow_mirror.streaming.runner.open_transactions import OpenTransaction
 
@@ -123,7 +123,7 @@ class StatusReport:
     starting_since_ms: int | None = None
     groups: GroupSyncPass | None = None
     problems: tuple[KnownProblem, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[LeftOutPartition, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
@@ -151,20 +151,20 @@ def gather_status(
     storage = MirrorStorage(config.table_location, spark)
     offset_map = OffsetMap.open(storage, mirror=config.mirror)
     tables = storage.best_effort_tables()
-    found = of_included_topics(config, offset_map.positions())
+    found = included_positions(config, offset_map.positions())
     positions = {source: position.offset for source, position in found.items()}
     copied_until_ms = copied_until(found)
     recorded = offset_map.recorded()
     run = None if recorded is None else _read_run(tables, recorded)
     done = () if recorded is None else _read_micro_batches(tables, recorded.micro_batch)
     quarantined = [one.segment for one in undescribed_entries(offset_map) if not one.is_released]
-    note = planner_state.read_note(planner_state.note_path(config.checkpoint))
-    topics = planner_state.read_topics(planner_state.topics_path(config.checkpoint))
+    note = planner_state.read_planner_state(planner_state.planner_state_path(config.checkpoint))
+    topics = planner_state.read_topics_state(planner_state.topics_state_path(config.checkpoint))
     paused = Controls.open(storage).paused()
-    view = ask_source(config, positions, copied_until_ms)
+    view = query_source(config, positions, copied_until_ms)
     at_ms = now_ms()
     is_waiting = note is not None and not (run is not None and run.is_over)
-    start = _current_start(planner_state.read_start(planner_state.start_path(config.checkpoint)), run, note)
+    start = _current_start(planner_state.read_start_state(planner_state.start_state_path(config.checkpoint)), run, note)
     return StatusReport(
         mirror=config.mirror,
         at_ms=at_ms,
@@ -175,7 +175,7 @@ def gather_status(
         planned_at_ms=None if note is None else note.at_ms,
         micro_batches=done,
         partitions=partition_statuses(positions, copied_until_ms, view, at_ms),
-        target_problem=ask_target(config),
+        target_problem=query_target(config),
         open_transactions=view.open_transactions,
         quarantined_batches=len(quarantined),
         quarantined_bytes=sum(one.size_bytes for one in quarantined),
@@ -191,15 +191,15 @@ def gather_status(
 
 
 def _current_start(
-    start: planner_state.StartNote | None, run: RunStatus | None, planned: planner_state.PlannerNote | None
-) -> planner_state.StartNote | None:
+    start: planner_state.StartState | None, run: RunStatus | None, planned: planner_state.PlannerState | None
+) -> planner_state.StartState | None:
     """None where the run is over, or was heard to plan, or to wait, after that step began."""
     if start is None or run is None or run.is_over or start.since_ms < run.started_at_ms:
         return None
     return None if planned is not None and planned.at_ms >= start.since_ms else start
 
 
-def run_of(config: MirrorConfig, spark: Any = None) -> RunStatus | None:
+def read_run(config: MirrorConfig, spark: Any = None) -> RunStatus | None:
     """The run that took the map over last. Raises as `gather_status`."""
     storage = MirrorStorage(config.table_location, spark)
     recorded = OffsetMap.open(storage, mirror=config.mirror).recorded()

@@ -16,7 +16,7 @@ from shallow_mirror.checkpoints.group_offset_history import GroupSyncPass
 from shallow_mirror.checkpoints.problems import KnownProblem
 from shallow_mirror.operations.status import MicroBatchStatus, RunStatus, StatusReport, total
 from shallow_mirror.plurals import counted
-from shallow_mirror.streaming.planning.left_out_partitions import LeftOut
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.streaming.runner.lag import PartitionStatus
 from shallow_mirror.streaming.runner.open_transactions import OpenTransaction
 
@@ -128,7 +128,7 @@ def _open_lines(found: tuple[OpenTransaction, ...], at_ms: int) -> list[str]:
     return ["transactions that are open at the source, whose end the mirror waits for:", *shown, *more]
 
 
-def _left_out_lines(left_out: tuple[LeftOut, ...]) -> list[str]:
+def _left_out_lines(left_out: tuple[LeftOutPartition, ...]) -> list[str]:
     lines = [
         f"{one.source.topic_partition} is left out since {_time(one.since_ms)} because of the {one.side.value}: {one.reason}"
         for one in left_out[:_OPEN_SHOWN]

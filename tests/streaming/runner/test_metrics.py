@@ -18,9 +18,9 @@ from shallow_mirror.config import MetricsSettings
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.node import free_ports
 from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side
-from shallow_mirror.streaming.planning.left_out_partitions import LeftOut
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.streaming.runner.lag import PartitionStatus
-from shallow_mirror.streaming.runner.metrics import MAX_LEFT_OUT_SERIES, OTHER_TOPICS, PREFIX, ClustersSeen, Metrics, serving
+from shallow_mirror.streaming.runner.metrics import MAX_LEFT_OUT_SERIES, OTHER_TOPICS, PREFIX, ClusterSnapshot, Metrics, serving
 from shallow_mirror.streaming.runner.open_transactions import OpenTransaction
 from shallow_mirror.types import SourcePartition
 
@@ -35,8 +35,8 @@ def lag(topic: str, partition: int, offsets: int | None, ms: int | None) -> Part
     return PartitionStatus(source=source, position=100, end=end, lag_offsets=offsets, lag_ms=ms)
 
 
-def seen(*partitions: PartitionStatus, **changes: Any) -> ClustersSeen:
-    return replace(ClustersSeen(at_ms=50_000, partitions=partitions, is_source_up=True, is_target_up=False), **changes)
+def seen(*partitions: PartitionStatus, **changes: Any) -> ClusterSnapshot:
+    return replace(ClusterSnapshot(at_ms=50_000, partitions=partitions, is_source_up=True, is_target_up=False), **changes)
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -170,7 +170,7 @@ def test_the_documented_alerts_and_metrics_exist(repository: Path) -> None:
 def test_partitions_that_are_left_out_have_a_series_each_up_to_a_bound() -> None:
     metrics = metrics_of()
     many = tuple(
-        LeftOut(source=SourcePartition("t", "id", number), side=Side.SOURCE, error_name="X", reason="y", since_ms=1)
+        LeftOutPartition(source=SourcePartition("t", "id", number), side=Side.SOURCE, error_name="X", reason="y", since_ms=1)
         for number in range(MAX_LEFT_OUT_SERIES + 7)
     )
     metrics.clusters.left_out = many
