@@ -1,4 +1,4 @@
-"""Driver: asks both clusters from time to time how far behind the mirror is, for its metrics: in a thread of its own."""
+"""Driver: a thread that queries both clusters at an interval for the metrics of a running mirror: lag, open transactions."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ _log = logging.getLogger(__name__)
 
 
 class ClusterObserver(Protocol):
-    def saw(self, seen: ClusterSnapshot) -> None: ...
-    def forget(self) -> None: ...
+    def update(self, snapshot: ClusterSnapshot) -> None: ...
+    def clear(self) -> None: ...
 
 
 class LagMonitor:
-    """It has connections of its own: whatever it asks, no micro-batch waits for it."""
+    """It has connections of its own, so that no micro-batch waits for its requests."""
 
-    def __init__(self, config: MirrorConfig, sees: ClusterObserver) -> None:
-        self._config, self._sees, self._is_over = config, sees, threading.Event()
+    def __init__(self, config: MirrorConfig, observer: ClusterObserver) -> None:
+        self._config = config
+        self._observer = observer
+        self._is_over = threading.Event()
         self.positions: Mapping[SourcePartition, Position] = {}
         """Replaced as a whole by the mirror's own thread."""
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        thread = threading.Thread(target=self._watch, name="source watch", daemon=True)
+    def running(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._run, name="lag monitor", daemon=True)
         thread.start()
         try:
             yield
@@ -43,8 +45,9 @@ class LagMonitor:
             self._is_over.set()
             thread.join()
 
-    def look(self) -> ClusterSnapshot:
-        """Raises MirrorError where a cluster answers what nobody can use."""
+    def query(self) -> ClusterSnapshot:
+        """Return what both clusters report now. Raise MirrorError for a response that cannot be used."""
+        # Positions are read first: a mirror that runs meanwhile can only seem to be further behind than it is.
         positions = included_positions(self._config, self.positions)
         until_ms = copied_until(positions)
         offsets = {source: position.offset for source, position in positions.items()}
@@ -60,19 +63,19 @@ class LagMonitor:
         )
 
     def _clock(self) -> float:
-        """Deadlines are over at once when nobody wants the answer any more."""
+        """Return the time, or infinity at the end of the run, so that its deadlines are over at once."""
         return math.inf if self._is_over.is_set() else time.monotonic()
 
-    def _watch(self) -> None:
+    def _run(self) -> None:
         try:
             while not self._is_over.is_set():
                 try:
-                    seen = self.look()
-                    if not self._is_over.is_set():
-                        self._sees.saw(seen)
+                    snapshot = self.query()
+                    if not self._is_over.is_set():  # what was cut short by the end of the run is no measurement
+                        self._observer.update(snapshot)
                 except MirrorError as error:
-                    self._sees.forget()
-                    _log.warning("lag and open transactions for the metrics are not known: %s", error)
+                    self._observer.clear()
+                    _log.warning("no lag and open transactions for the metrics: %s", error)
                 self._is_over.wait(self._config.metrics.lag_interval_s)
         finally:
-            self._sees.forget()
+            self._observer.clear()

@@ -52,7 +52,7 @@ def test_the_silence_of_the_coordinator_is_told_and_no_choice_asked_for() -> Non
     show([found], console)
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert "  coordinator: not known (Kafka before 3.0)\n" in said
-    assert "=> not over, as far as can be seen: `run` commits it, or copies it again where that comes too late\n" in said
+    assert "=> probably not ended: `run` commits it, or copies it again if it is too late for that\n" in said
     assert "YOUR CHOICE" not in said
     document = json.loads(json.dumps(found.document()))
     assert (document["fate"], document["needs_choice"]) == (None, False)

@@ -109,7 +109,7 @@ class _Preflight:
         guard = CycleDetector(
             self._config, source_cluster_id=self._of_source.cluster_id, target_cluster_id=self._of_target.cluster_id
         )
-        guard.refuse(listing.topic_ids)
+        guard.require_no_cycles(listing.topic_ids)
         mirrored = {one.topic: position.target for one, position in positions.items()}
         partitions = self._partition_counts(listing, mirrored)
         plans = self._plan_targets(partitions, mirrored)

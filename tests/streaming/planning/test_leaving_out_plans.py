@@ -161,7 +161,7 @@ def test_what_a_person_has_to_mend_ends_the_run_or_is_isolated(
 def test_where_a_partition_begins_is_never_decided_without_its_leader(tmp_path: Path) -> None:
     planning = Planning(tmp_path, _cluster())
     planning.cluster.wrong[A.topic_partition] = SILENT
-    planner = planning.planner._planner
+    planner = planning.planner._source
     with pytest.raises(RetriableError, match="refused"):
         planner.start_offsets({B: SimpleNamespace(offset=3)}, _deadline())
     assert planner.start_offsets({A: SimpleNamespace(offset=3)}, _deadline()) == {B: 0}

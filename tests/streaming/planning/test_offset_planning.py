@@ -177,4 +177,4 @@ def test_a_slow_path_is_measured_however_little_was_read_and_a_short_micro_batch
 @given(_OFFSETS, _OFFSETS)
 def test_what_moved_is_known_to_both_and_differs(start: dict[SourcePartition, int], ends: dict[SourcePartition, int]) -> None:
     both = start.keys() & ends.keys()
-    assert offset_planning.moved(start, ends) == {one: ends[one] for one in both if ends[one] != start[one]}
+    assert offset_planning.changed_offsets(start, ends) == {one: ends[one] for one in both if ends[one] != start[one]}

@@ -204,7 +204,7 @@ def test_a_stream_whose_notes_nobody_reads_warns_of_a_source_that_is_away(
         assert planner.latest({A: 20}) == {A: 20}
         warned.append(len(caplog.records))
     assert warned == [0, 0, 1, 1, 1, 2]
-    assert "nothing new is planned since 72 s, the source does not answer: NETWORK_EXCEPTION" in caplog.records[-1].getMessage()
+    assert "nothing new was planned for 72 s, the source does not answer: NETWORK_EXCEPTION" in caplog.records[-1].getMessage()
     cluster.away = False
     assert planner.latest({A: 20}) == {A: 100, B: 0}
     assert caplog.records[-1].getMessage() == "the source answers again, after 72 s"
@@ -242,7 +242,7 @@ def test_new_partitions_enter_first_and_move_next(tmp_path: Path) -> None:
 def test_sampled_and_measured_sizes_bound_the_micro_batch(tmp_path: Path) -> None:
     cluster = _cluster()
     planner = _micro_batches(tmp_path, cluster)
-    planner._planner.batches = {A: FirstBatch(base_offset=0, next_offset=2, size_bytes=16 * MIB)}  # type: ignore[attr-defined]
+    planner._source.batches = {A: FirstBatch(base_offset=0, next_offset=2, size_bytes=16 * MIB)}  # type: ignore[attr-defined]
     assert planner.latest({A: 0})[A] == 8
     measured = offset_planning.Measurements(bytes_per_offset={A: 4.0 * MIB}, bytes_per_s=MIB * 80 / 15)
     planner_state.write_measurements(planner_state.measurements_path(_config(tmp_path).checkpoint), measured)

@@ -44,15 +44,15 @@ def test_a_mirror_of_topics_onto_themselves_is_refused(tmp_path: Path) -> None:
 def test_topics_that_would_be_written_to_each_other_are_refused_together(tmp_path: Path) -> None:
     config = _config(tmp_path, target_name="{source}.{topic}")
     with pytest.raises(ConfigError) as caught:
-        _within_one(config).refuse(["a", "east.a", "b", "east.b"])
+        _within_one(config).require_no_cycles(["a", "east.a", "b", "east.b"])
     assert len(caught.value.problems) == 2
-    CycleDetector(config, source_cluster_id="one", target_cluster_id="two").refuse(["a", "east.a"])
+    CycleDetector(config, source_cluster_id="one", target_cluster_id="two").require_no_cycles(["a", "east.a"])
 
 
 def test_a_topic_that_appears_later_gets_no_name_that_a_target_topic_may_not_have(tmp_path: Path) -> None:
-    loops = CycleDetector(_config(tmp_path, target_name="_{topic}"), source_cluster_id="one", target_cluster_id="two")
-    assert loops.target_of("orders") == "_orders"
+    cycles = CycleDetector(_config(tmp_path, target_name="_{topic}"), source_cluster_id="one", target_cluster_id="two")
+    assert cycles.target_topic_name("orders") == "_orders"
     with pytest.raises(ConfigError, match="would be written to __offsets: names that begin with __ are internal"):
-        loops.target_of("_offsets")
+        cycles.target_topic_name("_offsets")
     with pytest.raises(ConfigError, match="has 251 characters, brokers allow 249"):
-        loops.target_of("x" * 250)
+        cycles.target_topic_name("x" * 250)

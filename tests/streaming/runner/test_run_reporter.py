@@ -92,7 +92,7 @@ def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
         rule="too large", remedy="raise max.message.bytes", batch=b"",
     )  # fmt: skip
     retried = (3, RetriableError("NETWORK_EXCEPTION", "connection to 10.0.0.7:9092 was closed"))
-    reporter.micro_batch(report(*rows, quarantined=(aside,), retried=(retried,)), owner)
+    reporter.on_micro_batch(report(*rows, quarantined=(aside,), retried=(retried,)), owner)
     (line,) = [
         json.loads(JsonFormatter().format(one)) for one in caplog.records if one.getMessage().startswith("micro-batch 1: ")
     ]
@@ -106,10 +106,10 @@ def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
     met = {one.problem.kind: one.problem for one in read_problems(store, 1)}
     assert met.keys() == {ProblemKind.RETRIABLE, ProblemKind.QUARANTINED, ProblemKind.EXPIRED}
     assert str(met[ProblemKind.QUARANTINED]) == "orders-0: batch at offsets 9 to 11: too large"
-    assert met[ProblemKind.QUARANTINED].remedy == "raise max.message.bytes. Then: shallow-mirror quarantine CONF retry"
+    assert met[ProblemKind.QUARANTINED].remedy == "raise max.message.bytes. Then: shallow-mirror quarantine retry CONF"
     (damaged,) = problems_of(report(quarantined=(replace(aside, remedy=REMEDY_OF_DAMAGE),)), [])
-    assert damaged.remedy == "It is damaged at the source. Its bytes: shallow-mirror quarantine CONF export DIR"
-    reporter.caught_up(owner.positions())
+    assert damaged.remedy == "It is damaged at the source. Its bytes: shallow-mirror quarantine export CONF DIR"
+    reporter.on_caught_up(owner.positions())
     assert caplog.messages[-1] == "caught up: 1 micro-batch; ? offsets left"
     assert met[ProblemKind.EXPIRED].place == TopicPartition("orders", 0)
     assert met[ProblemKind.RETRIABLE].error_name == "NETWORK_EXCEPTION"
@@ -120,11 +120,11 @@ def test_what_the_supervisor_meets_is_counted_from_the_first_wait_to_the_error_t
     reporter = RunReporter(settings, RunIdentity.of_this_process())
     away = RetriableError("NETWORK_EXCEPTION", "cannot connect to 127.0.0.1:1")
     for since_ms in (1, 2):
-        reporter.failed("source cluster east", away, since_ms, 1.0)
+        reporter.on_retry("source cluster east", away, since_ms, 1.0)
     store = MirrorStorage(settings.tables).best_effort_tables()
     reporter.on_takeover(take_over(settings.tables), store)
     refused = BatchRefusedError(A.topic_partition, 7, "it is too large", "Raise max.message.bytes")
-    reporter.ended("BatchRefusedError", refused)
+    reporter.on_end("BatchRefusedError", refused)
     first, last = read_problems(store, 1)
     assert (first.problem.text, first.occurrences) == (f"source cluster east: {away}", 2)
     assert "addresses" in first.problem.remedy
@@ -167,9 +167,9 @@ def test_a_wait_is_told_once_whoever_waits(
     planner_state.write_planner_state(planner_state.planner_state_path(settings.checkpoint), note)
     for _ in range(3):
         reporter.check_stalls(None)
-    reporter.ended("stopped", None)
+    reporter.on_end("stopped", None)
     assert [one.problem.text for one in read_problems(store, 1)] == [
-        "the micro-batch waits since 12 s for EndTxn at 127.0.0.1:2",
+        "the micro-batch has waited 12 s for EndTxn at 127.0.0.1:2",
         "nothing new is planned: the source is away",
     ]
     assert [one.occurrences for one in read_problems(store, 1)] == [1, 1]
@@ -187,8 +187,8 @@ def test_the_metrics_say_that_it_waits_until_the_planner_plans_again(tmp_path: P
         return float(line.rpartition(" ")[2])
 
     reporter = RunReporter(settings, RunIdentity.of_this_process())
-    with reporter.telling():
-        reporter.failed("query", RetriableError("WORKER_LOST", "gone"), 1, 1.0)
+    with reporter.serve_metrics():
+        reporter.on_retry("query", RetriableError("WORKER_LOST", "gone"), 1, 1.0)
         assert (told("waiting"), told("restarts_total")) == (1, 1)
         note = planner_state.PlannerState(at_ms=2 * 10**12, waiting_for=None, since_ms=None)
         planner_state.write_planner_state(planner_state.planner_state_path(settings.checkpoint), note)
@@ -232,14 +232,14 @@ def test_a_damaged_batch_that_ends_a_run_is_said_with_its_remedy(
     monkeypatch.setattr("shallow_mirror.streaming.runner.mirror._Run.start_and_supervise", run)
     with pytest.raises(CorruptBatchError) as ended:
         Mirror(settings).run()
-    said = "orders-0: corrupt record batch at base offset 7: its CRC does not match its payload. Look at the disk of"
+    said = "orders-0: corrupt record batch at base offset 7: its CRC does not match its payload. Check the disk of"
     assert str(ended.value).startswith(said)
     assert remedy in str(ended.value)
     assert (ended.value.pos, str(damage).count("disk")) == (7605, 0)
 
 
 def test_a_retriable_error_nobody_wrote_a_remedy_for_says_that_the_mirror_goes_on() -> None:
-    assert problem_of_retry("query", RetriableError("SOMETHING_NEW", "x")).remedy == "the mirror tries again by itself"
+    assert problem_of_retry("query", RetriableError("SOMETHING_NEW", "x")).remedy == "the mirror tries again automatically"
 
 
 @pytest.mark.parametrize(
@@ -275,32 +275,32 @@ def test_without_the_package_the_error_names_the_extra(tmp_path: Path, monkeypat
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
     monkeypatch.delattr("shallow_mirror.streaming.runner.metrics", raising=False)
     reporter = RunReporter(config(tmp_path, metrics={"port": 1}), RunIdentity.of_this_process())
-    with pytest.raises(ConfigError, match=r"shallow-mirror\[metrics\]"), reporter.telling():
+    with pytest.raises(ConfigError, match=r"shallow-mirror\[metrics\]"), reporter.serve_metrics():
         pass
 
 
 def test_clusters_that_are_away_have_no_lag_and_are_not_up(tmp_path: Path) -> None:
     settings = config(tmp_path)
-    found: list[ClusterSnapshot] = []
-    watch = LagMonitor(settings, SimpleNamespace(saw=found.append, forget=lambda: None))
+    snapshots: list[ClusterSnapshot] = []
+    monitor = LagMonitor(settings, SimpleNamespace(update=snapshots.append, clear=lambda: None))
     decide(owner := take_over(settings.tables), segment(A, 0, 90, 100))
-    watch.positions = owner.positions()
-    seen = watch.look()
-    assert (seen.is_source_up, seen.is_target_up) == (False, False)
-    assert [(one.source, one.lag_offsets) for one in seen.partitions] == [(A, None)]
+    monitor.positions = owner.positions()
+    snapshot = monitor.query()
+    assert (snapshot.is_source_up, snapshot.is_target_up) == (False, False)
+    assert [(partition.source, partition.lag_offsets) for partition in snapshot.partitions] == [(A, None)]
     metrics = Metrics("m", 5, version="1", source="east", target="west")
-    metrics.clusters.saw(seen)
+    metrics.clusters.update(snapshot)
     assert metrics.registry.get_sample_value("shallow_mirror_partitions_without_lag", {"mirror": "m"}) == 1
-    with watch.watching():
-        pass  # ends at once, whatever it is about to ask
+    with monitor.running():
+        pass  # ends at once, whatever it is about to query
 
 
 def test_status_shows_the_last_problems_with_their_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config(tmp_path)
     reporter, _, _ = witness_of(settings)
     for _ in range(2):
-        reporter.failed("query", RetriableError("NETWORK_EXCEPTION", "cannot connect"), 1, 1.0)
-    reporter.ended("stopped", None)
+        reporter.on_retry("query", RetriableError("NETWORK_EXCEPTION", "cannot connect"), 1, 1.0)
+    reporter.on_end("stopped", None)
     monkeypatch.setattr(status, "query_source", lambda *_: SourceView())
     monkeypatch.setattr(status, "query_target", lambda _: None)
     found = status.gather_status(settings)
@@ -312,7 +312,7 @@ def test_status_shows_the_last_problems_with_their_remedy(tmp_path: Path, monkey
     shown = captured.get()
     assert "last problems:" in shown
     assert "retriable (run 1, 2 times since" in shown
-    assert "    remedy: see that the brokers run" in shown
+    assert "    remedy: check that the brokers run" in shown
 
 
 def test_slots_that_end_early_again_and_again_are_reported_once_with_speed_and_side(
@@ -324,7 +324,7 @@ def test_slots_that_end_early_again_and_again_are_reported_once_with_speed_and_s
     decide(owner, *rows)
     early = (EarlyEnd(2_000_000, 20.0, 19.0), EarlyEnd(500_000, 20.0, 20.0))
     for early_ends in (early, (), early, early, early, ()):
-        reporter.micro_batch(report(*rows, early_ends=early_ends), owner)
+        reporter.on_micro_batch(report(*rows, early_ends=early_ends), owner)
     texts = [one.getMessage() for one in caplog.records if "slots" in one.getMessage()]
     assert len(texts) == 2
     assert "0.125 MB/s, 98% of the time waiting for the target" in texts[0]
