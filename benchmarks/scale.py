@@ -408,7 +408,7 @@ def measure_commands(folder: Path, runs: int = 5) -> dict[str, float]:
     conf, program = str(folder / "mirror.yaml"), Path(sys.executable).with_name("shallow-mirror")
     commands = {
         "translate": ["translate", conf, "orders", "0", "5000"],
-        "quarantine_list": ["quarantine", conf, "list"],
+        "quarantine_list": ["quarantine", "list", conf],
         "preflight_help": ["preflight", "--help"],
         "status_without_clusters_cpu": ["status", conf],
     }

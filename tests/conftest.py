@@ -68,7 +68,7 @@ def no_child_process_is_left() -> Iterator[None]:
     described = [" ".join(child.cmdline())[:300] for child in left if child.is_running()]
     for child in left:
         child.kill()
-    temp_dirs.remove_orphans()
+    temp_dirs.remove_orphaned_dirs()
     assert not described, f"child processes left at the end of the session: {described}"
 
 

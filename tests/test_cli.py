@@ -180,7 +180,7 @@ def test_translate_answers_in_json_with_exactly_the_documented_keys(
         (_translation(exact=False, kind="commit"), "next record; in a segment of kind commit"),
         (_translation(exact=False, beyond=True, kind=None), "(end of the map)"),
         (_translation(exact=False, beyond=True, kind="quarantined"), "(end of the map; in a segment of kind quarantined)"),
-        (_translation(target_offset=None, kind=None, exact=False), "knows no offset"),
+        (_translation(target_offset=None, kind=None, exact=False), "has no offset for it"),
     ],
 )
 def test_translate_says_in_words_what_the_answer_is(

@@ -11,8 +11,7 @@ import yaml
 from shallow_mirror import config as config_module
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.sinks.kafka.slots.quarantine_policy import QuarantineLimits
-from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy
+from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy, QuarantineLimits
 
 _CONF = Path(__file__).parent.parent / "conf"
 

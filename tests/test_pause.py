@@ -26,7 +26,7 @@ def test_topics_are_paused_and_go_on_also_before_the_first_run(tmp_path: Path, c
         "orders: paused",
         "orders.eu: paused",
         "orders: was paused already",
-        "orders: goes on",
+        "orders: resumed",
         "orders.us: was not paused",
     ]
 

@@ -118,7 +118,7 @@ class MicroBatchSink:
         source: Cluster,
         report: Callable[[MicroBatchReport], None],
         observer: Observer,
-        goes_on_after_data_loss: bool = False,
+        continues_after_data_loss: bool = False,
         quarantine: QuarantineTable | None = None,
         left_out: LeftOutReport = nothing_left_out,
         register: Callable[[], None] = lambda: None,
@@ -136,7 +136,7 @@ class MicroBatchSink:
         self._budget = QuarantineBudget(NO_LIMITS)
         self._job, self._slots, self._owner, self._performer, self._targets = job, slots, owner, performer, targets
         self._source, self._report, self._observer, self._clock = source, report, observer, clock
-        self._goes_on_after_data_loss = goes_on_after_data_loss
+        self._goes_on_after_data_loss = continues_after_data_loss
         self._truncated = TruncatedLogs()
         self.failure: BaseException | None = None
         self._running = threading.Lock()

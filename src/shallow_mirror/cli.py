@@ -1,6 +1,6 @@
-"""The command line. Answers on stdout, logs and progress on stderr; reading commands start no JVM, except for catalog tables.
+"""The command line. Results on stdout, logs and progress on stderr; reading commands start no JVM, except for catalog tables.
 
-Exit codes: 0 done; 1 a difference, something that will be refused, or stopped on an error; 2 wrong usage or configuration;
+Exit codes: 0 success; 1 a difference, something that will be rejected, or stopped on an error; 2 wrong usage or configuration;
 3 fenced by another run; 4 the operator must run `recover`. 3 and 4 must not be restarted automatically.
 """
 
@@ -16,7 +16,7 @@ import typer
 
 from shallow_mirror.commands.exit_codes import exit_code_of
 from shallow_mirror.commands.groups import groups
-from shallow_mirror.commands.import_blocker import LeanImports
+from shallow_mirror.commands.import_blocker import ImportBlocker
 from shallow_mirror.commands.local import demo, local_kafka
 from shallow_mirror.commands.pause import pause, resume
 from shallow_mirror.commands.preflight import preflight
@@ -34,7 +34,7 @@ from shallow_mirror.version import __version__
 
 app = typer.Typer(
     name="shallow-mirror",
-    help="Copies Kafka topics between clusters by raw record batches, exactly once, and keeps an exact map of offsets.",
+    help="Copy Kafka topics between clusters as raw record batches, exactly once, with an exact map of offsets.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -47,11 +47,12 @@ app.command("local-kafka")(local_kafka)
 
 _READING_COMMANDS = ("preflight", "status", "translate", "groups", "recover", "verify", "quarantine", "report")
 _OWN_PROCESS = object()
+"""The context object of an invocation as the console script, where imports may be blocked for the whole process."""
 
 
-def _show_version(is_wanted: bool) -> None:
-    """Print name and version and end the process, before a command is asked for."""
-    if is_wanted:
+def _show_version(is_requested: bool) -> None:
+    """Print name and version and end the process, before a command is required."""
+    if is_requested:
         print(f"shallow-mirror {__version__}")
         raise typer.Exit
 
@@ -65,14 +66,14 @@ def _prepare(
     ] = False,
 ) -> None:
     if context.obj is _OWN_PROCESS and context.invoked_subcommand in _READING_COMMANDS:
-        LeanImports.begin()
+        ImportBlocker.install()
     begin_logging("text", logging.DEBUG if verbose else logging.INFO)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Console entry point: always ends by SystemExit. Without `arguments` the process is taken to be ours alone."""
+    """Run the console script: always raises SystemExit. Without `arguments` the process is assumed to run nothing else."""
     if arguments is None:
-        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would look through all installed packages for some
+        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # pydantic searches all installed packages for them
     try:
         if arguments is None:
             app(prog_name="shallow-mirror", obj=_OWN_PROCESS)

@@ -152,3 +152,11 @@ class BatchLimits:
     isolation_level: IsolationLevel
     log_append_time: LogAppendTimePolicy
     coalesce_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantineLimits:
+    """Bounds of one micro-batch: `write.max_quarantined_batches` and `write.max_quarantined_bytes`."""
+
+    batches: int
+    size_bytes: int

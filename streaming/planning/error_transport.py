@@ -1,6 +1,6 @@
-"""Planner process and driver: an error of this package as one line of text, because Spark hands on only the text of errors.
+"""Planner process and driver: an error of this package as one line of text, because Spark passes on only the text of errors.
 
-The planner notes the line on the error; Python prints notes behind the message; the driver finds it in Spark's text.
+The planner adds the line to the error as a note; Python prints notes behind the message; the driver parses Spark's text.
 """
 
 from __future__ import annotations
@@ -14,33 +14,36 @@ from shallow_mirror import errors
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.types import TopicPartition
 
-_MARK = "shallow-mirror error as JSON: "
+_PREFIX = "shallow-mirror error as JSON: "
 
 
 @contextmanager
-def told_to_the_driver() -> Iterator[None]:
-    """Around what the planner process does: an error of this package gets its line."""
+def serialize_errors() -> Iterator[None]:
+    """Add the line to each error of this package that the block raises."""
     try:
         yield
     except MirrorError as error:
-        arguments = [one._asdict() if isinstance(one, TopicPartition) else one for one in error.__reduce__()[1]]
-        error.add_note(_MARK + json.dumps({"error": type(error).__name__, "arguments": arguments}))
+        arguments = [
+            argument._asdict() if isinstance(argument, TopicPartition) else argument for argument in error.__reduce__()[1]
+        ]
+        error.add_note(_PREFIX + json.dumps({"error": type(error).__name__, "arguments": arguments}))
         raise
 
 
-def told_error(text: str) -> MirrorError | None:
-    """The error whose line `text` holds, with its type and fields; None where there is none, or one nobody can read."""
-    lines = [line.strip() for line in text.splitlines() if line.strip().startswith(_MARK)]
+def deserialize_error(text: str) -> MirrorError | None:
+    """Return the error whose line is in `text`, with its type and fields; None where there is no line, or an invalid one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip().startswith(_PREFIX)]
     if not lines:
         return None
     try:
-        document = json.loads(lines[-1].removeprefix(_MARK), object_hook=_topic_partition)
-        kind = getattr(errors, document["error"])
-        made = kind(*(tuple(one) if isinstance(one, list) else one for one in document["arguments"]))
+        document = json.loads(lines[-1].removeprefix(_PREFIX), object_hook=_parse_topic_partition)
+        error_class = getattr(errors, document["error"])
+        # JSON has no tuples: fields of errors are tuples, never lists.
+        error = error_class(*(tuple(argument) if isinstance(argument, list) else argument for argument in document["arguments"]))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    return made if isinstance(made, MirrorError) else None
+    return error if isinstance(error, MirrorError) else None
 
 
-def _topic_partition(document: dict[str, Any]) -> Any:
+def _parse_topic_partition(document: dict[str, Any]) -> Any:
     return TopicPartition(**document) if document.keys() == {"topic", "partition"} else document

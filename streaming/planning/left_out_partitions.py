@@ -1,7 +1,7 @@
-"""Partitions that the mirror leaves out while they are broken: what is known of each, and the file in which that travels.
+"""Driver and planner process: partitions that the mirror leaves out while they are broken, and the file that lists them.
 
-The driver writes the file after each micro-batch, on its own machine: the planner, which runs there as well, leads Spark back to
-the positions and tries again after a pause. Another copy lies beside the Spark checkpoint, for `status`.
+The driver writes the file after each micro-batch, on its own machine. The planner, which runs there as well, rewinds Spark to
+the positions and tries again after a pause. Another copy is beside the Spark checkpoint, for `status`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ RETRY_AFTER_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses before a partition is planned again, by the number of tries that copied nothing; the last one repeats."""
 
 RETRY_DEFINITE_AFTER_S = (10.0, 30.0, 60.0, 300.0)
-"""The same where a person has to act: each try reads the slot's other ranges a second time."""
+"""The same for errors that somebody has to fix: each try reads the slot's other ranges a second time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
+class LeftOutPartition:
     """`position` is that of the offset map; None where the planner left it out, so that Spark is not ahead of the map.
 
-    `since_ms`: when it began; `tried_at_ms`: when it was tried last; `tries`: so often since something of it was copied.
+    `since_ms`: when it began; `tried_at_ms`: the last try; `tries`: their number since something of it was copied.
     """
 
     source: SourcePartition
@@ -40,12 +40,12 @@ class LeftOut:
     tries: int = 1
 
     def is_due(self, now_ms: int) -> bool:
-        """True when the pause before the next try is over."""
+        """Return True when the pause before the next try is over."""
         pauses = RETRY_DEFINITE_AFTER_S if self.is_definite else RETRY_AFTER_S
         return now_ms - self.tried_at_ms >= pauses[min(max(1, self.tries), len(pauses)) - 1] * 1000
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the fields for JSON."""
         fields = {name: getattr(self, name) for name in _FIELDS}
         return {**self.source._asdict(), **fields, "side": self.side.value}
 
@@ -53,21 +53,21 @@ class LeftOut:
 _FIELDS = ("error_name", "reason", "since_ms", "position", "is_definite", "tried_at_ms", "tries")
 
 
-def write_left_out(path: Path | None, entries: Iterable[LeftOut]) -> None:
-    """Raises OSError."""
-    planner_state.write_document(path, {"partitions": [one.document() for one in entries]})
+def write_left_out(path: Path | None, entries: Iterable[LeftOutPartition]) -> None:
+    """Replace the file. Raise OSError."""
+    planner_state.write_document(path, {"partitions": [entry.document() for entry in entries]})
 
 
-def read_left_out(path: Path | None) -> tuple[LeftOut, ...]:
-    """Return nothing where there is no file, or one that cannot be understood."""
+def read_left_out(path: Path | None) -> tuple[LeftOutPartition, ...]:
+    """Return the entries of the file; nothing where there is no file, or one that cannot be parsed."""
     return parse_left_out(planner_state.read_document(path))
 
 
-def parse_left_out(document: Any) -> tuple[LeftOut, ...]:
-    """Return nothing for what `LeftOut.document` has not built."""
+def parse_left_out(document: Any) -> tuple[LeftOutPartition, ...]:
+    """Return the entries of a document; nothing for one that `LeftOutPartition.document` has not built."""
     try:
         return tuple(
-            LeftOut(
+            LeftOutPartition(
                 source=SourcePartition(str(row["topic"]), str(row["topic_id"]), int(row["partition"])),
                 side=Side(row["side"]),
                 error_name=str(row["error_name"]),
@@ -85,81 +85,85 @@ def parse_left_out(document: Any) -> tuple[LeftOut, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LeftOutChange:
     """Partitions that are left out from now on, and those that are copied again."""
 
-    began: tuple[LeftOut, ...] = ()
-    ended: tuple[LeftOut, ...] = ()
+    began: tuple[LeftOutPartition, ...] = ()
+    ended: tuple[LeftOutPartition, ...] = ()
 
 
-class LeftOutPartitions:
+class LeftOutTracker:
     """PURE, the driver's own list: `by_slots` were left out of micro-batches, `by_planner` of plans."""
 
     def __init__(self) -> None:
-        self._by_slots: dict[SourcePartition, LeftOut] = {}
-        self._by_planner: dict[SourcePartition, LeftOut] = {}
+        self._by_slots: dict[SourcePartition, LeftOutPartition] = {}
+        self._by_planner: dict[SourcePartition, LeftOutPartition] = {}
 
     @property
-    def by_slots(self) -> tuple[LeftOut, ...]:
+    def by_slots(self) -> tuple[LeftOutPartition, ...]:
         return tuple(self._by_slots.values())
 
-    def all(self) -> tuple[LeftOut, ...]:
+    def all(self) -> tuple[LeftOutPartition, ...]:
         """Return each partition once, in order."""
         both = {**self._by_planner, **self._by_slots}
         return tuple(both[source] for source in sorted(both))
 
-    def micro_batch_done(
+    def on_micro_batch(
         self, unfinished: Collection[UnfinishedRange], positions: Mapping[SourcePartition, int], now_ms: int
-    ) -> Change:
-        """What slots left out replaces what they left out before; a partition that moved, and is not among them, is well again.
+    ) -> LeftOutChange:
+        """Replace what slots left out before. A partition that moved and is not in `unfinished` is copied again.
 
         `positions` are those of the offset map, now.
         """
-        before = set(self._known())
+        before = set(self._sources())
+        # Progress restarts the pauses between tries: a partition that moves is not as broken as one that does not.
         for source, last in list(self._by_slots.items()):
             if positions.get(source, -1) > (last.position or 0):
                 self._by_slots[source] = replace(last, position=positions[source], tries=0)
-        left = {one.source: one for one in unfinished if one.source in positions}
+        by_source = {entry.source: entry for entry in unfinished if entry.source in positions}
+        # One that neither moved nor was tried stays left out: the planner only kept it out of this micro-batch.
         ended = [
-            last for source, last in self._by_slots.items() if source not in left and (last.tries == 0 or source not in positions)
+            last
+            for source, last in self._by_slots.items()
+            if source not in by_source and (last.tries == 0 or source not in positions)
         ]
         for last in ended:
             del self._by_slots[last.source]
-        for source, one in left.items():
-            known = self._by_slots.get(source) or self._by_planner.get(source)
-            self._by_slots[source] = LeftOut(
+        for source, entry in by_source.items():
+            previous = self._by_slots.get(source) or self._by_planner.get(source)
+            self._by_slots[source] = LeftOutPartition(
                 source=source,
-                side=one.side,
-                error_name=one.error_name,
-                reason=one.reason,
-                since_ms=now_ms if known is None else known.since_ms,
+                side=entry.side,
+                error_name=entry.error_name,
+                reason=entry.reason,
+                since_ms=now_ms if previous is None else previous.since_ms,
                 position=positions[source],
-                is_definite=one.is_definite,
+                is_definite=entry.is_definite,
                 tried_at_ms=now_ms,
-                tries=1 if known is None or source not in self._by_slots else known.tries + 1,
+                tries=1 if previous is None or source not in self._by_slots else previous.tries + 1,
             )
         return self._change(before, ended)
 
-    def query_begins(self, positions: Mapping[SourcePartition, int]) -> None:
-        """Rows of the map may have been removed, and topics excluded, since the last micro-batch."""
+    def on_query_start(self, positions: Mapping[SourcePartition, int]) -> None:
+        """Update positions: rows of the map may have been removed, and topics excluded, since the last micro-batch."""
         self._by_slots = {
             source: replace(last, position=positions[source]) for source, last in self._by_slots.items() if source in positions
         }
 
-    def planner_says(self, unanswered: Collection[LeftOut], caught_up: Collection[SourcePartition]) -> Change:
-        """What the planner leaves out replaces what it left out before. `caught_up`: nothing is left to copy of these."""
-        before, last = set(self._known()), self._by_planner
-        self._by_planner = {one.source: one for one in unanswered}
-        ended = [one for source, one in last.items() if source not in self._by_planner]
+    def on_plan(self, unanswered: Collection[LeftOutPartition], caught_up: Collection[SourcePartition]) -> LeftOutChange:
+        """Replace what the planner left out before. `caught_up`: nothing is left to copy of these."""
+        before, last = set(self._sources()), self._by_planner
+        self._by_planner = {entry.source: entry for entry in unanswered}
+        ended = [entry for source, entry in last.items() if source not in self._by_planner]
         ended += [self._by_slots.pop(source) for source in caught_up if source in self._by_slots]
         return self._change(before, ended)
 
-    def _known(self) -> Iterable[SourcePartition]:
+    def _sources(self) -> Iterable[SourcePartition]:
         return self._by_slots.keys() | self._by_planner.keys()
 
-    def _change(self, before: Collection[SourcePartition], ended: Iterable[LeftOut]) -> Change:
-        there = set(self._known())
-        return Change(
-            tuple(one for one in self.all() if one.source not in before),
-            tuple(one for one in ended if one.source not in there),
+    def _change(self, before: Collection[SourcePartition], ended: Iterable[LeftOutPartition]) -> LeftOutChange:
+        now = set(self._sources())
+        return LeftOutChange(
+            tuple(entry for entry in self.all() if entry.source not in before),
+            tuple(entry for entry in ended if entry.source not in now),
         )

@@ -20,11 +20,11 @@ Offsets = Mapping[SourcePartition, int]
 
 STREAM_OFFSET_VERSION = 1
 FIRST_MICRO_BATCH_BYTES = 64 << 20
-LEAST_MICRO_BATCH_BYTES = 1 << 20
-"""From so much on the time of a micro-batch says something about the speed of the path."""
-TELLING_S = 5.0
-"""Or from this time of its slots on, however little they read in it."""
-LEAST_PLAN_BYTES = 64 << 10
+MIN_MEASURED_BYTES = 1 << 20
+"""The duration of a micro-batch is a measurement of the rate from this size on."""
+MIN_MEASURED_SLOT_S = 5.0
+"""Or from this duration of its slowest slot on, however little it read."""
+MIN_PLAN_BYTES = 64 << 10
 """A plan is not smaller, however slow the path: the commit interval ends slots anyway."""
 TIMEOUT_SHARE = 0.25
 INTERVAL_SHARE = 0.75
@@ -32,13 +32,13 @@ INTERVAL_SHARE = 0.75
 UNKNOWN_BYTES_PER_OFFSET = 1024.0
 _IMBALANCE = 1.25
 
-_incarnation = operator.itemgetter(0, 1)
-"""Name and id of a partition's topic."""
+_name_and_id = operator.itemgetter(0, 1)
+"""Of a partition's topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What a micro-batch really read. `bytes_per_s` is None when it read too little to tell.
+class Measurements:
+    """What a micro-batch read. `bytes_per_s` is None when it read too little to tell.
 
     `copied`: bytes since the run began, by topic where its rate is limited, and of the whole mirror.
     """
@@ -50,7 +50,7 @@ class Measured:
 
 
 def parse_stream_offset(document: Any) -> dict[SourcePartition, int]:
-    """Raises ValueError on anything that `build_stream_offset` does not build, among it newer versions."""
+    """Return next offsets by partition. Raise ValueError on anything that `build_stream_offset` does not build."""
     if not isinstance(document, Mapping) or document.get("version") != STREAM_OFFSET_VERSION:
         version = document.get("version") if isinstance(document, Mapping) else document
         raise ValueError(f"not a stream offset of version {STREAM_OFFSET_VERSION}: {version!r}")
@@ -66,12 +66,13 @@ def parse_stream_offset(document: Any) -> dict[SourcePartition, int]:
             raise ValueError(f"stream offset: topic {name!r} has no id")
         for partition, offset in topic["partitions"].items():
             if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0 or not str(partition).isdecimal():
-                raise ValueError(f"stream offset: {name}-{partition} stands at {offset!r}")
+                raise ValueError(f"stream offset: {name}-{partition} has the offset {offset!r}")
             offsets[SourcePartition(name, topic_id, int(partition))] = offset
     return offsets
 
 
 def build_stream_offset(offsets: Offsets) -> dict[str, Any]:
+    """Return the document of `offsets`, equal for equal mappings. Raise ValueError where a topic has two ids."""
     topics: dict[str, Any] = {}
     for source, offset in sorted(offsets.items()):
         topic = topics.setdefault(source.topic, {"id": source.topic_id, "partitions": {}})
@@ -83,43 +84,46 @@ def build_stream_offset(offsets: Offsets) -> dict[str, Any]:
 
 def require_same_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> None:
     """Raise DataLossError when a topic was deleted and created again: its offsets mean other records now."""
-    again = _created_again(offsets, topic_ids)
-    for source, offset in sorted(offsets.items()) if again else ():
-        if _incarnation(source) in again:
+    recreated = _recreated_topics(offsets, topic_ids)
+    for source, offset in sorted(offsets.items()) if recreated else ():
+        if _name_and_id(source) in recreated:
             raise TopicRecreatedError(source.topic_partition, offset, source.topic_id, topic_ids[source.topic])
 
 
-def of_current_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> Offsets:
-    """Without partitions of topics that were deleted and created again since."""
-    again = _created_again(offsets, topic_ids)
-    return {one: at for one, at in offsets.items() if _incarnation(one) not in again} if again else offsets
+def without_recreated_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> Offsets:
+    """Return `offsets` without partitions of topics that were deleted and created again since; itself where there are none."""
+    recreated = _recreated_topics(offsets, topic_ids)
+    if not recreated:
+        return offsets
+    return {source: offset for source, offset in offsets.items() if _name_and_id(source) not in recreated}
 
 
-def _created_again(offsets: Offsets, topic_ids: Mapping[str, str]) -> set[tuple[str, str]]:
-    """Topics and their ids of before."""
-    return {(name, was) for name, was in set(map(_incarnation, offsets)) if topic_ids.get(name, was) != was}
+def _recreated_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> set[tuple[str, str]]:
+    """Return names of recreated topics with their former ids."""
+    names_and_ids = set(map(_name_and_id, offsets))
+    return {(name, former_id) for name, former_id in names_and_ids if topic_ids.get(name, former_id) != former_id}
 
 
-def moved(start: Offsets, ends: Offsets) -> dict[SourcePartition, int]:
-    """Ends that are not at the start, of the partitions that both know. Looks at each of the fewer."""
+def changed_offsets(start: Offsets, ends: Offsets) -> dict[SourcePartition, int]:
+    """Return the ends that differ from the start, of partitions in both mappings. Costs the size of the smaller one."""
     if len(start) < len(ends):
-        return {one: ends[one] for one, at in start.items() if ends.get(one, at) != at}
-    return {one: end for one, end in ends.items() if start.get(one, end) != end}
+        return {source: ends[source] for source, offset in start.items() if ends.get(source, offset) != offset}
+    return {source: end for source, end in ends.items() if start.get(source, end) != end}
 
 
-def require_topics(required: Iterable[str], known: Container[str]) -> None:
-    """Raise ConfigError with each topic that was named and is not there."""
-    missing = sorted({name for name in required if name not in known})
+def require_topics(required: Iterable[str], existing: Container[str]) -> None:
+    """Raise ConfigError with each required topic that does not exist."""
+    missing = sorted({name for name in required if name not in existing})
     if missing:
         raise ConfigError(
             [
-                f"subscribe: there is no topic {name}, or none that may be read (internal, or no right to describe it)"
+                f"subscribe: there is no topic {name}, or none that may be read (internal, or no permission to describe it)"
                 for name in missing
             ]
         )
 
 
-def truncated(start: Offsets, ends: Offsets) -> dict[SourcePartition, LogTruncatedError]:
+def truncation_errors(start: Offsets, ends: Offsets) -> dict[SourcePartition, LogTruncatedError]:
     """Return an error for each log that ends below what was planned already: truncated, or another cluster's."""
     return {
         source: LogTruncatedError(
@@ -130,24 +134,24 @@ def truncated(start: Offsets, ends: Offsets) -> dict[SourcePartition, LogTruncat
             divergent_offset=end,
             topic_id=source.topic_id,
         )
-        for source, end in sorted(moved(start, ends).items())
+        for source, end in sorted(changed_offsets(start, ends).items())
         if end < start[source]
     }
 
 
 def require_not_truncated(start: Offsets, ends: Offsets) -> None:
     """Raise LogTruncatedError when a log ends below what was planned already."""
-    for loss in truncated(start, ends).values():
-        raise loss
+    for error in truncation_errors(start, ends).values():
+        raise error
 
 
-def budget_bytes(
+def plan_budget_bytes(
     ceiling_bytes: int, bytes_per_s: float | None, transaction_timeout_ms: int | None, commit_interval_ms: float | None = None
 ) -> int:
-    """Return how much a micro-batch may read: the first is small, later ones need at most a quarter of the timeout, and less
-    than the commit interval, after which slots hand over what they have.
+    """Return how many bytes a micro-batch may read.
 
-    Without a timeout only the ceiling counts.
+    The first one is small. Later ones need at most a quarter of the timeout, and less than the commit interval, after which
+    slots end their transactions. Without a timeout only the ceiling counts.
     """
     if transaction_timeout_ms is None:
         return ceiling_bytes
@@ -156,42 +160,42 @@ def budget_bytes(
     planned_ms = transaction_timeout_ms * TIMEOUT_SHARE
     if commit_interval_ms is not None:
         planned_ms = min(planned_ms, commit_interval_ms * INTERVAL_SHARE)
-    return max(1, min(ceiling_bytes, max(int(bytes_per_s * planned_ms / 1000), LEAST_PLAN_BYTES)))
+    return max(1, min(ceiling_bytes, max(int(bytes_per_s * planned_ms / 1000), MIN_PLAN_BYTES)))
 
 
 def plan_ends(
     start: Offsets, ends: Offsets, bytes_per_offset: Mapping[SourcePartition, float], budget: float
 ) -> dict[SourcePartition, int]:
-    """How far each partition of `start` goes within `budget` bytes, never beyond `ends`, never back.
+    """Return how far each partition of `start` goes within `budget` bytes, never beyond `ends`, never back.
 
     Small backlogs are served whole, what is left is shared equally among the others; every backlog moves by one offset
-    at least. Partitions that `ends` does not know stay.
+    at least. Partitions that are not in `ends` stay.
     """
-    backlog = estimated_bytes(start, ends, bytes_per_offset)
-    level = _level(sorted(backlog.values()), float(budget))
+    backlog = estimate_bytes(start, ends, bytes_per_offset)
+    share = _fair_share(sorted(backlog.values()), float(budget))
     planned = dict(start)
-    for one, size in backlog.items():
-        if size <= level:
-            planned[one] = ends[one]
+    for source, size in backlog.items():
+        if size <= share:
+            planned[source] = ends[source]
         else:
-            offsets = int(level / bytes_per_offset.get(one, UNKNOWN_BYTES_PER_OFFSET))
-            planned[one] = min(ends[one], start[one] + max(1, offsets))
+            offsets = int(share / bytes_per_offset.get(source, UNKNOWN_BYTES_PER_OFFSET))
+            planned[source] = min(ends[source], start[source] + max(1, offsets))
     return planned
 
 
-def estimated_bytes(
+def estimate_bytes(
     start: Offsets, ends: Offsets, bytes_per_offset: Mapping[SourcePartition, float]
 ) -> dict[SourcePartition, float]:
-    """Of the partitions that go on from `start` to `ends`."""
+    """Return the estimated bytes from `start` to `ends` of each partition that moves forward."""
     return {
-        one: (end - start[one]) * bytes_per_offset.get(one, UNKNOWN_BYTES_PER_OFFSET)
-        for one, end in moved(start, ends).items()
-        if end > start[one]
+        source: (end - start[source]) * bytes_per_offset.get(source, UNKNOWN_BYTES_PER_OFFSET)
+        for source, end in changed_offsets(start, ends).items()
+        if end > start[source]
     }
 
 
-def _level(ascending: Sequence[float], budget: float) -> float:
-    """The height at which `budget` fills vessels of these sizes; infinite when all fit."""
+def _fair_share(ascending: Sequence[float], budget: float) -> float:
+    """Return the most bytes of one backlog under max-min fairness; infinite when all backlogs fit into `budget`."""
     for index, size in enumerate(ascending):
         share = budget / (len(ascending) - index)
         if size > share:
@@ -200,7 +204,7 @@ def _level(ascending: Sequence[float], budget: float) -> float:
     return math.inf
 
 
-def slots_used(
+def plan_slot_count(
     slots: int,
     parallelism: int,
     active: int,
@@ -209,10 +213,10 @@ def slots_used(
     bytes_per_batch: float | None,
     request_bytes: int,
 ) -> int:
-    """A slot is worth its transaction from `slot_bytes` on, and its task where its requests hold `request_bytes`.
+    """Return how many slots to use: each should fill a transaction with `slot_bytes` and its requests with `request_bytes`.
 
-    A request holds one batch of each partition of its slot: small batches are better off with many partitions in one slot, for
-    otherwise requests cost task and target more than the bytes in them.
+    A request holds one batch of each partition of its slot. Small batches need many partitions in one slot, because otherwise
+    requests cost task and target more than the bytes in them.
     """
     full = slots if bytes_per_batch is None else min(slots, active * bytes_per_batch / request_bytes)
     return max(1, min(slots, parallelism, active, math.ceil(planned_bytes / slot_bytes), int(full)))
@@ -229,12 +233,12 @@ def plan_slots(
     loads = [0.0] * used
     share = sum(planned_bytes.values()) / used * _IMBALANCE
     slots: dict[SourcePartition, int] = {}
-    for one, size in sorted(planned_bytes.items(), key=lambda item: (-item[1], item[0])):
-        slot = last.get(one, used)
+    for source, size in sorted(planned_bytes.items(), key=lambda item: (-item[1], item[0])):
+        slot = last.get(source, used)
         if slot >= used or loads[slot] + size > share:
             slot = min(range(used), key=lambda candidate: (loads[candidate], candidate))
         loads[slot] += size
-        slots[one] = slot
+        slots[source] = slot
     return slots
 
 
@@ -250,40 +254,40 @@ def plan_ranges(
     bytes_per_batch: float | None = None,
     request_bytes: int = 1,
 ) -> tuple[PlannedRange, ...]:
-    """One range per partition that moves, ordered by slot. A partition that `start` lacks is only entering: no range yet."""
-    moving = estimated_bytes(start, end, bytes_per_offset)
+    """Return one range per partition that moves, ordered by slot. A partition that is not in `start` has no range yet."""
+    moving = estimate_bytes(start, end, bytes_per_offset)
     if not moving:
         return ()
-    used = slots_used(slots, parallelism, len(moving), sum(moving.values()), slot_bytes, bytes_per_batch, request_bytes)
+    used = plan_slot_count(slots, parallelism, len(moving), sum(moving.values()), slot_bytes, bytes_per_batch, request_bytes)
     slot_of = plan_slots(moving, used, last)
     return tuple(
         PlannedRange(
             slot=slot,
-            source=one,
-            start=start[one],
-            end=end[one],
-            bytes_per_offset=bytes_per_offset.get(one, UNKNOWN_BYTES_PER_OFFSET),
+            source=source,
+            start=start[source],
+            end=end[source],
+            bytes_per_offset=bytes_per_offset.get(source, UNKNOWN_BYTES_PER_OFFSET),
         )
-        for one, slot in sorted(slot_of.items(), key=lambda item: (item[1], item[0]))
+        for source, slot in sorted(slot_of.items(), key=lambda item: (item[1], item[0]))
     )
 
 
-def measure(segments: Sequence[Segment], seconds: float, copied: Mapping[str, int], *, slot_seconds: float = 0.0) -> Measured:
-    """Return what a micro-batch's segments say about the next: bytes by source offset, and bytes a second.
+def measure(segments: Sequence[Segment], seconds: float, copied: Mapping[str, int], *, slot_seconds: float = 0.0) -> Measurements:
+    """Return what a micro-batch's segments say about the next one: bytes per source offset, and bytes per second.
 
     `seconds`: of all its steps. `slot_seconds`: of its slowest slot, the path between the clusters alone. Where little was read
     the other steps take most of the time, and only a slot that took long for it shows that the path is slow.
     """
     sizes: dict[SourcePartition, int] = {}
     offsets: dict[SourcePartition, int] = {}
-    for one in segments:
-        if one.kind is SegmentKind.EXPIRED:
+    for segment in segments:
+        if segment.kind is SegmentKind.EXPIRED:
             continue
-        sizes[one.source] = sizes.get(one.source, 0) + one.size_bytes
-        offsets[one.source] = offsets.get(one.source, 0) + one.source_end - one.source_start
-    total, batches = sum(sizes.values()), sum(one.batch_count for one in segments)
-    return Measured(
-        bytes_per_offset={one: size / offsets[one] for one, size in sizes.items() if size > 0 and offsets[one] > 0},
+        sizes[segment.source] = sizes.get(segment.source, 0) + segment.size_bytes
+        offsets[segment.source] = offsets.get(segment.source, 0) + segment.source_end - segment.source_start
+    total, batches = sum(sizes.values()), sum(segment.batch_count for segment in segments)
+    return Measurements(
+        bytes_per_offset={source: size / offsets[source] for source, size in sizes.items() if size > 0 and offsets[source] > 0},
         bytes_per_s=_bytes_per_s(total, seconds, slot_seconds),
         bytes_per_batch=total / batches if batches else None,
         copied=copied,
@@ -291,6 +295,6 @@ def measure(segments: Sequence[Segment], seconds: float, copied: Mapping[str, in
 
 
 def _bytes_per_s(total: int, seconds: float, slot_seconds: float) -> float | None:
-    if total >= LEAST_MICRO_BATCH_BYTES and seconds > 0:
+    if total >= MIN_MEASURED_BYTES and seconds > 0:
         return total / seconds
-    return total / slot_seconds if total > 0 and slot_seconds >= TELLING_S else None
+    return total / slot_seconds if total > 0 and slot_seconds >= MIN_MEASURED_SLOT_S else None

@@ -1,4 +1,4 @@
-"""What planning needs to know, whether it comes from a mirror file or from the options of `kafka-batches`."""
+"""Settings of planning, made from a mirror file or from the options of `kafka-batches`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from shallow_mirror.types import IsolationLevel, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanSettings:
-    """`include` and `exclude` are regular expressions on whole topic names; `required_topics` must be there at a first start.
+class PlannerConfig:
+    """`include` and `exclude` are regular expressions on whole topic names; `required_topics` must exist at a first start.
 
-    `start_timestamp_ms` is a ListOffsets timestamp (-2 earliest, -1 latest), for partitions known at the first run;
-    `start_offsets` wins over it and may hold -1 and -2 as well. `start_rules` are for topics of which nothing is known when the
-    mirror starts, `topic_bytes_per_second` for each topic by itself: the first pattern that matches counts.
+    `start_timestamp_ms` is a ListOffsets timestamp (-2 earliest, -1 latest), for partitions that exist at the first run;
+    `start_offsets` takes precedence and may hold -1 and -2 as well. `start_rules` apply to topics without positions when the
+    mirror starts, `topic_bytes_per_second` to each topic on its own: the first pattern that matches counts.
     `transaction_timeout_ms` and `commit_interval_ms` bound a micro-batch in time, `micro_batch_offsets` in offsets; None: no
-    such bound. New topics are looked for at least once in `discovery_s`. Without the paths of the notes nothing is noted,
-    learned, paused or left out. With `registration` a partition that appears is planned only after the driver has registered
-    it in the offset map. `isolates`: what is wrong for good with one partition leaves it out, and ends nothing.
+    such bound. New topics are listed at least once in `discovery_s`. Without the paths of the state files nothing is written,
+    measured, paused or left out. With `registration` a partition that appears is planned only after the driver has registered
+    it in the offset map. `isolates`: a definite error of one partition leaves it out instead of ending the query.
     """
 
     include: tuple[str, ...]
@@ -42,13 +42,13 @@ class PlanSettings:
     request_bytes: int = DEFAULT_REQUEST_BYTES
     request_timeout_ms: int
     discovery_s: float = 0.0
-    goes_on_after_data_loss: bool = False
-    note_path: Path | None = None
-    measured_path: Path | None = None
+    continues_after_data_loss: bool = False
+    planner_state_path: Path | None = None
+    measurements_path: Path | None = None
     paused_path: Path | None = None
     isolates: bool = False
     left_out_path: Path | None = None
-    registration: planner_state.RegistrationNotes | None = None
+    registration: planner_state.RegistrationFiles | None = None
 
     @classmethod
     def of_mirror(
@@ -57,8 +57,9 @@ class PlanSettings:
         *,
         paused_path: Path | None = None,
         left_out_path: Path | None = None,
-        registration: planner_state.RegistrationNotes | None = None,
-    ) -> PlanSettings:
+        registration: planner_state.RegistrationFiles | None = None,
+    ) -> PlannerConfig:
+        """Return the settings of a mirror; without the paths those of a planner that neither pauses nor leaves out."""
         return cls(
             include=tuple(config.topics.include),
             exclude=tuple(config.topics.exclude),
@@ -72,12 +73,13 @@ class PlanSettings:
             commit_interval_ms=config.write.commit_interval_s * 1000,
             slots=config.write.slots,
             slot_bytes=config.write.slot_bytes,
-            request_bytes=config.write.request_bytes if config.write.coalesce_bytes is None else 1,  # they fill their requests
+            # Coalesced batches fill requests in any number of slots.
+            request_bytes=config.write.request_bytes if config.write.coalesce_bytes is None else 1,
             request_timeout_ms=config.source.client.request_timeout_ms,
             discovery_s=config.topics.discovery_s,
-            goes_on_after_data_loss=config.read.on_data_loss == "continue",
-            note_path=planner_state.note_path(config.checkpoint),
-            measured_path=planner_state.measured_path(config.checkpoint),
+            continues_after_data_loss=config.read.continues_after_data_loss,
+            planner_state_path=planner_state.planner_state_path(config.checkpoint),
+            measurements_path=planner_state.measurements_path(config.checkpoint),
             paused_path=paused_path,
             isolates=config.on_error == "isolate",
             left_out_path=left_out_path,

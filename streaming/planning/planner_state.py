@@ -1,6 +1,6 @@
-"""Small JSON files beside the Spark checkpoint: what the planner waits for, what the driver measured. Driver, planner, cli.
+"""Driver, planner process and cli: small JSON files beside the Spark checkpoint, through which they exchange their state.
 
-They are hints: losing or damaging one loses no data, so a reader takes None for anything it cannot understand.
+They are hints: losing or damaging one loses no data, so a reader returns None for anything it cannot parse.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from shallow_mirror.streaming.planning import offset_planning
-from shallow_mirror.streaming.planning.offset_planning import Measured
+from shallow_mirror.streaming.planning.offset_planning import Measurements
 from shallow_mirror.types import SourcePartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannerNote:
-    """How the last plan went. `ends`: where the logs ended that had gone on since the plan before; `waiting_for` is None when the
-    source answered. `error_name`: of the RetriableError that is waited out.
+class PlannerState:
+    """Outcome of the last plan. `ends`: ends of the logs that grew since the plan before; `waiting_for` is None when the source
+    answered. `error_name`: of the RetriableError that is waited out.
 
     `left_out`: documents of partitions that are broken at the source (streaming/planning/left_out_partitions.py); `caught_up`:
     partitions that slots left out, of which nothing is left to copy any more.
@@ -36,8 +36,8 @@ class PlannerNote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicsNote:
-    """`gone`: mirrored topics that the source does not have any more; `problems`: sentences about settings of target topics."""
+class TopicsState:
+    """`gone`: mirrored topics that were deleted at the source; `problems`: sentences about settings of target topics."""
 
     at_ms: int
     gone: tuple[str, ...]
@@ -45,26 +45,26 @@ class TopicsNote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartNote:
+class StartState:
     """What a start is doing until the first plan: `step`, since `since_ms`."""
 
     step: str
     since_ms: int
 
 
-def note_path(checkpoint: str) -> Path | None:
+def planner_state_path(checkpoint: str) -> Path | None:
     return _beside(checkpoint, "planner")
 
 
-def measured_path(checkpoint: str) -> Path | None:
+def measurements_path(checkpoint: str) -> Path | None:
     return _beside(checkpoint, "measured")
 
 
-def start_path(checkpoint: str) -> Path | None:
+def start_state_path(checkpoint: str) -> Path | None:
     return _beside(checkpoint, "start")
 
 
-def topics_path(checkpoint: str) -> Path | None:
+def topics_state_path(checkpoint: str) -> Path | None:
     return _beside(checkpoint, "topics")
 
 
@@ -72,62 +72,65 @@ def left_out_path(checkpoint: str) -> Path | None:
     return _beside(checkpoint, "left_out")
 
 
-def _beside(checkpoint: str, what: str) -> Path | None:
-    """Named as the checkpoint, for those of other mirrors may lie in its folder. None where that is on no local disk."""
-    return None if ":/" in checkpoint else Path(f"{checkpoint}.{what}.json")
+def _beside(checkpoint: str, name: str) -> Path | None:
+    """Return a file named after the checkpoint: those of other mirrors may be in its folder. None unless on a local disk."""
+    return None if ":/" in checkpoint else Path(f"{checkpoint}.{name}.json")
 
 
-def write_note(path: Path | None, note: PlannerNote) -> None:
+def write_planner_state(path: Path | None, state: PlannerState) -> None:
     document: dict[str, Any] = {
-        "at_ms": note.at_ms,
-        "waiting_for": note.waiting_for,
-        "since_ms": note.since_ms,
-        "error_name": note.error_name,
-        "left_out": list(note.left_out),
-        "caught_up": note.caught_up,
+        "at_ms": state.at_ms,
+        "waiting_for": state.waiting_for,
+        "since_ms": state.since_ms,
+        "error_name": state.error_name,
+        "left_out": list(state.left_out),
+        "caught_up": state.caught_up,
     }
-    write_document(path, {**document, "ends": offset_planning.build_stream_offset(note.ends)})
+    write_document(path, {**document, "ends": offset_planning.build_stream_offset(state.ends)})
 
 
-def read_note(path: Path | None) -> PlannerNote | None:
+def read_planner_state(path: Path | None) -> PlannerState | None:
     document = read_document(path)
     try:
-        return PlannerNote(
+        return PlannerState(
             at_ms=int(document["at_ms"]),
             waiting_for=document["waiting_for"],
             since_ms=document["since_ms"],
             error_name=document["error_name"],
             ends=offset_planning.parse_stream_offset(document["ends"]),
             left_out=tuple(document["left_out"]),
-            caught_up=tuple(SourcePartition(str(one[0]), str(one[1]), int(one[2])) for one in document["caught_up"]),
+            caught_up=tuple(SourcePartition(str(row[0]), str(row[1]), int(row[2])) for row in document["caught_up"]),
         )
     except (KeyError, TypeError, ValueError, IndexError, OverflowError):
         return None
 
 
-def lag_behind(note: PlannerNote | None, positions: Mapping[SourcePartition, int], since_ms: int) -> int | None:
-    """How far `positions` are behind the noted log ends, together; None when the note is older than `since_ms` or is no plan.
+def lag_behind(state: PlannerState | None, positions: Mapping[SourcePartition, int], since_ms: int) -> int | None:
+    """Return the sum of offsets from `positions` to the log ends of the last plan; None without a plan since `since_ms`.
 
     Not the lag of the plan: a task reads the batch at the end of its range whole, or stops before the end.
     """
-    if note is None or note.waiting_for is not None or note.at_ms < since_ms:
+    if state is None or state.waiting_for is not None or state.at_ms < since_ms:
         return None
-    return sum(max(0, end - positions[one]) for one, end in note.ends.items() if one in positions)
+    return sum(max(0, end - positions[source]) for source, end in state.ends.items() if source in positions)
 
 
-def write_measured(path: Path | None, measured: Measured) -> None:
-    rows = [[one.topic, one.topic_id, one.partition, value] for one, value in sorted(measured.bytes_per_offset.items())]
-    rates = {"bytes_per_s": measured.bytes_per_s, "bytes_per_batch": measured.bytes_per_batch}
-    write_document(path, {**rates, "copied": dict(measured.copied), "bytes_per_offset": rows})
+def write_measurements(path: Path | None, measurements: Measurements) -> None:
+    rows = [
+        [source.topic, source.topic_id, source.partition, value]
+        for source, value in sorted(measurements.bytes_per_offset.items())
+    ]
+    rates = {"bytes_per_s": measurements.bytes_per_s, "bytes_per_batch": measurements.bytes_per_batch}
+    write_document(path, {**rates, "copied": dict(measurements.copied), "bytes_per_offset": rows})
 
 
-def read_measured(path: Path | None) -> Measured | None:
+def read_measurements(path: Path | None) -> Measurements | None:
     document = read_document(path)
     try:
         rate, batch = document["bytes_per_s"], document["bytes_per_batch"]
         rows = {SourcePartition(str(row[0]), str(row[1]), int(row[2])): float(row[3]) for row in document["bytes_per_offset"]}
-        return Measured(
-            bytes_per_offset={one: value for one, value in rows.items() if value > 0},
+        return Measurements(
+            bytes_per_offset={source: value for source, value in rows.items() if value > 0},
             bytes_per_s=None if rate is None else max(0.0, float(rate)),
             bytes_per_batch=None if batch is None else max(0.0, float(batch)),
             copied={str(name): int(size) for name, size in document["copied"].items()},
@@ -136,38 +139,38 @@ def read_measured(path: Path | None) -> Measured | None:
         return None
 
 
-def write_start(path: Path | None, note: StartNote) -> None:
-    write_document(path, {"step": note.step, "since_ms": note.since_ms})
+def write_start_state(path: Path | None, state: StartState) -> None:
+    write_document(path, {"step": state.step, "since_ms": state.since_ms})
 
 
-def read_start(path: Path | None) -> StartNote | None:
+def read_start_state(path: Path | None) -> StartState | None:
     document = read_document(path)
     try:
-        return StartNote(step=str(document["step"]), since_ms=int(document["since_ms"]))
+        return StartState(step=str(document["step"]), since_ms=int(document["since_ms"]))
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
-def write_topics(path: Path | None, note: TopicsNote) -> None:
-    write_document(path, {"at_ms": note.at_ms, "gone": list(note.gone), "problems": list(note.problems)})
+def write_topics_state(path: Path | None, state: TopicsState) -> None:
+    write_document(path, {"at_ms": state.at_ms, "gone": list(state.gone), "problems": list(state.problems)})
 
 
-def read_topics(path: Path | None) -> TopicsNote | None:
+def read_topics_state(path: Path | None) -> TopicsState | None:
     document = read_document(path)
     try:
-        gone, problems = (tuple(str(one) for one in document[name]) for name in ("gone", "problems"))
-        return TopicsNote(at_ms=int(document["at_ms"]), gone=gone, problems=problems)
+        gone, problems = (tuple(str(text) for text in document[name]) for name in ("gone", "problems"))
+        return TopicsState(at_ms=int(document["at_ms"]), gone=gone, problems=problems)
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegistrationNotes:
+class RegistrationFiles:
     """Two files through which planner and driver agree on partitions that appear during a query.
 
-    The planner notes in `seen_path` which ones it has seen and where they begin. The driver writes their rows into the offset
-    map, and then notes their positions in `registered_path`. Only registered partitions are planned. Unlike the other notes
-    these are no hints: a note of another query (`query_id`) is never believed.
+    The planner writes to `seen_path` which ones it has listed and where they begin. The driver writes their rows into the offset
+    map, and then their positions to `registered_path`. Only registered partitions are planned. Unlike the other files these are
+    no hints: a file of another query (`query_id`) is ignored.
     """
 
     seen_path: Path
@@ -175,29 +178,29 @@ class RegistrationNotes:
     query_id: str
 
     @classmethod
-    def of_query(cls, folder: Path, query_id: str) -> RegistrationNotes:
+    def of_query(cls, folder: Path, query_id: str) -> RegistrationFiles:
         return cls(
             seen_path=folder / f"seen-{query_id}.json", registered_path=folder / f"registered-{query_id}.json", query_id=query_id
         )
 
     def write_seen(self, starts: Mapping[SourcePartition, int]) -> None:
-        """Replace the note. Raises OSError."""
+        """Replace the file. Raise OSError."""
         self._write(self.seen_path, starts)
 
     def read_seen(self) -> dict[SourcePartition, int]:
-        """Return start offsets by partition; nothing where there is no note of this query."""
+        """Return start offsets by partition; nothing where there is no file of this query."""
         return self._read(self.seen_path)
 
     def write_registered(self, positions: Mapping[SourcePartition, int]) -> None:
-        """Replace the note. Raises OSError."""
+        """Replace the file. Raise OSError."""
         self._write(self.registered_path, positions)
 
     def read_registered(self) -> dict[SourcePartition, int]:
-        """Return positions by partition; nothing where there is no note of this query."""
+        """Return positions by partition; nothing where there is no file of this query."""
         return self._read(self.registered_path)
 
     def discard(self) -> None:
-        """Delete both at the end of the query. Raises OSError."""
+        """Delete both at the end of the query. Raise OSError."""
         for path in (self.seen_path, self.registered_path):
             path.unlink(missing_ok=True)
 
@@ -212,20 +215,20 @@ class RegistrationNotes:
             return {}
 
 
-def write_paused(path: Path | None, topics: Collection[str]) -> None:
+def write_paused_topics(path: Path | None, topics: Collection[str]) -> None:
     write_document(path, {"topics": sorted(topics)})
 
 
-def read_paused(path: Path | None) -> frozenset[str]:
+def read_paused_topics(path: Path | None) -> frozenset[str]:
     document = read_document(path)
     try:
-        return frozenset(str(one) for one in document["topics"])
+        return frozenset(str(topic) for topic in document["topics"])
     except (KeyError, TypeError):
         return frozenset()
 
 
 def write_document(path: Path | None, document: Mapping[str, Any]) -> None:
-    """Whole or not at all; readers never see half a file. Raises OSError."""
+    """Write the file whole or not at all: readers never see half of it. Raise OSError. None: write nothing."""
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -235,7 +238,7 @@ def write_document(path: Path | None, document: Mapping[str, Any]) -> None:
 
 
 def read_document(path: Path | None) -> Any:
-    """None where there is no file, or no JSON in it."""
+    """Return the file's JSON; None where there is no file, or no JSON in it."""
     try:
         return None if path is None else json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Planner process: partitions whose leaders do not say how far their logs reach, and when those that slots left out are due."""
+"""Planner process: partitions whose leaders do not report log ends, and when partitions that slots left out are due again."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Mapping
 
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side
-from shallow_mirror.streaming.planning.left_out_partitions import LeftOut
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.streaming.planning.source_offsets import LogEnds
 from shallow_mirror.types import SourcePartition
 
 REPORT_AFTER_MS = 10_000
-"""A partition without an answer is reported as left out after so long: an election takes moments, and a leader that was killed
-without a word is noticed after the 9 s of broker.session.timeout.ms."""
+"""A partition without an answer is reported as left out after so long: an election takes moments, and the controller notices a
+killed leader after the 9 s of broker.session.timeout.ms."""
 
 
-class BrokenAtSource:
+class SourceFailures:
     """Over the life of a query."""
 
     def __init__(self) -> None:
         self._since_ms: dict[SourcePartition, int] = {}
         self._returned: set[SourcePartition] = set()
 
-    def after(self, listing: LogEnds, now_ms: int) -> tuple[LeftOut, ...]:
-        """Take in what the source answered; return what is to be reported. Definite errors are reported at once."""
+    def update(self, listing: LogEnds, now_ms: int) -> tuple[LeftOutPartition, ...]:
+        """Take over a listing of the source; return what is to be reported. Definite errors are reported at once."""
         self._returned.update(source for source in self._since_ms if source in listing.ends)
         self._since_ms = {source: self._since_ms.get(source, now_ms) for source in listing.unanswered}
         return tuple(
@@ -32,20 +32,22 @@ class BrokenAtSource:
             if (since_ms := self._since_ms[source]) <= now_ms - REPORT_AFTER_MS or not isinstance(error, RetriableError)
         )
 
-    def held(self, left_out: Mapping[SourcePartition, LeftOut], listing: LogEnds, now_ms: int) -> set[SourcePartition]:
-        """Return those that slots left out and that are not to be tried yet: at once where the source has a leader again."""
-        held = set()
-        for source, one in left_out.items():
-            is_back = one.side is Side.SOURCE and source in self._returned
-            if source in listing.ends and not is_back and not one.is_due(now_ms):
-                held.add(source)
+    def not_due(
+        self, left_out: Mapping[SourcePartition, LeftOutPartition], listing: LogEnds, now_ms: int
+    ) -> set[SourcePartition]:
+        """Return the partitions of `left_out` not due for another try; a leader that is back makes its own due at once."""
+        not_due = set()
+        for source, entry in left_out.items():
+            is_back = entry.side is Side.SOURCE and source in self._returned
+            if source in listing.ends and not is_back and not entry.is_due(now_ms):
+                not_due.add(source)
         self._returned.clear()
-        return held
+        return not_due
 
 
-def _left_out(source: SourcePartition, error: MirrorError, since_ms: int, now_ms: int) -> LeftOut:
+def _left_out(source: SourcePartition, error: MirrorError, since_ms: int, now_ms: int) -> LeftOutPartition:
     is_retriable = isinstance(error, RetriableError)
-    return LeftOut(
+    return LeftOutPartition(
         source=source,
         side=Side.SOURCE,
         error_name=error.error_name if isinstance(error, RetriableError) else type(error).__name__,

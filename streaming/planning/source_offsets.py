@@ -1,4 +1,4 @@
-"""Planner process, and the driver at start-up: asks the source which partitions it has and how far their logs reach."""
+"""Planner process, and the driver at start-up: partitions of the source, their log ends, and where their copy begins."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from shallow_mirror import routing
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import TopicMetadata
 from shallow_mirror.broker.fetch.range_reader import RangeReader, ReadRange
@@ -15,10 +16,9 @@ from shallow_mirror.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks import routing
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.offset_planning import Offsets
-from shallow_mirror.streaming.planning.planner_config import PlanSettings
+from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -27,10 +27,10 @@ _SAMPLE_FETCH_BYTES = 1 << 20
 _SAMPLE_MS = 5_000.0
 
 _COST_OF_A_NAME = 10
-"""To ask for a topic by name costs as much as so many topics in an answer that has not changed."""
+"""Requesting a topic by name costs as much as so many topics in a response that has not changed."""
 
 
-class Positioned(Protocol):
+class HasOffset(Protocol):
     @property
     def offset(self) -> int: ...
 
@@ -39,7 +39,7 @@ class Positioned(Protocol):
 class LogEnds:
     """Included partitions whose leaders answer. `ends` are LSOs under read_committed, else high watermarks.
 
-    `unanswered`: why the others are missing; `leaderless` says so of those that have no leader at all.
+    `unanswered`: why the others are missing; `leaderless`: those of them that have no leader at all.
     """
 
     ends: Mapping[SourcePartition, int]
@@ -53,12 +53,12 @@ class LogEnds:
             if source not in self.leaderless and (sources is None or source in sources):
                 raise error
 
-    def without(self, wrong: Mapping[SourcePartition, MirrorError]) -> LogEnds:
-        """Leave these out as well."""
-        if not wrong:
+    def without(self, failed: Mapping[SourcePartition, MirrorError]) -> LogEnds:
+        """Return the listing with these partitions among the unanswered ones."""
+        if not failed:
             return self
-        ends = {source: end for source, end in self.ends.items() if source not in wrong}
-        return replace(self, ends=ends, unanswered={**self.unanswered, **wrong})
+        ends = {source: end for source, end in self.ends.items() if source not in failed}
+        return replace(self, ends=ends, unanswered={**self.unanswered, **failed})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,121 +74,131 @@ class FirstBatch:
 
 @dataclass(frozen=True, slots=True)
 class _Partitions:
-    """Those that have a leader. `places` are the names of `sources`."""
+    """Those that have a leader. `names` are those of `sources`, in the same order."""
 
     sources: Sequence[SourcePartition]
-    places: Sequence[TopicPartition]
+    names: Sequence[TopicPartition]
     topic_ids: Mapping[str, str]
     leaderless: frozenset[SourcePartition]
 
     @classmethod
     def of(cls, topics: Mapping[str, TopicMetadata]) -> _Partitions:
         sources = [
-            SourcePartition(topic.name, topic.topic_id, one.partition)
+            SourcePartition(topic.name, topic.topic_id, partition.partition)
             for topic in topics.values()
-            for one in topic.partitions.values()
-            if one.leader >= 0
+            for partition in topic.partitions.values()
+            if partition.leader >= 0
         ]
         leaderless = frozenset(
-            SourcePartition(topic.name, topic.topic_id, one.partition)
+            SourcePartition(topic.name, topic.topic_id, partition.partition)
             for topic in topics.values()
-            for one in topic.partitions.values()
-            if one.leader < 0
+            for partition in topic.partitions.values()
+            if partition.leader < 0
         )
-        places = [one.topic_partition for one in sources]
-        return cls(sources, places, {name: topic.topic_id for name, topic in topics.items()}, leaderless)
+        names = [source.topic_partition for source in sources]
+        return cls(sources, names, {name: topic.topic_id for name, topic in topics.items()}, leaderless)
 
 
-class Planner:
-    """Questions to the source cluster. Raises RetriableError when it does not answer until the deadline."""
+class SourceOffsets:
+    """Offsets of the source cluster. Every method raises RetriableError where it does not answer until the deadline."""
 
-    def __init__(self, settings: PlanSettings, cluster: Cluster, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._settings, self._cluster, self._clock = settings, cluster, clock
+    def __init__(self, config: PlannerConfig, cluster: Cluster, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._config = config
+        self._cluster = cluster
+        self._clock = clock
         self._listed: tuple[object, _Partitions] | None = None
-        self._asked: tuple[str, ...] | None = None
+        self._requested: tuple[str, ...] | None = None
+        """Topics that a listing between two discoveries requests by name; None: it requests all."""
         self._discovered_at: float | None = None
 
     def log_ends(self, deadline: Deadline) -> LogEnds:
-        """What the cluster lists is looked at again only when it has changed.
+        """Return the log ends of included partitions. Raise RetriableError where no leader answers.
 
         All topics are listed once in `discovery_s`; in between only those that were included so far, where that is cheaper.
-        Raises RetriableError where no leader answers.
         """
-        names = self._names()
+        names = self._names_to_request()
         listed = self._cluster.metadata(names, deadline)
         if names is None:
             self._discovered_at = self._clock()
-        if self._listed is None or self._listed[0] is not listed:
+        if self._listed is None or self._listed[0] is not listed:  # the client returns the same object while nothing changed
             self._listed = listed, _Partitions.of(self._included(listed.topics))
             if names is None:
-                self._ask_for(self._listed[1].topic_ids, len(listed.topics))
-        known = self._listed[1]
-        none: tuple[dict[TopicPartition, int], dict[TopicPartition, MirrorError]] = ({}, {})
-        found, wrong = self._cluster.latest_offsets(known.places, self._settings.isolation, deadline) if known.places else none
+                self._request_by_name(self._listed[1].topic_ids, len(listed.topics))
+        partitions = self._listed[1]
+        latest: Mapping[TopicPartition, int] = {}
+        failed: Mapping[TopicPartition, MirrorError] = {}
+        if partitions.names:
+            latest, failed = self._cluster.latest_offsets(partitions.names, self._config.isolation, deadline)
         unanswered: dict[SourcePartition, MirrorError] = {
             source: RetriableError("LEADER_NOT_AVAILABLE", f"{source.topic_partition} has no leader")
-            for source in known.leaderless
+            for source in partitions.leaderless
         }
-        if not wrong:
-            ends = dict(zip(known.sources, map(found.__getitem__, known.places), strict=True))
+        if not failed:
+            ends = dict(zip(partitions.sources, map(latest.__getitem__, partitions.names), strict=True))
         else:
-            pairs = list(zip(known.sources, known.places, strict=True))
-            ends = {source: found[place] for source, place in pairs if place in found}
-            unanswered |= {source: wrong[place] for source, place in pairs if place in wrong}
-            definite = [error for error in wrong.values() if not isinstance(error, RetriableError)]
-            if definite and not self._settings.isolates:
+            pairs = list(zip(partitions.sources, partitions.names, strict=True))
+            ends = {source: latest[name] for source, name in pairs if name in latest}
+            unanswered |= {source: failed[name] for source, name in pairs if name in failed}
+            definite = [error for error in failed.values() if not isinstance(error, RetriableError)]
+            if definite and not self._config.isolates:
                 raise definite[0]
-        return LogEnds(ends=ends, topic_ids=known.topic_ids, unanswered=unanswered, leaderless=known.leaderless)
+        return LogEnds(ends=ends, topic_ids=partitions.topic_ids, unanswered=unanswered, leaderless=partitions.leaderless)
 
-    def _names(self) -> tuple[str, ...] | None:
-        is_due = self._discovered_at is None or self._clock() - self._discovered_at >= self._settings.discovery_s
-        return None if is_due else self._asked
+    def _names_to_request(self) -> tuple[str, ...] | None:
+        is_due = self._discovered_at is None or self._clock() - self._discovered_at >= self._config.discovery_s
+        return None if is_due else self._requested
 
-    def _ask_for(self, included: Iterable[str], count: int) -> None:
-        """A topic is asked for to the end: a broker that has only just started may leave it out of its list once."""
-        names = tuple(sorted({*included, *(self._asked or ())}))
-        if names != self._asked:
-            self._asked = names if len(names) * _COST_OF_A_NAME < count else None
+    def _request_by_name(self, included: Iterable[str], count: int) -> None:
+        """Choose the names for the next listings. `count`: topics of the cluster."""
+        # A topic stays requested for good: a broker that has only just started may leave it out of its list once.
+        names = tuple(sorted({*included, *(self._requested or ())}))
+        if names != self._requested:
+            self._requested = names if len(names) * _COST_OF_A_NAME < count else None
 
     def start_offsets(
-        self, known: Mapping[SourcePartition, Positioned], deadline: Deadline, *, is_start: bool = True
+        self, positions: Mapping[SourcePartition, HasOffset], deadline: Deadline, *, is_start: bool = True
     ) -> dict[SourcePartition, int]:
-        """Where partitions that `known` lacks begin: those of topics of which nothing is known by `topics.start`, and while
-        nothing is known at all by the configured start, moved down to a batch's base offset; all others at their log start.
+        """Return where partitions that are not in `positions` begin. Raise DataLossError for a recreated topic, ConfigError.
 
-        `is_start`: of the mirror; while it runs, what appears begins at its log start. Raises DataLossError when a known topic
-        was created again, ConfigError.
+        Partitions of topics without any position begin by `topics.start`; while there is no position at all by the configured
+        start, aligned to a batch's base offset; all others at their log start. `is_start`: the mirror starts; while it runs,
+        what appears begins at its log start.
         """
         listing = self.log_ends(deadline)
-        if not self._settings.goes_on_after_data_loss:
-            offset_planning.require_same_topics({one: position.offset for one, position in known.items()}, listing.topic_ids)
-        listing.require_answers(listing.unanswered.keys() - known.keys())  # where they begin depends on when they are seen
-        unknown = [one for one in listing.ends if one not in known]
+        if not self._config.continues_after_data_loss:
+            offsets = {source: position.offset for source, position in positions.items()}
+            offset_planning.require_same_topics(offsets, listing.topic_ids)
+        # Where a new partition begins depends on when it is listed first: one that does not answer must not be missed.
+        listing.require_answers(listing.unanswered.keys() - positions.keys())
+        new = [source for source in listing.ends if source not in positions]
         if not is_start:
-            return self.starts_of(unknown, listing, deadline, is_first_run=False)
-        return self.starts_at_a_start(unknown, {one.topic for one in known}, listing, deadline)
+            return self.starts_of(new, listing, deadline, is_first_run=False)
+        return self.starts_at_mirror_start(new, {source.topic for source in positions}, listing, deadline)
 
-    def starts_at_a_start(
-        self, unknown: Sequence[SourcePartition], known: Collection[str], listing: LogEnds, deadline: Deadline
+    def starts_at_mirror_start(
+        self, new: Sequence[SourcePartition], mirrored: Collection[str], listing: LogEnds, deadline: Deadline
     ) -> dict[SourcePartition, int]:
-        """`known`: topics of which the map has positions; their new partitions begin at the log start. Raises ConfigError."""
-        starts = self._starts_by_rule([one for one in unknown if one.topic not in known], listing, deadline)
-        rest = [one for one in unknown if one not in starts]
-        return starts | self.starts_of(rest, listing, deadline, is_first_run=not known)
+        """Return where `new` partitions begin. Raise ConfigError.
+
+        `mirrored`: topics of which the map has positions; their new partitions begin at the log start.
+        """
+        starts = self._starts_by_rule([source for source in new if source.topic not in mirrored], listing, deadline)
+        rest = [source for source in new if source not in starts]
+        return starts | self.starts_of(rest, listing, deadline, is_first_run=not mirrored)
 
     def _starts_by_rule(
         self, sources: Sequence[SourcePartition], listing: LogEnds, deadline: Deadline
     ) -> dict[SourcePartition, int]:
-        rules = [(pattern, number) for number, (pattern, _) in enumerate(self._settings.start_rules)]
-        chosen: dict[int, list[SourcePartition]] = {}
-        matched = {topic: routing.first_match(topic, rules) for topic in {one.topic for one in sources}}
-        for one in sources:
-            number = matched[one.topic]
+        rules = [(pattern, number) for number, (pattern, _) in enumerate(self._config.start_rules)]
+        by_rule: dict[int, list[SourcePartition]] = {}
+        matched = {topic: routing.first_match(topic, rules) for topic in {source.topic for source in sources}}
+        for source in sources:
+            number = matched[source.topic]
             if number is not None:
-                chosen.setdefault(number, []).append(one)
+                by_rule.setdefault(number, []).append(source)
         starts: dict[SourcePartition, int] = {}
-        for number, members in sorted(chosen.items()):
-            pattern, rule = self._settings.start_rules[number]
+        for number, members in sorted(by_rule.items()):
+            pattern, rule = self._config.start_rules[number]
             if isinstance(rule, int):
                 starts |= self._starts_at(rule, members, listing, deadline)
             else:
@@ -198,144 +208,161 @@ class Planner:
     def _explicit_starts(
         self, pattern: str, offsets: Mapping[int, int], sources: Sequence[SourcePartition], listing: LogEnds, deadline: Deadline
     ) -> dict[SourcePartition, int]:
-        """Raises ConfigError with every partition without an offset, and every offset that its partition does not have."""
-        first, problems = self._list(sources, EARLIEST_TIMESTAMP, deadline), []
-        for one in sources:
-            place, offset = one.topic_partition, offsets.get(one.partition)
+        """Return the offsets of a rule, aligned to batches.
+
+        Raise ConfigError with every partition without an offset, and every offset that its partition does not have.
+        """
+        first, problems = self._list_offsets(sources, EARLIEST_TIMESTAMP, deadline), []
+        for source in sources:
+            name, offset = source.topic_partition, offsets.get(source.partition)
             if offset is None:
-                problems.append(f"topics.start: {pattern}: partition {place} has no offset there: add it")
-            elif not first[one] <= offset <= listing.ends[one]:
+                problems.append(f"topics.start: {pattern}: partition {name} has no offset there: add it")
+            elif not first[source] <= offset <= listing.ends[source]:
                 problems.append(
-                    f"topics.start: {pattern}: offset {offset} of {place}: the source has {first[one]} to {listing.ends[one]}"
+                    f"topics.start: {pattern}: offset {offset} of {name}: "
+                    f"the source has {first[source]} to {listing.ends[source]}"
                 )
-        for topic in sorted({one.topic for one in sources}):
-            partitions = {one.partition for one in sources if one.topic == topic}
+        for topic in sorted({source.topic for source in sources}):
+            partitions = {source.partition for source in sources if source.topic == topic}
             problems += [
                 f"topics.start: {pattern}: {topic} has no partition {number}, or it has no leader"
                 for number in sorted(offsets.keys() - partitions)
             ]
         if problems:
             raise ConfigError(problems)
-        return self.moved_down({one: offsets[one.partition] for one in sources}, listing, deadline)
+        return self.align_to_batch_start({source: offsets[source.partition] for source in sources}, listing, deadline)
 
     def starts_of(
         self, sources: Iterable[SourcePartition], listing: LogEnds, deadline: Deadline, *, is_first_run: bool
     ) -> dict[SourcePartition, int]:
+        """Return where partitions begin: by the configured start on the first run, at their log start later."""
         chosen = list(sources)
         if not is_first_run:
-            return self._list(chosen, EARLIEST_TIMESTAMP, deadline)
-        if self._settings.start_offsets:
-            return self._given_starts(chosen, listing, deadline)
-        return self._starts_at(self._settings.start_timestamp_ms, chosen, listing, deadline)
+            return self._list_offsets(chosen, EARLIEST_TIMESTAMP, deadline)
+        if self._config.start_offsets:
+            return self._configured_starts(chosen, listing, deadline)
+        return self._starts_at(self._config.start_timestamp_ms, chosen, listing, deadline)
 
     def _starts_at(
         self, timestamp: int, chosen: Sequence[SourcePartition], listing: LogEnds, deadline: Deadline
     ) -> dict[SourcePartition, int]:
         if timestamp == LATEST_TIMESTAMP:
-            return {one: listing.ends[one] for one in chosen}
-        listed = self._list(chosen, timestamp, deadline)
+            return {source: listing.ends[source] for source in chosen}
+        listed = self._list_offsets(chosen, timestamp, deadline)
         if timestamp == EARLIEST_TIMESTAMP:
             return listed
-        starts = {one: min(offset, listing.ends[one]) if offset >= 0 else listing.ends[one] for one, offset in listed.items()}
-        return self.moved_down(starts, listing, deadline)
+        # Offset -1: no record is that new. An offset above the LSO is not visible yet under read_committed.
+        starts = {
+            source: min(offset, listing.ends[source]) if offset >= 0 else listing.ends[source]
+            for source, offset in listed.items()
+        }
+        return self.align_to_batch_start(starts, listing, deadline)
 
-    def _given_starts(
+    def _configured_starts(
         self, sources: Sequence[SourcePartition], listing: LogEnds, deadline: Deadline
     ) -> dict[SourcePartition, int]:
-        """Raises ConfigError: as with Spark's Kafka source, every partition needs its start, none may be invented or lie beyond
-        the log's end."""
-        given = self._settings.start_offsets
-        missing = sorted({str(one.topic_partition) for one in sources} - {str(one) for one in given})
-        unknown = sorted({str(one) for one in given} - {str(one.topic_partition) for one in sources})
-        problems = [f"startingOffsets: {one} has none" for one in missing]
-        problems += [f"startingOffsets: there is no partition {one} to read, or it has no leader" for one in unknown]
+        """Return the starts of the option `startingOffsets`.
+
+        Raise ConfigError as Spark's Kafka source does: every partition needs a start, none may be unknown or beyond the log end.
+        """
+        configured = self._config.start_offsets
+        missing = sorted({str(source.topic_partition) for source in sources} - {str(name) for name in configured})
+        unknown = sorted({str(name) for name in configured} - {str(source.topic_partition) for source in sources})
+        problems = [f"startingOffsets: {name} has none" for name in missing]
+        problems += [f"startingOffsets: there is no partition {name} to read, or it has no leader" for name in unknown]
         problems += [
-            f"startingOffsets: {one.topic_partition}: {given[one.topic_partition]} is beyond the log's end {end}"
-            f", as {self._settings.isolation.value} sees it"
-            for one in sorted(sources)
-            if (end := listing.ends[one]) < given.get(one.topic_partition, end)
+            f"startingOffsets: {source.topic_partition}: {configured[source.topic_partition]} is beyond the log's end {end}"
+            f", as {self._config.isolation.value} sees it"
+            for source in sorted(sources)
+            if (end := listing.ends[source]) < configured.get(source.topic_partition, end)
         ]
         if problems:
             raise ConfigError(problems)
-        listed = self._list(sources, EARLIEST_TIMESTAMP, deadline)
+        log_starts = self._list_offsets(sources, EARLIEST_TIMESTAMP, deadline)
         starts = {}
-        for one in sources:
-            offset = given[one.topic_partition]
-            starts[one] = listed[one] if offset == EARLIEST_TIMESTAMP else listing.ends[one] if offset < 0 else offset
-        held = {one: start for one, start in starts.items() if start > listed[one]}  # who reads finds what was deleted
-        return starts | self.moved_down(held, listing, deadline)
+        for source in sources:
+            offset = configured[source.topic_partition]
+            starts[source] = (
+                log_starts[source] if offset == EARLIEST_TIMESTAMP else listing.ends[source] if offset < 0 else offset
+            )
+        # A start below the log start stays as it is: whoever reads the range reports the data loss.
+        available = {source: start for source, start in starts.items() if start > log_starts[source]}
+        return starts | self.align_to_batch_start(available, listing, deadline)
 
     def first_batches(
         self, starts: Offsets, listing: LogEnds, deadline: Deadline
     ) -> Iterator[tuple[SourcePartition, FirstBatch]]:
-        """The batch that holds or follows each start below its end, in the order of arrival."""
-        by_name = {one.topic_partition: one for one in starts if starts[one] < listing.ends.get(one, 0)}
+        """Yield the batch that holds or follows each start below its end, in the order of arrival."""
+        by_name = {source.topic_partition: source for source in starts if starts[source] < listing.ends.get(source, 0)}
         if not by_name:
             return
         seen: set[SourcePartition] = set()
         ranges = [
             ReadRange(
                 topic_partition=name,
-                position=starts[one],
-                end=starts[one] + 1,
+                position=starts[source],
+                end=starts[source] + 1,
                 bytes_per_offset=offset_planning.UNKNOWN_BYTES_PER_OFFSET,
-                topic_id=one.topic_id,
+                topic_id=source.topic_id,
             )
-            for name, one in sorted(by_name.items())
+            for name, source in sorted(by_name.items())
         ]
         reader = RangeReader(
-            self._cluster, ranges, isolation=self._settings.isolation, fetch_bytes=_SAMPLE_FETCH_BYTES, deadline=deadline
+            self._cluster, ranges, isolation=self._config.isolation, fetch_bytes=_SAMPLE_FETCH_BYTES, deadline=deadline
         )
         for response in reader:
-            for part in response:
-                source = by_name[part.topic_partition]
-                if len(part.index) > 0 and source not in seen:
+            for fetched in response:
+                source = by_name[fetched.topic_partition]
+                if len(fetched.index) > 0 and source not in seen:
                     seen.add(source)
                     yield (
                         source,
                         FirstBatch(
-                            base_offset=int(part.index.headers["base_offset"][0]),
-                            next_offset=int(part.index.last_offset[0]) + 1,
-                            size_bytes=int(part.index.size_bytes[0]),
+                            base_offset=int(fetched.index.headers["base_offset"][0]),
+                            next_offset=int(fetched.index.last_offset[0]) + 1,
+                            size_bytes=int(fetched.index.size_bytes[0]),
                         ),
                     )
 
     def sample(self, starts: Offsets, listing: LogEnds, deadline: Deadline) -> dict[SourcePartition, float]:
-        """Bytes per offset by the first batch, of the partitions that answer soon. An estimate: whoever reads the range
-        meets what is wrong with it, and says so."""
+        """Return bytes per offset by the first batch, of the partitions that answer soon.
+
+        An estimate, so errors are only logged: whoever reads the range raises them.
+        """
         sampled: dict[SourcePartition, float] = {}
         try:
-            for one, batch in self.first_batches(starts, listing, deadline.sooner(_SAMPLE_MS)):
-                sampled[one] = batch.bytes_per_offset
+            for source, batch in self.first_batches(starts, listing, deadline.sooner(_SAMPLE_MS)):
+                sampled[source] = batch.bytes_per_offset
         except MirrorError as error:
             _log.info("sampled the batches of %d of %s: %s", len(sampled), counted(len(starts), "partition"), error)
         return sampled
 
-    def moved_down(self, starts: Offsets, listing: LogEnds, deadline: Deadline) -> dict[SourcePartition, int]:
-        """`starts`, where they lie inside a batch at its base offset, or at the log's start inside it: batches are never cut."""
-        found = self.first_batches(starts, listing, deadline)
-        inside = {one: batch.base_offset for one, batch in found if batch.base_offset < starts[one]}
-        log_starts = self.log_starts(inside, deadline)
-        moved = {one: max(base_offset, log_starts.get(one, 0)) for one, base_offset in inside.items()}
-        for one, offset in moved.items():
-            if offset < starts[one]:
-                _log.info("%s: start %d lies inside a batch: moved down to %d", one.topic_partition, starts[one], offset)
-        return {**starts, **moved}
+    def align_to_batch_start(self, starts: Offsets, listing: LogEnds, deadline: Deadline) -> dict[SourcePartition, int]:
+        """Return `starts`, those inside a batch lowered to its base offset, or to the log start inside it."""
+        batches = self.first_batches(starts, listing, deadline)
+        base_offsets = {source: batch.base_offset for source, batch in batches if batch.base_offset < starts[source]}
+        # DeleteRecords may have moved the log start into the batch: below it nothing can be fetched.
+        log_starts = self.log_starts(base_offsets, deadline)
+        aligned = {source: max(base_offset, log_starts.get(source, 0)) for source, base_offset in base_offsets.items()}
+        for source, offset in aligned.items():
+            if offset < starts[source]:
+                _log.info("%s: start %d lies inside a batch: moved down to %d", source.topic_partition, starts[source], offset)
+        return {**starts, **aligned}
 
     def _included(self, listed: Mapping[str, TopicMetadata]) -> dict[str, TopicMetadata]:
-        rules = self._settings
+        config = self._config
         return {
             name: topic
             for name, topic in listed.items()
-            if topic.error_code == 0 and routing.is_included(name, rules.include, rules.exclude, is_internal=topic.is_internal)
+            if topic.error_code == 0 and routing.is_included(name, config.include, config.exclude, is_internal=topic.is_internal)
         }
 
     def log_starts(self, sources: Iterable[SourcePartition], deadline: Deadline) -> dict[SourcePartition, int]:
-        return self._list(sources, EARLIEST_TIMESTAMP, deadline)
+        return self._list_offsets(sources, EARLIEST_TIMESTAMP, deadline)
 
-    def _list(self, sources: Iterable[SourcePartition], timestamp: int, deadline: Deadline) -> dict[SourcePartition, int]:
-        by_name: dict[TopicPartition, SourcePartition] = {one.topic_partition: one for one in sources}
+    def _list_offsets(self, sources: Iterable[SourcePartition], timestamp: int, deadline: Deadline) -> dict[SourcePartition, int]:
+        by_name: dict[TopicPartition, SourcePartition] = {source.topic_partition: source for source in sources}
         if not by_name:
             return {}
         listed = self._cluster.list_offsets(dict.fromkeys(by_name, timestamp), IsolationLevel.READ_UNCOMMITTED, deadline)
-        return {by_name[name]: one.offset for name, one in listed.items()}
+        return {by_name[name]: entry.offset for name, entry in listed.items()}

@@ -1,38 +1,39 @@
-"""Driver: rights that a mirror needs and does not have, told before Spark is started for nothing."""
+"""Driver: permissions that a mirror needs and does not have, reported before Spark is started."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from shallow_mirror import routing
 from shallow_mirror.broker.admin.acls import Operation, missing_slot_permissions, request_permissions
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.net.error_codes import TOPIC_AUTHORIZATION_FAILED, refusal
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.sinks import routing
 from shallow_mirror.sinks.kafka.protocol.transactional_ids import transactional_id
-from shallow_mirror.streaming.runner.unauthorized_topics import hidden_topics
+from shallow_mirror.streaming.runner.unauthorized_topics import unauthorized_topics
 
 ON_SOURCE_TOPICS = {Operation.READ: "Fetch"}
 ON_TARGET_TOPICS = {Operation.WRITE: "Produce", Operation.READ: "TxnOffsetCommit"}
-"""What every micro-batch needs: by operation, the request that would be refused without it."""
+"""What every micro-batch needs: by operation, the request that would be rejected without it."""
 
 
-def refuse_missing_rights(config: MirrorConfig, source: Cluster, target: Cluster, deadline: Deadline) -> None:
-    """Rights that every micro-batch needs, as far as clusters tell. Raises ConfigError with all that are missing,
-    RetriableError.
+def require_acls(config: MirrorConfig, source: Cluster, target: Cluster, deadline: Deadline) -> None:
+    """Raise ConfigError with all missing permissions that every micro-batch needs, as far as clusters report them.
+
+    Raise RetriableError where a cluster does not answer.
     """
     listed = source.metadata(None, deadline).topics
-    topics = sorted(name for name, one in listed.items() if one.error_code == 0 and config.topics.is_included(name))
-    hidden = hidden_topics(source, config.topics.include, (), topics, deadline)
-    copies = {routing.target_topic_name(config.topics.target_name, config.source.alias, name) for name in topics}
+    topics = sorted(name for name, topic in listed.items() if topic.error_code == 0 and config.topics.is_included(name))
+    unauthorized = unauthorized_topics(source, config.topics.include, (), topics, deadline)
+    target_topics = {routing.target_topic_name(config.topics.target_name, config.source.alias, name) for name in topics}
     of_slots = missing_slot_permissions(target, transactional_id(config.mirror, 0), deadline)
     problems = [
-        *(f"source topic {name}: {what}" for name, what in hidden.items()),
-        *(f"source topic {one}" for one in _missing(source, topics, ON_SOURCE_TOPICS, deadline)),
-        *(f"target topic {one}" for one in _missing(target, sorted(copies), ON_TARGET_TOPICS, deadline)),
-        *(f"{config.target_cluster_name}: {one}" for one in of_slots),
+        *(f"source topic {name}: {grant}" for name, grant in unauthorized.items()),
+        *(f"source topic {problem}" for problem in _missing(source, topics, ON_SOURCE_TOPICS, deadline)),
+        *(f"target topic {problem}" for problem in _missing(target, sorted(target_topics), ON_TARGET_TOPICS, deadline)),
+        *(f"{config.target_cluster_name}: {problem}" for problem in of_slots),
     ]
     if problems:
         raise ConfigError(problems)

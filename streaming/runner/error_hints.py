@@ -1,7 +1,8 @@
-"""PURE: an error of this package as a problem: what happened, and what whoever reads it can do."""
+"""PURE: an error of this package as a problem: what happened, and what an operator can do."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 from shallow_mirror.broker.net.error_codes import EMPTY_FETCH, LOG_ENDS_EARLY
@@ -19,87 +20,99 @@ from shallow_mirror.errors import (
 )
 from shallow_mirror.sinks.kafka.protocol.actions import EarlyEnd
 from shallow_mirror.sinks.kafka.truncated_logs import SOURCE_LOG_TRUNCATED
-from shallow_mirror.streaming.planning.left_out_partitions import LeftOut
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.types import TopicPartition
 
-_GOES_ON = "the mirror tries again by itself"
+_RETRIES = "the mirror tries again automatically"
 
 _TOO_FEW_REPLICAS = "a target topic has fewer replicas in sync than min.insync.replicas: bring its brokers back"
 
 _RETRIABLE = {
-    "NETWORK_EXCEPTION": "see that the brokers run and that this machine reaches their advertised addresses",
-    "BROKER_NOT_AVAILABLE": "see that the brokers run and that this machine reaches their advertised addresses",
-    "TOKEN_ENDPOINT_AWAY": "see that the token endpoint runs and that this machine reaches sasl.oauthbearer.token.endpoint.url",
-    "OAUTH_CB_FAILED": "see that this machine reaches what oauth_cb asks for tokens",
-    "DEADLINE": "the cluster answers too slowly: look at its load, or raise request.timeout.ms or write.transaction_timeout_ms",
-    "REQUEST_TIMED_OUT": "the cluster answers too slowly: look at its load and at its replicas that are not in sync",
-    "TIMED_OUT": "the cluster answers too slowly: look at its load",
-    "LEADER_NOT_AVAILABLE": "a partition has no leader: look at the brokers that hold its replicas",
-    "NOT_LEADER_OR_FOLLOWER": "a partition changes its leader; if that goes on, look at the brokers that hold its replicas",
+    "NETWORK_EXCEPTION": "check that the brokers run and that this machine reaches their advertised addresses",
+    "BROKER_NOT_AVAILABLE": "check that the brokers run and that this machine reaches their advertised addresses",
+    "TOKEN_ENDPOINT_AWAY": "check that the token endpoint runs and that this machine reaches sasl.oauthbearer.token.endpoint.url",
+    "OAUTH_CB_FAILED": "check that this machine reaches what oauth_cb requests tokens from",
+    "DEADLINE": "the cluster answers too slowly: check its load, or raise request.timeout.ms or write.transaction_timeout_ms",
+    "REQUEST_TIMED_OUT": "the cluster answers too slowly: check its load and its replicas that are not in sync",
+    "TIMED_OUT": "the cluster answers too slowly: check its load",
+    "LEADER_NOT_AVAILABLE": "a partition has no leader: check the brokers that hold its replicas",
+    "NOT_LEADER_OR_FOLLOWER": "a partition changes its leader; if that continues, check the brokers that hold its replicas",
     "NOT_ENOUGH_REPLICAS": _TOO_FEW_REPLICAS,
     "NOT_ENOUGH_REPLICAS_AFTER_APPEND": _TOO_FEW_REPLICAS,
-    "COORDINATOR_NOT_AVAILABLE": "the target has no transaction coordinator: look at the partitions of __transaction_state",
+    "COORDINATOR_NOT_AVAILABLE": "the target has no transaction coordinator: check the partitions of __transaction_state",
     "COORDINATOR_LOAD_IN_PROGRESS": "the target's coordinator is starting",
-    "KAFKA_STORAGE_ERROR": "a broker has trouble with its disk: look at its log",
+    "KAFKA_STORAGE_ERROR": "a broker has a disk error: check its log",
     "THROTTLING_QUOTA_EXCEEDED": "a quota of the cluster holds the mirror back: raise it, or wait",
-    "WORKER_LOST": "a worker or executor of Spark went away: if that goes on, it lacks memory (read.fetch_bytes, write.slots)",
-    "SLOT_NOT_COMMITTED": "transactions were aborted by the target: if that goes on, raise write.transaction_timeout_ms",
-    LOG_ENDS_EARLY: "the source lost the end of the log before it was copied (an unclean leader election, a lost disk): look "
-    "at the brokers that hold its replicas",
-    EMPTY_FETCH: "see that the broker reads the named offset: its log, its remote storage, and the right to describe the topic",
-    SOURCE_LOG_TRUNCATED: "the source lost the end of a log (an unclean leader election, a lost disk): look at the brokers "
+    "WORKER_LOST": "a worker or executor of Spark was lost: if that continues, it lacks memory (read.fetch_bytes, write.slots)",
+    "SLOT_NOT_COMMITTED": "transactions were aborted by the target: if that continues, raise write.transaction_timeout_ms",
+    LOG_ENDS_EARLY: "the source lost the end of the log before it was copied (an unclean leader election, a lost disk): check "
+    "the brokers that hold its replicas",
+    EMPTY_FETCH: "check that the broker can read the named offset: its log, its remote storage, and the permission to describe "
+    "the topic",
+    SOURCE_LOG_TRUNCATED: "the source lost the end of a log (an unclean leader election, a lost disk): check the brokers "
     "that hold its replicas",
     "TOPIC_CREATED_AGAIN": "none needed: read.on_data_loss is continue",
 }
 
+_AFTER_DATA_LOSS = (
+    "To give up what is lost, set read.on_data_loss: continue and start again: offsets that retention deleted are recorded as "
+    "expired, a topic that was created again is mirrored from its start behind the records of the old one, and behind a log that "
+    "was cut the mirror continues at its position and reports which offsets hold other records now. Or exclude the topic "
+    "(topics.exclude); to copy all that it holds now, mirror it with another mirror id, tables and checkpoint"
+)
+_DAMAGED = "Check the disk of the source's broker; if another replica is intact, make it the leader"
+_SETTING_ASIDE = "If the data is lost for good, write.on_refused: quarantine sets the batch aside and continues"
+_NOT_SET_ASIDE = (
+    "write.on_refused: quarantine cannot set this one aside: if the data is lost for good, exclude the topic (topics.exclude)"
+)
 
 _DEFINITE = {
     "TopicAccessError": "grant what the message names",
     "BatchRefusedError": "do what the message says, or set write.on_refused: quarantine",
-    "CorruptBatchError": "look at the disk of the source's broker, or set write.on_refused: quarantine",
-    "LogTruncatedError": "look at the brokers that hold the source's replicas; with read.on_data_loss: continue it is copied "
+    "CorruptBatchError": "check the disk of the source's broker, or set write.on_refused: quarantine",
+    "LogTruncatedError": "check the brokers that hold the source's replicas; with read.on_data_loss: continue it is copied "
     "again once the log reaches the position",
     "DataLossError": "read.on_data_loss: continue gives up what retention deleted; or exclude the topic",
 }
 
 
 def problem_of_retry(what: str, error: MirrorError) -> Problem:
-    """`what` was tried."""
+    """Return the problem of an error that is retried. `what` failed."""
     name = _error_name(error)
-    helps = error.remedy if isinstance(error, StoreUnreachableError) else _RETRIABLE.get(name)
-    remedy = _GOES_ON if helps is None else f"{helps}; {_GOES_ON}"
+    hint = error.remedy if isinstance(error, StoreUnreachableError) else _RETRIABLE.get(name)
+    remedy = _RETRIES if hint is None else f"{hint}; {_RETRIES}"
     return Problem(kind=ProblemKind.RETRIABLE, text=f"{what}: {error}", remedy=remedy, error_name=name)
 
 
-def problem_of_left_out(left: LeftOut) -> Problem:
-    """A partition is left out of micro-batches. Its copy is resumed at its position."""
-    helps = _RETRIABLE.get(left.error_name, "see that the partition can be read at the source and written at the target")
-    remedy = _DEFINITE.get(left.error_name, "do what the message says") if left.is_definite else helps
+def problem_of_left_out(left: LeftOutPartition) -> Problem:
+    """Return the problem of a partition that is left out of micro-batches. Its copy is resumed at its position."""
+    hint = _RETRIABLE.get(left.error_name, "check that the partition can be read at the source and written at the target")
+    remedy = _DEFINITE.get(left.error_name, "do what the message says") if left.is_definite else hint
     return Problem(
         kind=ProblemKind.LEFT_OUT,
         text=f"left out because of the {left.side.value}: {left.reason}",
-        remedy=f"{remedy}; the other partitions continue, and the mirror tries this one again by itself",
+        remedy=f"{remedy}; the other partitions continue, and the mirror tries this one again automatically",
         error_name=left.error_name,
         place=left.source.topic_partition,
     )
 
 
 def problem_of_wait(text: str, name: str | None) -> Problem:
-    """The planner waits. `name`: of the error that it waits out, where it is known."""
-    helps = _RETRIABLE.get(name or "", "see that the source runs and that this machine reaches its brokers")
-    return Problem(kind=ProblemKind.WAIT, text=text, remedy=f"{helps}; the mirror asks again by itself")
+    """Return the problem of a planner that waits. `name`: of the error that it waits out; None where there is none."""
+    hint = _RETRIABLE.get(name or "", "check that the source runs and that this machine reaches its brokers")
+    return Problem(kind=ProblemKind.WAIT, text=text, remedy=f"{hint}; {_RETRIES}")
 
 
 def problem_of_early_ends(early_ends: Sequence[EarlyEnd], commit_interval: str) -> Problem:
-    """Slots of one round were ended by the commit interval: the path between the clusters is slower than what is planned."""
+    """Return the problem of slots that the commit interval ended: the path between the clusters is slower than planned."""
     seconds = max(end.seconds for end in early_ends)
     rate = sum(end.sent_bytes for end in early_ends) / max(0.001, seconds) / 1e6
     sending = sum(end.sending_s for end in early_ends) / max(0.001, sum(end.seconds for end in early_ends))
     side, share = ("target", sending) if sending >= 0.5 else ("source", 1 - sending)
     remedy = {
-        "target": "look at the network and the load of the target; small batches over a long distance need more requests in "
+        "target": "check the network and the load of the target; small batches over a long distance need more requests in "
         "flight (write.in_flight_requests), or become larger ones (write.coalesce_bytes)",
-        "source": "look at the network and the load of the source",
+        "source": "check the network and the load of the source",
     }[side]
     return Problem(
         kind=ProblemKind.WAIT,
@@ -110,10 +123,10 @@ def problem_of_early_ends(early_ends: Sequence[EarlyEnd], commit_interval: str) 
 
 
 def problem_of_truncation(loss: LogTruncatedError) -> Problem:
-    """The mirror continues at a position below which the source holds other records by now."""
+    """Return the problem of a log that was cut: the mirror continues at a position below which the source has other records."""
     position, divergent_offset = loss.expected_offset, loss.divergent_offset
     other = (
-        f"the source may hold other records below offset {position} than were copied: from which offset on is not known"
+        f"the source may hold other records below offset {position} than were copied: the first such offset is not known"
         if divergent_offset is None
         else f"the source holds other records at offsets {divergent_offset} to {position - 1} than were copied"
     )
@@ -128,13 +141,14 @@ def problem_of_truncation(loss: LogTruncatedError) -> Problem:
 
 
 def problem_of_end(error: MirrorError) -> Problem:
-    text, place = str(error), _place_of(error)
+    """Return the problem of an error that ends the run."""
+    text = str(error)
     match error:
         case BatchRefusedError():
             remedy = error.remedy
             text = text.removesuffix(f". {error.remedy}")
         case CorruptBatchError():
-            remedy = "shallow-mirror preflight says how many there are; write.on_refused: quarantine sets them aside"
+            remedy = "shallow-mirror preflight counts such batches; write.on_refused: quarantine sets them aside"
         case DataLossError():
             remedy = "read.on_data_loss: continue gives up what is lost; or exclude the topic"
         case FencedError():
@@ -145,10 +159,23 @@ def problem_of_end(error: MirrorError) -> Problem:
             remedy = _RETRIABLE.get(error.error_name, "start the mirror again")
         case _:
             remedy = "do what the message says, then start the mirror again"
-    return Problem(kind=ProblemKind.ENDED, text=text, remedy=remedy, error_name=type(error).__name__, place=place)
+    return Problem(
+        kind=ProblemKind.ENDED, text=text, remedy=remedy, error_name=type(error).__name__, place=_topic_partition_of(error)
+    )
 
 
-def _place_of(error: MirrorError) -> TopicPartition | None:
+def with_remedy(error: DataLossError | CorruptBatchError, *, is_quarantining: bool) -> MirrorError:
+    """Return a copy whose message ends in the remedy, for whoever started the run; `problems` has a column for remedies."""
+    if isinstance(error, DataLossError):
+        remedy = _AFTER_DATA_LOSS
+    else:
+        remedy = f"{_DAMAGED}. {_NOT_SET_ASIDE if is_quarantining else _SETTING_ASIDE}"
+    explained = copy.copy(error)
+    explained.args = (f"{error}. {remedy}",)
+    return explained
+
+
+def _topic_partition_of(error: MirrorError) -> TopicPartition | None:
     return error.topic_partition if isinstance(error, BatchRefusedError | CorruptBatchError | DataLossError) else None
 
 

@@ -1,6 +1,6 @@
 """Driver: the lag of each source partition, as `status` and the metrics of a running mirror report it.
 
-Positions come from the offset map and are read before the source is asked: a mirror that runs meanwhile can only seem to be
+Positions come from the offset map and are read before the source is queried: a mirror that runs meanwhile can only seem to be
 further behind than it is, never ahead of its source.
 """
 
@@ -17,23 +17,23 @@ from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.streaming.planning.planner_config import PlanSettings
-from shallow_mirror.streaming.planning.source_offsets import Planner
-from shallow_mirror.streaming.runner.open_transactions import OpenTransaction, ask_open_transactions
+from shallow_mirror.streaming.planning.planner_config import PlannerConfig
+from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
+from shallow_mirror.streaming.runner.open_transactions import OpenTransaction, list_open_transactions
 from shallow_mirror.types import IsolationLevel, SourcePartition
 
 PATIENCE_MS = 5_000
-"""A status without lag is still a status: it does not wait longer for either cluster."""
+"""A status waits no longer for either cluster: without lag it is still useful."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
-    """`position`: everything below it is accounted for. `end` is the source's high watermark: what is behind an open transaction
-    has not been copied either.
+    """`position`: everything below it is accounted for. `end` is the source's high watermark: records of open transactions have
+    not been copied either.
 
-    `lag_ms`: how old the first record that is not copied yet is, by its own timestamp; 0 when there is no lag. Where the
-    source cannot name that record (timestamps that do not rise), the age of the last copied batch, which is no younger.
-    `end` and both lags are None when the source does not say, or does not know the topic (any more).
+    `lag_ms`: age of the first record that is not copied yet, by its own timestamp; 0 when there is no lag. Where the source
+    cannot find that record (timestamps that do not rise), the age of the last copied batch, which is no younger.
+    `end` and both lags are None when the source does not answer, or does not have the topic.
     """
 
     source: SourcePartition
@@ -45,7 +45,7 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceView:
-    """What the source says of the partitions it has. `later`: the first record newer than what was copied, offset -1 for none."""
+    """The source's answers. `later`: the first record newer than what was copied, offset -1 for none."""
 
     ends: Mapping[SourcePartition, int] = field(default_factory=dict)
     later: Mapping[SourcePartition, ListedOffset] = field(default_factory=dict)
@@ -53,16 +53,16 @@ class SourceView:
     problem: str | None = None
 
 
-def of_included_topics(config: MirrorConfig, found: Mapping[SourcePartition, Position]) -> dict[SourcePartition, Position]:
-    """Topics that are excluded now keep their positions in the map; nobody waits for them."""
-    return {source: position for source, position in found.items() if config.topics.is_included(source.topic)}
+def included_positions(config: MirrorConfig, positions: Mapping[SourcePartition, Position]) -> dict[SourcePartition, Position]:
+    """Return `positions` without excluded topics, which keep their positions in the map but have no lag."""
+    return {source: position for source, position in positions.items() if config.topics.is_included(source.topic)}
 
 
-def copied_until(found: Mapping[SourcePartition, Position]) -> dict[SourcePartition, int]:
-    """Timestamp of the last copied batch of each partition that has one."""
+def copied_until(positions: Mapping[SourcePartition, Position]) -> dict[SourcePartition, int]:
+    """Return the timestamp of the last copied batch of each partition that has one."""
     return {
         source: position.max_timestamp_ms
-        for source, position in found.items()
+        for source, position in positions.items()
         if position.max_timestamp_ms is not None and position.max_timestamp_ms >= 0
     }
 
@@ -70,8 +70,8 @@ def copied_until(found: Mapping[SourcePartition, Position]) -> dict[SourcePartit
 def partition_statuses(
     positions: Mapping[SourcePartition, int], copied_until_ms: Mapping[SourcePartition, int], view: SourceView, at_ms: int
 ) -> tuple[PartitionStatus, ...]:
-    """Pure. Of a topic that was created again, the one that the source has now."""
-    statuses, current = [], {one.topic: one.topic_id for one in view.ends}
+    """Pure. Return the statuses in order; of a recreated topic only those of the incarnation that the source has now."""
+    statuses, current = [], {source.topic: source.topic_id for source in view.ends}
     for source, position in sorted(positions.items()):
         if current.get(source.topic, source.topic_id) != source.topic_id:
             continue
@@ -86,7 +86,7 @@ def partition_statuses(
 
 
 def first_missing_ms(position: int, copied_until_ms: int | None, later: ListedOffset | None) -> int | None:
-    """Pure: timestamp of the first record at or above `position`, or of the last copied batch; None when nobody knows.
+    """Pure. Return the timestamp of the first record at or above `position`, or of the last copied batch; None when unknown.
 
     `later` answers "the first record with a timestamp above `copied_until_ms`"; one below `position` was copied already.
     """
@@ -95,34 +95,38 @@ def first_missing_ms(position: int, copied_until_ms: int | None, later: ListedOf
     return later.timestamp_ms if later.offset >= position else copied_until_ms
 
 
-def ask_source(
+def query_source(
     config: MirrorConfig,
     positions: Mapping[SourcePartition, int],
     copied_until_ms: Mapping[SourcePartition, int],
     clock: Callable[[], float] = time.monotonic,
 ) -> SourceView:
-    """One listing of log ends (high watermarks), and one of the first records that are newer than what was copied, where there is
-    lag; under read_committed also who holds the last stable offsets."""
-    settings = replace(PlanSettings.of_mirror(config), isolation=IsolationLevel.READ_UNCOMMITTED)
+    """Return log ends (high watermarks), and where there is lag the first records that are newer than what was copied.
+
+    Under read_committed also the transactions that hold back the last stable offset.
+    """
+    planner_config = replace(PlannerConfig.of_mirror(config), isolation=IsolationLevel.READ_UNCOMMITTED)
     ends: Mapping[SourcePartition, int] = {}
     with closing(Cluster(config.source.client)) as cluster:
         deadline = Deadline.after_ms(min(PATIENCE_MS, config.source.client.request_timeout_ms), clock)
         try:
-            ends = Planner(settings, cluster).log_ends(deadline).ends
-            behind = {one.topic_partition: one for one, position in positions.items() if ends.get(one, position) > position}
-            asked = {name: copied_until_ms.get(one, -1) + 1 for name, one in behind.items()}
-            found = cluster.list_offsets(asked, settings.isolation, deadline) if asked else {}
+            ends = SourceOffsets(planner_config, cluster).log_ends(deadline).ends
+            lagging = {
+                source.topic_partition: source for source, position in positions.items() if ends.get(source, position) > position
+            }
+            timestamps = {name: copied_until_ms.get(source, -1) + 1 for name, source in lagging.items()}
+            listed = cluster.list_offsets(timestamps, planner_config.isolation, deadline) if timestamps else {}
             is_committed = config.read.isolation_level is IsolationLevel.READ_COMMITTED
-            there = {one: ends[one] for one in positions if one in ends} if is_committed else {}
-            open_transactions = ask_open_transactions(cluster, there, deadline)
+            mirrored_ends = {source: ends[source] for source in positions if source in ends} if is_committed else {}
+            open_transactions = list_open_transactions(cluster, mirrored_ends, deadline)
         except RetriableError as error:
             return SourceView(ends=ends, problem=str(error))
-    later = {behind[name]: listed for name, listed in found.items()}
+    later = {lagging[name]: offset for name, offset in listed.items()}
     return SourceView(ends=ends, later=later, open_transactions=open_transactions)
 
 
-def ask_target(config: MirrorConfig, clock: Callable[[], float] = time.monotonic) -> str | None:
-    """Why the target does not answer: a task that waits for it cannot say so itself."""
+def query_target(config: MirrorConfig, clock: Callable[[], float] = time.monotonic) -> str | None:
+    """Return why the target does not answer; None where it does. A task that waits for it cannot report that itself."""
     with closing(Cluster(config.target.client)) as cluster:
         deadline = Deadline.after_ms(min(PATIENCE_MS, config.target.client.request_timeout_ms), clock)
         try:

@@ -1,4 +1,4 @@
-"""Driver: asks both clusters from time to time how far behind the mirror is, for its metrics: in a thread of its own."""
+"""Driver: a thread that queries both clusters at an interval for the metrics of a running mirror: lag, open transactions."""
 
 from __future__ import annotations
 
@@ -13,29 +13,31 @@ from typing import Protocol
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import MirrorError
-from shallow_mirror.streaming.runner.lag import ask_source, ask_target, copied_until, of_included_topics, partition_statuses
-from shallow_mirror.streaming.runner.metrics import ClustersSeen
+from shallow_mirror.streaming.runner.lag import copied_until, included_positions, partition_statuses, query_source, query_target
+from shallow_mirror.streaming.runner.metrics import ClusterSnapshot
 from shallow_mirror.types import SourcePartition
 
 _log = logging.getLogger(__name__)
 
 
-class SeesClusters(Protocol):
-    def saw(self, seen: ClustersSeen) -> None: ...
-    def forget(self) -> None: ...
+class ClusterObserver(Protocol):
+    def update(self, snapshot: ClusterSnapshot) -> None: ...
+    def clear(self) -> None: ...
 
 
-class SourceWatch:
-    """It has connections of its own: whatever it asks, no micro-batch waits for it."""
+class LagMonitor:
+    """It has connections of its own, so that no micro-batch waits for its requests."""
 
-    def __init__(self, config: MirrorConfig, sees: SeesClusters) -> None:
-        self._config, self._sees, self._is_over = config, sees, threading.Event()
+    def __init__(self, config: MirrorConfig, observer: ClusterObserver) -> None:
+        self._config = config
+        self._observer = observer
+        self._is_over = threading.Event()
         self.positions: Mapping[SourcePartition, Position] = {}
         """Replaced as a whole by the mirror's own thread."""
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        thread = threading.Thread(target=self._watch, name="source watch", daemon=True)
+    def running(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._run, name="lag monitor", daemon=True)
         thread.start()
         try:
             yield
@@ -43,15 +45,16 @@ class SourceWatch:
             self._is_over.set()
             thread.join()
 
-    def look(self) -> ClustersSeen:
-        """Raises MirrorError where a cluster answers what nobody can use."""
-        positions = of_included_topics(self._config, self.positions)
+    def query(self) -> ClusterSnapshot:
+        """Return what both clusters report now. Raise MirrorError for a response that cannot be used."""
+        # Positions are read first: a mirror that runs meanwhile can only seem to be further behind than it is.
+        positions = included_positions(self._config, self.positions)
         until_ms = copied_until(positions)
         offsets = {source: position.offset for source, position in positions.items()}
-        view = ask_source(self._config, offsets, until_ms, clock=self._clock)
-        target_problem = ask_target(self._config, clock=self._clock)
+        view = query_source(self._config, offsets, until_ms, clock=self._clock)
+        target_problem = query_target(self._config, clock=self._clock)
         at_ms = int(time.time() * 1000)
-        return ClustersSeen(
+        return ClusterSnapshot(
             at_ms=at_ms,
             partitions=partition_statuses(offsets, until_ms, view, at_ms),
             open_transactions=view.open_transactions,
@@ -60,19 +63,19 @@ class SourceWatch:
         )
 
     def _clock(self) -> float:
-        """Deadlines are over at once when nobody wants the answer any more."""
+        """Return the time, or infinity at the end of the run, so that its deadlines are over at once."""
         return math.inf if self._is_over.is_set() else time.monotonic()
 
-    def _watch(self) -> None:
+    def _run(self) -> None:
         try:
             while not self._is_over.is_set():
                 try:
-                    seen = self.look()
-                    if not self._is_over.is_set():
-                        self._sees.saw(seen)
+                    snapshot = self.query()
+                    if not self._is_over.is_set():  # what was cut short by the end of the run is no measurement
+                        self._observer.update(snapshot)
                 except MirrorError as error:
-                    self._sees.forget()
-                    _log.warning("lag and open transactions for the metrics are not known: %s", error)
+                    self._observer.clear()
+                    _log.warning("no lag and open transactions for the metrics: %s", error)
                 self._is_over.wait(self._config.metrics.lag_interval_s)
         finally:
-            self._sees.forget()
+            self._observer.clear()

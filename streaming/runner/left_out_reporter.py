@@ -13,26 +13,26 @@ from shallow_mirror.checkpoints.problems import Problem
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.sinks.kafka.slots.unfinished_ranges import UnfinishedRange
 from shallow_mirror.streaming.planning.left_out_partitions import (
-    Change,
-    LeftOut,
-    LeftOutPartitions,
+    LeftOutChange,
+    LeftOutPartition,
+    LeftOutTracker,
     parse_left_out,
     write_left_out,
 )
-from shallow_mirror.streaming.planning.planner_state import PlannerNote
+from shallow_mirror.streaming.planning.planner_state import PlannerState
 from shallow_mirror.streaming.runner.error_hints import problem_of_left_out
 from shallow_mirror.types import SourcePartition
 
 _log = logging.getLogger(__name__)
 
 REPORTED_AT_ONCE = 20
-"""So many partitions have a line in the log and a row in `problems` each; the number of the others is one more line."""
+"""Partitions with a line in the log and a row in `problems` each; the number of the others is one more line."""
 
 
-class LeftOutReports:
+class LeftOutReporter:
     """Of one run, over all its queries. For Spark's callback thread and the mirror's own.
 
-    `path` is for the planner: without it Spark would not be led back. `status_path` is only for people.
+    `path` is for the planner: without it Spark would not be rewound. `status_path` is for `status` only.
     """
 
     def __init__(
@@ -41,61 +41,66 @@ class LeftOutReports:
         status_path: Path | None,
         *,
         report: Callable[[Problem], None],
-        count: Callable[[Sequence[LeftOut]], None],
+        count: Callable[[Sequence[LeftOutPartition]], None],
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
-        self._path, self._status_path, self._report, self._count, self._now_ms = path, status_path, report, count, now_ms
+        self._path = path
+        self._status_path = status_path
+        self._report = report
+        self._count = count
+        self._now_ms = now_ms
         self._lock = threading.Lock()
-        self._partitions = LeftOutPartitions()
-        self._written: tuple[LeftOut, ...] | None = None
+        self._partitions = LeftOutTracker()
+        self._written: tuple[LeftOutPartition, ...] | None = None
 
     @property
     def path(self) -> Path:
         return self._path
 
-    def query_begins(self, positions: Mapping[SourcePartition, int]) -> None:
-        """Raises RetriableError."""
+    def on_query_start(self, positions: Mapping[SourcePartition, int]) -> None:
+        """Update positions before a query starts. Raise RetriableError where the file cannot be written."""
         with self._lock:
-            self._partitions.query_begins(positions)
+            self._partitions.on_query_start(positions)
             self._write()
 
-    def micro_batch_done(self, unfinished: Sequence[UnfinishedRange], known: Mapping[SourcePartition, Position]) -> None:
-        """Raises RetriableError where the planner cannot be told."""
+    def on_micro_batch(self, unfinished: Sequence[UnfinishedRange], all_positions: Mapping[SourcePartition, Position]) -> None:
+        """Take over what a micro-batch left out. Raise RetriableError where the planner's file cannot be written."""
         if not unfinished and not self._partitions.by_slots:
             return
-        sources = {one.source for one in unfinished} | {one.source for one in self._partitions.by_slots}
-        positions = {source: known[source].offset for source in sources if source in known}
+        sources = {entry.source for entry in unfinished} | {entry.source for entry in self._partitions.by_slots}
+        positions = {source: all_positions[source].offset for source in sources if source in all_positions}
         with self._lock:
-            change = self._partitions.micro_batch_done(unfinished, positions, self._now_ms())
+            change = self._partitions.on_micro_batch(unfinished, positions, self._now_ms())
             self._write()
-        self._tell(change)
+        self._report_change(change)
 
-    def planner_says(self, note: PlannerNote) -> None:
-        """Raises RetriableError."""
-        if note.waiting_for is not None:
+    def on_plan(self, state: PlannerState) -> None:
+        """Take over what a plan left out. Raise RetriableError where the planner's file cannot be written."""
+        if state.waiting_for is not None:
             return
-        unanswered = parse_left_out({"partitions": note.left_out})
+        unanswered = parse_left_out({"partitions": state.left_out})
         with self._lock:
-            change = self._partitions.planner_says(unanswered, note.caught_up)
+            change = self._partitions.on_plan(unanswered, state.caught_up)
             self._write()
-        self._tell(change)
+        self._report_change(change)
 
     def _write(self) -> None:
-        by_slots, every = self._partitions.by_slots, self._partitions.all()
-        if every == self._written:
+        by_slots, left_out = self._partitions.by_slots, self._partitions.all()
+        if left_out == self._written:
             return
         try:
             write_left_out(self._path, by_slots)
         except OSError as error:
-            raise RetriableError("NOTE_NOT_WRITTEN", f"the planner cannot be told what was left out: {error}") from error
+            # Without the file Spark would continue behind the ranges that were left out: the query has to begin again.
+            raise RetriableError("NOTE_NOT_WRITTEN", f"what was left out cannot be reported to the planner: {error}") from error
         try:
-            write_left_out(self._status_path, every)
+            write_left_out(self._status_path, left_out)
         except OSError as error:
             _log.warning("what is left out was not written for status: %s", error)
-        self._written = every
-        self._count(every)
+        self._written = left_out
+        self._count(left_out)
 
-    def _tell(self, change: Change) -> None:
+    def _report_change(self, change: LeftOutChange) -> None:
         for left in change.began[:REPORTED_AT_ONCE]:
             self._report(problem_of_left_out(left))
         more = len(change.began) - REPORTED_AT_ONCE

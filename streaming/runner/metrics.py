@@ -1,4 +1,4 @@
-"""Driver: what Prometheus is told of a running mirror, and the port where it asks. What each means: docs/monitoring.md.
+"""Driver: the Prometheus metrics of a running mirror, and the port that serves them. What each means: docs/monitoring.md.
 
 Imported only where `metrics.port` is set: `prometheus_client` comes with the extra `metrics`.
 """
@@ -21,7 +21,7 @@ from shallow_mirror.checkpoints.run_history import MicroBatchObservation
 from shallow_mirror.config import MetricsSettings
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks.kafka.micro_batch import SLOWEST_SLOT, TOTAL
-from shallow_mirror.streaming.planning.left_out_partitions import LeftOut
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.streaming.runner.open_transactions import OpenTransaction
 from shallow_mirror.types import SegmentKind, SourcePartition
 
@@ -30,7 +30,7 @@ OTHER_TOPICS = "(others)"
 """No topic can have this name."""
 
 MAX_LEFT_OUT_SERIES = 100
-"""Partitions that are left out and have a series of their own."""
+"""Left out partitions with a series of their own."""
 
 _MICRO_BATCH_BUCKETS_S = (0.1, 0.2, 0.3, 0.5, 0.75, 1, 2, 3, 5, 10, 30, 60, 120, 300)
 _END_TO_END_BUCKETS_S = (0.1, 0.25, 0.5, 0.75, 1, 2, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
@@ -40,7 +40,7 @@ _DROPPED = (SegmentKind.COMMIT, SegmentKind.ABORT, SegmentKind.ABORTED, SegmentK
 
 
 class PartitionLag(Protocol):
-    """Both are None where the source does not say."""
+    """Lag of one partition; both numbers are None where the source does not answer."""
 
     @property
     def source(self) -> SourcePartition: ...
@@ -51,8 +51,8 @@ class PartitionLag(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClustersSeen:
-    """What both clusters said at `at_ms`."""
+class ClusterSnapshot:
+    """State of both clusters at `at_ms`."""
 
     at_ms: int
     partitions: Sequence[PartitionLag] = ()
@@ -83,24 +83,24 @@ class Metrics:
         about = ["mirror", "version", "source", "target"]
         Gauge(PREFIX + "info", "1", about, registry=self.registry).labels(mirror, version, source, target).set(1)
         self.run_epoch = gauge("run_epoch", "Rises with every start of a run")
-        self.waiting = gauge("waiting", "1 while the mirror waits for a cluster, a table or a step that lingers")
+        self.waiting = gauge("waiting", "1 while the mirror waits for a cluster, a table or a slow step")
         self._last_decision = gauge("last_decision_timestamp_seconds", "Of the newest decision in the offset map")
         self._last_decision.set(math.nan)  # alerts on its age stay silent until there is one
         self._micro_batches = counter("micro_batches", "Decided and visible")
         self._records = counter("records", "Copied")
         self._copied_bytes = counter("copied_bytes", "Record batches copied, as the source has them")
         self._fetched_bytes = counter("fetched_bytes", "Received from the source")
-        self._batches = counter_by("batches", "By what became of them: raw, rebuilt, dropped, refused", "verdict")
+        self._batches = counter_by("batches", "By verdict: raw, rebuilt, dropped, refused", "verdict")
         self._dropped = counter_by("dropped_batches", "By kind of segment", "kind")
         self._steps = counter_by("step_seconds", "Spent in the steps of micro-batches", "step")
-        self._seconds = histogram("micro_batch_seconds", "From its begin until it is visible", _MICRO_BATCH_BUCKETS_S)
+        self._seconds = histogram("micro_batch_seconds", "From its start until it is visible", _MICRO_BATCH_BUCKETS_S)
         self._end_to_end = histogram(
             "end_to_end_seconds",
             "Age of the newest record of each partition that moved, by its own timestamp, when it became visible on the target",
             _END_TO_END_BUCKETS_S,
         )
         self._restarts = counter("restarts", "Of the query, by the supervisor")
-        self._problems = counter_by("problems", "Met, as in the table problems", "kind")
+        self._problems = counter_by("problems", "As in the table problems", "kind")
         for kind in ProblemKind:
             self._problems.labels(mirror, kind.value)
         for verdict in ("raw", "rebuilt", "dropped", "refused"):
@@ -111,11 +111,11 @@ class Metrics:
         self.registry.register(self.clusters)
         ProcessCollector(registry=self.registry)
 
-    def decided(self, at_ms: int) -> None:
+    def on_decision(self, at_ms: int) -> None:
         self._last_decision.set(at_ms / 1000)
 
-    def micro_batch(self, observed: MicroBatchObservation, ages_s: Iterable[float]) -> None:
-        """`ages_s`: of the newest record of each partition that moved."""
+    def on_micro_batch(self, observed: MicroBatchObservation, ages_s: Iterable[float]) -> None:
+        """Count a micro-batch. `ages_s`: of the newest record of each partition that moved."""
         self._micro_batches.inc()
         self._records.inc(observed.record_count)
         self._copied_bytes.inc(observed.size_bytes)
@@ -135,14 +135,14 @@ class Metrics:
         for age_s in ages_s:
             self._end_to_end.observe(age_s)
 
-    def refused(self) -> None:
-        """A batch that ends the run."""
+    def on_refused_batch(self) -> None:
+        """Count a batch that ends the run."""
         self._add_batches("refused", 1)
 
-    def restarted(self) -> None:
+    def on_restart(self) -> None:
         self._restarts.inc()
 
-    def problem(self, kind: ProblemKind) -> None:
+    def on_problem(self, kind: ProblemKind) -> None:
         self._problems.labels(self._mirror, kind.value).inc()
 
     def _add_batches(self, verdict: str, count: int) -> None:
@@ -150,69 +150,73 @@ class Metrics:
 
 
 class _ClustersCollector(Collector):
-    """Gives what was seen last as a whole: who asks in between never sees half of it. Nothing before something was seen."""
+    """Serves the last snapshot, replaced as a whole: a scrape in between never sees half of one. Nothing before the first."""
 
     def __init__(self, mirror: str, max_topics: int) -> None:
         self._mirror, self._max_topics = mirror, max_topics
         self._named: dict[str, None] = {}
-        self._seen: ClustersSeen | None = None
-        self.left_out: tuple[LeftOut, ...] = ()
+        self._snapshot: ClusterSnapshot | None = None
+        self.left_out: tuple[LeftOutPartition, ...] = ()
         """Replaced as a whole by the mirror's own thread."""
 
-    def saw(self, seen: ClustersSeen) -> None:
-        there = {one.source.topic for one in seen.partitions}
-        named = {topic: None for topic in self._named if topic in there}
-        for topic in sorted(there - named.keys())[: self._max_topics - len(named)]:
+    def update(self, snapshot: ClusterSnapshot) -> None:
+        topics = {partition.source.topic for partition in snapshot.partitions}
+        # Topics keep their series while they exist: a new topic never takes the place of one that has it.
+        named = {topic: None for topic in self._named if topic in topics}
+        for topic in sorted(topics - named.keys())[: self._max_topics - len(named)]:
             named[topic] = None
-        self._named, self._seen = named, seen
+        self._named, self._snapshot = named, snapshot
 
-    def forget(self) -> None:
-        """Nobody looks any more: no figures are better than old ones."""
-        self._seen = None
+    def clear(self) -> None:
+        """Serve no figures instead of old ones."""
+        self._snapshot = None
 
     def collect(self) -> Iterator[Metric]:
-        seen = self._seen
+        snapshot = self._snapshot
         offsets, ages = dict[str, int](), dict[str, int]()
-        for one in () if seen is None else seen.partitions:
-            topic = one.source.topic if one.source.topic in self._named else OTHER_TOPICS
-            if one.lag_offsets is not None:
-                offsets[topic] = offsets.get(topic, 0) + one.lag_offsets
-            if one.lag_ms is not None:
-                ages[topic] = max(ages.get(topic, 0), one.lag_ms)
+        for partition in () if snapshot is None else snapshot.partitions:
+            topic = partition.source.topic if partition.source.topic in self._named else OTHER_TOPICS
+            if partition.lag_offsets is not None:
+                offsets[topic] = offsets.get(topic, 0) + partition.lag_offsets
+            if partition.lag_ms is not None:
+                ages[topic] = max(ages.get(topic, 0), partition.lag_ms)
         yield self._by("lag_offsets", "Not copied yet, all partitions of a topic", "topic", offsets)
         yield self._by("lag_ms", "Age of the first record not copied yet, of the latest partition", "topic", ages)
-        unknown = None if seen is None else sum(one.lag_offsets is None for one in seen.partitions)
-        yield self._one("partitions", "That have a position", None if seen is None else len(seen.partitions))
-        yield self._one("partitions_without_lag", "Of which the source does not say where they end", unknown)
-        yield self._one("lag_timestamp_seconds", "When both clusters were asked", None if seen is None else seen.at_ms / 1000)
-        found = None if seen is None else seen.open_transactions
-        yield self._one("open_source_transactions", "Whose end the mirror waits for", None if found is None else len(found))
+        unknown = None if snapshot is None else sum(partition.lag_offsets is None for partition in snapshot.partitions)
+        at_s = None if snapshot is None else snapshot.at_ms / 1000
+        yield self._single("partitions", "With a position", None if snapshot is None else len(snapshot.partitions))
+        yield self._single("partitions_without_lag", "Whose log end the source does not report", unknown)
+        yield self._single("lag_timestamp_seconds", "When both clusters were queried", at_s)
+        transactions = None if snapshot is None else snapshot.open_transactions
+        count = None if transactions is None else len(transactions)
+        yield self._single("open_source_transactions", "Whose end the mirror waits for", count)
         silent_s = None
-        if seen is not None:
-            silent_s = max((seen.at_ms - one.wrote_at_ms for one in seen.open_transactions if one.wrote_at_ms), default=0) / 1000
-        yield self._one("open_source_transaction_silent_seconds", "Since the one that is silent longest wrote", silent_s)
-        up = {} if seen is None else {"source": int(seen.is_source_up), "target": int(seen.is_target_up)}
+        if snapshot is not None:
+            silent_ms = [snapshot.at_ms - txn.wrote_at_ms for txn in snapshot.open_transactions if txn.wrote_at_ms]
+            silent_s = max(silent_ms, default=0) / 1000
+        yield self._single("open_source_transaction_silent_seconds", "Since the longest silent one wrote", silent_s)
+        up = {} if snapshot is None else {"source": int(snapshot.is_source_up), "target": int(snapshot.is_target_up)}
         yield self._by("cluster_up", "1 where it answered", "cluster", up)
         yield self._left_out_partitions()
 
     def _left_out_partitions(self) -> Metric:
-        """The first `MAX_LEFT_OUT_SERIES` by themselves, the others together by side."""
+        """Return a series for each of the first `MAX_LEFT_OUT_SERIES`, and one by side for the others."""
         labels = ["mirror", "topic", "partition", "side"]
-        family = GaugeMetricFamily(PREFIX + "left_out_partitions", "Broken, the others are copied without them", labels=labels)
+        family = GaugeMetricFamily(PREFIX + "left_out_partitions", "Broken; the others are copied without them", labels=labels)
         left_out = self.left_out
-        for one in left_out[:MAX_LEFT_OUT_SERIES]:
-            family.add_metric([self._mirror, one.source.topic, str(one.source.partition), one.side.value], 1)
-        for side, count in Counts(one.side.value for one in left_out[MAX_LEFT_OUT_SERIES:]).items():
+        for entry in left_out[:MAX_LEFT_OUT_SERIES]:
+            family.add_metric([self._mirror, entry.source.topic, str(entry.source.partition), entry.side.value], 1)
+        for side, count in Counts(entry.side.value for entry in left_out[MAX_LEFT_OUT_SERIES:]).items():
             family.add_metric([self._mirror, OTHER_TOPICS, "", side], count)
         return family
 
     def _by(self, name: str, text: str, label: str, values: dict[str, int]) -> Metric:
         family = GaugeMetricFamily(PREFIX + name, text, labels=["mirror", label])
-        for value_of, value in values.items():
-            family.add_metric([self._mirror, value_of], value)
+        for label_value, value in values.items():
+            family.add_metric([self._mirror, label_value], value)
         return family
 
-    def _one(self, name: str, text: str, value: float | None) -> Metric:
+    def _single(self, name: str, text: str, value: float | None) -> Metric:
         family = GaugeMetricFamily(PREFIX + name, text, labels=["mirror"])
         if value is not None:
             family.add_metric([self._mirror], value)
@@ -221,14 +225,14 @@ class _ClustersCollector(Collector):
 
 @contextmanager
 def serving(metrics: Metrics, settings: MetricsSettings) -> Iterator[None]:
-    """While the block runs. Raises ConfigError where the port cannot be had."""
+    """Serve metrics while the block runs. Raise ConfigError where the port is not available."""
     assert settings.port is not None
     try:
         server, thread = start_http_server(settings.port, settings.host, metrics.registry)
     except OSError as error:
         raise ConfigError(
             f"metrics.port: {settings.host}:{settings.port} cannot be listened on: {error.strerror or error}: choose another "
-            "port, or end what has it"
+            "port, or end the process that uses it"
         ) from error
     try:
         yield

@@ -1,5 +1,7 @@
-"""Driver, for `status`: transactions of other applications that are open at the source: a mirror that reads committed
-records waits for each of them, and a hanging one makes it wait for ever."""
+"""Driver: open transactions of other applications at the source, for `status` and the metrics.
+
+A mirror that reads committed records waits for each of them, and for a hanging one without limit.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """`first_offset`: its first record. `wrote_at_ms`: timestamp of its newest batch, None when the broker does not know."""
+    """`first_offset`: its first record. `wrote_at_ms`: timestamp of its newest batch, None when the broker does not report it."""
 
     source: SourcePartition
     first_offset: int
@@ -27,33 +29,35 @@ class OpenTransaction:
         return f"{self.source.topic_partition} from offset {self.first_offset}: producer id {self.producer_id}{when}"
 
 
-def ask_open_transactions(
-    source: Cluster, ends: Mapping[SourcePartition, int], deadline: Deadline
+def list_open_transactions(
+    cluster: Cluster, ends: Mapping[SourcePartition, int], deadline: Deadline
 ) -> tuple[OpenTransaction, ...]:
-    """All that hold the last stable offset below the high watermark, the one that has been silent longest first. `ends`: the
-    high watermarks of a moment ago; the last stable offset only rises. Raises RetriableError."""
-    names = {one.topic_partition: one for one in ends}
-    stable = source.list_offsets(dict.fromkeys(names, -1), IsolationLevel.READ_COMMITTED, deadline) if names else {}
-    held = {name: stable[name].offset for name, one in names.items() if stable[name].offset < ends[one]}
-    found = [
+    """Return those that hold the last stable offset below the high watermark, the longest silent one first.
+
+    `ends`: high watermarks that were listed just before; the last stable offset only rises. Raise RetriableError.
+    """
+    sources = {source.topic_partition: source for source in ends}
+    stable = cluster.list_offsets(dict.fromkeys(sources, -1), IsolationLevel.READ_COMMITTED, deadline) if sources else {}
+    held_back = {name: stable[name].offset for name, source in sources.items() if stable[name].offset < ends[source]}
+    transactions = [
         OpenTransaction(
-            source=names[name],
-            first_offset=max(state.current_txn_start_offset, held[name]),
+            source=sources[name],
+            first_offset=max(state.current_txn_start_offset, held_back[name]),
             producer_id=state.producer_id,
             producer_epoch=state.producer_epoch,
             wrote_at_ms=state.last_timestamp_ms if state.last_timestamp_ms >= 0 else None,
         )
-        for name, states in _producers(source, held, deadline).items()
+        for name, states in _open_producers(cluster, held_back, deadline).items()
         for state in states
     ]
-    return tuple(sorted(found, key=lambda one: (one.wrote_at_ms or 0, one.source, one.first_offset)))
+    return tuple(sorted(transactions, key=lambda txn: (txn.wrote_at_ms or 0, txn.source, txn.first_offset)))
 
 
-def _producers(
-    source: Cluster, held: Mapping[TopicPartition, int], deadline: Deadline
+def _open_producers(
+    cluster: Cluster, held_back: Mapping[TopicPartition, int], deadline: Deadline
 ) -> Mapping[TopicPartition, Collection[ProducerState]]:
-    """Those with an open transaction."""
-    described = source.describe_producers(sorted(held), deadline) if held else {}
+    """Return the producers with an open transaction, by partition."""
+    described = cluster.describe_producers(sorted(held_back), deadline) if held_back else {}
     return {name: [state for state in states if state.current_txn_start_offset >= 0] for name, states in described.items()}
 
 

@@ -1,8 +1,8 @@
 """Driver: the registration of partitions that appear while the mirror runs: their first rows, before anything of them is planned.
 
-Spark writes a plan into its checkpoint before a micro-batch runs. Were a new partition planned before the offset map has its
-first row, a mirror that ends in between would find the partition in Spark's plan only. For the next start it would be a partition
-of which nothing is known, and `topics.start` might leave out what was written until then.
+Spark writes a plan into its checkpoint before a micro-batch runs. If a new partition were planned before the offset map has its
+first row, and the mirror ended in between, only Spark's plan would contain the partition. The next start would treat it as new,
+and `topics.start` might skip what was written until then.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ from shallow_mirror.errors import RetriableError
 from shallow_mirror.sinks.kafka.micro_batch import first_rows
 from shallow_mirror.sinks.kafka.slots.slot_task import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
-from shallow_mirror.streaming.planning.planner_state import RegistrationNotes
+from shallow_mirror.streaming.planning.planner_state import RegistrationFiles
 from shallow_mirror.types import SourcePartition
 
 _log = logging.getLogger(__name__)
 
+_NAMED = 20
+"""New partitions that one line of the log names."""
+
 
 class PartitionRegistrar:
-    """Answers what the planner of one query asks for. Never called while a micro-batch runs."""
+    """Registers what the planner of one query requests. Never called while a micro-batch runs."""
 
     def __init__(
         self,
-        exchange: RegistrationNotes,
+        files: RegistrationFiles,
         owner: OffsetMapOwner,
         targets: TargetTopics,
         source: Cluster,
@@ -39,27 +42,32 @@ class PartitionRegistrar:
         report: Callable[[Mapping[SourcePartition, Position]], None] = lambda _positions: None,
         observer: Observer = observe_nothing,
     ) -> None:
-        """`deadline`: makes the one of an attempt. `report` receives all positions once rows were added."""
-        self._exchange, self._owner, self._targets, self._source = exchange, owner, targets, source
-        self._deadline, self._report, self._observer = deadline, report, observer
+        """`deadline`: returns that of one attempt. `report` receives all positions once rows were added."""
+        self._files = files
+        self._owner = owner
+        self._targets = targets
+        self._source = source
+        self._deadline = deadline
+        self._report = report
+        self._observer = observer
 
     def register(self) -> None:
-        """Write the first rows of the partitions that the planner has seen, and note the positions of all it asks for.
+        """Write the first rows of the partitions that the planner listed, then the positions of all it requested.
 
-        What was deleted or created again since is left out: the planner no longer asks for it after its next look. Raises
+        What was deleted or recreated since is left out: the planner no longer requests it after its next listing. Raise
         ConfigError where a target topic cannot be used, RetriableError, and as `OffsetMapOwner.decide`.
         """
-        seen = self._exchange.read_seen()
+        seen = self._files.read_seen()
         if not seen:
             return
-        known = self._owner.positions()
-        starts = {partition: start for partition, start in seen.items() if partition not in known}
+        positions = self._owner.positions()
+        starts = {partition: start for partition, start in seen.items() if partition not in positions}
         if starts:
             self._add_rows(starts)
-            known = self._owner.positions()
-        registered = {partition: known[partition].offset for partition in seen if partition in known}
+            positions = self._owner.positions()
+        registered = {partition: positions[partition].offset for partition in seen if partition in positions}
         try:
-            self._exchange.write_registered(registered)
+            self._files.write_registered(registered)
         except OSError as error:
             raise RetriableError("NOTE_NOT_WRITTEN", f"new partitions cannot be reported to the planner: {error}") from error
         self._observer("registered.noted")
@@ -76,20 +84,16 @@ class PartitionRegistrar:
         self._report(self._owner.positions())
 
     def _present(self, starts: Mapping[SourcePartition, int], deadline: Deadline) -> dict[SourcePartition, int]:
-        """Those that the source still has under the same topic id."""
+        """Return the partitions that the source still has under the same topic id."""
         topics = self._source.metadata(sorted({partition.topic for partition in starts}), deadline).topics
         ids = {name: topic.topic_id for name, topic in topics.items() if topic.error_code == 0}
         return {partition: start for partition, start in starts.items() if ids.get(partition.topic) == partition.topic_id}
 
 
-_NAMED = 20
-"""So many new partitions are named in one line of the log."""
-
-
 def decide_first_rows(owner: OffsetMapOwner, rows: Sequence[DecidedSegment], observer: Observer = observe_nothing) -> None:
-    """Add zero-length rows as a decision of their own, which holds as soon as it is written: no transaction stands behind it.
+    """Add zero-length rows as a decision of their own, which is settled at once: it has no transaction.
 
-    Raises as `OffsetMapOwner.decide`.
+    Raise as `OffsetMapOwner.decide`.
     """
     owner.next_decision()
     owner.decide(rows, highest_slot=-1)

@@ -1,4 +1,4 @@
-"""Driver: the Spark settings a mirror needs, those it is better off with, and a local session that has them."""
+"""Driver: the Spark settings that a mirror requires or recommends, and a local session that has them."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from shallow_mirror.checkpoints.storage import choose_writer
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.jars import delta_jars
-from shallow_mirror.streaming.runner.temp_dirs import scratch_folder
+from shallow_mirror.streaming.runner.temp_dirs import temp_dir
 
 _log = logging.getLogger(__name__)
 
-LEAST_SPARK_VERSION = (4, 2)
+MIN_SPARK_VERSION = (4, 2)
 
 REQUIRED: Mapping[str, tuple[str, str]] = {
     "spark.speculation": ("false", "a second copy of a task would fence the first and write its slot again"),
 }
-"""Setting -> (value, why the mirror refuses any other)."""
+"""Setting -> (value, why the mirror rejects any other)."""
 
 RECOMMENDED: Mapping[str, tuple[str, str]] = {
-    "spark.python.worker.reuse": ("true", "a new worker a micro-batch connects to the clusters again"),
+    "spark.python.worker.reuse": ("true", "each micro-batch starts a worker that connects to the clusters again"),
 }
-"""Setting -> (value, what another costs)."""
+"""Setting -> (value, the cost of any other)."""
 
 ARROW_BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 
@@ -46,12 +46,11 @@ _DELTA = {
 }
 
 _JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xms96m -Xmn48m"
-"""The JVM of a local session plans and commits small things: a collector and a compiler of many threads cost more than they
-give (about ten CPU seconds of a start), and a heap that begins with a share of the machine's memory is filled before it is
-collected."""
+"""The JVM of a local session only plans and commits: parallel collectors and compilers cost more than they save (about ten CPU
+seconds of a start), and a heap that starts with a share of the machine's memory is filled before it is collected."""
 
-_QUICK_FORK = "-Djdk.lang.Process.launchMechanism=VFORK" if sys.platform == "linux" else ""
-"""Hadoop's local file system starts `chmod` for every file it makes, two of them a micro-batch."""
+_FORK_OPTION = "-Djdk.lang.Process.launchMechanism=VFORK" if sys.platform == "linux" else ""
+"""Hadoop's local file system starts `chmod` for every file it creates, two of them per micro-batch."""
 
 _LOG4J = """rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
@@ -64,24 +63,24 @@ appender.file.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
 
 
 def local_session(app_name: str, *, cores: int = 2, delta_jars: Sequence[Path] = (), log_file: Path) -> Any:
-    """A SparkSession in this process whose own log goes to `log_file`. Delta for SQL only where its jars are given."""
+    """Return a SparkSession of this process that logs to `log_file`; with Delta for SQL only where its jars are given."""
     from pyspark.sql import SparkSession
 
     log_file = log_file.resolve()
     log4j = _write_log4j(log_file)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
-    for name, value in _local_settings(log4j, scratch_folder(), delta_jars).items():
+    for name, value in _local_settings(log4j, temp_dir(), delta_jars).items():
         builder = builder.config(name, value)
     _log.info("starting Spark; its log is %s", log_file)
     interrupt_handler = signal.getsignal(signal.SIGINT)
     spark = builder.getOrCreate()
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, interrupt_handler)  # Spark's own cancels the micro-batch that should still be finished
+        signal.signal(signal.SIGINT, interrupt_handler)  # Spark's handler cancels the micro-batch that a stop should finish
     return spark
 
 
-def _local_settings(log4j: Path, scratch: Path, delta_jars: Sequence[Path]) -> dict[str, str]:
+def _local_settings(log4j: Path, temp_folder: Path, delta_jars: Sequence[Path]) -> dict[str, str]:
     settings = {name: value for name, (value, _) in (*REQUIRED.items(), *RECOMMENDED.items())}
     settings |= {
         "spark.ui.enabled": "false",
@@ -95,9 +94,9 @@ def _local_settings(log4j: Path, scratch: Path, delta_jars: Sequence[Path]) -> d
         "spark.sql.streaming.stopTimeout": "60s",
         "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",  # no .crc files beside them
         "spark.sql.warehouse.dir": str(log4j.parent / "_warehouse"),
-        "spark.local.dir": str(scratch),
+        "spark.local.dir": str(temp_folder),
         "spark.driver.extraJavaOptions": (
-            f'{_JVM_OPTIONS} {_QUICK_FORK} -Dlog4j2.configurationFile={log4j.as_uri()} "-Djava.io.tmpdir={scratch}"'
+            f'{_JVM_OPTIONS} {_FORK_OPTION} -Dlog4j2.configurationFile={log4j.as_uri()} "-Djava.io.tmpdir={temp_folder}"'
         ),
     }
     if delta_jars:
@@ -113,48 +112,48 @@ def _write_log4j(log_file: Path) -> Path:
 
 
 def check_session(spark: Any) -> None:
-    """Raise ConfigError with everything that makes `spark` unfit for a mirror; warn of what only makes it slower."""
+    """Raise ConfigError with everything that makes `spark` unusable for a mirror; warn of what only makes it slower."""
     if _is_connect(spark):
         raise ConfigError(
             "this is a Spark Connect session (also Databricks serverless and standard access mode): the mirror needs a classic "
             "session, on Databricks a compute with dedicated access mode"
         )
     problems = []
-    if _version_of(spark) < LEAST_SPARK_VERSION:
-        problems.append(f"Spark {spark.version} is too old: the mirror needs {'.'.join(map(str, LEAST_SPARK_VERSION))} or newer")
+    if _version_of(spark) < MIN_SPARK_VERSION:
+        problems.append(f"Spark {spark.version} is too old: the mirror needs {'.'.join(map(str, MIN_SPARK_VERSION))} or newer")
     for name, (value, why) in REQUIRED.items():
-        found = spark.sparkContext.getConf().get(name, value)
-        if found.lower() != value:
-            problems.append(f"{name} is {found}, the mirror needs {value}: {why}")
+        actual = spark.sparkContext.getConf().get(name, value)
+        if actual.lower() != value:
+            problems.append(f"{name} is {actual}, the mirror needs {value}: {why}")
     if problems:
         raise ConfigError(problems)
     for name, (value, cost) in RECOMMENDED.items():
-        found = spark.sparkContext.getConf().get(name, value)
-        if found.lower() != value:
-            _log.warning("%s is %s, better %s: %s", name, found, value, cost)
+        actual = spark.sparkContext.getConf().get(name, value)
+        if actual.lower() != value:
+            _log.warning("%s is %s, recommended is %s: %s", name, actual, value, cost)
 
 
 def check_delta(spark: Any, tables: str) -> None:
-    """Raise ConfigError where `spark` lacks what it takes to reach `tables`; a runtime of Databricks has it built in."""
+    """Raise ConfigError where `spark` lacks the settings for Delta tables in `tables`; Databricks runtimes have them built in."""
     if "DATABRICKS_RUNTIME_VERSION" in os.environ:
         return
-    schema, found = schema_of(tables), spark.sparkContext.getConf()
+    schema, settings = schema_of(tables), spark.sparkContext.getConf()
     catalog = "spark.sql.catalog." + ("spark_catalog" if schema is None else schema.partition(".")[0])
     problems = []
-    if DELTA_EXTENSION not in found.get(EXTENSIONS, ""):
+    if DELTA_EXTENSION not in settings.get(EXTENSIONS, ""):
         problems.append(f"{EXTENSIONS} must name {DELTA_EXTENSION}")
     if not spark.conf.get(catalog, ""):
         problems.append(f"{catalog} must name a catalog of Delta tables, such as {DELTA_CATALOG}")
     if problems:
-        why = f"this Spark session has no Delta for the tables in {tables}"
-        raise ConfigError([f"{why}: {one} when the session starts (and spark.jars its jars)" for one in problems])
+        reason = f"this Spark session has no Delta for the tables in {tables}"
+        raise ConfigError([f"{reason}: {problem} when the session starts (and spark.jars its jars)" for problem in problems])
 
 
 @contextlib.contextmanager
 def session_for_tables(config: MirrorConfig, submitted: Any = None, *, is_writing: bool = False) -> Iterator[Any]:
-    """For commands that do not mirror: None where the tables need no Spark, else `submitted` or a local session.
+    """Yield the session of a command that does not mirror: None where the tables need no Spark, else `submitted` or a local one.
 
-    Raises ConfigError; JarFetchError where Delta's jars are not there and cannot be fetched.
+    Raise ConfigError; JarFetchError where Delta's jars are not cached and cannot be fetched.
     """
     is_needed = config.table_location.is_read_by_spark
     if is_writing and not is_needed:
@@ -162,22 +161,24 @@ def session_for_tables(config: MirrorConfig, submitted: Any = None, *, is_writin
     if not is_needed:
         yield None
         return
-    own = None
+    own_session = None
     if submitted is None:
         _log.info("the tables in %s need Spark: starting it, which takes some seconds", config.tables)
-        own = submitted = local_session(f"shallow-mirror {config.mirror}", delta_jars=delta_jars(), log_file=config.spark_log)
+        own_session = submitted = local_session(
+            f"shallow-mirror {config.mirror}", delta_jars=delta_jars(), log_file=config.spark_log
+        )
     try:
         check_delta(submitted, config.tables)
         yield submitted
     finally:
-        if own is not None:
-            own.stop()
+        if own_session is not None:
+            own_session.stop()
 
 
 def bound_arrow_batches(spark: Any, max_bytes: int) -> None:
-    """Where payloads travel as rows: what Spark gathers before it hands it to a task. Only ever lowers the setting."""
-    found = int(spark.conf.get(ARROW_BATCH_BYTES, str(max_bytes)).removesuffix("b"))
-    if found > max_bytes:
+    """Lower the bytes that Spark collects before it passes rows to a task, where payloads are rows. Never raises the setting."""
+    configured = int(spark.conf.get(ARROW_BATCH_BYTES, str(max_bytes)).removesuffix("b"))
+    if configured > max_bytes:
         spark.conf.set(ARROW_BATCH_BYTES, str(max_bytes))
 
 

@@ -1,6 +1,6 @@
-"""Driver: the folder where Spark's JVM puts what it needs on the side, and the removal of those that killed runs left.
+"""Driver: the folder for temporary files of Spark's JVM, and the removal of those that killed runs left.
 
-Whoever uses a folder holds a lock on a file in it, which ends with the process, however that ends.
+A process holds a lock on a file in its folder; the operating system releases it when the process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _LOCK = ".in-use"
 
 
 @functools.cache
-def scratch_folder() -> Path:
-    """This process's; made at the first call, gone with the process or at the next start after a kill."""
-    remove_orphans()
+def temp_dir() -> Path:
+    """Return the folder of this process, created by the first call; removed at exit, or at the next start after a kill."""
+    remove_orphaned_dirs()
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX)).resolve()
     fcntl.flock(os.open(folder / "lock", os.O_CREAT | os.O_RDWR), fcntl.LOCK_EX)
-    (folder / "lock").rename(folder / _LOCK)  # locked before anybody can find it
+    (folder / "lock").rename(folder / _LOCK)  # locked before another process can see it as orphaned
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
-def remove_orphans() -> None:
-    """Folders whose process is gone. Those of other users and those in use stay."""
+def remove_orphaned_dirs() -> None:
+    """Remove folders whose process has ended. Those of other users and those in use stay."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
             lock = os.open(folder / _LOCK, os.O_RDWR)

@@ -1,4 +1,4 @@
-"""Driver: topics that a mirror file names, or that were mirrored, and brokers do not list: they hide what we may not describe."""
+"""Driver: topics that a mirror file names, or that were mirrored, and brokers do not list, for want of DESCRIBE permission."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _log = logging.getLogger(__name__)
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
-def hidden_topics(
+def unauthorized_topics(
     source: Cluster, include: Sequence[str], mirrored: Collection[str], listed: Collection[str], deadline: Deadline
 ) -> Mapping[str, str]:
-    """What to grant, by topic: of `mirrored`, and of names in `include` that match nothing. Whether those exist we may not know.
+    """Return what to grant, by topic: of `mirrored`, and of plain names in `include` that match nothing. Raise RetriableError.
 
-    Raises RetriableError.
+    A broker does not say whether a topic exists that our user may not describe.
     """
-    shown = set(listed)
-    unlisted = (one for one in include if one not in shown and _PLAIN_NAME.fullmatch(one))
-    named = {one for one in unlisted if not any(re.fullmatch(one, name) for name in shown)}
-    return missing_topics(source, sorted(named.union(mirrored) - shown), deadline).hidden
+    listed = set(listed)
+    unlisted = (pattern for pattern in include if pattern not in listed and _PLAIN_NAME.fullmatch(pattern))
+    named = {pattern for pattern in unlisted if not any(re.fullmatch(pattern, name) for name in listed)}
+    return missing_topics(source, sorted(named.union(mirrored) - listed), deadline).hidden
 
 
-def refuse_hidden_topics(
+def require_authorized_topics(
     source: Cluster, include: Sequence[str], mirrored: Collection[str], listed: Collection[str], deadline: Deadline
 ) -> None:
-    """Raises ConfigError where there are any, and RetriableError; warns where nothing matches at all."""
-    hidden = hidden_topics(source, include, mirrored, listed, deadline)
-    if hidden:
-        raise ConfigError([f"source topic {name}: {what}" for name, what in hidden.items()])
+    """Raise ConfigError where there are any, and RetriableError; warn where nothing matches at all."""
+    unauthorized = unauthorized_topics(source, include, mirrored, listed, deadline)
+    if unauthorized:
+        raise ConfigError([f"source topic {name}: {grant}" for name, grant in unauthorized.items()])
     if not listed and not mirrored:
         _log.warning(
-            "no topic of the source matches %s yet; a topic that our user may not Describe is not shown (docs/security.md)",
+            "no topic of the source matches %s yet; a topic that our user may not describe is not listed (docs/security.md)",
             ", ".join(include),
         )

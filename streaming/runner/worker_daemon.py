@@ -1,7 +1,7 @@
 """Executors of a local session: Spark's worker daemon, which has imported what tasks need before it forks them.
 
-A worker that imports for itself takes most of a second and tens of megabytes for it, which its siblings share here. Spark starts
-a daemon for each kind of worker; of the other kinds there is one worker each, with nothing to share.
+A worker that imports on its own takes most of a second and tens of megabytes for it; forked workers share them. Spark starts a
+daemon for each kind of worker; of the other kinds there is one worker each, with nothing to share.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _IMPORTED = (WORKERS_OF_TASKS, "shallow_mirror.sinks.kafka.slots.slot_task", "sh
 
 
 def main() -> None:
-    """The kind of worker is the only argument."""
+    """Run the daemon. The kind of worker is the only argument."""
     begin_logging_as_told()
     if sys.argv[1] == WORKERS_OF_TASKS:
         for name in _IMPORTED:

@@ -1,6 +1,6 @@
-"""Driver: what `${env:NAME}` and `${secret:scope/key}` stand for, handed to Spark's Python workers, which may not have it.
+"""Driver: the values of `${env:NAME}` and `${secret:scope/key}` for Spark's Python workers, which may not have them.
 
-A worker gets it as an environment variable of its process when that is started: no plan, log or event holds it.
+A worker gets them as environment variables of its process when it is started: no plan, log or event contains them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from shallow_mirror.broker.auth import secrets
 from shallow_mirror.broker.auth.client_config import ClientConfig
 
 
-def hand_over(spark: Any, configs: Iterable[ClientConfig]) -> None:
-    """Before anything is registered or run that uses them. Raises ConfigError."""
+def pass_secrets_to_workers(spark: Any, configs: Iterable[ClientConfig]) -> None:
+    """Set the variables, before anything is registered or run that uses them. Raise ConfigError."""
     environment = spark.sparkContext.environment
     for config in configs:
         for reference in config.references:

@@ -1,8 +1,8 @@
 """The public data source `kafka-batches`: one row per record batch, as stream and as batch query.
 
-`register_kafka_batches(spark)` once, then `spark.readStream.format("kafka-batches")`. Options: source_options.py;
-columns: `broker/fetch/arrow_rows.py`. Batches are not opened: a row holds every field of the header, what a mirror would do
-with the batch, and its bytes. With `batches` = `all` markers, aborted data and holes have rows as well.
+`register_kafka_batches(spark)` once, then `spark.readStream.format("kafka-batches")`. Options: `source_options.py`;
+columns: `broker/fetch/arrow_rows.py`. Batches are not opened: a row has every field of the header, what a mirror would do
+with the batch, and its bytes. With `batches` = `all` control batches, aborted data and gaps have rows as well.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side, UnfinishedR
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.offset_planning import Offsets
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
-from shallow_mirror.streaming.planning.source_offsets import LogEnds, Planner
+from shallow_mirror.streaming.planning.source_offsets import LogEnds, SourceOffsets
 from shallow_mirror.streaming.sources import stream_reader
-from shallow_mirror.streaming.sources.source_options import BatchOptions, parse_options
+from shallow_mirror.streaming.sources.source_options import SourceOptions, parse_options
 from shallow_mirror.streaming.sources.stream_reader import (
     PlannedStreamReader,
     SlotPartition,
@@ -64,7 +64,7 @@ _log = logging.getLogger(__name__)
 NAME = "kafka-batches"
 
 _STALL_REQUESTS = 4
-"""A task gives up when the source sent nothing for so many request timeouts."""
+"""A task fails when the source sent nothing for so many request timeouts."""
 
 
 def register_kafka_batches(spark: SparkSession) -> None:
@@ -81,7 +81,7 @@ class KafkaBatches(DataSource):  # type: ignore[misc]
 
     def streamReader(self, schema: object) -> BatchStreamReader:  # noqa: N802 - Spark's name
         if mirror_of(dict(self.options)) is None:
-            parse_options(dict(self.options), is_streaming=True)  # a mistake shows before the query starts
+            parse_options(dict(self.options), is_streaming=True)  # an invalid option fails before the query starts
         return BatchStreamReader(dict(self.options))
 
     def reader(self, schema: object) -> BatchReader:
@@ -90,10 +90,10 @@ class KafkaBatches(DataSource):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowReader:
-    """What a task needs to turn planned ranges into rows.
+    """Settings of a task that turns planned ranges into rows.
 
     With `failures_as_rows` (of a mirror) an error of this package is the last row, and a partition that cannot be read has a row
-    that says where its range was left; with `isolates` also one whose error will not pass by itself.
+    with the offset where its range was left; with `isolates` also one with a definite error.
     """
 
     client: ClientConfig
@@ -106,7 +106,7 @@ class RowReader:
     isolates: bool = False
 
     @classmethod
-    def of_options(cls, options: BatchOptions) -> RowReader:
+    def of_options(cls, options: SourceOptions) -> RowReader:
         isolation = options.plan.isolation
         return cls(
             client=options.client,
@@ -119,7 +119,7 @@ class RowReader:
 
     @classmethod
     def of_mirror(cls, config: MirrorConfig) -> RowReader:
-        """Everything in every range: the sink admits what it gets, with the limits of the real target."""
+        """Return a reader of everything in every range: the sink admits batches, with the limits of the real target."""
         isolation = config.read.isolation_level
         return cls(
             client=config.source.client,
@@ -133,10 +133,10 @@ class RowReader:
         )
 
     def read(self, ranges: Sequence[PlannedRange]) -> Iterator[pa.RecordBatch]:
-        """Raises DataLossError, CorruptBatchError, BatchRefusedError, RetriableError."""
+        """Yield the rows of `ranges`. Raise DataLossError, CorruptBatchError, BatchRefusedError, RetriableError."""
         freeze_imports_once()
         try:
-            yield from _Reading(self, cluster_of_worker(self.client), ranges).rows()
+            yield from _RangeReading(self, cluster_of_worker(self.client), ranges).rows()
         except MirrorError as error:
             if not self.failures_as_rows:
                 raise
@@ -147,19 +147,20 @@ def _any_target(isolation: IsolationLevel, log_append_time: LogAppendTimePolicy)
     return BatchLimits(max_message_bytes=(1 << 31) - 1, isolation_level=isolation, log_append_time=log_append_time)
 
 
-class _Reading:
+class _RangeReading:
     def __init__(self, settings: RowReader, cluster: Cluster, ranges: Sequence[PlannedRange]) -> None:
-        self._settings, self._cluster = settings, cluster
-        self._planned = {one.source.topic_partition: one for one in ranges}
+        self._settings = settings
+        self._cluster = cluster
+        self._planned = {planned.source.topic_partition: planned for planned in ranges}
         self._left: set[TopicPartition] = set()
         self._rows = {
-            place: RangeRows(one.source, one.start, one.end, limits=settings.limits, keep=settings.keep)
-            for place, one in self._planned.items()
+            partition: RangeRows(planned.source, planned.start, planned.end, limits=settings.limits, keep=settings.keep)
+            for partition, planned in self._planned.items()
         }
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """Patient while anything comes: only a source that is silent for long ends it."""
-        while pending := [place for place, rows in self._rows.items() if self._is_pending(place, rows.position)]:
+        """Yield rows while anything arrives: only a source that is silent for long ends it. Raise as `RowReader.read`."""
+        while pending := [partition for partition, rows in self._rows.items() if self._is_pending(partition, rows.position)]:
             has_moved = False
             try:
                 for arrow_batch in self._rows_of(pending):
@@ -180,22 +181,22 @@ class _Reading:
             except TopicAccessError as error:
                 if not self._settings.isolates:
                     raise
-                yield from self._leave([place for place in pending if place.topic in error.topics], error)
+                yield from self._leave([partition for partition in pending if partition.topic in error.topics], error)
 
-    def _is_pending(self, place: TopicPartition, position: int) -> bool:
-        return place not in self._left and position < self._planned[place].end
+    def _is_pending(self, partition: TopicPartition, position: int) -> bool:
+        return partition not in self._left and position < self._planned[partition].end
 
     def _is_isolated(self, error: BatchRefusedError | CorruptBatchError | DataLossError) -> bool:
         settings = self._settings
         if settings.failures_as_rows and not settings.is_data_loss_fatal and isinstance(error, LogTruncatedError):
-            return error.topic_partition in self._planned  # its log ends below the position: it waits there
+            return error.topic_partition in self._planned  # the log ends below the position: the partition waits there
         return settings.isolates and error.topic_partition in self._planned and not isinstance(error, TopicRecreatedError)
 
-    def _leave(self, places: Sequence[TopicPartition], error: MirrorError) -> Iterator[pa.RecordBatch]:
-        """Rows that say where these ranges were left; the others are read on."""
-        for place in places:
-            self._left.add(place)
-            source, position = self._planned[place].source, self._rows[place].position
+    def _leave(self, partitions: Sequence[TopicPartition], error: MirrorError) -> Iterator[pa.RecordBatch]:
+        """Yield rows with the offsets where these ranges were left; the others are still read."""
+        for partition in partitions:
+            self._left.add(partition)
+            source, position = self._planned[partition].source, self._rows[partition].position
             left = UnfinishedRange.of(source, position, Side.SOURCE, error)
             yield failed_row(source, position, pickle.dumps(left))
 
@@ -203,7 +204,7 @@ class _Reading:
         settings = self._settings
         reader = RangeReader(
             self._cluster,
-            [self._range(place) for place in pending],
+            [self._range(partition) for partition in pending],
             isolation=settings.isolation,
             fetch_bytes=settings.fetch_bytes,
             deadline=Deadline.after_ms(settings.client.request_timeout_ms * _STALL_REQUESTS, time.monotonic),
@@ -212,23 +213,24 @@ class _Reading:
         for response in reader:
             for fetched in response:
                 yield from self._rows[fetched.topic_partition].of_answer(fetched)
-        for place, reached in reader.positions().items():
-            yield from self._rows[place].up_to(min(reached, self._planned[place].end))
-        for place, error in reader.unfinished().items():
-            yield from self._leave([place], error)
+        # Behind the last batch compaction may have left a gap up to the position that the broker confirmed.
+        for partition, position in reader.positions().items():
+            yield from self._rows[partition].up_to(min(position, self._planned[partition].end))
+        for partition, error in reader.unfinished().items():
+            yield from self._leave([partition], error)
 
-    def _range(self, place: TopicPartition) -> ReadRange:
-        planned = self._planned[place]
-        position, source = self._rows[place].position, planned.source
-        return ReadRange(place, position, planned.end, planned.bytes_per_offset, source.topic_id)
+    def _range(self, partition: TopicPartition) -> ReadRange:
+        planned = self._planned[partition]
+        position, source = self._rows[partition].position, planned.source
+        return ReadRange(partition, position, planned.end, planned.bytes_per_offset, source.topic_id)
 
     def _expired(self, loss: DataLossError) -> Iterator[pa.RecordBatch]:
-        """With failOnDataLoss=false what retention deleted has a row of kind expired; a log that ends too early does not."""
+        """Yield a row of kind expired for what retention deleted. Raise DataLossError where that is fatal, or the log was cut."""
         rows, planned = self._rows[loss.topic_partition], self._planned[loss.topic_partition]
         if not self._is_expired(loss):
             raise loss
         assert loss.log_start_offset is not None
-        _log.warning("%s; going on from there", loss)
+        _log.warning("%s; continuing there", loss)
         yield from rows.up_to(min(loss.log_start_offset, planned.end), SegmentKind.EXPIRED)
 
     def _is_expired(self, loss: DataLossError) -> bool:
@@ -256,37 +258,37 @@ def _row_reader(options: Mapping[str, str], *, is_streaming: bool) -> RowReader:
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]
-    """One bounded read of [startingOffsets, endingOffsets)."""
+    """A bounded read of [startingOffsets, endingOffsets)."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._given = dict(options)
+        self._options = dict(options)
 
     def partitions(self) -> Sequence[InputPartition]:
-        options = parse_options(self._given, is_streaming=False)
+        options = parse_options(self._options, is_streaming=False)
         cluster = Cluster(options.client)
         try:
-            return slot_partitions(_plan_once(options, Planner(options.plan, cluster)))
+            return slot_partitions(_plan_batch_query(options, SourceOffsets(options.plan, cluster)))
         finally:
             cluster.close()
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Spark hands over None where there are no input partitions."""
+        """Yield the rows of a slot. Spark passes None where there are no input partitions."""
         if isinstance(partition, SlotPartition):
-            yield from _row_reader(self._given, is_streaming=False).read(partition.ranges)
+            yield from _row_reader(self._options, is_streaming=False).read(partition.ranges)
 
 
-def _plan_once(options: BatchOptions, planner: Planner) -> tuple[PlannedRange, ...]:
+def _plan_batch_query(options: SourceOptions, source: SourceOffsets) -> tuple[PlannedRange, ...]:
     deadline = Deadline.after_ms(options.client.request_timeout_ms, time.monotonic)
-    listing = planner.log_ends(deadline)
+    listing = source.log_ends(deadline)
     listing.require_answers()
     offset_planning.require_topics(options.plan.required_topics, listing.topic_ids)
-    starts = planner.starts_of(listing.ends, listing, deadline, is_first_run=True)
+    starts = source.starts_of(listing.ends, listing, deadline, is_first_run=True)
     ends = _ends(options, listing)
     _require_forwards(options, starts, ends, listing)
     return offset_planning.plan_ranges(
         starts,
         ends,
-        bytes_per_offset=planner.sample(starts, listing, deadline),
+        bytes_per_offset=source.sample(starts, listing, deadline),
         slots=options.plan.slots,
         slot_bytes=options.plan.slot_bytes,
         parallelism=options.plan.slots,
@@ -294,36 +296,34 @@ def _plan_once(options: BatchOptions, planner: Planner) -> tuple[PlannedRange, .
     )
 
 
-def _ends(options: BatchOptions, listing: LogEnds) -> dict[SourcePartition, int]:
-    """Raises ConfigError for an end beyond the log's, which would otherwise be waited for."""
+def _ends(options: SourceOptions, listing: LogEnds) -> dict[SourcePartition, int]:
+    """Return the end of each partition. Raise ConfigError for an end beyond the log's, which would otherwise be waited for."""
     if isinstance(options.ends, int):
         return dict(listing.ends)
     problems, ends = [], {}
-    for one, latest in listing.ends.items():
-        wanted = options.ends.get(one.topic_partition)
-        if wanted is None or wanted < LATEST_TIMESTAMP or wanted > latest:
-            reason = "has none" if wanted is None else f"{wanted} is not between 0 and the log's end {latest}"
-            problems.append(f"endingOffsets: {one.topic_partition}: {reason}")
+    for source, latest in listing.ends.items():
+        end = options.ends.get(source.topic_partition)
+        if end is None or end < LATEST_TIMESTAMP or end > latest:
+            reason = "has none" if end is None else f"{end} is not between 0 and the log's end {latest}"
+            problems.append(f"endingOffsets: {source.topic_partition}: {reason}")
             continue
-        ends[one] = latest if wanted == LATEST_TIMESTAMP else wanted
-    there = {one.topic_partition for one in listing.ends}
-    unknown = sorted(options.ends.keys() - there)
-    problems += [f"endingOffsets: there is no partition {one} to read, or it has no leader" for one in unknown]
+        ends[source] = latest if end == LATEST_TIMESTAMP else end
+    unknown = sorted(options.ends.keys() - {source.topic_partition for source in listing.ends})
+    problems += [f"endingOffsets: there is no partition {partition} to read, or it has no leader" for partition in unknown]
     if problems:
         raise ConfigError(problems)
     return ends
 
 
-def _require_forwards(options: BatchOptions, starts: Offsets, ends: Offsets, listing: LogEnds) -> None:
-    """Raises ConfigError where a given end lies before the start: before the given one, which may have been moved down."""
+def _require_forwards(options: SourceOptions, starts: Offsets, ends: Offsets, listing: LogEnds) -> None:
+    """Raise ConfigError where an end is before the configured start; `starts` may be lower, at the base offset of a batch."""
     if isinstance(options.ends, int):
         return
     problems = []
-    for one, end in sorted(ends.items()):
-        start = max(starts[one], options.plan.start_offsets.get(one.topic_partition, 0))
-        if end < start and options.ends[one.topic_partition] != LATEST_TIMESTAMP:
-            problems.append(
-                f"endingOffsets: {one.topic_partition}: {end} is before the start {start}; the log's end is {listing.ends[one]}"
-            )
+    for source, end in sorted(ends.items()):
+        name = source.topic_partition
+        start = max(starts[source], options.plan.start_offsets.get(name, 0))
+        if end < start and options.ends[name] != LATEST_TIMESTAMP:
+            problems.append(f"endingOffsets: {name}: {end} is before the start {start}; the log's end is {listing.ends[source]}")
     if problems:
         raise ConfigError(problems)

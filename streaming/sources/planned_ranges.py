@@ -45,10 +45,10 @@ ARROW_SCHEMA = pa.schema(
 
 
 def register_planned_ranges(spark: SparkSession) -> None:
-    stream_reader.register(spark, MirrorRanges)
+    stream_reader.register(spark, PlannedRanges)
 
 
-class MirrorRanges(DataSource):  # type: ignore[misc]
+class PlannedRanges(DataSource):  # type: ignore[misc]
     @classmethod
     def name(cls) -> str:
         return NAME
@@ -67,14 +67,15 @@ class RangeStreamReader(PlannedStreamReader):
 
 
 def arrow_batch_of(ranges: Sequence[PlannedRange]) -> pa.RecordBatch:
+    """Return one row of `ARROW_SCHEMA` per range."""
     columns: list[list[Any]] = [
-        [one.slot for one in ranges],
-        [one.source.topic for one in ranges],
-        [one.source.topic_id for one in ranges],
-        [one.source.partition for one in ranges],
-        [one.start for one in ranges],
-        [one.end for one in ranges],
-        [one.bytes_per_offset for one in ranges],
+        [planned.slot for planned in ranges],
+        [planned.source.topic for planned in ranges],
+        [planned.source.topic_id for planned in ranges],
+        [planned.source.partition for planned in ranges],
+        [planned.start for planned in ranges],
+        [planned.end for planned in ranges],
+        [planned.bytes_per_offset for planned in ranges],
     ]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, ARROW_SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)

@@ -1,6 +1,6 @@
 """The options of `kafka-batches`, under the names of Spark's Kafka source, checked as a whole.
 
-Spark hands options over with their names in lower case; messages show them as they are documented.
+Spark passes the names of options in lower case; messages show them as they are documented.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.fetch.arrow_rows import Keep
 from shallow_mirror.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.streaming.planning.planner_config import PlanSettings
+from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
 DEFAULT_FETCH_BYTES = 16 << 20
@@ -48,37 +48,37 @@ Ends = int | Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchOptions:
+class SourceOptions:
     client: ClientConfig
-    plan: PlanSettings
+    plan: PlannerConfig
     ends: Ends
     keep: Keep
     is_data_loss_fatal: bool
     fetch_bytes: int
 
 
-def parse_options(given: Mapping[str, str], *, is_streaming: bool) -> BatchOptions:
-    """Raises ConfigError with every problem."""
-    return _Parser(given, is_streaming).parse()
+def parse_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
+    """Return the checked options. Raise ConfigError with every problem."""
+    return _Parser(options, is_streaming).parse()
 
 
 class _Parser:
-    def __init__(self, given: Mapping[str, str], is_streaming: bool) -> None:
-        self._given = {name.lower(): value for name, value in given.items()}
+    def __init__(self, options: Mapping[str, str], is_streaming: bool) -> None:
+        self._options = {name.lower(): value for name, value in options.items()}
         self._is_streaming = is_streaming
         self.problems: list[str] = []
 
-    def parse(self) -> BatchOptions:
+    def parse(self) -> SourceOptions:
         self._check_names()
         client = self._client()
         topics = self._topics()
-        include = tuple(re.escape(one) for one in topics) or self._pattern()
+        include = tuple(re.escape(topic) for topic in topics) or self._pattern()
         starts = self._offsets("startingOffsets", "latest" if self._is_streaming else "earliest")
         ends = self._offsets("endingOffsets", "latest")
         if ends == EARLIEST_TIMESTAMP:
             self.problems.append('endingOffsets: is "latest" or JSON, not "earliest"')
-        keep = self._one_of("batches", {one.value: one for one in Keep}, "committed")
-        isolation = self._one_of("isolationLevel", {one.value: one for one in IsolationLevel}, "read_committed")
+        keep = self._one_of("batches", {keep.value: keep for keep in Keep}, "committed")
+        isolation = self._one_of("isolationLevel", {level.value: level for level in IsolationLevel}, "read_committed")
         is_fatal = self._one_of("failOnDataLoss", {"true": True, "false": False}, "true")
         limit_bytes = self._number("maxBytesPerTrigger", NO_LIMIT_BYTES)
         limit_offsets = self._number("maxOffsetsPerTrigger", 0)
@@ -86,7 +86,7 @@ class _Parser:
         slots = self._number("inputPartitions", DEFAULT_INPUT_PARTITIONS, most=10_000)
         if self.problems or client is None:
             raise ConfigError(self.problems)
-        plan = PlanSettings(
+        plan = PlannerConfig(
             include=include,
             required_topics=topics,
             isolation=isolation,
@@ -97,24 +97,24 @@ class _Parser:
             slots=slots,
             request_timeout_ms=client.request_timeout_ms,
         )
-        return BatchOptions(client=client, plan=plan, ends=ends, keep=keep, is_data_loss_fatal=is_fatal, fetch_bytes=fetch_bytes)
+        return SourceOptions(client=client, plan=plan, ends=ends, keep=keep, is_data_loss_fatal=is_fatal, fetch_bytes=fetch_bytes)
 
     def _check_names(self) -> None:
-        known = {name.lower(): name for name in _NAMES}
-        for name in sorted(self._given):
-            if name.startswith(_CLIENT_PREFIX) or name in known:
+        documented = {name.lower(): name for name in _NAMES}
+        for name in sorted(self._options):
+            if name.startswith(_CLIENT_PREFIX) or name in documented:
                 continue
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {known[near[0]]}?" if near else f"known are kafka.* and {', '.join(_NAMES)}"
+            near = difflib.get_close_matches(name, documented, n=1)
+            hint = f"did you mean {documented[near[0]]}?" if near else f"known are kafka.* and {', '.join(_NAMES)}"
             self.problems.append(f"{name}: unknown option; {hint}")
         foreign = _STREAM_ONLY if not self._is_streaming else ("endingOffsets",)
         for name in foreign:
-            if name.lower() in self._given:
+            if name.lower() in self._options:
                 self.problems.append(f"{name}: has no meaning in a {'stream' if self._is_streaming else 'batch query'}")
 
     def _client(self) -> ClientConfig | None:
         properties = {
-            name.removeprefix(_CLIENT_PREFIX): value for name, value in self._given.items() if name.startswith(_CLIENT_PREFIX)
+            name.removeprefix(_CLIENT_PREFIX): value for name, value in self._options.items() if name.startswith(_CLIENT_PREFIX)
         }
         try:
             return ClientConfig.from_properties(properties, where="kafka")
@@ -123,18 +123,18 @@ class _Parser:
             return None
 
     def _topics(self) -> tuple[str, ...]:
-        names = self._given.get("subscribe")
-        if (names is None) == ("subscribepattern" not in self._given):
+        names = self._options.get("subscribe")
+        if (names is None) == ("subscribepattern" not in self._options):
             self.problems.append("give one of subscribe (topic names with commas in between) and subscribePattern")
         if names is None:
             return ()
-        topics = tuple(one.strip() for one in names.split(",") if one.strip())
+        topics = tuple(name.strip() for name in names.split(",") if name.strip())
         if not topics:
             self.problems.append("subscribe: names no topic")
         return topics
 
     def _pattern(self) -> tuple[str, ...]:
-        pattern = self._given.get("subscribepattern", "")
+        pattern = self._options.get("subscribepattern", "")
         try:
             re.compile(pattern)
         except re.error as error:
@@ -142,12 +142,12 @@ class _Parser:
         return (pattern,)
 
     def _offsets(self, name: str, default: str) -> Ends:
-        text = self._given.get(name.lower(), default)
+        text = self._options.get(name.lower(), default)
         if text.lower() in _WORDS:
             return _WORDS[text.lower()]
         words = "latest" if name == "endingOffsets" else "earliest, latest"
         try:
-            return _offsets_of(json.loads(text))
+            return _parse_offsets(json.loads(text))
         except json.JSONDecodeError as error:
             where = f" (from character {error.pos + 1} on)" if text.lstrip().startswith("{") else "; a time is not supported"
             self.problems.append(f"{name}: {text!r} is neither {words} nor JSON such as {_EXAMPLE}{where}")
@@ -156,13 +156,13 @@ class _Parser:
         return LATEST_TIMESTAMP
 
     def _one_of(self, name: str, values: Mapping[str, T], default: str) -> T:
-        text = self._given.get(name.lower(), default).lower()
+        text = self._options.get(name.lower(), default).lower()
         if text not in values:
             self.problems.append(f"{name}: {text!r} is not one of {', '.join(values)}")
         return values.get(text, values[default])
 
     def _number(self, name: str, default: int, *, least: int = 1, most: int = NO_LIMIT_BYTES) -> int:
-        text = self._given.get(name.lower())
+        text = self._options.get(name.lower())
         if text is None:
             return default
         if not text.isdecimal() or not least <= int(text) <= most:
@@ -171,16 +171,18 @@ class _Parser:
         return int(text)
 
 
-def _offsets_of(document: Any) -> dict[TopicPartition, int]:
-    def checked(is_right: Callable[[Any], bool], value: Any) -> Any:
-        if not is_right(value):
-            raise ValueError(f"{value!r} is not understood")
+def _parse_offsets(document: Any) -> dict[TopicPartition, int]:
+    """Return offsets by partition. Raise ValueError."""
+
+    def checked(is_valid: Callable[[Any], bool], value: Any) -> Any:
+        if not is_valid(value):
+            raise ValueError(f"{value!r} is not valid")
         return value
 
     offsets: dict[TopicPartition, int] = {}
-    for topic, partitions in checked(lambda one: isinstance(one, dict), document).items():
-        for partition, offset in checked(lambda one: isinstance(one, dict), partitions).items():
-            checked(lambda one: one.isdecimal(), partition)
-            checked(lambda one: type(one) is int and one >= EARLIEST_TIMESTAMP, offset)
+    for topic, partitions in checked(lambda value: isinstance(value, dict), document).items():
+        for partition, offset in checked(lambda value: isinstance(value, dict), partitions).items():
+            checked(lambda value: value.isdecimal(), partition)
+            checked(lambda value: type(value) is int and value >= EARLIEST_TIMESTAMP, offset)
             offsets[TopicPartition(topic, int(partition))] = offset
     return offsets

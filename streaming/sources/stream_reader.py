@@ -1,10 +1,7 @@
 """Planner process: what the two data sources share: stream offsets, planning, input partitions of one slot each.
 
-A mirror's stream offsets name its offset map, as `"map"`: Spark keeps them in its checkpoint, and one of another map is refused.
-
-The planner and its connections are made at the first question, never in `__init__`: Spark pickles another instance of the
-reader for the executors, and only input partitions carry anything to them. What plans is imported there as well: Spark
-starts more processes, which make a reader and never ask it anything.
+A mirror's stream offsets name its offset map, as `"map"`: Spark keeps them in its checkpoint, and offsets of another map are
+rejected.
 """
 
 from __future__ import annotations
@@ -22,8 +19,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.streaming.planning import offset_planning
-from shallow_mirror.streaming.planning.error_transport import told_to_the_driver
-from shallow_mirror.streaming.planning.offset_codec import OffsetDocuments
+from shallow_mirror.streaming.planning.error_transport import serialize_errors
+from shallow_mirror.streaming.planning.offset_codec import OffsetCodec
 from shallow_mirror.streaming.planning.offset_planning import Offsets
 from shallow_mirror.types import PlannedRange
 
@@ -31,11 +28,11 @@ if TYPE_CHECKING:
     from shallow_mirror.broker.auth.client_config import ClientConfig
     from shallow_mirror.config import MirrorConfig
     from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
-    from shallow_mirror.streaming.planning.planner_config import PlanSettings
-    from shallow_mirror.streaming.planning.planner_state import RegistrationNotes
+    from shallow_mirror.streaming.planning.planner_config import PlannerConfig
+    from shallow_mirror.streaming.planning.planner_state import RegistrationFiles
 
 _CONFIG = "mirrorsecret"
-"""Spark hides options whose name holds "secret" in plans and logs; a client property may be one."""
+"""Spark hides options whose name contains "secret" in plans and logs; a client property may be one."""
 _PARALLELISM = "parallelism"
 _INITIAL = "initial"
 _MAP_ID = "map"
@@ -46,7 +43,8 @@ _REGISTRATION = "registration"
 
 
 def register(spark: SparkSession, source: type[DataSource]) -> None:
-    """Spark refuses a name that its *active* session knows and `spark` does not: `spark` is made the active one first."""
+    """Register `source` in `spark`."""
+    # Spark rejects a name that only its *active* session has: `spark` is made the active one first.
     if SparkSession.getActiveSession() is not None:
         spark.createDataFrame([], "nothing int")
     spark.dataSource.register(source)
@@ -67,11 +65,13 @@ def options_of_mirror(
     parallelism: int | None = None,
     paused_path: Path | None = None,
     left_out_path: Path | None = None,
-    registration: RegistrationNotes | None = None,
+    registration: RegistrationFiles | None = None,
 ) -> dict[str, str]:
-    """Options of a mirror's stream. `initial` is where a new Spark checkpoint begins: the map's positions, or `read.start`
-    if None. `paused_path`, `left_out_path` and those of `registration`: files of the driver's machine, where the planner runs
-    as well."""
+    """Return the options of a mirror's stream.
+
+    `initial` is where a new Spark checkpoint begins: the map's positions, or `read.start` if None. `paused_path`,
+    `left_out_path` and those of `registration`: files of the driver's machine, where the planner runs as well.
+    """
     options = {_CONFIG: config.to_json(), _MAP_ID: map_id, _PARALLELISM: str(parallelism or _session_parallelism())}
     if initial is not None:
         options[_INITIAL] = json.dumps(offset_planning.build_stream_offset(initial))
@@ -85,7 +85,7 @@ def options_of_mirror(
 
 
 def mirror_of(options: Mapping[str, str]) -> MirrorConfig | None:
-    """The mirror these options were made for; None for options that a user wrote."""
+    """Return the mirror these options were made for; None for options that a user wrote."""
     if _CONFIG not in options:
         return None
     from shallow_mirror.config import MirrorConfig
@@ -99,103 +99,110 @@ def _session_parallelism() -> int:
 
 
 def make_micro_batch_planner(
-    settings: PlanSettings, client: ClientConfig, parallelism: int, recorded: Offsets | None = None
+    config: PlannerConfig, client: ClientConfig, parallelism: int, recorded: Offsets | None = None
 ) -> MicroBatchPlanner:
+    # Imported here: Spark starts more processes that make a reader and never call it.
     from shallow_mirror.broker.cluster.cluster import Cluster
     from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
-    from shallow_mirror.streaming.planning.source_offsets import Planner
+    from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
 
-    return MicroBatchPlanner(settings, Planner(settings, Cluster(client)), parallelism=parallelism, recorded=recorded)
+    return MicroBatchPlanner(config, SourceOffsets(config, Cluster(client)), parallelism=parallelism, recorded=recorded)
 
 
 def slot_partitions(ranges: Sequence[PlannedRange]) -> list[SlotPartition]:
     by_slot: dict[int, list[PlannedRange]] = {}
-    for one in ranges:
-        by_slot.setdefault(one.slot, []).append(one)
+    for planned in ranges:
+        by_slot.setdefault(planned.slot, []).append(planned)
     return [SlotPartition(tuple(slot)) for _, slot in sorted(by_slot.items())]
 
 
 class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """A subclass says what a row is (`read`) and, where options may be a user's, how they are understood (`make_planner`)."""
+    """A subclass defines what a row is (`read`) and, where options may be a user's, how they are parsed (`make_planner`).
+
+    The planner and its connections are made by the first call, never in `__init__`: Spark pickles another instance of the
+    reader for the executors, and only input partitions carry anything to them.
+    """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = dict(options)
         self._planner: MicroBatchPlanner | None = None
-        self._documents = OffsetDocuments()
+        self._codec = OffsetCodec()
 
     def make_planner(self) -> MicroBatchPlanner:
         config = mirror_of(self.options)
         assert config is not None
-        return make_micro_batch_planner(self.plan_settings(config), config.source.client, self.parallelism, self._recorded())
+        return make_micro_batch_planner(
+            self.make_planner_config(config), config.source.client, self.parallelism, self._recorded()
+        )
 
     def _recorded(self) -> Offsets | None:
-        found = self.options.get(_INITIAL)
-        return None if found is None else offset_planning.parse_stream_offset(json.loads(found))
+        text = self.options.get(_INITIAL)
+        return None if text is None else offset_planning.parse_stream_offset(json.loads(text))
 
-    def plan_settings(self, config: MirrorConfig) -> PlanSettings:
-        from shallow_mirror.streaming.planning.planner_config import PlanSettings
+    def make_planner_config(self, config: MirrorConfig) -> PlannerConfig:
+        from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 
         paused, left_out = (Path(self.options[key]) if key in self.options else None for key in (_PAUSED, _LEFT_OUT))
         registration = self._registration()
-        return PlanSettings.of_mirror(config, paused_path=paused, left_out_path=left_out, registration=registration)
+        return PlannerConfig.of_mirror(config, paused_path=paused, left_out_path=left_out, registration=registration)
 
-    def _registration(self) -> RegistrationNotes | None:
-        from shallow_mirror.streaming.planning.planner_state import RegistrationNotes
+    def _registration(self) -> RegistrationFiles | None:
+        from shallow_mirror.streaming.planning.planner_state import RegistrationFiles
 
         if _REGISTRATION not in self.options:
             return None
         folder, query_id = json.loads(self.options[_REGISTRATION])
-        return RegistrationNotes.of_query(Path(folder), query_id)
+        return RegistrationFiles.of_query(Path(folder), query_id)
 
     @property
     def parallelism(self) -> int:
         return int(self.options[_PARALLELISM])
 
-    def _planning(self) -> MicroBatchPlanner:
+    def _get_planner(self) -> MicroBatchPlanner:
         if self._planner is None:
             self._planner = self.make_planner()
         return self._planner
 
-    def _parsed(self, document: dict[str, Any]) -> Offsets:
-        """Of an offset that Spark kept. Raises ConfigError, ValueError."""
-        own, found = self.options.get(_MAP_ID), document.get(_MAP_ID)
-        if found != own:
+    def _parse(self, document: dict[str, Any]) -> Offsets:
+        """Return the offsets of a document from Spark's checkpoint. Raise ConfigError, ValueError."""
+        own, written = self.options.get(_MAP_ID), document.get(_MAP_ID)
+        if written != own:
             raise ConfigError(
-                f"the Spark checkpoint was written {f'for the offset map {found}' if found else 'without an offset map'}, this "
-                f"stream {f'is of the map {own}' if own else 'has none'}: two mirrors or streams share a checkpoint folder, or "
-                "the tables were made anew. Give it an empty folder of its own (`checkpoint` in the mirror file): a mirror loses "
-                "nothing by that, its progress is in the offset map"
+                f"the Spark checkpoint was written {f'for the offset map {written}' if written else 'without an offset map'}, "
+                f"this stream {f'is of the map {own}' if own else 'has none'}: two mirrors or streams share a checkpoint folder, "
+                "or the tables were recreated. Give it an empty folder of its own (`checkpoint` in the mirror file): a mirror "
+                "loses nothing by that, its progress is in the offset map"
             )
-        return self._documents.parsed(document)
+        return self._codec.parse(document)
 
-    def _built(self, offsets: Offsets) -> dict[str, Any]:
+    def _build(self, offsets: Offsets) -> dict[str, Any]:
         own = self.options.get(_MAP_ID)
-        return self._documents.built(offsets) | ({} if own is None else {_MAP_ID: own})
+        return self._codec.build(offsets) | ({} if own is None else {_MAP_ID: own})
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as those below
         recorded = self._recorded()
         if recorded is not None:
-            return self._built(recorded)
-        with told_to_the_driver():
-            return self._built(self._planning().initial())
+            return self._build(recorded)
+        with serialize_errors():
+            return self._build(self._get_planner().initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The limit is ours (bytes or offsets a micro-batch), whatever Spark passes. Raises DataLossError."""
-        with told_to_the_driver():
-            offsets = self._parsed(start)
-            return self._built(self._planning().latest(offsets))
+        """Return the end of the next micro-batch. The planner has its own limits: Spark's is ignored. Raise DataLossError."""
+        with serialize_errors():
+            offsets = self._parse(start)
+            return self._build(self._get_planner().latest(offsets))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        with told_to_the_driver():
-            self._planning().prepare_available_now()
+        with serialize_errors():
+            self._get_planner().prepare_available_now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        with told_to_the_driver():
-            offsets = self._parsed(start), self._parsed(end)
-            return slot_partitions(self._planning().ranges(*offsets))
+        with serialize_errors():
+            offsets = self._parse(start), self._parse(end)
+            return slot_partitions(self._get_planner().ranges(*offsets))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark's commits mean nothing to the source: nobody's group offsets are kept."""
+        """Ignore Spark's commit: the source keeps no group offsets."""

@@ -88,11 +88,11 @@ def _be_a_mirror(arguments: Sequence[str], log_file: str, own: Mapping[str, str]
         from tests.faults.clock import sitecustomize  # noqa: F401 - moves the clock
     from tests.faults import mirror_main
 
-    from shallow_mirror.streaming.runner.temp_dirs import scratch_folder
+    from shallow_mirror.streaming.runner.temp_dirs import temp_dir
 
     code = mirror_main.main(arguments)
     sys.stderr.flush()
-    shutil.rmtree(scratch_folder(), ignore_errors=True)  # as at the end of an interpreter
+    shutil.rmtree(temp_dir(), ignore_errors=True)  # as at the end of an interpreter
     os._exit(code)  # what multiprocessing does at an end waits for workers that wait for it
 
 

@@ -26,7 +26,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink
 from shallow_mirror.streaming.runner import spark_session
 from shallow_mirror.streaming.runner.mirror import Mirror
-from shallow_mirror.streaming.runner.temp_dirs import scratch_folder
+from shallow_mirror.streaming.runner.temp_dirs import temp_dir
 
 
 def knock_at_every_point(knock: Knock) -> None:
@@ -44,7 +44,7 @@ def knock_at_every_point(knock: Knock) -> None:
 def local_cluster(log_file: Path, executors: int, parallelism: int) -> Any:
     """Return a session whose tasks run in executors of a core each, processes of their own; the pip package of PySpark is
     enough for that. `parallelism`: how many cores the session believes to have."""
-    settings = spark_session._local_settings(spark_session._write_log4j(log_file), scratch_folder(), ())
+    settings = spark_session._local_settings(spark_session._write_log4j(log_file), temp_dir(), ())
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings |= {"spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"], "spark.default.parallelism": str(parallelism)}
     builder = SparkSession.builder.master(f"local-cluster[{executors},1,1024]").appName("faults")

@@ -15,7 +15,7 @@ from shallow_mirror.checkpoints.backends import log_durability
 from shallow_mirror.checkpoints.commit_metadata import Recorded, RunIdentity
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError
 from shallow_mirror.streaming.planning import planner_state
-from shallow_mirror.streaming.planning.offset_planning import Measured, build_stream_offset, parse_stream_offset
+from shallow_mirror.streaming.planning.offset_planning import Measurements, build_stream_offset, parse_stream_offset
 from shallow_mirror.types import SourcePartition
 
 OFFSETS = {
@@ -65,13 +65,13 @@ def _written(data: bytes, folder: str, name: str) -> Path:
 
 def note(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        found = planner_state.read_note(_written(data, folder, "_planner.json"))
+        found = planner_state.read_planner_state(_written(data, folder, "_planner.json"))
     assert found is None or planner_state.lag_behind(found, OFFSETS, 0) is None or found.waiting_for is None
 
 
 def measured(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        found = planner_state.read_measured(_written(data, folder, "_measured.json"))
+        found = planner_state.read_measurements(_written(data, folder, "_measured.json"))
     if found is not None:
         assert not any(math.isnan(one) or one <= 0 for one in found.bytes_per_offset.values())
 
@@ -90,9 +90,9 @@ def _texts() -> dict[str, list[bytes]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "note"
         offsets = {"waiting_for": None, "since_ms": None, "ends": OFFSETS}
-        planner_state.write_note(path, planner_state.PlannerNote(at_ms=5, **offsets))  # type: ignore[arg-type]
+        planner_state.write_planner_state(path, planner_state.PlannerState(at_ms=5, **offsets))  # type: ignore[arg-type]
         written_note = path.read_bytes()
-        planner_state.write_measured(path, Measured(bytes_per_offset=dict.fromkeys(OFFSETS, 12.5), bytes_per_s=1e6))
+        planner_state.write_measurements(path, Measurements(bytes_per_offset=dict.fromkeys(OFFSETS, 12.5), bytes_per_s=1e6))
         written_measured = path.read_bytes()
     actions = [{"commitInfo": {"operation": "WRITE"}}, {"add": {"path": "part-0.parquet", "size": 12, "dataChange": True}}]
     return {

@@ -98,18 +98,18 @@ def test_poison_is_kept_as_it_was_all_else_is_copied_and_what_a_remedy_helps_com
     assert verify_mirror(settings, is_deep=True).unchecked == {Unchecked.QUARANTINED: 9}
     assert "in quarantine: 3 batches" in command(capsys, "status", str(conf))[1]
 
-    code, said = command(capsys, "quarantine", str(conf), "list", "--json")
+    code, said = command(capsys, "quarantine", "list", str(conf), "--json")
     listed = json.loads(said)
     assert (code, [one["source_start"] for one in listed]) == (0, [3, 9, 15])
     assert [one["error_name"] for one in listed] == ["INVALID_TIMESTAMP", None, "CORRUPT_MESSAGE"]
-    said = command(capsys, "quarantine", str(conf), "list")[1]
+    said = command(capsys, "quarantine", "list", str(conf))[1]
     assert said.startswith("3 batches\n")
     assert "message.timestamp.before.max.ms" in said
-    assert command(capsys, "quarantine", str(conf), "export", str(tmp_path / "out"))[0] == 0
+    assert command(capsys, "quarantine", "export", str(conf), str(tmp_path / "out"))[0] == 0
     lines = [json.loads(line) for line in (tmp_path / "out" / "batches.jsonl").read_text().splitlines()]
     assert [(tmp_path / "out" / line["file"]).read_bytes() for line in lines] == [batches[i] for i in POISON]
 
-    code, said = command(capsys, "quarantine", str(conf), "retry", "--offset", "4")
+    code, said = command(capsys, "quarantine", "retry", str(conf), "--offset", "4")
     assert (code, "released 0 batches" in said, "still in quarantine" in said) == (1, True, True), said
     set_topic(clusters.target.bootstrap, topic, OPEN)
     with pytest.raises(CrashError):
@@ -117,7 +117,7 @@ def test_poison_is_kept_as_it_was_all_else_is_copied_and_what_a_remedy_helps_com
     write_stamped(clusters.source.bootstrap, topic, [(f"{BATCHES[LATER][0]} {n}", NOW_MS + n) for n in range(RECORDS)])
     catch_up(conf)
     assert copied(clusters, topic) == expected([0, 2, 4, 6, 1, LATER])
-    code, said = command(capsys, "quarantine", str(conf), "retry")
+    code, said = command(capsys, "quarantine", "retry", str(conf))
     assert (code, "released 1 batch with 3 records" in said, "CRC" in said) == (1, True, True), said
     assert copied(clusters, topic) == expected([0, 2, 4, 6, 1, LATER, 3])
     for depth in ((), ("--deep",)):

@@ -99,7 +99,7 @@ def test_a_run_that_is_alive_is_not_taken_over_by_accident(mirrored: Mirrored) -
         target_cluster_id=mirrored.target.cluster_id, run=RunIdentity.of_this_process(), now_ms=lambda: 0,
     )  # fmt: skip
     owner.settle()
-    with pytest.raises(ConfigError, match=rf"runs \(run 2, pid {owner.recorded().run.pid} .* stop it first.*--take-over"):
+    with pytest.raises(ConfigError, match=rf"is running \(run 2, pid {owner.recorded().run.pid} .* stop it first.*--take-over"):
         retry(mirrored.config, ALL)
     assert retry(mirrored.config, ALL, takes_over=True).batch_count == 3
 
@@ -122,6 +122,6 @@ def test_an_export_names_what_the_table_has_lost_and_writes_the_rest(mirrored: M
 def test_a_target_topic_that_was_created_again_gets_nothing(mirrored: Mirrored) -> None:
     mirrored.target.delete_topic(TOPIC)
     mirrored.target.create_topic(TOPIC)
-    with pytest.raises(ConfigError, match="created again since its batches were quarantined: export"):
+    with pytest.raises(ConfigError, match="recreated since its batches were quarantined: export"):
         retry(mirrored.config, ALL)
     assert not any(is_released for _, is_released in released(mirrored))

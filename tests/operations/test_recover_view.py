@@ -8,7 +8,7 @@ import json
 import pytest
 from rich.console import Console
 
-from shallow_mirror.operations.recover import SlotReport, Untold
+from shallow_mirror.operations.recover import SlotReport, UnknownState
 from shallow_mirror.operations.recover_view import show
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, LogEvidence, ReceiptEvidence, TxnFate, WrittenRange
 from shallow_mirror.types import SlotTxn, TargetPartition
@@ -21,7 +21,7 @@ def report(receipt: ReceiptEvidence, *log: LogEvidence) -> SlotReport:
         decided=DecidedTxn(SlotTxn("m-0", 7, 3), WRITTEN),
         copied={},
         record_count=20,
-        coordinator=Untold.BEFORE_KAFKA_3,
+        coordinator=UnknownState.BEFORE_KAFKA_3,
         receipt=receipt,
         log=log,
         lost=(),
@@ -52,7 +52,7 @@ def test_the_silence_of_the_coordinator_is_told_and_no_choice_asked_for() -> Non
     show([found], console)
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert "  coordinator: not known (Kafka before 3.0)\n" in said
-    assert "=> not over, as far as can be seen: `run` commits it, or copies it again where that comes too late\n" in said
+    assert "=> probably not ended: `run` commits it, or copies it again if it is too late for that\n" in said
     assert "YOUR CHOICE" not in said
     document = json.loads(json.dumps(found.document()))
     assert (document["fate"], document["needs_choice"]) == (None, False)

@@ -12,7 +12,7 @@ from tests.mirror_runs import read_places, read_values, write
 from shallow_mirror import cli
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.operations.redo import RedoRequest, config_of, redo
+from shallow_mirror.operations.redo import RedoRequest, redo, redo_config
 from shallow_mirror.types import TopicPartition
 
 pytestmark = [pytest.mark.brokers, pytest.mark.timeout(300)]
@@ -29,7 +29,7 @@ def test_a_range_is_copied_once_more_and_only_once_whatever_is_killed(
     settings = runs.config(tmp_path, source, target, [topic], write={"slot_bytes": 1024})
     copy = f"{topic}-again"
     request = RedoRequest(TopicPartition(topic, 1), 4, 50, copy)
-    derived = config_of(settings, request)
+    derived = redo_config(settings, request)
     for point in ("RunSlots", "Decide", "EndTxn", "AwaitVisible"):
         with pytest.raises(runs.CrashError):
             redo(derived, request, observer=runs.CrashAt(point))
@@ -57,7 +57,7 @@ def test_requests_that_cannot_be_meant_are_refused(two_clusters: Any, topic_name
     write(source, topic, ["a", "b"])
     settings = runs.config(tmp_path, source, target, [f"{topic}.*"])
     with pytest.raises(ConfigError) as caught:
-        config_of(settings, RedoRequest(TopicPartition(topic, 0), 2, 2, f"{topic}.again"))
+        redo_config(settings, RedoRequest(TopicPartition(topic, 0), 2, 2, f"{topic}.again"))
     assert caught.value.problems == (
         "offsets 2 to 2: FROM must be below TO (TO itself is not copied)",
         f"--to {topic}.again: there this mirror writes source topic {topic}.again: give the name of another topic",
@@ -68,5 +68,5 @@ def test_requests_that_cannot_be_meant_are_refused(two_clusters: Any, topic_name
     ):
         request = RedoRequest(place, 1, 3, "again")
         with pytest.raises(ConfigError, match=told):
-            redo(config_of(settings, request), request)
+            redo(redo_config(settings, request), request)
     assert "again" not in runs.topics_of(target)

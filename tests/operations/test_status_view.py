@@ -14,7 +14,7 @@ from shallow_mirror.checkpoints.group_offset_history import GroupSyncPass
 from shallow_mirror.operations import status_view
 from shallow_mirror.operations.status import MicroBatchStatus, PausedTopic, RunStatus, StatusReport
 from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side
-from shallow_mirror.streaming.planning.left_out_partitions import LeftOut
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.streaming.runner.lag import PartitionStatus
 from shallow_mirror.streaming.runner.open_transactions import OpenTransaction
 from shallow_mirror.types import SourcePartition
@@ -110,7 +110,7 @@ def test_what_is_not_known_is_a_question_mark() -> None:
     ("changes", "words"),
     [
         ({"outcome": "FencedError", "ended_at_ms": 5_000, "is_alive": False}, "ended 1970-01-01T00:00:05+00:00: FencedError"),
-        ({"is_alive": False}, "gone without a word"),
+        ({"is_alive": False}, "not running; no exit was recorded"),
         ({"is_alive": None}, "on another host"),
     ],
 )
@@ -162,13 +162,15 @@ def test_paused_and_gone_topics_and_settings_that_are_not_followed_have_a_line_e
         )
     )
     assert "paused since 1970-01-01T00:00:01+00:00: orders" in text
-    assert "gone from the source, what was copied of it stays on the target: bills" in text
+    assert "deleted at the source, its copies stay on the target: bills" in text
     assert "target topic logs: retention.ms=5 could not be set" in text
 
 
 def test_partitions_that_are_left_out_have_a_line_each_and_are_in_the_document() -> None:
     source = SourcePartition("orders", "id", 3)
-    left = LeftOut(source=source, side=Side.TARGET, error_name="NOT_ENOUGH_REPLICAS", reason="1 in sync", since_ms=0, position=7)
+    left = LeftOutPartition(
+        source=source, side=Side.TARGET, error_name="NOT_ENOUGH_REPLICAS", reason="1 in sync", since_ms=0, position=7
+    )
     text = shown(report(left_out=(left,) * 12))
     assert "orders-3 is left out since 1970-01-01T00:00:00+00:00 because of the target: 1 in sync" in text
     assert "and 2 more partitions: --json has all" in text
@@ -184,7 +186,5 @@ def test_the_last_look_at_the_groups_is_a_line() -> None:
         report(groups=done)
     )
     failed = report(groups=GroupSyncPass(observed_at=at, problem="RetriableError: the source is away"))
-    assert "groups: could not be brought in step at 2026-05-01T14:03:00+00:00: RetriableError: the source is away" in shown(
-        failed
-    )
+    assert "groups: could not be synchronized at 2026-05-01T14:03:00+00:00: RetriableError: the source is away" in shown(failed)
     assert json.loads(shown(failed, as_json=True))["groups"]["problem"] == "RetriableError: the source is away"

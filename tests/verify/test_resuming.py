@@ -171,7 +171,7 @@ def test_ctrl_c_says_that_the_same_command_goes_on(copied: Mirrored, conf: Path)
         running.send_signal(signal.SIGINT)
         _, said = running.communicate(timeout=60)
     never.set()
-    assert (running.returncode, said) == (130, "stopped; what was verified is kept: the same command goes on from there\n")
+    assert (running.returncode, said) == (130, "stopped; what was verified is kept: the same command continues from there\n")
     assert copied.verify().continues
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError
-from shallow_mirror.types import TopicPartition
+from shallow_mirror.types import QuarantineLimits, TopicPartition
 from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES
 from shallow_mirror.wire.records.unpacked_batch import open_batch
 
@@ -81,14 +81,6 @@ def _damage(batch: memoryview, place: TopicPartition, max_opened_bytes: int) -> 
     except (BatchRefusedError, ConfigError):
         return None  # too large to be opened, or its codec's library is missing
     return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuarantineLimits:
-    """Of one micro-batch: `write.max_quarantined_batches` and `write.max_quarantined_bytes`."""
-
-    batches: int
-    size_bytes: int
 
 
 NO_LIMITS = QuarantineLimits(batches=1 << 62, size_bytes=1 << 62)

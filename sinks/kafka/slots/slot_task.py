@@ -24,6 +24,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -55,7 +56,7 @@ from shallow_mirror.sinks.kafka.slots.batch_sources import (
     known_only,
 )
 from shallow_mirror.sinks.kafka.slots.left_out_ranges import TargetCheck, isolated
-from shallow_mirror.sinks.kafka.slots.quarantine_policy import QuarantineBudget, QuarantineLimits, Refusal
+from shallow_mirror.sinks.kafka.slots.quarantine_policy import QuarantineBudget, Refusal
 from shallow_mirror.sinks.kafka.slots.slot_admission import KnownRefusals, admit_part
 from shallow_mirror.sinks.kafka.slots.slot_transaction import CoalescedBatchRefusedError, OpenSlot, QuarantinableBatchError
 from shallow_mirror.sinks.kafka.slots.truncation_check import CheckedReadings
@@ -65,10 +66,14 @@ from shallow_mirror.types import (
     EpochEnd,
     IsolationLevel,
     PlannedRange,
+    QuarantineLimits,
     SourcePartition,
     TargetPartition,
     TopicPartition,
 )
+
+if TYPE_CHECKING:
+    from shallow_mirror.config import MirrorConfig  # not at run time: workers need none of pydantic
 
 _log = logging.getLogger(__name__)
 
@@ -144,6 +149,33 @@ class SlotJob:
     observer: Observer = observe_nothing
     id_numbers: tuple[int, ...] = ()
     held: Mapping[TopicPartition, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_mirror(cls, config: MirrorConfig, *, map_id: str, run_id: str, observer: Observer) -> SlotJob:
+        """Return a job without what belongs to one micro-batch: decision, routes, positions, ends, time."""
+        return cls(
+            mirror=config.mirror,
+            map_id=map_id,
+            run_id=run_id,
+            decision=0,
+            source=config.source.client,
+            target=config.target.client,
+            routes={},
+            positions={},
+            epoch_ends={},
+            target_ends={},
+            isolation=config.read.isolation_level,
+            fetch_bytes=config.read.fetch_bytes,
+            in_flight_requests=config.write.in_flight_requests,
+            in_flight_bytes=config.write.in_flight_bytes,
+            max_segments=config.read.max_segments,
+            commit_interval_ms=config.write.commit_interval_s * 1000,
+            transaction_timeout_ms=config.write.transaction_timeout_ms,
+            time_left_ms=0.0,
+            quarantine=config.write.quarantine_limits,
+            continues_after_data_loss=config.read.continues_after_data_loss,
+            observer=observer,
+        )
 
     def transactional_id_of(self, slot: int) -> str:
         return transactional_id(self.mirror, self.id_numbers[slot] if self.id_numbers else slot)

@@ -5,35 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-TASK_SHARE = 0.75
-"""Part of the transaction timeout that tasks may use; the rest is for the decision and EndTxn."""
+from shallow_mirror.config.commit_interval import TASK_SHARE
 
-DEFAULT_COMMIT_INTERVAL, DEFAULT_COMMIT_INTERVAL_MS = "20 seconds", 20_000
 LEAST_TASK_MS = 5_000.0
 """A task has so much time however many waves there are: less, and a broker that starts ends every one."""
 _WRITING_SHARE = 2 / 3
 _LEAST_WRITING_SHARE = 0.1
 _IN_TURN = 1.5
 """A round that took so many times as long as its slowest task had tasks that waited for others."""
-_LEAST_INTERVALS = 3
-"""A default that does not fit into a short timeout is this part of it."""
-
-
-def commit_interval_problem(interval_s: float, transaction_timeout_ms: int) -> str | None:
-    """Return why slots cannot write for so long in one transaction; None where they can."""
-    share_s = transaction_timeout_ms * TASK_SHARE / 1000
-    if interval_s < share_s:
-        return None
-    return (
-        f"{interval_s:g} seconds are not below {share_s:g}, the {TASK_SHARE:.0%} of write.transaction_timeout_ms="
-        f"{transaction_timeout_ms} that slots may take: write less, or raise write.transaction_timeout_ms"
-    )
-
-
-def default_commit_interval(transaction_timeout_ms: int) -> str:
-    """Return the interval of a mirror file that has none: `DEFAULT_COMMIT_INTERVAL`, less where the timeout is short."""
-    short_ms = transaction_timeout_ms / _LEAST_INTERVALS
-    return DEFAULT_COMMIT_INTERVAL if short_ms >= DEFAULT_COMMIT_INTERVAL_MS else f"{short_ms:.0f} ms"
 
 
 class SlotTime:

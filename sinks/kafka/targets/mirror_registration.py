@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Self
 
-from shallow_mirror.sinks import routing
+from shallow_mirror import routing
 
 GROUP_SUFFIX = "-origin"
 """Of the consumer group that holds what a mirror says: `<mirror>-origin`, beside the groups of its slots."""

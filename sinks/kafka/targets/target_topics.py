@@ -7,17 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from shallow_mirror.broker.admin.topic_admin import TopicSpec, add_partitions, ensure_topics
-from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import TopicMetadata
 from shallow_mirror.broker.net.error_codes import is_forbidden, refusal
+from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.slots.slot_task import RoutedTopic
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.sinks.kafka.targets.log_append_time import StampingTopics
-from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SourcePartition, TargetPartition
+from shallow_mirror.types import BatchLimits, SourcePartition
 
 _log = logging.getLogger(__name__)
 
@@ -25,35 +26,34 @@ _log = logging.getLogger(__name__)
 class TargetTopics:
     """Routes, by source topic name, found when they are first needed; settings of a target topic are read then.
 
-    `mirrored` says where the map has the records of a source topic: there the rest has to go, and such a target topic
-    gets the partitions that the source topic gained since.
+    Where the map has records of a source topic the rest has to go, and such a target topic gets the partitions that the
+    source topic gained since.
     """
 
     def __init__(
         self,
+        config: MirrorConfig,
         source: Cluster,
         target: Cluster,
-        target_client: ClientConfig,
         *,
-        mirrored: Mapping[str, TargetPartition],
+        positions: Mapping[SourcePartition, Position],
         route: Callable[[str], str],
-        create: bool,
-        copies_configs: bool,
-        replication_factor: int | None,
-        isolation: IsolationLevel,
-        log_append_time: LogAppendTimePolicy,
-        coalesce_bytes: int | None,
         announce: Callable[[Mapping[str, str]], None] = lambda _: None,
         stamping: StampingTopics | None = None,
     ) -> None:
-        """`announce` hears of all names when there are new ones. `stamping` is kept up to date; None: its problems are logged."""
+        """Read no cluster yet: `prepare` does.
+
+        `positions`: those of the offset map, with the target topics that hold what was copied. `route` returns the name of a
+        target topic by source topic. `announce` is called with all names when there are new ones, before anything is copied to
+        them. `stamping` is kept up to date; None: its problems are logged.
+        """
         self._announce = announce
         self.stamping = StampingTopics() if stamping is None else stamping
-        self._source, self._target, self._target_client = source, target, target_client
-        self._mirrored = dict(mirrored)
-        self._route, self._create, self._replication_factor = route, create, replication_factor
-        self._copies_configs = copies_configs
-        self._isolation, self._log_append_time, self._coalesce_bytes = isolation, log_append_time, coalesce_bytes
+        self._config = config
+        self._source = source
+        self._target = target
+        self._mirrored = {source.topic: position.target for source, position in positions.items()}
+        self._route = route
         self._routes: dict[str, RoutedTopic] = {}
         self._partitions: dict[str, int] = {}
 
@@ -81,13 +81,13 @@ class TargetTopics:
         names = {source: self._route(source) for source in topics}
         found = self._existing(list(names.values()), deadline)
         self._require_same_targets(names, found)
-        missing = {source: target for source, target in names.items() if self._create and target not in found}
+        missing = {source: target for source, target in names.items() if self._config.topics.create and target not in found}
         if missing:
             self._create_missing(missing, topics, deadline)
         grown = {target: topics[source] for source, target in names.items() if self._has_grown(source, topics, found.get(target))}
         if grown:
             _log.info("adding partitions to target topics: %s", ", ".join(f"{name} (now {n})" for name, n in grown.items()))
-            add_partitions(self._target_client, grown, timeout_s=deadline.remaining_ms() / 1000)
+            add_partitions(self._config.target.client, grown, timeout_s=deadline.remaining_ms() / 1000)
         if missing or grown:
             wanted = {names[source]: topics[source] for source in missing} | grown
             found = self._await_listed(list(names.values()), wanted, deadline)
@@ -117,9 +117,9 @@ class TargetTopics:
                 target_topic_id=found[target].topic_id,
                 limits=BatchLimits(
                     max_message_bytes=int(settings[target]["max.message.bytes"]),
-                    isolation_level=self._isolation,
-                    log_append_time=self._log_append_time,
-                    coalesce_bytes=self._coalesce_bytes,
+                    isolation_level=self._config.read.isolation_level,
+                    log_append_time=self._config.read.log_append_time,
+                    coalesce_bytes=self._config.write.coalesce_bytes,
                 ),
             )
             self._partitions[source] = len(found[target].partitions)
@@ -129,7 +129,12 @@ class TargetTopics:
 
     def _has_grown(self, source: str, topics: Mapping[str, int], target: TopicMetadata | None) -> bool:
         """More partitions at the source than at a target topic that this mirror fills already."""
-        return self._create and source in self._mirrored and target is not None and len(target.partitions) < topics[source]
+        return (
+            self._config.topics.create
+            and source in self._mirrored
+            and target is not None
+            and len(target.partitions) < topics[source]
+        )
 
     def _require_same_targets(self, names: Mapping[str, str], found: Mapping[str, TopicMetadata]) -> None:
         """Raises ConfigError where what was copied before is not in the topic that would get the rest."""
@@ -167,7 +172,7 @@ class TargetTopics:
         return {name: topic for name, topic in listed.items() if topic.error_code == 0}
 
     def _create_missing(self, missing: Mapping[str, str], partitions: Mapping[str, int], deadline: Deadline) -> None:
-        settings = self._source.topic_configs(sorted(missing), deadline) if self._copies_configs else {}
+        settings = self._source.topic_configs(sorted(missing), deadline) if self._config.topics.configs != "off" else {}
         replicas = self._replicas(deadline)
         specs = [
             TopicSpec(
@@ -182,20 +187,21 @@ class TargetTopics:
             "creating target topics: %s", ", ".join(f"{spec.name} ({counted(spec.partitions, 'partition')})" for spec in specs)
         )
         try:
-            ensure_topics(self._target_client, specs, timeout_s=deadline.remaining_ms() / 1000)
+            ensure_topics(self._config.target.client, specs, timeout_s=deadline.remaining_ms() / 1000)
         except ConfigError as refused:
             if not target_topic_policy.are_limits_unknown(refused.problems):
                 raise
             older = [replace(spec, configs=target_topic_policy.before_3_6(spec.configs)) for spec in specs]
-            ensure_topics(self._target_client, older, timeout_s=deadline.remaining_ms() / 1000)
+            ensure_topics(self._config.target.client, older, timeout_s=deadline.remaining_ms() / 1000)
 
     def _replicas(self, deadline: Deadline) -> int | None:
         brokers = len(self._target.metadata([], deadline).brokers)
-        bounded = target_topic_policy.bounded_replicas(self._replication_factor, brokers)
-        if bounded != self._replication_factor:
+        configured = self._config.topics.replication_factor
+        bounded = target_topic_policy.bounded_replicas(configured, brokers)
+        if bounded != configured:
             _log.warning(
                 "topics.replication_factor is %s, the target has %s: new topics get %s",
-                self._replication_factor,
+                configured,
                 counted(brokers, "broker"),
                 counted(bounded, "replica"),
             )

@@ -1,4 +1,4 @@
-"""What the process says when it ends."""
+"""Exit codes of the process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ EXIT_DIFFERENT, EXIT_REFUSED, EXIT_LEFT, EXIT_INTERRUPTED = 1, 1, 1, 130
 
 
 def exit_code_of(error: MirrorError) -> int:
+    """Return the exit code of an error that ends a command."""
     match error:
         case ConfigError():
             return EXIT_CONFIG

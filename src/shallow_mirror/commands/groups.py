@@ -1,4 +1,4 @@
-"""`groups`: where consumer groups go on at the other cluster."""
+"""`groups`: translated offsets of consumer groups at the other cluster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from shallow_mirror.commands.exit_codes import EXIT_LEFT
 from shallow_mirror.commands.options import AsJson, Conf
 from shallow_mirror.commands.sessions import session_for
-from shallow_mirror.commands.times import time_of
+from shallow_mirror.commands.times import parse_time
 from shallow_mirror.errors import ConfigError
 
 
@@ -19,32 +19,39 @@ def groups(
         str | None, typer.Option("--group", metavar="NAME", help="Only this group; or a regular expression on whole names.")
     ] = None,
     is_reverse: Annotated[
-        bool, typer.Option("--reverse", help="The target's groups, and where they go on at the source: for failing back.")
+        bool, typer.Option("--reverse", help="Translate the target's groups to the source, for failback.")
     ] = False,
     as_of: Annotated[
         str | None,
         typer.Option(
-            "--as-of", metavar="TIME", help="Where they were then (ISO 8601 with zone, or now), by what groups.sync noted."
+            "--as-of",
+            metavar="TIME",
+            help="Use the offsets that groups.sync recorded for this time (ISO 8601 with zone, or now).",
         ),
     ] = None,
     is_applied: Annotated[
-        bool, typer.Option("--apply", help="Commit these offsets on the other cluster, for groups without members there.")
+        bool, typer.Option("--apply", help="Commit these offsets on the other cluster, for groups that have no members on it.")
     ] = False,
     is_forced: Annotated[
-        bool, typer.Option("--force", help="With --apply: also backwards, and the best place where there is no exact one.")
+        bool,
+        typer.Option(
+            "--force", help="With --apply: also move offsets backwards, and use the nearest offset where there is no exact one."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Consumer groups with their exactly translated offsets, what they would repeat or wait for, and what is in the way. With
-    --apply the exit code is 1 while anything of a mirrored topic is not in place."""
+    """Show consumer groups with their translated offsets, what they would repeat or wait for, and what prevents a commit.
+
+    With --apply the exit code is 1 while offsets of a mirrored topic are not committed.
+    """
     from shallow_mirror.config import MirrorConfig
     from shallow_mirror.groups import view
     from shallow_mirror.groups.sync_once import sync_groups
     from shallow_mirror.operations.status_view import stdout_console
 
     if is_forced and not is_applied:
-        raise ConfigError("--force goes with --apply")
-    at, config = time_of(as_of), MirrorConfig.load(conf)
+        raise ConfigError("--force requires --apply")
+    at, config = parse_time(as_of), MirrorConfig.load(conf)
     with session_for(config) as spark:
         report = sync_groups(
             config,

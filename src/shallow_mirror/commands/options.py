@@ -1,4 +1,4 @@
-"""Arguments that several commands have."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from typing import Annotated
 import typer
 
 Conf = Annotated[Path, typer.Argument(metavar="CONF", help="The mirror file (YAML).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

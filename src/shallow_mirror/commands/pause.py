@@ -1,4 +1,4 @@
-"""`pause` and `resume`: topics that a mirror leaves alone for a while, without a restart."""
+"""`pause` and `resume` of topics, without a restart of the mirror."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of 
 
 
 def pause(conf: Conf, topics: Topics) -> None:
-    """Copy nothing of these topics until `resume`.
+    """Pause the copy of topics until `resume`, also across restarts.
 
-    Also across restarts. A running mirror heeds it within seconds; what it is copying just then is finished. What retention
-    deletes at the source meanwhile is lost.
+    A running mirror applies it within seconds and finishes what it is copying. What retention deletes at the source meanwhile is
+    lost.
     """
     with _controls(conf, topics) as controls:
         before = controls.paused()
@@ -33,28 +33,28 @@ def pause(conf: Conf, topics: Topics) -> None:
 
 
 def resume(conf: Conf, topics: Topics) -> None:
-    """Go on with paused topics, from where they stand."""
+    """Resume paused topics from their positions."""
     with _controls(conf, topics) as controls:
         before = controls.paused()
         controls.add("resume", topics)
     for topic in topics:
-        print(f"{topic}: {'goes on' if topic in before else 'was not paused'}")
+        print(f"{topic}: {'resumed' if topic in before else 'was not paused'}")
 
 
 @contextmanager
 def _controls(conf: Path, topics: Sequence[str]) -> Iterator[Controls]:
-    """Raises ConfigError with every topic that the mirror file does not include."""
+    """Yield the table of controls. Raise ConfigError with every topic that the mirror file does not include."""
     from shallow_mirror.checkpoints.controls import Controls
     from shallow_mirror.checkpoints.storage import MirrorStorage
     from shallow_mirror.config import MirrorConfig
 
     config = MirrorConfig.load(conf)
-    foreign = [one for one in topics if not config.topics.is_included(one)]
-    if foreign:
+    unknown = [topic for topic in topics if not config.topics.is_included(topic)]
+    if unknown:
         raise ConfigError(
             [
-                f"{one}: this mirror has no such topic (topics.include and topics.exclude of {conf}): give whole names"
-                for one in foreign
+                f"{topic}: this mirror has no such topic (topics.include and topics.exclude of {conf}): give whole names"
+                for topic in unknown
             ]
         )
     with session_for(config, is_writing=True) as spark:

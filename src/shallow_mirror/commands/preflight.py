@@ -1,4 +1,4 @@
-"""`preflight`: what the mirror would meet."""
+"""`preflight`: a check of both clusters and a sample of the data, before the mirror runs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from shallow_mirror.errors import ConfigError
 def preflight(
     conf: Conf,
     sample_bytes: Annotated[
-        int | None, typer.Option("--sample", metavar="BYTES", min=1, help="Read about so much of each partition (64 MiB).")
+        int | None,
+        typer.Option("--sample", metavar="BYTES", min=1, help="Sample about so many bytes of each partition (default: 64 MiB)."),
     ] = None,
-    reads_all: Annotated[bool, typer.Option("--all", help="Read everything up to the log ends of now.")] = False,
+    reads_all: Annotated[bool, typer.Option("--all", help="Read everything up to the current log ends.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """What the mirror would meet and do, before it runs: batches that pass, are rebuilt or refused (exit code 1), settings,
-    rights, time. Changes nothing anywhere."""
+    """Check what the mirror would do: batches that are copied, rebuilt or rejected (exit code 1), settings, ACLs, duration.
+
+    Nothing is changed.
+    """
     from rich.console import Console
 
     from shallow_mirror.config import MirrorConfig

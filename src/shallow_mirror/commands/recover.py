@@ -1,4 +1,4 @@
-"""`recover`: a decision that only the operator can resolve."""
+"""`recover`: resolution of a decision that needs the operator."""
 
 from __future__ import annotations
 
@@ -15,32 +15,34 @@ from shallow_mirror.errors import ConfigError
 
 def recover(
     conf: Conf,
-    is_commit: Annotated[bool, typer.Option("--commit", help="The records are on the target: keep their rows.")] = False,
+    is_commit: Annotated[
+        bool, typer.Option("--commit", help="The records are on the target: keep their rows in the offset map.")
+    ] = False,
     is_redo: Annotated[bool, typer.Option("--redo", help="The records are not on the target: copy them again.")] = False,
     slots: Annotated[
         list[int] | None, typer.Option("--slot", metavar="N", help="Choose for this slot only; may be repeated.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What is known of a decision that `run` could not resolve (exit code 4), and the operator's choice."""
+    """Show a decision that `run` could not resolve (exit code 4), or resolve it with the operator's choice."""
     from shallow_mirror.config import MirrorConfig
     from shallow_mirror.operations import recover_view
-    from shallow_mirror.operations.recover import choose, look
+    from shallow_mirror.operations.recover import inspect, resolve
     from shallow_mirror.operations.status_view import stdout_console
     from shallow_mirror.sinks.kafka.protocol.txn_outcome import TxnFate
 
     if is_commit and is_redo:
         raise ConfigError("--commit and --redo exclude each other")
     if slots and not (is_commit or is_redo):
-        raise ConfigError("--slot goes with --commit or --redo")
+        raise ConfigError("--slot requires --commit or --redo")
     config, is_choosing = MirrorConfig.load(conf), is_commit or is_redo
     with session_for(config, is_writing=is_choosing) as spark:
-        reports = look(config, spark)
+        reports = inspect(config, spark)
         recover_view.show(reports, stdout_console(), as_json=as_json)
-        needs_choice = any(one.needs_choice for one in reports)
+        needs_choice = any(report.needs_choice for report in reports)
         if needs_choice and not is_choosing:
             raise typer.Exit(EXIT_RECOVER)
         if needs_choice:
-            choose(config, reports, TxnFate.COMMITTED if is_commit else TxnFate.NOT_COMMITTED, slots or (), spark)
+            resolve(config, reports, TxnFate.COMMITTED if is_commit else TxnFate.NOT_COMMITTED, slots or (), spark)
     if needs_choice:
-        print("resolved: `shallow-mirror run` goes on from here", file=sys.stderr)
+        print("resolved: `shallow-mirror run` continues from here", file=sys.stderr)

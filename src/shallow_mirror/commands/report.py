@@ -1,4 +1,4 @@
-"""`report`: a page about the mirror."""
+"""`report`: an HTML page about the mirror."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from shallow_mirror.commands.sessions import session_for
 
 def report(
     conf: Conf,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Default: report-<mirror>.html here.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Default: report-<mirror>.html in the current folder.")
+    ] = None,
     topic: Annotated[str | None, typer.Option("--topic", metavar="T", help="Show the offset map of this source topic.")] = None,
-    partition: Annotated[int | None, typer.Option("--partition", metavar="P", min=0, help="And of this partition.")] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", metavar="P", min=0, help="Show the offset map of this partition.")
+    ] = None,
 ) -> None:
-    """Write one HTML page: throughput, lag, where the time goes, batches, problems, an offset map as a picture."""
+    """Write one HTML page: throughput, lag, time by step, batches, problems, a chart of the offset map."""
     from shallow_mirror.config import MirrorConfig
     from shallow_mirror.report.run import write_report
 

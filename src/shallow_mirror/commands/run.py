@@ -1,4 +1,4 @@
-"""`run`: the mirror."""
+"""`run`: run the mirror."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ if TYPE_CHECKING:
 def run(
     conf: Conf,
     available_now: Annotated[
-        bool, typer.Option("--available-now", help="Catch up to the offsets of the start, then end.")
+        bool, typer.Option("--available-now", help="Catch up to the log ends of the start, then stop.")
     ] = False,
     for_seconds: Annotated[
         float | None,
-        typer.Option("--for", metavar="SECONDS", min=0.0, help="End so many seconds after the start, Spark's own included."),
+        typer.Option("--for", metavar="SECONDS", min=0.0, help="Stop after SECONDS, including the start of Spark."),
     ] = None,
     log_format: Annotated[
-        LogFormat, typer.Option("--log-format", envvar=LOG_FORMAT_VARIABLE, help="json: a JSON document a line, errors too.")
+        LogFormat,
+        typer.Option("--log-format", envvar=LOG_FORMAT_VARIABLE, help="json: one JSON document per line, also for errors."),
     ] = "text",
 ) -> None:
-    """Run the mirror until Ctrl-C or SIGTERM, which end it at a micro-batch boundary (a second one ends it at once)."""
-    os.environ[LOG_FORMAT_VARIABLE] = log_format  # Spark's Python workers go by it
+    """Run the mirror until Ctrl-C or SIGTERM, which stop it at a micro-batch boundary (a second one stops it at once)."""
+    os.environ[LOG_FORMAT_VARIABLE] = log_format  # Spark's Python workers read it
     with stderr_as_json(logging.getLogger().level) if log_format == "json" else contextlib.nullcontext():
         from shallow_mirror.streaming.runner.mirror import Mirror
 

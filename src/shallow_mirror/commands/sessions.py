@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from shallow_mirror.commands.import_blocker import LeanImports
+from shallow_mirror.commands.import_blocker import ImportBlocker
 
 if TYPE_CHECKING:
     from shallow_mirror.config import MirrorConfig
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def session_for(config: MirrorConfig, *, is_writing: bool = False) -> Iterator[Any]:
-    """None for tables that are reached without Spark, and then nothing of it is imported."""
+    """Yield the session; None for tables that need no Spark, and then nothing of it is imported."""
     if not is_writing and not config.table_location.is_read_by_spark:
         yield None
         return
-    LeanImports.end()
+    ImportBlocker.remove()
     from shallow_mirror.streaming.runner.spark_session import session_for_tables
 
     with session_for_tables(config, submitted_session(), is_writing=is_writing) as spark:
@@ -27,7 +27,7 @@ def session_for(config: MirrorConfig, *, is_writing: bool = False) -> Iterator[A
 
 
 def submitted_session() -> Any:
-    """The session of `spark-submit`; None when the mirror builds its own."""
+    """Return the session of `spark-submit`; None when the mirror builds its own."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return None
     from pyspark.sql import SparkSession

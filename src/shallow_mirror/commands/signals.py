@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM."""
+"""Handling of Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def stop_on_signals(mirror: Mirror) -> None:
+    """Stop the mirror at the first signal; the second one ends the process."""
+
     def stop(_number: int, _frame: FrameType | None) -> None:
-        for one in _STOP_SIGNALS:
-            signal.signal(one, signal.SIG_DFL)  # a second signal ends this process at once, and Spark with it
+        for number in _STOP_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)  # a second signal ends this process at once, and Spark with it
         mirror.stop()
 
     for number in _STOP_SIGNALS:
@@ -30,11 +32,11 @@ def stop_on_signals(mirror: Mirror) -> None:
 
 
 @contextlib.contextmanager
-def interruptible(left: str) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the command; `left` says how it leaves things."""
+def interruptible(state: str) -> Iterator[None]:
+    """End the command at Ctrl-C and SIGTERM with exit code 130. `state`: what an interrupted command leaves, for the message."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
-        print(f"stopped; {left}", file=sys.stderr)
+        print(f"stopped; {state}", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None

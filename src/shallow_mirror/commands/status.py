@@ -1,4 +1,4 @@
-"""`status`: how far, how late, what for."""
+"""`status`: positions, lag, and what the mirror waits for."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from shallow_mirror.commands.sessions import session_for
 
 def status(
     conf: Conf,
-    is_watching: Annotated[bool, typer.Option("--watch", help="Show it again and again until Ctrl-C.")] = False,
+    is_watching: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
     interval_s: Annotated[
         float, typer.Option("--interval", metavar="SECONDS", min=0.1, help="Pause between two reports of --watch.")
     ] = 5.0,
     as_json: AsJson = False,
 ) -> None:
-    """Positions, lag in offsets and ms, the last micro-batches, the run, and what the mirror waits for."""
+    """Show positions, lag in offsets and ms, the last micro-batches, the run, and what the mirror waits for."""
     from shallow_mirror.config import MirrorConfig
     from shallow_mirror.operations import status_view
     from shallow_mirror.operations.status import gather_status

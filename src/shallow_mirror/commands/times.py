@@ -1,4 +1,4 @@
-"""Times that options take."""
+"""Parsing of times in options."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from shallow_mirror.errors import ConfigError
 
 
-def time_of(text: str | None) -> datetime | None:
-    """Of --as-of. Raises ConfigError."""
+def parse_time(text: str | None) -> datetime | None:
+    """Return the time of --as-of; None without one. Raise ConfigError."""
     if text is None:
         return None
     if text == "now":

@@ -1,4 +1,4 @@
-"""`verify`: proof of copy."""
+"""`verify`: comparison of both clusters through the offset map."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def verify(
     topics: Annotated[
         list[str] | None, typer.Option("--topic", metavar="T", help="Only this source topic; may be repeated.")
     ] = None,
-    is_deep: Annotated[bool, typer.Option("--deep", help="Open every batch and compare record by record.")] = False,
-    from_start: Annotated[bool, typer.Option("--from-start", help="Do not continue an audit that was interrupted.")] = False,
+    is_deep: Annotated[bool, typer.Option("--deep", help="Open every batch and compare records.")] = False,
+    from_start: Annotated[bool, typer.Option("--from-start", help="Do not continue an interrupted run of verify.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Proof of copy: read both clusters through the offset map and say everything that differs (exit code 1)."""
+    """Read both clusters through the offset map and report every difference (exit code 1)."""
     from rich.console import Console
 
     from shallow_mirror.config import MirrorConfig
@@ -31,7 +31,7 @@ def verify(
 
     config = MirrorConfig.load(conf)
     with (
-        interruptible("what was verified is kept: the same command goes on from there"),
+        interruptible("what was verified is kept: the same command continues from there"),
         session_for(config) as spark,
         progress_on(Console(stderr=True), "verify") as on_progress,
     ):

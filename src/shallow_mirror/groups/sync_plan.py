@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from shallow_mirror import routing
 from shallow_mirror.broker.admin.consumer_groups import CommittedOffset
 from shallow_mirror.broker.produce.receipts import is_receipt
 from shallow_mirror.checkpoints.offset_map import OffsetMap
@@ -20,7 +21,6 @@ from shallow_mirror.groups.eligibility import Clusters, RemoteGroup, SourceCommi
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.offset_translation import COMMIT_COLUMNS, Commit, CommitTranslator, RepeatCounter, Side
 from shallow_mirror.groups.report import Group, GroupPartition, Step
-from shallow_mirror.sinks import routing
 from shallow_mirror.sinks.kafka.targets.mirror_registration import Origin
 from shallow_mirror.types import SourcePartition, TopicPartition
 

@@ -1,4 +1,4 @@
-"""Driver: an operator's command as a run of the mirror: it takes the map over, as a start does, and is noted like one."""
+"""Driver: an operator's command as a run of the mirror: it takes over the offset map and has a row in `runs`, as a start does."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from shallow_mirror.version import __version__
 
 
 @dataclass(slots=True)
-class TakenOver:
-    """`outcome` is what is noted of the run when it ends: to be set by whoever knows."""
+class OperatorSession:
+    """`outcome` is recorded in `runs` when the block ends: set it there."""
 
     run: RunIdentity
     owner: OffsetMapOwner
@@ -35,7 +35,7 @@ class TakenOver:
     outcome: str
 
     def single_slot(self, config: MirrorConfig, observer: Observer) -> SingleSlot:
-        """After the recovery."""
+        """Return the slot of the command, after the recovery: before, its transactional id may have an open transaction."""
         return SingleSlot(
             self.owner,
             self.performer,
@@ -46,13 +46,15 @@ class TakenOver:
 
 
 @contextmanager
-def taken_over(
+def open_operator_session(
     config: MirrorConfig, command: str, deadline: Deadline, *, spark: Any, observer: Observer = observe_nothing
-) -> Iterator[TakenOver]:
-    """`spark`: the session of `session_for_tables`. Raises ConfigError, OffsetMapConflictError, OutcomeUnknownError,
-    RetriableError.
+) -> Iterator[OperatorSession]:
+    """Take over the offset map for the block. `spark`: the session of `session_for_tables`.
+
+    Raise ConfigError, OffsetMapConflictError, OutcomeUnknownError, RetriableError.
     """
-    storage, run = MirrorStorage.to_write(config.table_location, config.tables_writer, spark), RunIdentity.of_this_process()
+    storage = MirrorStorage.to_write(config.table_location, config.tables_writer, spark)
+    run = RunIdentity.of_this_process()
     storage.require_conditional_writes()
     with closing(Cluster(config.source.client)) as source, closing(Cluster(config.target.client)) as target:
         owner = OffsetMapOwner.take_over(
@@ -67,8 +69,8 @@ def taken_over(
         observations = RunHistory(storage.background_tables())
         observations.run_started(owner.run_epoch, run, __version__)
         performer = TxnPerformer(owner, target, transaction_timeout_ms=config.write.transaction_timeout_ms, observer=observer)
-        taken = TakenOver(run, owner, performer, source, target, f"{command}: failed")
+        session = OperatorSession(run, owner, performer, source, target, f"{command}: failed")
         try:
-            yield taken
+            yield session
         finally:
-            observations.run_ended(owner.run_epoch, run, taken.outcome)
+            observations.run_ended(owner.run_epoch, run, session.outcome)

@@ -1,6 +1,6 @@
 """Driver, for the cli: the batches in quarantine as lines, as JSON, and as files of raw bytes. Starts no JVM.
 
-Reading changes nothing, and may be done beside a mirror that runs.
+Reading changes nothing and is safe beside a running mirror.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ _DESCRIBED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """By source topic, partition, and an offset of the batch; None: any."""
+    """Batches by source topic, partition, and an offset of the batch; None: any."""
 
     topic: str | None = None
     partition: int | None = None
     offset: int | None = None
 
     def entries(self, quarantine: Quarantine) -> tuple[QuarantineEntry, ...]:
-        """Raises ConfigError where nothing was ever quarantined at an offset that is named."""
-        places = (("source_topic", self.topic), ("source_partition", self.partition))
-        found = quarantine.entries(tuple(Comparison(name, "=", value) for name, value in places if value is not None))
+        """Return the selected entries. Raise ConfigError where nothing was ever quarantined at `offset`."""
+        columns = (("source_topic", self.topic), ("source_partition", self.partition))
+        entries = quarantine.entries(tuple(Comparison(name, "=", value) for name, value in columns if value is not None))
         if self.offset is None:
-            return found
-        at = tuple(one for one in found if one.segment.source_start <= self.offset < one.segment.source_end)
-        if not at:
+            return entries
+        at_offset = tuple(entry for entry in entries if entry.segment.source_start <= self.offset < entry.segment.source_end)
+        if not at_offset:
             raise ConfigError(f"no batch was quarantined at offset {self.offset} of {self.topic or 'any topic'}")
-        return at
+        return at_offset
 
 
 def document_of(entry: QuarantineEntry) -> dict[str, Any]:
-    """For JSON. What the table says is null where the table has lost its row."""
+    """Return an entry for JSON. Columns of the table `quarantine` are null where its row was deleted."""
     segment, described = entry.segment, entry.described or {}
     return {
         "topic": segment.source.topic,
@@ -71,47 +71,49 @@ def document_of(entry: QuarantineEntry) -> dict[str, Any]:
         "decided_at": _text(entry.decided_at),
         **{name: described.get(name) for name in _DESCRIBED},
         "released": [
-            {"source_start": one.source_start, "source_end": one.source_end, "target_start": one.target_start}
-            for one in entry.released
+            {"source_start": segment.source_start, "source_end": segment.source_end, "target_start": segment.target_start}
+            for segment in entry.released
         ],
     }
 
 
 def show(entries: Sequence[QuarantineEntry], console: Console, *, as_json: bool = False) -> None:
     if as_json:
-        print(json.dumps([document_of(one) for one in entries]), file=console.file)
+        print(json.dumps([document_of(entry) for entry in entries]), file=console.file)
         return
     count = counted(len(entries), "batch") if entries else "no batch"
-    console.print("\n".join([count, *(_line(one) for one in entries)]), markup=False)
+    console.print("\n".join([count, *(_line(entry) for entry in entries)]), markup=False)
 
 
 def _line(entry: QuarantineEntry) -> str:
-    what = "its row of the table quarantine was deleted" if entry.described is None else _why(entry.described)
+    reason = "its row of the table quarantine was deleted" if entry.described is None else _reason(entry.described)
     if entry.is_released:
-        what = f"released to {entry.segment.target.topic_partition}, offset {entry.released[0].target_start}; before that: {what}"
-    return f"{entry}, {counted(entry.segment.record_count, 'record')}, {counted(entry.segment.size_bytes, 'byte')}: {what}"
+        offset = entry.released[0].target_start
+        reason = f"released to {entry.segment.target.topic_partition}, offset {offset}; before that: {reason}"
+    return f"{entry}, {counted(entry.segment.record_count, 'record')}, {counted(entry.segment.size_bytes, 'byte')}: {reason}"
 
 
-def _why(described: Mapping[str, Any]) -> str:
+def _reason(described: Mapping[str, Any]) -> str:
     return f"{described['rule']}. {described['remedy']}"
 
 
 def export(quarantine: Quarantine, entries: Sequence[QuarantineEntry], folder: Path) -> int:
-    """A file a batch, its bytes as the source sent them, and a line of JSON each in LINES_FILE. Returns how many.
+    """Write one file per batch with its bytes as the source sent them, and a line of JSON for each in LINES_FILE.
 
-    Raises OffsetMapConflictError, naming all batches that the table has lost or changed; the others are there then.
+    Return their number. Raise OffsetMapConflictError with all batches that the table has lost or changed; the others are
+    exported all the same.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lines, problems = [], []
-    for one in entries:
-        source = one.segment.source
-        name = f"{source.topic}-{source.partition}-{one.segment.source_start:020}-{source.topic_id}.batch"
+    for entry in entries:
+        source = entry.segment.source
+        name = f"{source.topic}-{source.partition}-{entry.segment.source_start:020}-{source.topic_id}.batch"
         try:
-            (folder / name).write_bytes(quarantine.batch(one).batch)
+            (folder / name).write_bytes(quarantine.batch(entry).batch)
         except OffsetMapConflictError as problem:
             problems.append(str(problem))
             continue
-        lines.append(json.dumps({"file": name, **document_of(one)}))
+        lines.append(json.dumps({"file": name, **document_of(entry)}))
     (folder / LINES_FILE).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     if problems:
         raise OffsetMapConflictError("; ".join(problems))

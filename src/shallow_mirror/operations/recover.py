@@ -1,6 +1,6 @@
-"""Driver, for the cli: what is known of the transactions of the last decision, and the operator's choice for those that need one.
+"""Driver, for the cli: the state of the transactions of the last decision, and the operator's choice for those that need one.
 
-Looking changes nothing. A choice takes the mirror over, as a start does, and counts only where evidence still says nothing.
+Inspecting changes nothing. A choice takes over the offset map, as a start does, and is used only where evidence is still missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError
-from shallow_mirror.operations.operator_session import taken_over
+from shallow_mirror.operations.operator_session import open_operator_session
 from shallow_mirror.sinks.kafka.protocol.recovery import recover
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import look_at_logs, look_at_receipt, lost_ranges
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import (
@@ -34,29 +34,29 @@ from shallow_mirror.sinks.kafka.protocol.txn_outcome import (
 )
 from shallow_mirror.types import SourcePartition
 
-LOOK_MS = 20_000
-CHOICE_MS = 120_000
+INSPECT_MS = 20_000
+RESOLVE_MS = 120_000
 
 _WILL_BE_COMMITTED = frozenset({"Ongoing", "PrepareCommit", "CompleteCommit"})
 _ENDED = frozenset({LogEvidence.OURS, LogEvidence.OURS_ABORTED})
 _PAUSE_S = 0.1
 
 
-class Untold(enum.Enum):
+class UnknownState(enum.Enum):
     BEFORE_KAFKA_3 = "not known (Kafka before 3.0)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotReport:
-    """What is known of one transaction. `log` has one entry for each of `decided.written`; `copied` are source ranges.
+    """State of one transaction. `log` has one entry for each of `decided.written`; `copied` are source ranges.
 
-    `coordinator` is None where it does not know the transactional id (any more).
+    `coordinator` is None where it has no such transactional id (it expired, or never existed).
     """
 
     decided: DecidedTxn
     copied: Mapping[SourcePartition, tuple[int, int]]
     record_count: int
-    coordinator: CoordinatorState | Untold | None
+    coordinator: CoordinatorState | UnknownState | None
     receipt: ReceiptEvidence
     log: tuple[LogEvidence, ...]
     lost: tuple[WrittenRange, ...]
@@ -67,13 +67,13 @@ class SlotReport:
 
     @property
     def fate(self) -> TxnFate | None:
-        """What the next start will find. An open transaction of ours it commits. None: whether it still can, nobody tells."""
+        """Return the fate that the next start will see; it commits our open transactions. None: whether it can is unknown."""
         ours = (self.decided.txn.producer_id, self.decided.txn.producer_epoch)
         if self.coordinator in [CoordinatorState(state, *ours) for state in _WILL_BE_COMMITTED]:
             return TxnFate.COMMITTED
         is_open = LogEvidence.OPEN in self.log and not _ENDED & set(self.log)
         has_receipt = self.receipt in (ReceiptEvidence.OURS, ReceiptEvidence.ANOTHERS)
-        if is_open and not has_receipt and isinstance(self.coordinator, Untold):
+        if is_open and not has_receipt and isinstance(self.coordinator, UnknownState):
             return None
         return judge(self.receipt, self.log)
 
@@ -82,7 +82,7 @@ class SlotReport:
         return self.fate is TxnFate.UNDECIDABLE or (self.fate is TxnFate.COMMITTED and bool(self.lost))
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the report for JSON."""
         txn, fate = self.decided.txn, self.fate
         return {
             "slot": self.slot,
@@ -91,19 +91,19 @@ class SlotReport:
             "producer_epoch": txn.producer_epoch,
             "record_count": self.record_count,
             "copied": [
-                {"topic": one.topic, "partition": one.partition, "source_start": start, "source_end": end}
-                for one, (start, end) in self.copied.items()
+                {"topic": source.topic, "partition": source.partition, "source_start": start, "source_end": end}
+                for source, (start, end) in self.copied.items()
             ],
             "written": [
                 {
-                    "target_topic": one.target.topic,
-                    "target_partition": one.target.partition,
-                    "target_start": one.start,
-                    "target_end": one.end,
+                    "target_topic": written.target.topic,
+                    "target_partition": written.target.partition,
+                    "target_start": written.start,
+                    "target_end": written.end,
                     "log": evidence.value,
-                    "is_lost": one in self.lost,
+                    "is_lost": written in self.lost,
                 }
-                for one, evidence in zip(self.decided.written, self.log, strict=True)
+                for written, evidence in zip(self.decided.written, self.log, strict=True)
             ],
             "coordinator": self._coordinator_document(),
             "receipt": self.receipt.value,
@@ -115,66 +115,65 @@ class SlotReport:
         match self.coordinator:
             case CoordinatorState(state, producer_id, producer_epoch):
                 return {"state": state, "producer_id": producer_id, "producer_epoch": producer_epoch}
-            case Untold() as untold:
-                return {"state": untold.value, "producer_id": None, "producer_epoch": None}
+            case UnknownState() as unknown:
+                return {"state": unknown.value, "producer_id": None, "producer_epoch": None}
             case None:
                 return None
 
 
-def look(config: MirrorConfig, spark: Any = None) -> tuple[SlotReport, ...]:
-    """One for each transaction of the last decision, unless it is settled. Raises ConfigError, OffsetMapConflictError,
-    RetriableError.
+def inspect(config: MirrorConfig, spark: Any = None) -> tuple[SlotReport, ...]:
+    """Return a report for each transaction of the last decision, unless it is settled.
 
-    `spark`: the session of `session_for_tables`.
+    `spark`: the session of `session_for_tables`. Raise ConfigError, OffsetMapConflictError, RetriableError.
     """
     offset_map = OffsetMap.open(config.table_location, spark, mirror=config.mirror)
     rows = offset_map.unsettled_rows()
-    deadline = Deadline.after_ms(LOOK_MS, time.monotonic)
+    deadline = Deadline.after_ms(INSPECT_MS, time.monotonic)
     with closing(Cluster(config.target.client)) as target:
         offset_map.require_clusters(target=reach(target, config.target_cluster_name, deadline).cluster_id)
-        return tuple(_report(target, one, rows, offset_map.map_id, deadline) for one in decided_txns(rows))
+        return tuple(_report(target, decided, rows, offset_map.map_id, deadline) for decided in decided_txns(rows))
 
 
 def _report(target: Cluster, decided: DecidedTxn, rows: Sequence[DecidedSegment], map_id: str, deadline: Deadline) -> SlotReport:
     segments = [row.segment for row in rows if row.txn == decided.txn]
     copied: dict[SourcePartition, tuple[int, int]] = {}
-    for one in segments:
-        start, _ = copied.get(one.source, (one.source_start, 0))
-        copied[one.source] = (start, one.source_end)
+    for segment in segments:
+        start, _ = copied.get(segment.source, (segment.source_start, 0))
+        copied[segment.source] = (start, segment.source_end)
     return SlotReport(
         decided=decided,
         copied=copied,
-        record_count=sum(one.record_count for one in segments),
-        coordinator=_ask_coordinator(target, decided, deadline),
+        record_count=sum(segment.record_count for segment in segments),
+        coordinator=_describe_txn(target, decided, deadline),
         receipt=look_at_receipt(target, decided, map_id, deadline),
         log=look_at_logs(target, decided.txn, decided.written, deadline, lambda _: time.sleep(_PAUSE_S)),
         lost=lost_ranges(target, decided.written, deadline),
     )
 
 
-def _ask_coordinator(target: Cluster, decided: DecidedTxn, deadline: Deadline) -> CoordinatorState | Untold | None:
+def _describe_txn(target: Cluster, decided: DecidedTxn, deadline: Deadline) -> CoordinatorState | UnknownState | None:
     try:
         return describe_txn(target, decided.txn.transactional_id, deadline)
     except BrokerTooOldError:
-        return Untold.BEFORE_KAFKA_3
+        return UnknownState.BEFORE_KAFKA_3
 
 
-def choose(
+def resolve(
     config: MirrorConfig, reports: Sequence[SlotReport], fate: TxnFate, slots: Collection[int] = (), spark: Any = None
 ) -> None:
     """Resolve the last decision with `fate` for the slots that need a choice, only for `slots` where some are named.
 
     `spark`: the session of `session_for_tables`.
 
-    Raises ConfigError (a slot that needs none), RecoverNeededError (others are left), FencedError, OutcomeUnknownError,
+    Raise ConfigError (a slot that needs none), RecoverNeededError (others are left), FencedError, OutcomeUnknownError,
     RetriableError: it may be called again after each of them.
     """
-    open_slots = {one.slot: one for one in reports if one.needs_choice}
-    problems = [f"--slot {slot}: it needs no choice" for slot in sorted(set(slots) - open_slots.keys())]
+    undecided = {report.slot: report for report in reports if report.needs_choice}
+    problems = [f"--slot {slot}: it needs no choice" for slot in sorted(set(slots) - undecided.keys())]
     if problems:
-        raise ConfigError([*problems, f"slots that need one: {', '.join(map(str, sorted(open_slots))) or 'none'}"])
-    chosen = {one.decided.txn: fate for slot, one in open_slots.items() if not slots or slot in slots}
-    deadline = Deadline.after_ms(CHOICE_MS, time.monotonic)
-    with taken_over(config, "recover", deadline, spark=spark) as taken:
-        recover(taken.owner, taken.performer, mirror=config.mirror, deadline=deadline, choices=chosen)
-        taken.outcome = f"recover: {', '.join(txn.transactional_id for txn in chosen)} {fate.value}"
+        raise ConfigError([*problems, f"slots that need one: {', '.join(map(str, sorted(undecided))) or 'none'}"])
+    chosen = {report.decided.txn: fate for slot, report in undecided.items() if not slots or slot in slots}
+    deadline = Deadline.after_ms(RESOLVE_MS, time.monotonic)
+    with open_operator_session(config, "recover", deadline, spark=spark) as session:
+        recover(session.owner, session.performer, mirror=config.mirror, deadline=deadline, choices=chosen)
+        session.outcome = f"recover: {', '.join(txn.transactional_id for txn in chosen)} {fate.value}"

@@ -1,7 +1,7 @@
-"""Driver, for the cli: how far a mirror is, how far behind, what it did last and what it waits for. Starts no JVM.
+"""Driver, for the cli: positions, lag, recent micro-batches and waits of a mirror. Starts no JVM.
 
-What the map and the observations say is read first, the source is asked after that: a mirror that runs meanwhile can only
-seem to be further behind than it is, never ahead of its source.
+The tables are read first and the source is queried after that: a mirror that runs meanwhile can only seem to be further behind
+than it is, never ahead of its source.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.streaming.planning import planner_state
-from shallow_mirror.streaming.planning.left_out_partitions import LeftOut, read_left_out
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition, read_left_out
 from shallow_mirror.streaming.runner.lag import (
     PartitionStatus,
-    ask_source,
-    ask_target,
     copied_until,
-    of_included_topics,
+    included_positions,
     partition_statuses,
+    query_source,
+    query_target,
 )
 from shallow_mirror.streaming.runner.open_transactions import OpenTransaction
 
@@ -62,9 +62,9 @@ class MicroBatchStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """The run that owns the map. `outcome` and `ended_at_ms` are None until it ended, and for ever when it was killed.
+    """The run that owns the map. `outcome` and `ended_at_ms` are None until it ended, and stay None when it was killed.
 
-    `is_alive` is None when it cannot be known from here: the run is on another host.
+    `is_alive` is None where it cannot be checked: the run is on another host.
     """
 
     run_epoch: int
@@ -90,16 +90,16 @@ class PausedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusReport:
-    """`micro_batches`: the last few, newest last. `waiting_for` is None as well when no run is there to wait.
+    """`micro_batches`: the last few, newest last. `waiting_for` is None as well while no run is alive.
 
-    `source_problem`: why log ends and lags are missing; `target_problem`: why nothing can be written now. `planned_at_ms`:
-    when the planner was last heard of.
-    `starting`: what a start does that has not come to its first plan.
+    `source_problem`: why log ends and lags are missing; `target_problem`: why nothing can be written now. `planned_at_ms`: when
+    the planner wrote its state last.
+    `starting`: the step of a start before its first plan.
     `quarantined_batches` and `quarantined_bytes` are what is in quarantine now.
-    `gone_topics`: mirrored topics that the source does not have any more; `topic_problems`: settings that are not followed; both
-    as the mirror saw them last.
-    `left_out`: partitions that are broken, while the others are copied without them; empty when no run is there.
-    `problems`: the last few that the last runs met, newest last. `groups`: the last look at consumer groups, None without
+    `gone_topics`: mirrored topics that were deleted at the source; `topic_problems`: settings that are not synchronized; both as
+    of the mirror's last check.
+    `left_out`: broken partitions, while the others are copied without them; empty while no run is alive.
+    `problems`: the last few of the last runs, newest last. `groups`: the last synchronization of consumer groups, None without
     `groups.sync`.
     """
 
@@ -123,20 +123,21 @@ class StatusReport:
     starting_since_ms: int | None = None
     groups: GroupSyncPass | None = None
     problems: tuple[CountedProblem, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[LeftOutPartition, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
-        places = {name: [_flat(one) for one in getattr(self, name)] for name in ("partitions", "open_transactions")}
-        left_out = {"left_out": [one.document() for one in self.left_out]}
+        """Return the report for JSON."""
+        flat = {name: [_flat(entry) for entry in getattr(self, name)] for name in ("partitions", "open_transactions")}
+        left_out = {"left_out": [entry.document() for entry in self.left_out]}
         groups = None
         if self.groups is not None:
             groups = {**asdict(self.groups), "observed_at": self.groups.observed_at.isoformat()}
-        return {**asdict(self), **places, "groups": groups, "problems": [one.document() for one in self.problems], **left_out}
+        problems = [problem.document() for problem in self.problems]
+        return {**asdict(self), **flat, "groups": groups, "problems": problems, **left_out}
 
 
-def _flat(one: PartitionStatus | OpenTransaction) -> dict[str, Any]:
-    fields = {**one.source._asdict(), **asdict(one)}
+def _flat(entry: PartitionStatus | OpenTransaction) -> dict[str, Any]:
+    fields = {**entry.source._asdict(), **asdict(entry)}
     del fields["source"]
     return fields
 
@@ -144,41 +145,42 @@ def _flat(one: PartitionStatus | OpenTransaction) -> dict[str, Any]:
 def gather_status(
     config: MirrorConfig, now_ms: Callable[[], int] = lambda: int(time.time() * 1000), *, spark: Any = None
 ) -> StatusReport:
-    """`spark`: the session that reaches tables in a catalog; others are read without.
+    """Return the state of a mirror. `spark`: the session for tables in a catalog; others are read without.
 
-    Raises ConfigError when the mirror never ran, or the tables are another one's; OffsetMapConflictError when its map is damaged.
+    Raise ConfigError when the mirror never ran, or the tables are another mirror's; OffsetMapConflictError when the offset map is
+    damaged.
     """
     storage = MirrorStorage(config.table_location, spark)
     offset_map = OffsetMap.open(storage, mirror=config.mirror)
     tables = storage.best_effort_tables()
-    found = of_included_topics(config, offset_map.positions())
-    positions = {source: position.offset for source, position in found.items()}
-    copied_until_ms = copied_until(found)
+    included = included_positions(config, offset_map.positions())
+    positions = {source: position.offset for source, position in included.items()}
+    copied_until_ms = copied_until(included)
     recorded = offset_map.recorded()
     run = None if recorded is None else _read_run(tables, recorded)
-    done = () if recorded is None else _read_micro_batches(tables, recorded.micro_batch)
-    quarantined = [one.segment for one in undescribed_entries(offset_map) if not one.is_released]
-    note = planner_state.read_note(planner_state.note_path(config.checkpoint))
-    topics = planner_state.read_topics(planner_state.topics_path(config.checkpoint))
+    micro_batches = () if recorded is None else _read_micro_batches(tables, recorded.micro_batch)
+    quarantined = [entry.segment for entry in undescribed_entries(offset_map) if not entry.is_released]
+    planned = planner_state.read_planner_state(planner_state.planner_state_path(config.checkpoint))
+    topics = planner_state.read_topics_state(planner_state.topics_state_path(config.checkpoint))
     paused = Controls.open(storage).paused()
-    view = ask_source(config, positions, copied_until_ms)
+    view = query_source(config, positions, copied_until_ms)
     at_ms = now_ms()
-    is_waiting = note is not None and not (run is not None and run.is_over)
-    start = _current_start(planner_state.read_start(planner_state.start_path(config.checkpoint)), run, note)
+    is_waiting = planned is not None and not (run is not None and run.is_over)
+    start = _current_start(planner_state.read_start_state(planner_state.start_state_path(config.checkpoint)), run, planned)
     return StatusReport(
         mirror=config.mirror,
         at_ms=at_ms,
         run=run,
         source_problem=view.problem,
-        waiting_for=note.waiting_for if note is not None and is_waiting else None,
-        waiting_since_ms=note.since_ms if note is not None and is_waiting else None,
-        planned_at_ms=None if note is None else note.at_ms,
-        micro_batches=done,
+        waiting_for=planned.waiting_for if planned is not None and is_waiting else None,
+        waiting_since_ms=planned.since_ms if planned is not None and is_waiting else None,
+        planned_at_ms=None if planned is None else planned.at_ms,
+        micro_batches=micro_batches,
         partitions=partition_statuses(positions, copied_until_ms, view, at_ms),
-        target_problem=ask_target(config),
+        target_problem=query_target(config),
         open_transactions=view.open_transactions,
         quarantined_batches=len(quarantined),
-        quarantined_bytes=sum(one.size_bytes for one in quarantined),
+        quarantined_bytes=sum(segment.size_bytes for segment in quarantined),
         paused_topics=tuple(PausedTopic(topic=topic, since_ms=since_ms) for topic, since_ms in paused.items()),
         gone_topics=() if topics is None else topics.gone,
         topic_problems=() if topics is None else topics.problems,
@@ -191,34 +193,34 @@ def gather_status(
 
 
 def _current_start(
-    start: planner_state.StartNote | None, run: RunStatus | None, planned: planner_state.PlannerNote | None
-) -> planner_state.StartNote | None:
-    """None where the run is over, or was heard to plan, or to wait, after that step began."""
+    start: planner_state.StartState | None, run: RunStatus | None, planned: planner_state.PlannerState | None
+) -> planner_state.StartState | None:
+    """Return `start`; None where the run is over, or its planner wrote its state after that step began."""
     if start is None or run is None or run.is_over or start.since_ms < run.started_at_ms:
         return None
     return None if planned is not None and planned.at_ms >= start.since_ms else start
 
 
-def run_of(config: MirrorConfig, spark: Any = None) -> RunStatus | None:
-    """The run that took the map over last. Raises as `gather_status`."""
+def read_run(config: MirrorConfig, spark: Any = None) -> RunStatus | None:
+    """Return the run that took over the map last. Raise as `gather_status`."""
     storage = MirrorStorage(config.table_location, spark)
     recorded = OffsetMap.open(storage, mirror=config.mirror).recorded()
     return None if recorded is None else _read_run(storage.best_effort_tables(), recorded)
 
 
 def _read_run(tables: BestEffortTables, recorded: Recorded) -> RunStatus:
-    """As the map records it; `runs` adds how it ended, where it was written."""
+    """Return the run as the map records it; the table `runs` adds its version and outcome, unless they were not written."""
     rows = tables.read(run_history.RUNS_TABLE, (Comparison("run_epoch", "=", recorded.run_epoch),))
-    known = {name: value for row in rows for name, value in row.items() if value is not None}
-    outcome, run = known.get("outcome"), recorded.run
+    columns = {name: value for row in rows for name, value in row.items() if value is not None}
+    outcome, run = columns.get("outcome"), recorded.run
     return RunStatus(
         run_epoch=recorded.run_epoch,
         run_id=run.run_id,
         host=run.host,
         pid=run.pid,
-        version=known.get("version"),
+        version=columns.get("version"),
         started_at_ms=run.started_at_ms,
-        ended_at_ms=ms_of(known["ended_at"]) if "ended_at" in known else None,
+        ended_at_ms=ms_of(columns["ended_at"]) if "ended_at" in columns else None,
         outcome=outcome,
         is_alive=False if outcome is not None else _is_alive(run.host, run.pid),
     )
@@ -259,6 +261,6 @@ def _micro_batch(row: Mapping[str, Any]) -> MicroBatchStatus:
 
 
 def total(values: Sequence[int | None]) -> int | None:
-    """None when one of them is not known."""
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+    """Return the sum; None when one of the values is None."""
+    present = [value for value in values if value is not None]
+    return sum(present) if len(present) == len(values) else None

@@ -1,4 +1,4 @@
-"""Driver, for the cli: a status report as tables or JSON, once or again and again."""
+"""Driver, for the cli: a status report as tables or JSON, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from shallow_mirror.checkpoints.group_offset_history import GroupSyncPass
 from shallow_mirror.checkpoints.problems import CountedProblem
 from shallow_mirror.operations.status import MicroBatchStatus, RunStatus, StatusReport, total
 from shallow_mirror.plurals import counted
-from shallow_mirror.streaming.planning.left_out_partitions import LeftOut
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.streaming.runner.lag import PartitionStatus
 from shallow_mirror.streaming.runner.open_transactions import OpenTransaction
 
 _OPEN_SHOWN = 10
 _UNBROKEN_COLUMNS = 10_000
-"""What goes into a file or a pipe is not folded."""
+"""Output into a file or a pipe is not wrapped."""
 
 
 def stdout_console() -> Console:
@@ -45,7 +45,7 @@ def watch(
     as_json: bool = False,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Until Ctrl-C: in place on a terminal, otherwise a report (with `as_json` a line) each time. Raises what `gather` raises."""
+    """Show reports until Ctrl-C: in place on a terminal, otherwise one after the other. Raise what `gather` raises."""
     try:
         if as_json or not console.is_terminal:
             while True:
@@ -73,11 +73,11 @@ def render(report: StatusReport) -> RenderableType:
     if report.quarantined_batches:
         lines.append(
             f"in quarantine: {counted(report.quarantined_batches, 'batch')}, {counted(report.quarantined_bytes, 'byte')} "
-            "(`shallow-mirror quarantine CONF list`)"
+            "(`shallow-mirror quarantine list CONF`)"
         )
     lines += _left_out_lines(report.left_out)
-    lines += [f"paused since {_time(one.since_ms)}: {one.topic}" for one in report.paused_topics]
-    lines += [f"gone from the source, what was copied of it stays on the target: {topic}" for topic in report.gone_topics]
+    lines += [f"paused since {_time(paused.since_ms)}: {paused.topic}" for paused in report.paused_topics]
+    lines += [f"deleted at the source, its copies stay on the target: {topic}" for topic in report.gone_topics]
     lines += report.topic_problems
     if report.groups is not None:
         lines.append(_groups_line(report.groups))
@@ -98,55 +98,56 @@ def _run_line(run: RunStatus | None) -> str:
     if run.outcome is not None:
         return f"{who}: ended {_time(run.ended_at_ms)}: {run.outcome}"
     if run.is_alive is None:
-        return f"{who}: on another host, has not said that it ended"
-    return f"{who}: running" if run.is_alive else f"{who}: gone without a word (killed?)"
+        return f"{who}: on another host, no exit was recorded"
+    return f"{who}: running" if run.is_alive else f"{who}: not running; no exit was recorded (killed?)"
 
 
 def _lag_line(partitions: tuple[PartitionStatus, ...]) -> str:
-    offsets = total([one.lag_offsets for one in partitions])
-    ages = [one.lag_ms for one in partitions if one.lag_ms is not None]
+    offsets = total([partition.lag_offsets for partition in partitions])
+    ages = [partition.lag_ms for partition in partitions if partition.lag_ms is not None]
     oldest_ms = max(ages, default=0) if len(ages) == len(partitions) else None
     return f"{counted(len(partitions), 'partition')}, lag {counted(offsets, 'offset')}, {_number(oldest_ms)} ms"
 
 
-def _groups_line(done: GroupSyncPass) -> str:
-    at = done.observed_at.isoformat(timespec="seconds")
-    if done.problem is not None:
-        return f"groups: could not be brought in step at {at}: {done.problem}"
-    in_place = done.in_place_count + done.committed_count
+def _groups_line(sync: GroupSyncPass) -> str:
+    at = sync.observed_at.isoformat(timespec="seconds")
+    if sync.problem is not None:
+        return f"groups: could not be synchronized at {at}: {sync.problem}"
+    in_place = sync.in_place_count + sync.committed_count
     return (
-        f"groups: {done.group_count:,} at {at}: {in_place:,} of {counted(done.partition_count, 'offset')} in place at the "
-        f"target, {done.waiting_count:,} wait, {done.left_count:,} are left alone (`shallow-mirror groups CONF`)"
+        f"groups: {sync.group_count:,} at {at}: {in_place:,} of {counted(sync.partition_count, 'offset')} in place at the "
+        f"target, {sync.waiting_count:,} wait, {sync.left_count:,} are left alone (`shallow-mirror groups CONF`)"
     )
 
 
-def _open_lines(found: tuple[OpenTransaction, ...], at_ms: int) -> list[str]:
-    if not found:
+def _open_lines(transactions: tuple[OpenTransaction, ...], at_ms: int) -> list[str]:
+    if not transactions:
         return []
-    shown = [f"  {one.sentence(at_ms)}" for one in found[:_OPEN_SHOWN]]
-    more = [f"  and {len(found) - len(shown):,} more: --json has all"] if len(found) > len(shown) else []
+    shown = [f"  {txn.sentence(at_ms)}" for txn in transactions[:_OPEN_SHOWN]]
+    more = [f"  and {len(transactions) - len(shown):,} more: --json has all"] if len(transactions) > len(shown) else []
     return ["transactions that are open at the source, whose end the mirror waits for:", *shown, *more]
 
 
-def _left_out_lines(left_out: tuple[LeftOut, ...]) -> list[str]:
+def _left_out_lines(left_out: tuple[LeftOutPartition, ...]) -> list[str]:
     lines = [
-        f"{one.source.topic_partition} is left out since {_time(one.since_ms)} because of the {one.side.value}: {one.reason}"
-        for one in left_out[:_OPEN_SHOWN]
+        f"{entry.source.topic_partition} is left out since {_time(entry.since_ms)} because of the {entry.side.value}: "
+        f"{entry.reason}"
+        for entry in left_out[:_OPEN_SHOWN]
     ]
     more = len(left_out) - _OPEN_SHOWN
     return [*lines, f"and {more:,} more partitions: --json has all"] if more > 0 else lines
 
 
-def _problem_lines(found: tuple[CountedProblem, ...]) -> list[str]:
-    if not found:
+def _problem_lines(problems: tuple[CountedProblem, ...]) -> list[str]:
+    if not problems:
         return []
     lines = ["last problems:"]
-    for known in found:
-        one, since = known.problem, f", {known.occurrences:,} times since {_time(known.first_at_ms)}"
+    for entry in problems:
+        problem = entry.problem
+        since = f", {entry.occurrences:,} times since {_time(entry.first_at_ms)}" if entry.occurrences > 1 else ""
         lines += [
-            f"  {_time(known.last_at_ms)} {one.kind.value} (run {known.run_epoch}{since if known.occurrences > 1 else ''}): "
-            f"{one}",
-            f"    remedy: {one.remedy}",
+            f"  {_time(entry.last_at_ms)} {problem.kind.value} (run {entry.run_epoch}{since}): {problem}",
+            f"    remedy: {problem.remedy}",
         ]
     return lines
 
@@ -155,27 +156,27 @@ def _micro_batch_table(micro_batches: tuple[MicroBatchStatus, ...]) -> Table:
     table = _table("last micro-batches", ("settled at", "dropped batches"), (
         "micro-batch", "settled at", "records", "MB", "seconds", "raw", "rebuilt", "dropped batches", "lag_offsets",
     ))  # fmt: skip
-    for one in micro_batches:
-        dropped = ", ".join(f"{count:,} {kind}" for kind, count in sorted(one.dropped_batch_counts.items()))
+    for micro_batch in micro_batches:
+        dropped = ", ".join(f"{count:,} {kind}" for kind, count in sorted(micro_batch.dropped_batch_counts.items()))
         table.add_row(
-            f"{one.micro_batch}",
-            _time(one.settled_at_ms),
-            f"{one.record_count:,}",
-            f"{one.size_bytes / 1e6:.1f}",
-            f"{one.seconds:.2f}",
-            f"{one.raw_batch_count:,}",
-            f"{one.rebuilt_batch_count:,}",
+            f"{micro_batch.micro_batch}",
+            _time(micro_batch.settled_at_ms),
+            f"{micro_batch.record_count:,}",
+            f"{micro_batch.size_bytes / 1e6:.1f}",
+            f"{micro_batch.seconds:.2f}",
+            f"{micro_batch.raw_batch_count:,}",
+            f"{micro_batch.rebuilt_batch_count:,}",
             dropped or "none",
-            _number(one.lag_offsets),
+            _number(micro_batch.lag_offsets),
         )
     return table
 
 
 def _partition_table(partitions: tuple[PartitionStatus, ...]) -> Table:
     table = _table("partitions", ("topic",), ("topic", "partition", "position", "log end", "lag_offsets", "lag_ms"))
-    for one in partitions:
-        numbers = (one.position, one.end, one.lag_offsets, one.lag_ms)
-        table.add_row(Text(one.source.topic), str(one.source.partition), *(_number(number) for number in numbers))
+    for partition in partitions:
+        numbers = (partition.position, partition.end, partition.lag_offsets, partition.lag_ms)
+        table.add_row(Text(partition.source.topic), str(partition.source.partition), *(_number(number) for number in numbers))
     return table
 
 

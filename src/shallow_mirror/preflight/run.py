@@ -34,10 +34,10 @@ from shallow_mirror.preflight.sample_reader import PATIENCE_MS, SampleReader
 from shallow_mirror.preflight.sampling import OnProgress, TopicSampler, ignore_progress, plan_backlogs
 from shallow_mirror.preflight.targets import TargetCluster, TargetPlan, TargetPlans
 from shallow_mirror.sinks.kafka.protocol.transactional_ids import ids_of, transactional_ids
-from shallow_mirror.streaming.planning.planner_config import PlanSettings
-from shallow_mirror.streaming.planning.source_offsets import LogEnds, Planner
-from shallow_mirror.streaming.runner.cycle_detection import Loops, without_own_targets
-from shallow_mirror.streaming.runner.unauthorized_topics import hidden_topics
+from shallow_mirror.streaming.planning.planner_config import PlannerConfig
+from shallow_mirror.streaming.planning.source_offsets import LogEnds, SourceOffsets
+from shallow_mirror.streaming.runner.cycle_detection import CycleDetector, exclude_own_targets
+from shallow_mirror.streaming.runner.unauthorized_topics import unauthorized_topics
 from shallow_mirror.types import SourcePartition, TargetPartition
 
 DEFAULT_SAMPLE_BYTES = 64 << 20
@@ -103,11 +103,13 @@ class _Preflight:
     def _look_at_topics(
         self, positions: Mapping[SourcePartition, Position], reader: SampleReader, on_progress: OnProgress
     ) -> tuple[TopicReport, ...]:
-        planner = Planner(PlanSettings.of_mirror(self._config), self._source)
+        planner = SourceOffsets(PlannerConfig.of_mirror(self._config), self._source)
         listing = planner.log_ends(self._deadline())
         listing.require_answers()
-        guard = Loops(self._config, source_cluster_id=self._of_source.cluster_id, target_cluster_id=self._of_target.cluster_id)
-        guard.refuse(listing.topic_ids)
+        guard = CycleDetector(
+            self._config, source_cluster_id=self._of_source.cluster_id, target_cluster_id=self._of_target.cluster_id
+        )
+        guard.require_no_cycles(listing.topic_ids)
         mirrored = {one.topic: position.target for one, position in positions.items()}
         partitions = self._partition_counts(listing, mirrored)
         plans = self._plan_targets(partitions, mirrored)
@@ -129,7 +131,7 @@ class _Preflight:
     def _ask_clusters(self) -> None:
         self._of_source = reach(self._source, self._config.source_cluster_name, self._deadline())
         self._of_target = reach(self._target, self._config.target_cluster_name, self._deadline())
-        self._config = without_own_targets(self._config, is_same_cluster=self._is_same_cluster)
+        self._config = exclude_own_targets(self._config, is_same_cluster=self._is_same_cluster)
         source_alias, alias = self._config.source.alias, self._config.target.alias
         source_nodes, target_nodes = sorted(self._of_source.brokers), sorted(self._of_target.brokers)
         self._findings += broker_problems(self._source, source_alias, source_nodes, self._deadline, is_target=False)
@@ -154,7 +156,7 @@ class _Preflight:
         """By source topic."""
         names = sorted(listing.topic_ids)
         mirrored = {one for one in mirrored if self._config.topics.is_included(one)}
-        hidden = hidden_topics(self._source, self._config.topics.include, mirrored, names, self._deadline())
+        hidden = unauthorized_topics(self._source, self._config.topics.include, mirrored, names, self._deadline())
         self._findings += [Finding(Level.STOPS, f"source topic {name}", what) for name, what in hidden.items()]
         if not names:
             what = "no topic matches topics.include: the mirror would wait for one"

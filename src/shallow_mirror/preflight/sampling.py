@@ -20,7 +20,7 @@ from shallow_mirror.preflight.targets import TargetPlan
 from shallow_mirror.preflight.timestamp_limits import time_limits
 from shallow_mirror.preflight.verdict_counts import Amount, RuleCount, TopicCounts
 from shallow_mirror.streaming.planning import offset_planning
-from shallow_mirror.streaming.planning.source_offsets import LogEnds, Planner
+from shallow_mirror.streaming.planning.source_offsets import LogEnds, SourceOffsets
 from shallow_mirror.types import BatchLimits, OffsetRange, SourcePartition, TopicPartition
 from shallow_mirror.wire.batches.admission import admit
 from shallow_mirror.wire.batches.header import Codec
@@ -52,7 +52,7 @@ def ignore_progress(progress: PreflightProgress) -> None:
 
 
 def plan_backlogs(
-    planner: Planner, listing: LogEnds, known: Mapping[SourcePartition, int], deadline: Callable[[], Deadline]
+    planner: SourceOffsets, listing: LogEnds, known: Mapping[SourcePartition, int], deadline: Callable[[], Deadline]
 ) -> tuple[dict[SourcePartition, OffsetRange], list[Finding]]:
     """From where the mirror begins, of each partition that has a leader; `known`: the positions of its map.
 
@@ -67,7 +67,7 @@ def plan_backlogs(
             offset_planning.require_same_topics(before, listing.topic_ids)
             offset_planning.require_not_truncated(before, ends[topic])
             new = [one for one in ends[topic] if one not in before]
-            found = planner.starts_at_a_start(new, known_topics, listing, deadline())
+            found = planner.starts_at_mirror_start(new, known_topics, listing, deadline())
         except (DataLossError, CorruptBatchError, BatchRefusedError, ConfigError) as error:
             findings.append(Finding(Level.STOPS, f"source topic {topic}", str(error)))
             continue

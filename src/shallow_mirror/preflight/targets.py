@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from shallow_mirror import routing
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import TopicMetadata
 from shallow_mirror.broker.fetch.fetch_client import MAX_BATCH_BYTES
@@ -15,7 +16,6 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import counted
 from shallow_mirror.preflight.findings import Finding, Level
-from shallow_mirror.sinks import routing
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.types import TargetPartition
 

@@ -59,7 +59,7 @@ class Driver:
         self.sink = MicroBatchSink(
             job=clusters.job({}), slots=1, owner=self.owner, performer=self,  # type: ignore[arg-type]
             targets=SimpleNamespace(known={}), source=None, report=self.reports.append, observer=lambda _point: None,  # type: ignore[arg-type]
-            goes_on_after_data_loss=continues,
+            continues_after_data_loss=continues,
         )  # fmt: skip
 
     def perform(self, action: actions.Action, _deadline: object) -> Any:

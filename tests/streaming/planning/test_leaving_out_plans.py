@@ -23,9 +23,9 @@ from tests.streaming.planning.test_source_offsets import (
 from shallow_mirror.errors import DataLossError, LogTruncatedError, MirrorError, RetriableError, TopicAccessError
 from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side
 from shallow_mirror.streaming.planning import planner_state
-from shallow_mirror.streaming.planning.left_out_partitions import LeftOut, parse_left_out, write_left_out
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition, parse_left_out, write_left_out
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
-from shallow_mirror.streaming.planning.planner_config import PlanSettings
+from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.types import SourcePartition
 
 SILENT = RetriableError("NETWORK_EXCEPTION", "10.0.0.3:9092 refused the connection")
@@ -36,7 +36,7 @@ class Planning:
 
     def __init__(self, folder: Path, cluster: FakeCluster, *, isolates: bool = False, **more: Any) -> None:
         self.seconds, self.cluster, self.path = 1000.0, cluster, folder / "left-out.json"
-        settings = PlanSettings.of_mirror(_config(folder), left_out_path=self.path)
+        settings = PlannerConfig.of_mirror(_config(folder), left_out_path=self.path)
         self.settings = replace(settings, isolates=isolates)
         planner = UnsampledPlanner(self.settings, cluster)  # type: ignore[arg-type]
         self.planner = MicroBatchPlanner(
@@ -57,10 +57,10 @@ class Planning:
             "side": Side.SOURCE, "error_name": "KAFKA_STORAGE_ERROR", "reason": "Fetch", "since_ms": 7, "position": position,
             "tried_at_ms": int(self.seconds * 1000),
         }  # fmt: skip
-        write_left_out(self.path, [LeftOut(source=source, **fields | changes)])
+        write_left_out(self.path, [LeftOutPartition(source=source, **fields | changes)])
 
-    def note(self) -> planner_state.PlannerNote:
-        note = planner_state.read_note(self.settings.note_path)
+    def note(self) -> planner_state.PlannerState:
+        note = planner_state.read_planner_state(self.settings.planner_state_path)
         assert note is not None
         return note
 
@@ -161,7 +161,7 @@ def test_what_a_person_has_to_mend_ends_the_run_or_is_isolated(
 def test_where_a_partition_begins_is_never_decided_without_its_leader(tmp_path: Path) -> None:
     planning = Planning(tmp_path, _cluster())
     planning.cluster.wrong[A.topic_partition] = SILENT
-    planner = planning.planner._planner
+    planner = planning.planner._source
     with pytest.raises(RetriableError, match="refused"):
         planner.start_offsets({B: SimpleNamespace(offset=3)}, _deadline())
     assert planner.start_offsets({A: SimpleNamespace(offset=3)}, _deadline()) == {B: 0}

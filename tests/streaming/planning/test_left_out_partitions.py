@@ -12,9 +12,9 @@ import pytest
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.errors import BatchRefusedError, RetriableError
 from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side, UnfinishedRange
-from shallow_mirror.streaming.planning.left_out_partitions import LeftOut, LeftOutPartitions, read_left_out, write_left_out
-from shallow_mirror.streaming.planning.planner_state import PlannerNote
-from shallow_mirror.streaming.runner.left_out_reporter import REPORTED_AT_ONCE, LeftOutReports
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition, LeftOutTracker, read_left_out, write_left_out
+from shallow_mirror.streaming.planning.planner_state import PlannerState
+from shallow_mirror.streaming.runner.left_out_reporter import REPORTED_AT_ONCE, LeftOutReporter
 from shallow_mirror.types import SourcePartition, TopicPartition
 
 A, B = (SourcePartition("orders", "id", partition) for partition in (0, 1))
@@ -30,48 +30,48 @@ def sources(entries: Any) -> list[SourcePartition]:
 
 
 def test_a_partition_is_on_the_list_from_its_first_unfinished_range_until_it_moves() -> None:
-    partitions = LeftOutPartitions()
-    change = partitions.micro_batch_done([unfinished()], {A: 5}, 100)
+    partitions = LeftOutTracker()
+    change = partitions.on_micro_batch([unfinished()], {A: 5}, 100)
     assert (sources(change.began), change.ended) == ([A], ())
-    again = partitions.micro_batch_done([unfinished()], {A: 5}, 200)
+    again = partitions.on_micro_batch([unfinished()], {A: 5}, 200)
     assert (again.began, again.ended) == ((), ())
     (only,) = partitions.by_slots
     assert (only.since_ms, only.tried_at_ms, only.tries, only.position) == (100, 200, 2, 5)
-    others = partitions.micro_batch_done([], {A: 5}, 300)
+    others = partitions.on_micro_batch([], {A: 5}, 300)
     assert (others.began, others.ended) == ((), ()), "it was not in the plan"
-    partitions.micro_batch_done([unfinished(reached=9)], {A: 9}, 400)
+    partitions.on_micro_batch([unfinished(reached=9)], {A: 9}, 400)
     (only,) = partitions.by_slots
     assert (only.since_ms, only.tries, only.position) == (100, 1, 9), "it moved: the pause begins anew"
-    done = partitions.micro_batch_done([], {A: 20}, 500)
+    done = partitions.on_micro_batch([], {A: 20}, 500)
     assert (sources(done.ended), partitions.all()) == ([A], ())
 
 
 def test_a_partition_that_planner_and_slots_leave_out_begins_and_ends_once() -> None:
-    partitions = LeftOutPartitions()
-    of_planner = LeftOut(source=A, side=Side.SOURCE, error_name="NETWORK_EXCEPTION", reason="refused", since_ms=50)
-    assert sources(partitions.micro_batch_done([unfinished()], {A: 5}, 100).began) == [A]
-    assert partitions.planner_says([of_planner], []).began == ()
-    assert partitions.planner_says([], []).ended == ()
-    assert sources(partitions.micro_batch_done([], {A: 6}, 200).ended) == [A]
+    partitions = LeftOutTracker()
+    of_planner = LeftOutPartition(source=A, side=Side.SOURCE, error_name="NETWORK_EXCEPTION", reason="refused", since_ms=50)
+    assert sources(partitions.on_micro_batch([unfinished()], {A: 5}, 100).began) == [A]
+    assert partitions.on_plan([of_planner], []).began == ()
+    assert partitions.on_plan([], []).ended == ()
+    assert sources(partitions.on_micro_batch([], {A: 6}, 200).ended) == [A]
 
 
 def test_what_has_nothing_left_to_copy_is_off_the_list() -> None:
-    partitions = LeftOutPartitions()
-    partitions.micro_batch_done([unfinished()], {A: 5}, 100)
-    assert sources(partitions.planner_says([], [A, B]).ended) == [A]
+    partitions = LeftOutTracker()
+    partitions.on_micro_batch([unfinished()], {A: 5}, 100)
+    assert sources(partitions.on_plan([], [A, B]).ended) == [A]
     assert partitions.by_slots == ()
 
 
 def test_a_query_begins_with_the_positions_of_the_map_and_without_topics_that_are_gone() -> None:
-    partitions = LeftOutPartitions()
-    partitions.micro_batch_done([unfinished(A), unfinished(B)], {A: 5, B: 5}, 100)
-    partitions.query_begins({A: 3})
+    partitions = LeftOutTracker()
+    partitions.on_micro_batch([unfinished(A), unfinished(B)], {A: 5, B: 5}, 100)
+    partitions.on_query_start({A: 3})
     assert [(one.source, one.position) for one in partitions.by_slots] == [(A, 3)]
 
 
 def test_the_file_is_read_as_it_was_written_and_damage_is_nothing(tmp_path: Path) -> None:
     path = tmp_path / "left-out.json"
-    entry = LeftOut(
+    entry = LeftOutPartition(
         source=A, side=Side.TARGET, error_name="BatchRefusedError", reason="too large", since_ms=1, position=2, is_definite=True,
         tried_at_ms=3, tries=4,
     )  # fmt: skip
@@ -83,7 +83,7 @@ def test_the_file_is_read_as_it_was_written_and_damage_is_nothing(tmp_path: Path
     assert read_left_out(None) == ()
 
 
-class Reports(LeftOutReports):
+class Reports(LeftOutReporter):
     def __init__(self, folder: Path) -> None:
         self.problems: list[Problem] = []
         self.counted: list[list[SourcePartition]] = []
@@ -105,7 +105,7 @@ def test_one_problem_when_it_begins_one_line_when_it_ends_and_files_in_between(
     refused = BatchRefusedError(A.topic_partition, 5, "too large", "Raise max.message.bytes")
     left = UnfinishedRange.of(A, 5, Side.TARGET, refused)
     for _ in range(3):
-        reports.micro_batch_done([left], positions((A, 5), (B, 7)))
+        reports.on_micro_batch([left], positions((A, 5), (B, 7)))
     (problem,) = reports.problems
     assert (problem.kind, problem.place, problem.error_name) == (
         ProblemKind.LEFT_OUT,
@@ -113,10 +113,10 @@ def test_one_problem_when_it_begins_one_line_when_it_ends_and_files_in_between(
         "BatchRefusedError",
     )
     assert "too large" in problem.text
-    assert problem.remedy.endswith("the other partitions continue, and the mirror tries this one again by itself")
+    assert problem.remedy.endswith("the other partitions continue, and the mirror tries this one again automatically")
     assert sources(read_left_out(tmp_path / "planner.json")) == sources(read_left_out(tmp_path / "status.json")) == [A]
     assert "copied again" not in caplog.text
-    reports.micro_batch_done([], positions((A, 6), (B, 7)))
+    reports.on_micro_batch([], positions((A, 6), (B, 7)))
     assert caplog.text.count("orders-0 is copied again") == 1
     assert read_left_out(tmp_path / "planner.json") == read_left_out(tmp_path / "status.json") == ()
     assert reports.counted[-1] == []
@@ -124,19 +124,19 @@ def test_one_problem_when_it_begins_one_line_when_it_ends_and_files_in_between(
 
 def test_what_the_planner_leaves_out_is_reported_and_is_no_business_of_its_own_file(tmp_path: Path) -> None:
     reports = Reports(tmp_path)
-    entry = LeftOut(source=A, side=Side.SOURCE, error_name="NETWORK_EXCEPTION", reason="refused", since_ms=50)
-    reports.planner_says(PlannerNote(at_ms=1, waiting_for=None, since_ms=None, left_out=(entry.document(),)))
+    entry = LeftOutPartition(source=A, side=Side.SOURCE, error_name="NETWORK_EXCEPTION", reason="refused", since_ms=50)
+    reports.on_plan(PlannerState(at_ms=1, waiting_for=None, since_ms=None, left_out=(entry.document(),)))
     assert [one.kind for one in reports.problems] == [ProblemKind.LEFT_OUT]
     assert read_left_out(tmp_path / "planner.json") == ()
     assert sources(read_left_out(tmp_path / "status.json")) == [A]
-    reports.planner_says(PlannerNote(at_ms=2, waiting_for="the source", since_ms=2))
+    reports.on_plan(PlannerState(at_ms=2, waiting_for="the source", since_ms=2))
     assert reports.counted[-1] == [A], "a planner that waits says nothing about partitions"
 
 
 def test_thousands_of_partitions_do_not_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     reports = Reports(tmp_path)
     many = [SourcePartition("orders", "id", number) for number in range(REPORTED_AT_ONCE + 30)]
-    reports.micro_batch_done([unfinished(one) for one in many], positions(*((one, 5) for one in many)))
+    reports.on_micro_batch([unfinished(one) for one in many], positions(*((one, 5) for one in many)))
     assert len(reports.problems) == REPORTED_AT_ONCE
     assert "30 more partitions are left out" in caplog.text
 
@@ -146,4 +146,4 @@ def test_a_planner_that_cannot_be_told_ends_the_query(tmp_path: Path) -> None:
     reports = Reports(tmp_path)
     (tmp_path / "planner.json").mkdir()
     with pytest.raises(RetriableError, match="NOTE_NOT_WRITTEN"):
-        reports.micro_batch_done([unfinished()], positions((A, 5)))
+        reports.on_micro_batch([unfinished()], positions((A, 5)))

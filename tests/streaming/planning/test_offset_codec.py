@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shallow_mirror.streaming.planning import offset_planning
-from shallow_mirror.streaming.planning.offset_codec import OffsetDocuments
+from shallow_mirror.streaming.planning.offset_codec import OffsetCodec
 from shallow_mirror.types import SourcePartition
 
 _SOURCES = st.builds(
@@ -23,34 +23,34 @@ A, B = SourcePartition("orders", "idA", 0), SourcePartition("orders", "idA", 1)
 def test_each_document_has_the_text_of_one_that_is_built_alone(
     firsts: list[dict[SourcePartition, int]], changes: list[dict[int, int]]
 ) -> None:
-    documents = OffsetDocuments()
+    documents = OffsetCodec()
     for first in firsts:
         offsets = first
         for change in [{}, *changes]:
             places = list(offsets)
             offsets = offsets | {places[at]: offset for at, offset in change.items() if at < len(places)}
-            built = documents.built(offsets)
+            built = documents.build(offsets)
             assert json.dumps(built) == json.dumps(offset_planning.build_stream_offset(offsets))
-            assert documents.parsed(json.loads(json.dumps(built))) == offsets
+            assert documents.parse(json.loads(json.dumps(built))) == offsets
 
 
 def test_a_document_that_was_given_out_does_not_change_later() -> None:
-    documents = OffsetDocuments()
-    first = documents.built({A: 1, B: 2})
+    documents = OffsetCodec()
+    first = documents.build({A: 1, B: 2})
     text = json.dumps(first)
-    second = documents.built({A: 1, B: 3})
+    second = documents.build({A: 1, B: 3})
     assert json.dumps(first) == text != json.dumps(second)
 
 
 def test_what_spark_hands_back_is_not_parsed_again() -> None:
-    documents = OffsetDocuments()
-    built = documents.built({A: 1, B: 2})
+    documents = OffsetCodec()
+    built = documents.build({A: 1, B: 2})
     returned = json.loads(json.dumps(built))
-    assert documents.parsed(returned) is documents.parsed(built)
+    assert documents.parse(returned) is documents.parse(built)
 
 
 @pytest.mark.parametrize("change", [{"version": 2}, {"topics": None}, {"topics": {"orders": {"id": "idA"}}}])
 def test_a_document_of_another_kind_is_refused_as_ever(change: dict[str, object]) -> None:
-    documents = OffsetDocuments()
+    documents = OffsetCodec()
     with pytest.raises(ValueError, match="stream offset"):
-        documents.parsed(documents.built({A: 1}) | change)
+        documents.parse(documents.build({A: 1}) | change)

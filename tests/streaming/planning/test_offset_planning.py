@@ -68,17 +68,17 @@ def test_a_log_that_ends_below_the_position_is_data_loss() -> None:
 
 @pytest.mark.parametrize(("rate", "expected"), [(None, 64 * MIB), (4.0 * MIB, 300 * MIB), (1e12, 1024 * MIB), (10.0, MIB // 16)])
 def test_the_first_micro_batch_is_small_and_later_ones_fit_a_quarter_of_the_timeout(rate: float | None, expected: int) -> None:
-    assert offset_planning.budget_bytes(1024 * MIB, rate, 300_000) == expected
+    assert offset_planning.plan_budget_bytes(1024 * MIB, rate, 300_000) == expected
 
 
 def test_a_plan_takes_less_than_the_commit_interval_at_the_speed_that_was_seen() -> None:
-    assert offset_planning.budget_bytes(1024 * MIB, 4.0 * MIB, 300_000, 20_000) == 60 * MIB
-    assert offset_planning.budget_bytes(1024 * MIB, 4.0 * MIB, 300_000, 200_000) == 300 * MIB
-    assert offset_planning.budget_bytes(1024 * MIB, 0.1 * MIB, 300_000, 20_000) == int(1.5 * MIB)
+    assert offset_planning.plan_budget_bytes(1024 * MIB, 4.0 * MIB, 300_000, 20_000) == 60 * MIB
+    assert offset_planning.plan_budget_bytes(1024 * MIB, 4.0 * MIB, 300_000, 200_000) == 300 * MIB
+    assert offset_planning.plan_budget_bytes(1024 * MIB, 0.1 * MIB, 300_000, 20_000) == int(1.5 * MIB)
 
 
 def test_the_ceiling_holds_for_the_first_micro_batch_too() -> None:
-    assert offset_planning.budget_bytes(5 * MIB, None, 300_000) == 5 * MIB
+    assert offset_planning.plan_budget_bytes(5 * MIB, None, 300_000) == 5 * MIB
 
 
 def test_small_backlogs_are_served_whole_and_the_rest_is_shared_equally() -> None:
@@ -127,8 +127,8 @@ def test_partitions_keep_their_slot_unless_that_unbalances_the_bytes() -> None:
     [((8, 4, 10, 1e12), 4), ((8, 16, 10, 33.0 * MIB), 2), ((8, 16, 3, 1e12), 3), ((2, 16, 3, 1e12), 2), ((8, 8, 8, 0.5), 1)],
 )
 def test_slots_used_is_the_least_of_its_four_limits(limits: tuple[int, int, int, float], used: int) -> None:
-    assert offset_planning.slots_used(*limits, 32 << 20, None, 1 << 16) == used
-    assert offset_planning.slots_used(*limits, 32 << 20, 1e6, 1 << 16) == used
+    assert offset_planning.plan_slot_count(*limits, 32 << 20, None, 1 << 16) == used
+    assert offset_planning.plan_slot_count(*limits, 32 << 20, 1e6, 1 << 16) == used
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_slots_used_is_the_least_of_its_four_limits(limits: tuple[int, int, int,
 def test_partitions_of_small_batches_share_slots_so_that_requests_are_worth_sending(
     active: int, bytes_per_batch: float, used: int
 ) -> None:
-    assert offset_planning.slots_used(8, 4, active, 1e12, 32 << 20, bytes_per_batch, 1 << 16) == used
+    assert offset_planning.plan_slot_count(8, 4, active, 1e12, 32 << 20, bytes_per_batch, 1 << 16) == used
 
 
 def test_ranges_hold_what_moves_and_entering_partitions_have_none() -> None:
@@ -177,4 +177,4 @@ def test_a_slow_path_is_measured_however_little_was_read_and_a_short_micro_batch
 @given(_OFFSETS, _OFFSETS)
 def test_what_moved_is_known_to_both_and_differs(start: dict[SourcePartition, int], ends: dict[SourcePartition, int]) -> None:
     both = start.keys() & ends.keys()
-    assert offset_planning.moved(start, ends) == {one: ends[one] for one in both if ends[one] != start[one]}
+    assert offset_planning.changed_offsets(start, ends) == {one: ends[one] for one in both if ends[one] != start[one]}

@@ -8,23 +8,23 @@ from typing import Any
 import pytest
 
 from shallow_mirror.streaming.planning.planner_state import (
-    PlannerNote,
+    PlannerState,
     lag_behind,
-    measured_path,
-    note_path,
-    read_measured,
-    read_note,
-    topics_path,
-    write_note,
+    measurements_path,
+    planner_state_path,
+    read_measurements,
+    read_planner_state,
+    topics_state_path,
+    write_planner_state,
 )
 from shallow_mirror.types import SourcePartition
 
 A, B, NEW = (SourcePartition("orders", "idA", partition) for partition in range(3))
 
 
-def note(**changes: Any) -> PlannerNote:
+def note(**changes: Any) -> PlannerState:
     known: dict[str, Any] = {"at_ms": 5000, "waiting_for": None, "since_ms": None, "ends": {A: 100, B: 40}}
-    return PlannerNote(**(known | changes))
+    return PlannerState(**(known | changes))
 
 
 def test_the_lag_is_what_the_positions_lack_to_the_noted_ends() -> None:
@@ -37,25 +37,28 @@ def test_a_partition_that_only_enters_or_has_no_leader_counts_for_nothing() -> N
 
 
 @pytest.mark.parametrize("found", [None, note(waiting_for="brokers", since_ms=1, ends={}), note(at_ms=4999)])
-def test_no_note_a_wait_and_a_note_of_an_earlier_run_say_nothing_about_the_lag(found: PlannerNote | None) -> None:
+def test_no_note_a_wait_and_a_note_of_an_earlier_run_say_nothing_about_the_lag(found: PlannerState | None) -> None:
     assert lag_behind(found, {A: 90}, since_ms=5000) is None
 
 
 def test_mirrors_whose_checkpoints_lie_in_one_folder_have_notes_of_their_own() -> None:
-    of = [{path(f"/checkpoints/{mirror}") for path in (note_path, measured_path, topics_path)} for mirror in ("a", "b")]
+    of = [
+        {path(f"/checkpoints/{mirror}") for path in (planner_state_path, measurements_path, topics_state_path)}
+        for mirror in ("a", "b")
+    ]
     assert len(of[0] | of[1]) == 6
-    assert note_path("s3://bucket/checkpoint") is None
+    assert planner_state_path("s3://bucket/checkpoint") is None
 
 
 def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
     written = note(waiting_for="brokers", since_ms=7, error_name="DEADLINE", ends={A: 100, B: 40})
-    write_note(tmp_path / "note.json", written)
-    assert read_note(tmp_path / "note.json") == written
+    write_planner_state(tmp_path / "note.json", written)
+    assert read_planner_state(tmp_path / "note.json") == written
 
 
 @pytest.mark.parametrize("text", ["", "[" * 100_000, "[]", '{"at_ms": "x"}', '{"at_ms": 1e999}'])
 def test_a_damaged_note_or_measure_is_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "_planner.json"
     path.write_text(text)
-    assert read_note(path) is None
-    assert read_measured(path) is None
+    assert read_planner_state(path) is None
+    assert read_measurements(path) is None

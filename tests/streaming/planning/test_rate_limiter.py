@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shallow_mirror.streaming.planning.rate_limiter import WHOLE_MIRROR, CopiedBytes, FlowControl, FlowPlan
+from shallow_mirror.streaming.planning.rate_limiter import WHOLE_MIRROR, CopiedBytes, RateLimitedPlan, RateLimiter
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 
 KB = 1000
@@ -23,12 +23,12 @@ class Mirror:
     def __init__(
         self, whole: int | None, of_topics: Sequence[tuple[str, int]] = (), *, factor: float = 1.0, batch_bytes: float = KB
     ) -> None:
-        self.flow, self.factor, self.batch_bytes = FlowControl(whole, of_topics, 0.0), factor, batch_bytes
+        self.flow, self.factor, self.batch_bytes = RateLimiter(whole, of_topics, 0.0), factor, batch_bytes
         self.now, self.copied = 0.0, dict[str, int]()
         self.positions: dict[SourcePartition, int] = {}
         self.measures = True
 
-    def plan(self, ends: Mapping[SourcePartition, int], every_s: float = 1.0) -> FlowPlan:
+    def plan(self, ends: Mapping[SourcePartition, int], every_s: float = 1.0) -> RateLimitedPlan:
         """An offset is a byte here; a partition that is served at all gets a whole batch."""
         self.now += every_s
         start = {one: self.positions.get(one, 0) for one in ends}

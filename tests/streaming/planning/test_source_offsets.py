@@ -14,8 +14,8 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, DataLossError, MirrorError, RetriableError, TopicRecreatedError
 from shallow_mirror.streaming.planning import offset_planning, planner_state
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
-from shallow_mirror.streaming.planning.planner_config import PlanSettings
-from shallow_mirror.streaming.planning.source_offsets import FirstBatch, LogEnds, Planner
+from shallow_mirror.streaming.planning.planner_config import PlannerConfig
+from shallow_mirror.streaming.planning.source_offsets import FirstBatch, LogEnds, SourceOffsets
 from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
 
 A, B = SourcePartition("orders", "idA", 0), SourcePartition("orders", "idA", 1)
@@ -51,7 +51,7 @@ class FakeCluster:
         return {name: SimpleNamespace(offset=self.offsets[name, timestamp]) for name, timestamp in wanted.items()}
 
 
-class UnsampledPlanner(Planner):
+class UnsampledPlanner(SourceOffsets):
     """Its first batches are given instead of fetched."""
 
     batches: dict[SourcePartition, FirstBatch] = {}  # noqa: RUF012
@@ -97,13 +97,13 @@ def _deadline() -> Deadline:
 
 
 def _planner(folder: Path, cluster: FakeCluster, **read: Any) -> UnsampledPlanner:
-    return UnsampledPlanner(PlanSettings.of_mirror(_config(folder, **read)), cluster)  # type: ignore[arg-type]
+    return UnsampledPlanner(PlannerConfig.of_mirror(_config(folder, **read)), cluster)  # type: ignore[arg-type]
 
 
 def _micro_batches(folder: Path, cluster: FakeCluster, **read: Any) -> MicroBatchPlanner:
     clock = iter(range(10**6))
     return MicroBatchPlanner(
-        PlanSettings.of_mirror(_config(folder, **read)),
+        PlannerConfig.of_mirror(_config(folder, **read)),
         _planner(folder, cluster, **read),
         parallelism=2,
         clock=lambda: float(next(clock)),
@@ -140,7 +140,7 @@ def test_what_an_earlier_process_planned_of_a_topic_that_is_gone_is_left_out(tmp
 def test_all_topics_are_listed_once_in_the_discovery_interval_and_in_between_those_that_are_mirrored(tmp_path: Path) -> None:
     cluster, now = _cluster(), [0.0]
     cluster.topics |= {f"other.{number}": _topic(f"other.{number}", f"id{number}", [1]) for number in range(10)}
-    planner = Planner(PlanSettings.of_mirror(_config(tmp_path)), cluster, clock=lambda: now[0])  # type: ignore[arg-type]
+    planner = SourceOffsets(PlannerConfig.of_mirror(_config(tmp_path)), cluster, clock=lambda: now[0])  # type: ignore[arg-type]
     added = SourcePartition("orders", "idA", 2)
     cluster.offsets[added.topic_partition, -1] = 7
     assert planner.log_ends(_deadline()).ends == {A: 100, B: 50}
@@ -158,7 +158,7 @@ def test_all_topics_are_listed_once_in_the_discovery_interval_and_in_between_tho
 def test_a_topic_that_was_mirrored_once_is_asked_for_to_the_end(tmp_path: Path) -> None:
     cluster, now = _cluster(), [0.0]
     cluster.topics |= {f"other.{number}": _topic(f"other.{number}", f"id{number}", [1]) for number in range(10)}
-    planner = Planner(PlanSettings.of_mirror(_config(tmp_path)), cluster, clock=lambda: now[0])  # type: ignore[arg-type]
+    planner = SourceOffsets(PlannerConfig.of_mirror(_config(tmp_path)), cluster, clock=lambda: now[0])  # type: ignore[arg-type]
     planner.log_ends(_deadline())
     orders, now[0] = cluster.topics.pop("orders"), 30.0
     assert planner.log_ends(_deadline()).ends == {}
@@ -196,7 +196,7 @@ def test_a_stream_whose_notes_nobody_reads_warns_of_a_source_that_is_away(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster, now = _cluster(), [0.0]
-    settings = replace(PlanSettings.of_mirror(_config(tmp_path)), note_path=None)
+    settings = replace(PlannerConfig.of_mirror(_config(tmp_path)), planner_state_path=None)
     planner = MicroBatchPlanner(settings, _planner(tmp_path, cluster), parallelism=1, clock=lambda: now[0])
     cluster.away = True
     warned = []
@@ -204,7 +204,7 @@ def test_a_stream_whose_notes_nobody_reads_warns_of_a_source_that_is_away(
         assert planner.latest({A: 20}) == {A: 20}
         warned.append(len(caplog.records))
     assert warned == [0, 0, 1, 1, 1, 2]
-    assert "nothing new is planned since 72 s, the source does not answer: NETWORK_EXCEPTION" in caplog.records[-1].getMessage()
+    assert "nothing new was planned for 72 s, the source does not answer: NETWORK_EXCEPTION" in caplog.records[-1].getMessage()
     cluster.away = False
     assert planner.latest({A: 20}) == {A: 100, B: 0}
     assert caplog.records[-1].getMessage() == "the source answers again, after 72 s"
@@ -215,15 +215,15 @@ def test_a_source_that_is_away_is_waited_for_and_noted(tmp_path: Path) -> None:
     planner = _micro_batches(tmp_path, cluster)
     cluster.away = True
     assert planner.latest({A: 20}) == {A: 20}
-    path = planner_state.note_path(_config(tmp_path).checkpoint)
-    note = planner_state.read_note(path)
+    path = planner_state.planner_state_path(_config(tmp_path).checkpoint)
+    note = planner_state.read_planner_state(path)
     assert note is not None
     assert note.waiting_for is not None
     assert "refused the connection" in note.waiting_for
     assert (note.since_ms, note.error_name) == (5, "NETWORK_EXCEPTION")
     cluster.away = False
     assert planner.latest({A: 20}) == {A: 100, B: 0}
-    note = planner_state.read_note(path)
+    note = planner_state.read_planner_state(path)
     assert note is not None
     assert (note.waiting_for, note.since_ms, note.error_name, note.ends) == (None, None, None, {A: 100})
 
@@ -242,10 +242,10 @@ def test_new_partitions_enter_first_and_move_next(tmp_path: Path) -> None:
 def test_sampled_and_measured_sizes_bound_the_micro_batch(tmp_path: Path) -> None:
     cluster = _cluster()
     planner = _micro_batches(tmp_path, cluster)
-    planner._planner.batches = {A: FirstBatch(base_offset=0, next_offset=2, size_bytes=16 * MIB)}  # type: ignore[attr-defined]
+    planner._source.batches = {A: FirstBatch(base_offset=0, next_offset=2, size_bytes=16 * MIB)}  # type: ignore[attr-defined]
     assert planner.latest({A: 0})[A] == 8
-    measured = offset_planning.Measured(bytes_per_offset={A: 4.0 * MIB}, bytes_per_s=MIB * 80 / 15)
-    planner_state.write_measured(planner_state.measured_path(_config(tmp_path).checkpoint), measured)
+    measured = offset_planning.Measurements(bytes_per_offset={A: 4.0 * MIB}, bytes_per_s=MIB * 80 / 15)
+    planner_state.write_measurements(planner_state.measurements_path(_config(tmp_path).checkpoint), measured)
     assert planner.latest({A: 0})[A] == 20
 
 
@@ -287,18 +287,18 @@ def test_a_truncated_log_is_data_loss_after_several_looks(tmp_path: Path) -> Non
 def test_a_truncated_log_stays_at_its_position_until_it_reaches_it_again_where_the_mirror_may_continue(tmp_path: Path) -> None:
     cluster = _cluster()
     planner = _micro_batches(tmp_path, cluster, on_data_loss="continue")
-    path = planner_state.note_path(_config(tmp_path).checkpoint)
+    path = planner_state.planner_state_path(_config(tmp_path).checkpoint)
     for end in (100, 90):
         cluster.offsets[A.topic_partition, -1] = end
         assert planner.latest({A: 101, B: 20}) == {A: 101, B: 50}
-        note = planner_state.read_note(path)
+        note = planner_state.read_planner_state(path)
         assert note is not None
         (left,) = note.left_out
         assert left["error_name"] == "LogTruncatedError"
         assert f"orders-0: expected offset 101: the log ends at {end}, below the position" in left["reason"]
     cluster.offsets[A.topic_partition, -1] = 120
     assert planner.latest({A: 101, B: 50}) == {A: 120, B: 50}
-    note = planner_state.read_note(path)
+    note = planner_state.read_planner_state(path)
     assert note is not None
     assert (note.left_out, note.ends) == ((), {A: 120})
 
@@ -348,9 +348,9 @@ def test_ranges_of_a_plan_of_an_earlier_process_need_no_source(tmp_path: Path) -
 def test_damaged_notes_are_no_notes(tmp_path: Path, content: str) -> None:
     path = tmp_path / "note.json"
     path.write_text(content, encoding="utf-8")
-    assert planner_state.read_note(path) is None
-    assert planner_state.read_measured(path) is None
-    assert planner_state.read_note(None) is None
+    assert planner_state.read_planner_state(path) is None
+    assert planner_state.read_measurements(path) is None
+    assert planner_state.read_planner_state(None) is None
 
 
 def test_the_first_batch_of_each_partition_is_taken_from_header_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,7 +372,7 @@ def test_the_first_batch_of_each_partition_is_taken_from_header_arrays(tmp_path:
         raise RetriableError("DEADLINE", "too late")
 
     monkeypatch.setattr("shallow_mirror.streaming.planning.source_offsets.RangeReader", reader)
-    planner = Planner(PlanSettings.of_mirror(_config(tmp_path)), _cluster())  # type: ignore[arg-type]
+    planner = SourceOffsets(PlannerConfig.of_mirror(_config(tmp_path)), _cluster())  # type: ignore[arg-type]
     listing = planner.log_ends(_deadline())
     assert planner.sample({A: 40, B: 5}, listing, _deadline()) == {A: 50.0, B: 50.0}
     assert asked == [(A.topic_partition, 40, 41), (B.topic_partition, 5, 6)]
@@ -420,7 +420,7 @@ def test_explicit_starts_that_the_source_does_not_have_are_refused_together(tmp_
 
 
 def _stream(cluster: FakeCluster, **settings: Any) -> MicroBatchPlanner:
-    plan = PlanSettings(include=("orders",), micro_batch_bytes=MIB, slots=2, request_timeout_ms=1000, **settings)
+    plan = PlannerConfig(include=("orders",), micro_batch_bytes=MIB, slots=2, request_timeout_ms=1000, **settings)
     planner = UnsampledPlanner(plan, cluster)  # type: ignore[arg-type]
     return MicroBatchPlanner(plan, planner, parallelism=2, clock=lambda: 0.0, sleep=lambda seconds: None)
 
@@ -450,16 +450,16 @@ def test_given_starts_may_be_at_the_end_of_the_log_and_not_beyond_it() -> None:
 
 
 def test_nothing_is_planned_of_a_paused_topic(tmp_path: Path) -> None:
-    settings = PlanSettings.of_mirror(_config(tmp_path), paused_path=tmp_path / "paused.json")
+    settings = PlannerConfig.of_mirror(_config(tmp_path), paused_path=tmp_path / "paused.json")
     planner = MicroBatchPlanner(settings, _planner(tmp_path, _cluster()), parallelism=2, clock=lambda: 0.0)
-    planner_state.write_paused(settings.paused_path, {"orders"})
+    planner_state.write_paused_topics(settings.paused_path, {"orders"})
     assert planner.latest({A: 20, B: 0}) == {A: 20, B: 0}
-    planner_state.write_paused(settings.paused_path, {"orders.other"})
+    planner_state.write_paused_topics(settings.paused_path, {"orders.other"})
     assert planner.latest({A: 20, B: 0}) == {A: 100, B: 50}
 
 
 def test_a_checkpoint_that_is_further_than_the_offset_map_is_led_back_once(tmp_path: Path) -> None:
-    settings, recorded = PlanSettings.of_mirror(_config(tmp_path)), {A: 20, B: 50}
+    settings, recorded = PlannerConfig.of_mirror(_config(tmp_path)), {A: 20, B: 50}
     planner = MicroBatchPlanner(settings, _planner(tmp_path, _cluster()), parallelism=2, recorded=recorded)
     assert planner.latest({A: 100, B: 50}) == recorded
     assert planner.ranges({A: 100, B: 50}, recorded) == ()
@@ -469,14 +469,14 @@ def test_a_checkpoint_that_is_further_than_the_offset_map_is_led_back_once(tmp_p
 
 
 def test_what_a_planned_micro_batch_reads_anyway_is_not_led_back(tmp_path: Path) -> None:
-    settings = PlanSettings.of_mirror(_config(tmp_path))
+    settings = PlannerConfig.of_mirror(_config(tmp_path))
     planner = MicroBatchPlanner(settings, _planner(tmp_path, _cluster()), parallelism=2, recorded={A: 20, B: 30})
     planner.ranges({A: 20, B: 50}, {A: 100, B: 50})
     assert planner.latest({A: 100, B: 50}) == {A: 100, B: 30}
 
 
 def test_with_available_now_a_limited_mirror_waits_instead_of_ending(tmp_path: Path) -> None:
-    settings, now = PlanSettings.of_mirror(_config(tmp_path, write={"bytes_per_second": 10_240})), [0.0]
+    settings, now = PlannerConfig.of_mirror(_config(tmp_path, write={"bytes_per_second": 10_240})), [0.0]
 
     def sleep(seconds: float) -> None:
         now[0] += seconds

@@ -7,7 +7,7 @@ import pytest
 from tests import mirror_runs as runs
 
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.streaming.runner.cycle_detection import Loops, without_own_targets
+from shallow_mirror.streaming.runner.cycle_detection import CycleDetector, exclude_own_targets
 
 BROKER = "127.0.0.1:1"
 
@@ -16,43 +16,43 @@ def _config(folder: Path, **topics: Any) -> Any:
     return runs.config(folder, BROKER, BROKER, [".*"], topics=topics)
 
 
-def _within_one(config: Any) -> Loops:
-    return Loops(config, source_cluster_id="one", target_cluster_id="one")
+def _within_one(config: Any) -> CycleDetector:
+    return CycleDetector(config, source_cluster_id="one", target_cluster_id="one")
 
 
 def test_within_one_cluster_the_mirrors_own_targets_are_no_sources(tmp_path: Path) -> None:
-    config = without_own_targets(_config(tmp_path, target_name="{source}.{topic}"), is_same_cluster=True)
+    config = exclude_own_targets(_config(tmp_path, target_name="{source}.{topic}"), is_same_cluster=True)
     assert config.topics.is_included("orders")
     assert not config.topics.is_included("east.orders")
 
 
 def test_between_two_clusters_nothing_is_left_out(tmp_path: Path) -> None:
     config = _config(tmp_path)
-    assert without_own_targets(config, is_same_cluster=False) is config
+    assert exclude_own_targets(config, is_same_cluster=False) is config
 
 
 def test_with_the_source_in_names_what_comes_from_the_target_is_no_source(tmp_path: Path) -> None:
-    config = without_own_targets(_config(tmp_path, target_name="{source}.{topic}"), is_same_cluster=False)
+    config = exclude_own_targets(_config(tmp_path, target_name="{source}.{topic}"), is_same_cluster=False)
     assert [config.topics.is_included(one) for one in ("orders", "east.orders", "west.orders")] == [True, True, False]
 
 
 def test_a_mirror_of_topics_onto_themselves_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"source east and target west are one cluster, and topics\.target_name"):
-        without_own_targets(_config(tmp_path), is_same_cluster=True)
+        exclude_own_targets(_config(tmp_path), is_same_cluster=True)
 
 
 def test_topics_that_would_be_written_to_each_other_are_refused_together(tmp_path: Path) -> None:
     config = _config(tmp_path, target_name="{source}.{topic}")
     with pytest.raises(ConfigError) as caught:
-        _within_one(config).refuse(["a", "east.a", "b", "east.b"])
+        _within_one(config).require_no_cycles(["a", "east.a", "b", "east.b"])
     assert len(caught.value.problems) == 2
-    Loops(config, source_cluster_id="one", target_cluster_id="two").refuse(["a", "east.a"])
+    CycleDetector(config, source_cluster_id="one", target_cluster_id="two").require_no_cycles(["a", "east.a"])
 
 
 def test_a_topic_that_appears_later_gets_no_name_that_a_target_topic_may_not_have(tmp_path: Path) -> None:
-    loops = Loops(_config(tmp_path, target_name="_{topic}"), source_cluster_id="one", target_cluster_id="two")
-    assert loops.target_of("orders") == "_orders"
+    cycles = CycleDetector(_config(tmp_path, target_name="_{topic}"), source_cluster_id="one", target_cluster_id="two")
+    assert cycles.target_topic_name("orders") == "_orders"
     with pytest.raises(ConfigError, match="would be written to __offsets: names that begin with __ are internal"):
-        loops.target_of("_offsets")
+        cycles.target_topic_name("_offsets")
     with pytest.raises(ConfigError, match="has 251 characters, brokers allow 249"):
-        loops.target_of("x" * 250)
+        cycles.target_topic_name("x" * 250)

@@ -30,7 +30,7 @@ from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clu
 from shallow_mirror.local_kafka.properties import SINGLE_NODE_ID
 from shallow_mirror.preflight import preflight_mirror
 from shallow_mirror.preflight.findings import Level
-from shallow_mirror.streaming.runner.acl_check import refuse_missing_rights
+from shallow_mirror.streaming.runner.acl_check import require_acls
 from shallow_mirror.verify import verify_mirror
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -88,7 +88,7 @@ class Acl:
 def refused_at_a_start(settings: MirrorConfig) -> list[str]:
     with closing(Cluster(settings.source.client)) as source, closing(Cluster(settings.target.client)) as target:
         with pytest.raises(ConfigError) as refused:
-            refuse_missing_rights(settings, source, target, Deadline.after_ms(20_000, time.monotonic))
+            require_acls(settings, source, target, Deadline.after_ms(20_000, time.monotonic))
     return list(refused.value.problems)
 
 

@@ -18,9 +18,9 @@ from shallow_mirror.config import MetricsSettings
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.node import free_ports
 from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side
-from shallow_mirror.streaming.planning.left_out_partitions import LeftOut
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.streaming.runner.lag import PartitionStatus
-from shallow_mirror.streaming.runner.metrics import MAX_LEFT_OUT_SERIES, OTHER_TOPICS, PREFIX, ClustersSeen, Metrics, serving
+from shallow_mirror.streaming.runner.metrics import MAX_LEFT_OUT_SERIES, OTHER_TOPICS, PREFIX, ClusterSnapshot, Metrics, serving
 from shallow_mirror.streaming.runner.open_transactions import OpenTransaction
 from shallow_mirror.types import SourcePartition
 
@@ -35,8 +35,8 @@ def lag(topic: str, partition: int, offsets: int | None, ms: int | None) -> Part
     return PartitionStatus(source=source, position=100, end=end, lag_offsets=offsets, lag_ms=ms)
 
 
-def seen(*partitions: PartitionStatus, **changes: Any) -> ClustersSeen:
-    return replace(ClustersSeen(at_ms=50_000, partitions=partitions, is_source_up=True, is_target_up=False), **changes)
+def seen(*partitions: PartitionStatus, **changes: Any) -> ClusterSnapshot:
+    return replace(ClusterSnapshot(at_ms=50_000, partitions=partitions, is_source_up=True, is_target_up=False), **changes)
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -48,12 +48,12 @@ def test_a_micro_batch_is_added_to_every_counter() -> None:
     dropped = {"aborted": 3, "commit": 2, "quarantined": 4}
     steps = {"RunSlots": 300.0, "SlowestSlot": 200.0, "Decide": 20.0, "Total": 350.0}
     observed = replace(OBSERVED, dropped_batch_counts=dropped, duration_ms=steps)
-    metrics.micro_batch(observed, [0.4, 7.0])
-    metrics.micro_batch(replace(observed, dropped_batch_counts={}), [])
-    metrics.refused()
-    metrics.restarted()
-    metrics.problem(ProblemKind.WAIT)
-    metrics.decided(5_500)
+    metrics.on_micro_batch(observed, [0.4, 7.0])
+    metrics.on_micro_batch(replace(observed, dropped_batch_counts={}), [])
+    metrics.on_refused_batch()
+    metrics.on_restart()
+    metrics.on_problem(ProblemKind.WAIT)
+    metrics.on_decision(5_500)
     assert [value(metrics, f"{name}_total") for name in ("micro_batches", "records", "copied_bytes", "fetched_bytes")] == [
         2,
         100,
@@ -74,14 +74,16 @@ def test_a_micro_batch_is_added_to_every_counter() -> None:
 
 def test_lag_is_that_of_a_topic_and_topics_beyond_the_bound_are_one() -> None:
     metrics = metrics_of(max_topics=2)
-    metrics.clusters.saw(seen(lag("b", 0, 5, 70), lag("b", 1, 6, 90), lag("c", 0, 0, 0), lag("d", 0, 1, 10), lag("e", 0, 2, 20)))
+    metrics.clusters.update(
+        seen(lag("b", 0, 5, 70), lag("b", 1, 6, 90), lag("c", 0, 0, 0), lag("d", 0, 1, 10), lag("e", 0, 2, 20))
+    )
 
     def offsets() -> dict[str, float | None]:
         return {topic: value(metrics, "lag_offsets", topic=topic) for topic in ("a", "b", "c", "d", OTHER_TOPICS)}
 
     assert offsets() == {"a": None, "b": 11, "c": 0, "d": None, OTHER_TOPICS: 3}
     assert [value(metrics, "lag_ms", topic=topic) for topic in ("b", "c", OTHER_TOPICS)] == [90, 0, 20]
-    metrics.clusters.saw(seen(lag("a", 0, 4, 1), lag("b", 0, 5, 70), lag("d", 0, 1, 10)))
+    metrics.clusters.update(seen(lag("a", 0, 4, 1), lag("b", 0, 5, 70), lag("d", 0, 1, 10)))
     assert offsets() == {"a": 4, "b": 5, "c": None, "d": None, OTHER_TOPICS: 1}  # who has a series keeps it
     assert (value(metrics, "cluster_up", cluster="source"), value(metrics, "cluster_up", cluster="target")) == (1, 0)
 
@@ -92,7 +94,7 @@ def test_what_the_source_does_not_say_is_no_zero() -> None:
     waiting = OpenTransaction(
         source=SourcePartition("a", "id", 0), first_offset=1, producer_id=2, producer_epoch=0, wrote_at_ms=20_000
     )
-    metrics.clusters.saw(
+    metrics.clusters.update(
         seen(lag("a", 0, None, None), lag("a", 1, 3, 1), open_transactions=(waiting, replace(waiting, wrote_at_ms=None)))
     )
     assert (value(metrics, "lag_offsets", topic="a"), value(metrics, "partitions"), value(metrics, "partitions_without_lag")) == (
@@ -101,9 +103,9 @@ def test_what_the_source_does_not_say_is_no_zero() -> None:
         1,
     )
     assert (value(metrics, "open_source_transactions"), value(metrics, "open_source_transaction_silent_seconds")) == (2, 30)
-    metrics.clusters.saw(seen(lag("a", 0, None, None)))
+    metrics.clusters.update(seen(lag("a", 0, None, None)))
     assert value(metrics, "lag_offsets", topic="a") is None
-    metrics.clusters.forget()
+    metrics.clusters.clear()
     assert (value(metrics, "partitions"), value(metrics, "cluster_up", cluster="source")) == (None, None)
 
 
@@ -170,7 +172,7 @@ def test_the_documented_alerts_and_metrics_exist(repository: Path) -> None:
 def test_partitions_that_are_left_out_have_a_series_each_up_to_a_bound() -> None:
     metrics = metrics_of()
     many = tuple(
-        LeftOut(source=SourcePartition("t", "id", number), side=Side.SOURCE, error_name="X", reason="y", since_ms=1)
+        LeftOutPartition(source=SourcePartition("t", "id", number), side=Side.SOURCE, error_name="X", reason="y", since_ms=1)
         for number in range(MAX_LEFT_OUT_SERIES + 7)
     )
     metrics.clusters.left_out = many

@@ -19,9 +19,9 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
 from shallow_mirror.sinks.kafka.micro_batch import first_rows
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
-from shallow_mirror.streaming.planning.planner_config import PlanSettings
-from shallow_mirror.streaming.planning.planner_state import RegistrationNotes
-from shallow_mirror.streaming.planning.source_offsets import FirstBatch, LogEnds, Planner
+from shallow_mirror.streaming.planning.planner_config import PlannerConfig
+from shallow_mirror.streaming.planning.planner_state import RegistrationFiles
+from shallow_mirror.streaming.planning.source_offsets import FirstBatch, LogEnds, SourceOffsets
 from shallow_mirror.streaming.runner.partition_registration import PartitionRegistrar, decide_first_rows
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition, TopicPartition
 
@@ -61,7 +61,7 @@ class Source:
         return {place: SimpleNamespace(offset=starts[place]) for place in wanted}
 
 
-class Unsampled(Planner):
+class Unsampled(SourceOffsets):
     def first_batches(self, starts: Any, listing: LogEnds, deadline: Deadline) -> Any:
         empty: dict[SourcePartition, FirstBatch] = {}
         return iter(empty.items())
@@ -101,8 +101,8 @@ class Mirror:
         owner.settle()
         return owner
 
-    def settings(self, exchange: RegistrationNotes) -> PlanSettings:
-        return PlanSettings(
+    def settings(self, exchange: RegistrationFiles) -> PlannerConfig:
+        return PlannerConfig(
             include=("base", "late"),
             start_rules=(("late", -1),),
             start_timestamp_ms=-1,
@@ -126,7 +126,7 @@ class Mirror:
         self.steps = 0
         owner = self.take_over(step)
         targets = Targets()
-        exchange = RegistrationNotes.of_query(self.folder, f"query-{next(_runs)}")
+        exchange = RegistrationFiles.of_query(self.folder, f"query-{next(_runs)}")
         settings = self.settings(exchange)
         planner = Unsampled(settings, self.source)  # type: ignore[arg-type]
         starts = planner.start_offsets(owner.positions(), _deadline(), is_start=True)
@@ -221,7 +221,7 @@ class Exchange:
         self.owner = self.mirror.take_over()
         self.targets = Targets()
         decide_first_rows(self.owner, [_gap(BASE, 5, 5, TargetPartition("base", "t-base", 0))])
-        self.notes = RegistrationNotes.of_query(folder, "this")
+        self.notes = RegistrationFiles.of_query(folder, "this")
         plan = self.mirror.settings(self.notes)
         planner = Unsampled(plan, self.mirror.source)  # type: ignore[arg-type]
         self.planner = MicroBatchPlanner(
@@ -258,7 +258,7 @@ def test_a_partition_that_the_map_knows_already_is_registered_where_it_stands(tm
 def test_a_note_that_is_lost_is_written_again_and_one_of_another_query_is_not_believed(tmp_path: Path) -> None:
     exchange = Exchange(tmp_path)
     exchange.mirror.source.logs |= {LATE: (0, 3)}
-    other = RegistrationNotes(
+    other = RegistrationFiles(
         seen_path=exchange.notes.seen_path, registered_path=exchange.notes.registered_path, query_id="other"
     )
     other.write_registered({LATE: 3})

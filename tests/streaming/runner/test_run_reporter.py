@@ -42,10 +42,10 @@ from shallow_mirror.sinks.kafka.slots.quarantine_policy import REMEDY_OF_DAMAGE
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runner.error_hints import problem_of_end, problem_of_retry, problem_of_wait
 from shallow_mirror.streaming.runner.lag import SourceView
-from shallow_mirror.streaming.runner.lag_monitor import SourceWatch
-from shallow_mirror.streaming.runner.metrics import ClustersSeen, Metrics
+from shallow_mirror.streaming.runner.lag_monitor import LagMonitor
+from shallow_mirror.streaming.runner.metrics import ClusterSnapshot, Metrics
 from shallow_mirror.streaming.runner.mirror import Mirror
-from shallow_mirror.streaming.runner.run_reporter import Witness, ages_s, problems_of, sentence
+from shallow_mirror.streaming.runner.run_reporter import RunReporter, ages_s, problems_of, sentence
 from shallow_mirror.types import SegmentKind, TargetPartition, TopicPartition
 
 STEPS = {"RunSlots": 300.0, "SlowestSlot": 200.0, "Total": 450.0}
@@ -55,11 +55,11 @@ def report(*rows: Any, **changes: Any) -> MicroBatchReport:
     return MicroBatchReport(micro_batch=1, rows=rows, fetched_bytes=2_000, duration_ms=STEPS, **changes)
 
 
-def witness_of(settings: MirrorConfig) -> tuple[Witness, BestEffortTables, Any]:
+def witness_of(settings: MirrorConfig) -> tuple[RunReporter, BestEffortTables, Any]:
     owner, store = take_over(settings.tables), MirrorStorage(settings.tables).best_effort_tables()
-    witness = Witness(settings, RunIdentity.of_this_process())
-    witness.took_over(owner, store)
-    return witness, store, owner
+    reporter = RunReporter(settings, RunIdentity.of_this_process())
+    reporter.on_takeover(owner, store)
+    return reporter, store, owner
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    witness, store, owner = witness_of(config(tmp_path))
+    reporter, store, owner = witness_of(config(tmp_path))
     rows = [
         segment(A, 0, 5, NOW_MS - 500),
         segment(A, 5, 9, None, SegmentKind.EXPIRED),
@@ -92,7 +92,7 @@ def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
         rule="too large", remedy="raise max.message.bytes", batch=b"",
     )  # fmt: skip
     retried = (3, RetriableError("NETWORK_EXCEPTION", "connection to 10.0.0.7:9092 was closed"))
-    witness.micro_batch(report(*rows, quarantined=(aside,), retried=(retried,)), owner)
+    reporter.on_micro_batch(report(*rows, quarantined=(aside,), retried=(retried,)), owner)
     (line,) = [
         json.loads(JsonFormatter().format(one)) for one in caplog.records if one.getMessage().startswith("micro-batch 1: ")
     ]
@@ -106,10 +106,10 @@ def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
     met = {one.problem.kind: one.problem for one in read_problems(store, 1)}
     assert met.keys() == {ProblemKind.RETRIABLE, ProblemKind.QUARANTINED, ProblemKind.EXPIRED}
     assert str(met[ProblemKind.QUARANTINED]) == "orders-0: batch at offsets 9 to 11: too large"
-    assert met[ProblemKind.QUARANTINED].remedy == "raise max.message.bytes. Then: shallow-mirror quarantine CONF retry"
+    assert met[ProblemKind.QUARANTINED].remedy == "raise max.message.bytes. Then: shallow-mirror quarantine retry CONF"
     (damaged,) = problems_of(report(quarantined=(replace(aside, remedy=REMEDY_OF_DAMAGE),)), [])
-    assert damaged.remedy == "It is damaged at the source. Its bytes: shallow-mirror quarantine CONF export DIR"
-    witness.caught_up(owner.positions())
+    assert damaged.remedy == "It is damaged at the source. Its bytes: shallow-mirror quarantine export CONF DIR"
+    reporter.on_caught_up(owner.positions())
     assert caplog.messages[-1] == "caught up: 1 micro-batch; ? offsets left"
     assert met[ProblemKind.EXPIRED].place == TopicPartition("orders", 0)
     assert met[ProblemKind.RETRIABLE].error_name == "NETWORK_EXCEPTION"
@@ -117,14 +117,14 @@ def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
 
 def test_what_the_supervisor_meets_is_counted_from_the_first_wait_to_the_error_that_ends_the_run(tmp_path: Path) -> None:
     settings = config(tmp_path)
-    witness = Witness(settings, RunIdentity.of_this_process())
+    reporter = RunReporter(settings, RunIdentity.of_this_process())
     away = RetriableError("NETWORK_EXCEPTION", "cannot connect to 127.0.0.1:1")
     for since_ms in (1, 2):
-        witness.failed("source cluster east", away, since_ms, 1.0)
+        reporter.on_retry("source cluster east", away, since_ms, 1.0)
     store = MirrorStorage(settings.tables).best_effort_tables()
-    witness.took_over(take_over(settings.tables), store)
+    reporter.on_takeover(take_over(settings.tables), store)
     refused = BatchRefusedError(A.topic_partition, 7, "it is too large", "Raise max.message.bytes")
-    witness.ended("BatchRefusedError", refused)
+    reporter.on_end("BatchRefusedError", refused)
     first, last = read_problems(store, 1)
     assert (first.problem.text, first.occurrences) == (f"source cluster east: {away}", 2)
     assert "addresses" in first.problem.remedy
@@ -140,14 +140,14 @@ def test_what_the_supervisor_meets_is_counted_from_the_first_wait_to_the_error_t
 
 def test_each_step_of_a_start_is_logged_once_and_noted_each_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = config(tmp_path)
-    witness, path = Witness(settings, RunIdentity.of_this_process()), planner_state.start_path(settings.checkpoint)
+    reporter, path = RunReporter(settings, RunIdentity.of_this_process()), planner_state.start_state_path(settings.checkpoint)
     caplog.set_level(logging.INFO)
     for count in (3, 4):
-        witness.start_step("starting the query", f" over {count} partitions")
-        note = planner_state.read_start(path)
+        reporter.start_step("starting the query", f" over {count} partitions")
+        note = planner_state.read_start_state(path)
         assert note is not None
         assert note.step == f"starting the query over {count} partitions"
-    witness.start_step("waiting for the first plan")
+    reporter.start_step("waiting for the first plan")
     assert caplog.messages == ["start: starting the query over 3 partitions", "start: waiting for the first plan"]
 
 
@@ -155,21 +155,21 @@ def test_a_wait_is_told_once_whoever_waits(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = config(tmp_path)
-    witness, store, _ = witness_of(settings)
+    reporter, store, _ = witness_of(settings)
     at_note = iter(range(0, 1_000, 10))
     monkeypatch.setattr(
         "shallow_mirror.streaming.runner.run_reporter.time", SimpleNamespace(time=lambda: 2e9, monotonic=lambda: next(at_note))
     )
     lingering = LingeringStep("EndTxn at 127.0.0.1:2", 12.0)
     for one in (lingering, lingering, None):
-        witness.looks_at(one)
-    note = planner_state.PlannerNote(at_ms=2 * 10**12, waiting_for="the source is away", since_ms=5)
-    planner_state.write_note(planner_state.note_path(settings.checkpoint), note)
+        reporter.check_stalls(one)
+    note = planner_state.PlannerState(at_ms=2 * 10**12, waiting_for="the source is away", since_ms=5)
+    planner_state.write_planner_state(planner_state.planner_state_path(settings.checkpoint), note)
     for _ in range(3):
-        witness.looks_at(None)
-    witness.ended("stopped", None)
+        reporter.check_stalls(None)
+    reporter.on_end("stopped", None)
     assert [one.problem.text for one in read_problems(store, 1)] == [
-        "the micro-batch waits since 12 s for EndTxn at 127.0.0.1:2",
+        "the micro-batch has waited 12 s for EndTxn at 127.0.0.1:2",
         "nothing new is planned: the source is away",
     ]
     assert [one.occurrences for one in read_problems(store, 1)] == [1, 1]
@@ -186,13 +186,13 @@ def test_the_metrics_say_that_it_waits_until_the_planner_plans_again(tmp_path: P
         (line,) = [one for one in lines if one.startswith(f"shallow_mirror_{name}")]
         return float(line.rpartition(" ")[2])
 
-    witness = Witness(settings, RunIdentity.of_this_process())
-    with witness.telling():
-        witness.failed("query", RetriableError("WORKER_LOST", "gone"), 1, 1.0)
+    reporter = RunReporter(settings, RunIdentity.of_this_process())
+    with reporter.serve_metrics():
+        reporter.on_retry("query", RetriableError("WORKER_LOST", "gone"), 1, 1.0)
         assert (told("waiting"), told("restarts_total")) == (1, 1)
-        note = planner_state.PlannerNote(at_ms=2 * 10**12, waiting_for=None, since_ms=None)
-        planner_state.write_note(planner_state.note_path(settings.checkpoint), note)
-        witness.looks_at(None)
+        note = planner_state.PlannerState(at_ms=2 * 10**12, waiting_for=None, since_ms=None)
+        planner_state.write_planner_state(planner_state.planner_state_path(settings.checkpoint), note)
+        reporter.check_stalls(None)
         assert told("waiting") == 0
 
 
@@ -232,14 +232,14 @@ def test_a_damaged_batch_that_ends_a_run_is_said_with_its_remedy(
     monkeypatch.setattr("shallow_mirror.streaming.runner.mirror._Run.start_and_supervise", run)
     with pytest.raises(CorruptBatchError) as ended:
         Mirror(settings).run()
-    said = "orders-0: corrupt record batch at base offset 7: its CRC does not match its payload. Look at the disk of"
+    said = "orders-0: corrupt record batch at base offset 7: its CRC does not match its payload. Check the disk of"
     assert str(ended.value).startswith(said)
     assert remedy in str(ended.value)
     assert (ended.value.pos, str(damage).count("disk")) == (7605, 0)
 
 
 def test_a_retriable_error_nobody_wrote_a_remedy_for_says_that_the_mirror_goes_on() -> None:
-    assert problem_of_retry("query", RetriableError("SOMETHING_NEW", "x")).remedy == "the mirror tries again by itself"
+    assert problem_of_retry("query", RetriableError("SOMETHING_NEW", "x")).remedy == "the mirror tries again automatically"
 
 
 @pytest.mark.parametrize(
@@ -274,35 +274,35 @@ def test_without_the_package_the_error_names_the_extra(tmp_path: Path, monkeypat
     monkeypatch.delitem(__import__("sys").modules, "shallow_mirror.streaming.runner.metrics")
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
     monkeypatch.delattr("shallow_mirror.streaming.runner.metrics", raising=False)
-    witness = Witness(config(tmp_path, metrics={"port": 1}), RunIdentity.of_this_process())
-    with pytest.raises(ConfigError, match=r"shallow-mirror\[metrics\]"), witness.telling():
+    reporter = RunReporter(config(tmp_path, metrics={"port": 1}), RunIdentity.of_this_process())
+    with pytest.raises(ConfigError, match=r"shallow-mirror\[metrics\]"), reporter.serve_metrics():
         pass
 
 
 def test_clusters_that_are_away_have_no_lag_and_are_not_up(tmp_path: Path) -> None:
     settings = config(tmp_path)
-    found: list[ClustersSeen] = []
-    watch = SourceWatch(settings, SimpleNamespace(saw=found.append, forget=lambda: None))
+    snapshots: list[ClusterSnapshot] = []
+    monitor = LagMonitor(settings, SimpleNamespace(update=snapshots.append, clear=lambda: None))
     decide(owner := take_over(settings.tables), segment(A, 0, 90, 100))
-    watch.positions = owner.positions()
-    seen = watch.look()
-    assert (seen.is_source_up, seen.is_target_up) == (False, False)
-    assert [(one.source, one.lag_offsets) for one in seen.partitions] == [(A, None)]
+    monitor.positions = owner.positions()
+    snapshot = monitor.query()
+    assert (snapshot.is_source_up, snapshot.is_target_up) == (False, False)
+    assert [(partition.source, partition.lag_offsets) for partition in snapshot.partitions] == [(A, None)]
     metrics = Metrics("m", 5, version="1", source="east", target="west")
-    metrics.clusters.saw(seen)
+    metrics.clusters.update(snapshot)
     assert metrics.registry.get_sample_value("shallow_mirror_partitions_without_lag", {"mirror": "m"}) == 1
-    with watch.watching():
-        pass  # ends at once, whatever it is about to ask
+    with monitor.running():
+        pass  # ends at once, whatever it is about to query
 
 
 def test_status_shows_the_last_problems_with_their_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config(tmp_path)
-    witness, _, _ = witness_of(settings)
+    reporter, _, _ = witness_of(settings)
     for _ in range(2):
-        witness.failed("query", RetriableError("NETWORK_EXCEPTION", "cannot connect"), 1, 1.0)
-    witness.ended("stopped", None)
-    monkeypatch.setattr(status, "ask_source", lambda *_: SourceView())
-    monkeypatch.setattr(status, "ask_target", lambda _: None)
+        reporter.on_retry("query", RetriableError("NETWORK_EXCEPTION", "cannot connect"), 1, 1.0)
+    reporter.on_end("stopped", None)
+    monkeypatch.setattr(status, "query_source", lambda *_: SourceView())
+    monkeypatch.setattr(status, "query_target", lambda _: None)
     found = status.gather_status(settings)
     (document,) = found.document()["problems"]
     assert (document["kind"], document["occurrences"], document["topic"]) == ("retriable", 2, None)
@@ -312,19 +312,19 @@ def test_status_shows_the_last_problems_with_their_remedy(tmp_path: Path, monkey
     shown = captured.get()
     assert "last problems:" in shown
     assert "retriable (run 1, 2 times since" in shown
-    assert "    remedy: see that the brokers run" in shown
+    assert "    remedy: check that the brokers run" in shown
 
 
 def test_slots_that_end_early_again_and_again_are_reported_once_with_speed_and_side(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    witness, _, owner = witness_of(config(tmp_path))
+    reporter, _, owner = witness_of(config(tmp_path))
     rows = [segment(A, 0, 5, NOW_MS - 500)]
     decide(owner, *rows)
     early = (EarlyEnd(2_000_000, 20.0, 19.0), EarlyEnd(500_000, 20.0, 20.0))
     for early_ends in (early, (), early, early, early, ()):
-        witness.micro_batch(report(*rows, early_ends=early_ends), owner)
+        reporter.on_micro_batch(report(*rows, early_ends=early_ends), owner)
     texts = [one.getMessage() for one in caplog.records if "slots" in one.getMessage()]
     assert len(texts) == 2
     assert "0.125 MB/s, 98% of the time waiting for the target" in texts[0]

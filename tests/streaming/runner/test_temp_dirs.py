@@ -11,7 +11,7 @@ import pytest
 
 from shallow_mirror.streaming.runner import temp_dirs
 
-_HOLD = "from shallow_mirror.streaming.runner import temp_dirs; print(temp_dirs.scratch_folder(), flush=True); input()"
+_HOLD = "from shallow_mirror.streaming.runner import temp_dirs; print(temp_dirs.temp_dir(), flush=True); input()"
 
 
 def _holding(folder: Path) -> tuple[subprocess.Popen[str], Path]:
@@ -31,11 +31,11 @@ def test_a_killed_process_leaves_a_folder_that_the_next_start_removes(tmp_path: 
     somebody_elses = tmp_path / "shallow-mirror-spark-without-lock"
     somebody_elses.mkdir()
     with (killed := _holding(tmp_path))[0], (ended := _holding(tmp_path))[0]:
-        temp_dirs.remove_orphans()
+        temp_dirs.remove_orphaned_dirs()
         assert {killed[1], ended[1]} <= set(tmp_path.iterdir()), "both are in use"
         killed[0].send_signal(signal.SIGKILL)
         killed[0].wait()
         ended[0].communicate("\n")
         assert set(tmp_path.iterdir()) == {killed[1], somebody_elses}
-        temp_dirs.remove_orphans()
+        temp_dirs.remove_orphaned_dirs()
     assert list(tmp_path.iterdir()) == [somebody_elses]

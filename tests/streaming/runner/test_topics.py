@@ -87,7 +87,7 @@ def test_topics_that_come_grow_and_change_under_load_are_followed_from_their_fir
         )
 
         def told() -> bool:
-            note = planner_state.read_topics(planner_state.topics_path(settings.checkpoint))
+            note = planner_state.read_topics_state(planner_state.topics_state_path(settings.checkpoint))
             return note is not None and note.gone == (gone,)
 
         mirror.wait_for("word of the deleted topic", told)

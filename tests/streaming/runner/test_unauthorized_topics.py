@@ -12,7 +12,7 @@ from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.streaming.runner.unauthorized_topics import refuse_hidden_topics
+from shallow_mirror.streaming.runner.unauthorized_topics import require_authorized_topics
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def fake() -> Iterator[StrictCluster]:
 def ask(fake: StrictCluster, include: list[str], listed: list[str], mirrored: Collection[str] = ()) -> None:
     source = Cluster(ClientConfig.from_properties({"bootstrap.servers": fake.bootstrap}))
     try:
-        refuse_hidden_topics(source, include, mirrored, listed, Deadline.after_ms(5_000, time.monotonic))
+        require_authorized_topics(source, include, mirrored, listed, Deadline.after_ms(5_000, time.monotonic))
     finally:
         source.close()
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.streaming.runner.worker_secrets import hand_over
+from shallow_mirror.streaming.runner.worker_secrets import pass_secrets_to_workers
 
 PROPERTIES = {
     "bootstrap.servers": "${env:HOST}:9092",
@@ -23,7 +23,7 @@ def test_a_worker_without_the_drivers_variables_gets_what_they_stand_for(monkeyp
     monkeypatch.setenv("PASSWORD", "hunter2")
     config = ClientConfig.from_properties(PROPERTIES)
     spark = SimpleNamespace(sparkContext=SimpleNamespace(environment={}))
-    hand_over(spark, [config, config])
+    pass_secrets_to_workers(spark, [config, config])
     handed = spark.sparkContext.environment
     assert sorted(handed.values()) == ["h", "hunter2"]
     assert all(name.isidentifier() for name in handed)

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
-from shallow_mirror.streaming.planning.planner_config import PlanSettings
+from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.source_offsets import LogEnds
 from shallow_mirror.streaming.runner import spark_session
 from shallow_mirror.streaming.sources import planned_ranges, stream_reader
@@ -30,7 +30,7 @@ class TablePlanner:
     def log_ends(self, deadline: Any) -> LogEnds:
         return LogEnds(ends={A: 10, B: 3}, topic_ids={"orders": "idA", "users": "idB"})
 
-    def starts_at_a_start(self, unknown: Any, known: Any, listing: Any, deadline: Any) -> dict[SourcePartition, int]:
+    def starts_at_mirror_start(self, unknown: Any, known: Any, listing: Any, deadline: Any) -> dict[SourcePartition, int]:
         return {A: 0}
 
     def starts_of(self, sources: Any, listing: Any, deadline: Any, *, is_first_run: bool) -> dict[SourcePartition, int]:
@@ -44,10 +44,10 @@ class TableReader(planned_ranges.RangeStreamReader):
     def make_planner(self) -> MicroBatchPlanner:
         config = stream_reader.mirror_of(self.options)
         assert config is not None
-        return MicroBatchPlanner(PlanSettings.of_mirror(config), TablePlanner(), parallelism=self.parallelism)  # type: ignore[arg-type]
+        return MicroBatchPlanner(PlannerConfig.of_mirror(config), TablePlanner(), parallelism=self.parallelism)  # type: ignore[arg-type]
 
 
-class TableSource(planned_ranges.MirrorRanges):
+class TableSource(planned_ranges.PlannedRanges):
     def streamReader(self, schema: Any) -> TableReader:  # noqa: N802
         return TableReader(dict(self.options))
 

@@ -76,7 +76,7 @@ def test_every_problem_is_in_one_error() -> None:
         ("2026-01-01", "'2026-01-01' is neither earliest, latest nor JSON such as {}; a time is not supported"),
         ("yesterday", "'yesterday' is neither earliest, latest nor JSON such as {}; a time is not supported"),
         ("{'t': 1}", "\"{{'t': 1}}\" is neither earliest, latest nor JSON such as {} (from character 2 on)"),
-        ("[1]", "[1] is not understood; write earliest, latest or JSON such as {}"),
+        ("[1]", "[1] is not valid; write earliest, latest or JSON such as {}"),
     ],
 )
 def test_offsets_that_are_no_json_are_said_in_words_of_the_option(text: str, said: str) -> None:

@@ -17,9 +17,9 @@ from tests.verify.mirrored import changed, flipped
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, MirrorError
 from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
 from shallow_mirror.sinks.kafka.slots import slot_task
-from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS, QuarantineLimits, Refusal
+from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS, Refusal
 from shallow_mirror.sinks.kafka.slots.slot_task import RoutedTopic, run_slot
-from shallow_mirror.types import PlannedRange, SegmentKind, SourcePartition
+from shallow_mirror.types import PlannedRange, QuarantineLimits, SegmentKind, SourcePartition
 
 TARGET = "young"
 """A topic without old records, and of small batches."""

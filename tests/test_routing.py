@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shallow_mirror.sinks import routing
+from shallow_mirror import routing
 
 _TOPICS = st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True)
 

@@ -1,0 +1,37 @@
+"""The mirror file: every setting of one mirror, checked as a whole. Runs on the driver, in the planner process and in the cli.
+
+A relative `tables` or `checkpoint` is relative to the folder of the mirror file. `${env:NAME}`, `${file:PATH}` and
+`${secret:scope/key}` in client properties stay as written here; whoever connects resolves them.
+"""
+
+from shallow_mirror.config.mirror_config import MirrorConfig, json_schema
+from shallow_mirror.config.sections import (
+    DEFAULT_REQUEST_BYTES,
+    DEFAULT_SLOT_BYTES,
+    ClusterSettings,
+    GroupSettings,
+    MetricsSettings,
+    ReadSettings,
+    StorageSettings,
+    TopicSettings,
+    WriteSettings,
+)
+from shallow_mirror.config.values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, StartRule, parse_duration
+
+__all__ = [
+    "DEFAULT_REQUEST_BYTES",
+    "DEFAULT_SLOT_BYTES",
+    "EARLIEST_TIMESTAMP",
+    "LATEST_TIMESTAMP",
+    "ClusterSettings",
+    "GroupSettings",
+    "MetricsSettings",
+    "MirrorConfig",
+    "ReadSettings",
+    "StartRule",
+    "StorageSettings",
+    "TopicSettings",
+    "WriteSettings",
+    "json_schema",
+    "parse_duration",
+]

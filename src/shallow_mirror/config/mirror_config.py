@@ -1,0 +1,177 @@
+"""The mirror file as a whole: loading, checks that concern several sections, JSON for other processes."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import ValidationError
+
+from shallow_mirror.checkpoints.schema import schema_of
+from shallow_mirror.checkpoints.table_location import TableLocation
+from shallow_mirror.config.commit_interval import commit_interval_problem, default_commit_interval
+from shallow_mirror.config.problems import client_problems, storage_problems, validation_problem, yaml_problem
+from shallow_mirror.config.sections import (
+    ClusterSettings,
+    GroupSettings,
+    MetricsSettings,
+    ReadSettings,
+    StorageSettings,
+    TopicSettings,
+    WriteSettings,
+)
+from shallow_mirror.config.values import Duration, Name, Section, Tables, parse_duration
+from shallow_mirror.errors import ConfigError
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+
+class MirrorConfig(Section):
+    """All of it, picklable. `tables` and `checkpoint` are absolute once loaded; a schema is `catalog:<catalog>.<schema>`."""
+
+    mirror: Name
+    source: ClusterSettings
+    target: ClusterSettings
+    topics: TopicSettings
+    read: ReadSettings = ReadSettings()
+    write: WriteSettings = WriteSettings()
+    groups: GroupSettings = GroupSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    tables: Tables
+    tables_writer: Literal["auto", "deltalake", "spark"] = "auto"
+    on_error: Literal["stop", "isolate"] = "stop"
+    storage: StorageSettings = StorageSettings()
+    checkpoint: str = ""
+    trigger: Duration = "2 seconds"
+
+    @property
+    def source_cluster_name(self) -> str:
+        """Return what messages call the source cluster."""
+        return f"source cluster {self.source.alias}"
+
+    @property
+    def target_cluster_name(self) -> str:
+        """Return what messages call the target cluster."""
+        return f"target cluster {self.target.alias}"
+
+    @property
+    def trigger_s(self) -> float:
+        return parse_duration(self.trigger)
+
+    @property
+    def table_location(self) -> TableLocation:
+        """Return where the tables are with the options of their store, for everything that opens one."""
+        return TableLocation(self.tables, {name: _option_text(value) for name, value in self.storage.options.items()})
+
+    @property
+    def spark_log(self) -> Path:
+        """Return the log file of a local session: beside the tables or the checkpoint, whichever is on this machine."""
+        if self.tables.startswith("/"):
+            return Path(self.tables) / "_spark.log"
+        if self.checkpoint.startswith("/"):
+            return Path(f"{self.checkpoint}.log")
+        return Path(tempfile.gettempdir()) / f"{self.mirror}.spark.log"
+
+    @classmethod
+    def load(cls, path: str | Path) -> MirrorConfig:
+        """Return the settings of the mirror file `path`. Raise ConfigError with every problem of the file."""
+        path = Path(path)
+        try:
+            document = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read the mirror file {path}: {error}") from error
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{path} is not YAML: {yaml_problem(error)}") from None
+        return cls.from_document(document, folder=path.resolve().parent)
+
+    @classmethod
+    def from_document(cls, document: object, *, folder: Path) -> MirrorConfig:
+        """Return the settings of a parsed mirror file. Raise ConfigError with every problem.
+
+        `folder` is what relative paths are relative to.
+        """
+        if not isinstance(document, dict):
+            raise ConfigError("the mirror file holds no settings: it must be a YAML mapping that begins with 'mirror: <name>'")
+        problems: list[str] = []
+        config: MirrorConfig | None = None
+        try:
+            config = cls.model_validate(document)
+        except ValidationError as invalid:
+            problems += [validation_problem(error, cls) for error in invalid.errors(include_url=False, include_context=True)]
+        problems += client_problems(document)
+        problems += storage_problems(document)
+        if config is not None and config.source.alias == config.target.alias:
+            problems.append(f"source.alias and target.alias are both {config.source.alias!r}: give the clusters two names")
+        if config is not None and schema_of(config.tables) is not None:
+            problems += _catalog_problems(config)
+        if config is not None:
+            config, interval_problems = _with_commit_interval(config)
+            problems += interval_problems
+        if problems or config is None:
+            raise ConfigError(problems)
+        tables = _absolute(config.tables, folder)
+        checkpoint = _absolute(config.checkpoint, folder) if config.checkpoint else f"{tables.rstrip('/')}/_spark"
+        return config.model_copy(update={"tables": tables, "checkpoint": checkpoint})
+
+    def to_json(self) -> str:
+        """Return the settings as written, references unresolved; `from_json` reads it in another process."""
+        return self.model_dump_json(by_alias=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> MirrorConfig:
+        return cls.model_validate_json(text)
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """A loader that rejects a repeated key; YAML's own keeps the last of several equal keys silently."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen and isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "the same key for the second time", key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+def _absolute(location: str, folder: Path) -> str:
+    if location.startswith("file://"):
+        location = location.removeprefix("file://")
+    return (
+        location
+        if _URI.match(location) or schema_of(location) is not None
+        else str((folder / Path(location).expanduser()).resolve())
+    )
+
+
+def _with_commit_interval(config: MirrorConfig) -> tuple[MirrorConfig, list[str]]:
+    """Return `config` with a default that fits a short transaction timeout; an interval of the file is kept, or a problem."""
+    write = config.write
+    if "commit_interval" not in write.model_fields_set:
+        interval = default_commit_interval(write.transaction_timeout_ms)
+        return config.model_copy(update={"write": write.model_copy(update={"commit_interval": interval})}), []
+    problem = commit_interval_problem(write.commit_interval_s, write.transaction_timeout_ms)
+    return config, [] if problem is None else [f"write.commit_interval: {problem}"]
+
+
+def _catalog_problems(config: MirrorConfig) -> list[str]:
+    problems = []
+    if config.tables_writer == "deltalake":
+        problems.append("tables_writer: deltalake cannot write to a catalog: use tables_writer: auto or spark")
+    if not config.checkpoint:
+        problems.append("checkpoint: is missing; tables in a catalog have no folder that could hold it")
+    return problems
+
+
+def _option_text(value: object) -> str:
+    """Return the text of an option as YAML spells it: `true`, where Python says True."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def json_schema() -> str:
+    """Return the content of `conf/mirror.schema.json`, for editors."""
+    return json.dumps(MirrorConfig.model_json_schema(by_alias=True), indent=2, sort_keys=True) + "\n"

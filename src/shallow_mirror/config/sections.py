@@ -1,0 +1,156 @@
+"""The sections of the mirror file: one class for each, with its defaults and bounds."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from shallow_mirror import routing
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.config import values
+from shallow_mirror.config.commit_interval import DEFAULT_COMMIT_INTERVAL
+from shallow_mirror.config.values import (
+    BytesPerSecond,
+    Duration,
+    Interval,
+    Isolation,
+    LogAppendTime,
+    Name,
+    OrOff,
+    Pattern,
+    Section,
+    SourcePattern,
+    Start,
+    StartRule,
+    SyncInterval,
+    TargetName,
+    TopicStart,
+)
+from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy, QuarantineLimits
+
+DEFAULT_SLOT_BYTES = 32 << 20
+DEFAULT_REQUEST_BYTES = 64 << 10
+
+
+class ClusterSettings(Section):
+    alias: Name
+    properties: dict[str, str | int | float | bool] = Field(alias="client", repr=False)
+
+    @property
+    def client(self) -> ClientConfig:
+        """Raise ConfigError; never after `MirrorConfig.load`."""
+        return ClientConfig.from_properties(self.properties, where="client")
+
+
+class TopicSettings(Section):
+    include: list[SourcePattern] = Field(min_length=1)
+    exclude: list[Pattern] = Field(default=[])
+    target_name: TargetName = "{topic}"
+    create: bool = True
+    replication_factor: int | None = Field(default=None, ge=1, le=32767)
+    configs: Annotated[Literal["create", "sync", "off"], OrOff] = "create"
+    discovery: Duration = "30 seconds"
+    start: dict[Pattern, TopicStart] = Field(default={})
+    bytes_per_second: dict[Pattern, BytesPerSecond] = Field(default={})
+
+    @property
+    def start_rules(self) -> tuple[tuple[str, StartRule], ...]:
+        """Return patterns and the start of the topics that match, in the order of the file."""
+        return tuple(
+            (pattern, values.parse_start(start) if isinstance(start, str) else start) for pattern, start in self.start.items()
+        )
+
+    @property
+    def discovery_s(self) -> float:
+        return values.parse_duration(self.discovery)
+
+    def is_included(self, topic: str) -> bool:
+        return routing.is_included(topic, self.include, self.exclude)
+
+
+class ReadSettings(Section):
+    start: Start = "earliest"
+    isolation_level: Isolation = IsolationLevel.READ_COMMITTED
+    transfer: Literal["direct", "through-spark"] = "direct"
+    on_data_loss: Literal["stop", "continue"] = "stop"
+    log_append_time: LogAppendTime = LogAppendTimePolicy.KEEP
+    micro_batch_bytes: int = Field(default=1 << 30, ge=1 << 20, le=1 << 40)
+    fetch_bytes: int = Field(default=16 << 20, ge=64 << 10, le=1 << 30)
+    max_segments: int = Field(default=200_000, ge=1, le=10_000_000)
+
+    @property
+    def start_timestamp_ms(self) -> int:
+        return values.parse_start(self.start)
+
+    @property
+    def continues_after_data_loss(self) -> bool:
+        return self.on_data_loss == "continue"
+
+
+class WriteSettings(Section):
+    slots: int = Field(default=8, ge=1, le=1000)
+    slot_bytes: int = Field(default=DEFAULT_SLOT_BYTES, ge=1 << 10, le=1 << 40)
+    request_bytes: int = Field(default=DEFAULT_REQUEST_BYTES, ge=1, le=1 << 30)
+    transaction_timeout_ms: int = Field(default=300_000, ge=10_000, le=900_000)
+    commit_interval: Interval = DEFAULT_COMMIT_INTERVAL
+    in_flight_requests: int = Field(default=5, ge=1, le=16)
+    in_flight_bytes: int = Field(default=4 << 20, ge=64 << 10, le=1 << 30)
+    bytes_per_second: BytesPerSecond | None = None
+    coalesce_bytes: int | None = Field(default=None, ge=1 << 10, le=64 << 20)
+    on_refused: Literal["stop", "quarantine"] = "stop"
+    max_quarantined_batches: int = Field(default=100, ge=1, le=1_000_000)
+    max_quarantined_bytes: int = Field(default=16 << 20, ge=1 << 10, le=256 << 20)
+
+    @property
+    def commit_interval_s(self) -> float:
+        return values.parse_interval(self.commit_interval)
+
+    @property
+    def quarantine_limits(self) -> QuarantineLimits | None:
+        """Return the limits of one micro-batch; None where a batch that cannot be copied stops the mirror."""
+        if self.on_refused == "stop":
+            return None
+        return QuarantineLimits(batches=self.max_quarantined_batches, size_bytes=self.max_quarantined_bytes)
+
+
+class GroupSettings(Section):
+    """Consumer groups. `sync`: how often a running mirror commits translated offsets. `keep`: age of their history."""
+
+    sync: SyncInterval = "off"
+    keep: Interval = "30 days"
+    include: list[Pattern] = Field(default=[".*"], min_length=1)
+    exclude: list[Pattern] = Field(default=[])
+
+    @property
+    def sync_s(self) -> float | None:
+        return values.parse_sync(self.sync)
+
+    @property
+    def keep_s(self) -> float:
+        return values.parse_interval(self.keep)
+
+    def is_included(self, group: str) -> bool:
+        if any(re.fullmatch(pattern, group) for pattern in self.exclude):
+            return False
+        return any(re.fullmatch(pattern, group) for pattern in self.include)
+
+
+class MetricsSettings(Section):
+    """`port` None: no metrics are served. `max_topics`: topics with a lag series of their own; the others share one."""
+
+    port: int | None = Field(default=None, ge=1, le=65535)
+    host: str = Field(default="127.0.0.1", min_length=1)
+    max_topics: int = Field(default=100, ge=0, le=10_000)
+    lag_interval: Interval = "15 seconds"
+
+    @property
+    def lag_interval_s(self) -> float:
+        return values.parse_interval(self.lag_interval)
+
+
+class StorageSettings(Section):
+    """The store that holds `tables`. `options`: deltalake's storage options; secrets by reference only."""
+
+    options: dict[str, str | int | float | bool] = Field(default={}, repr=False)

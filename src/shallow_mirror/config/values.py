@@ -1,0 +1,157 @@
+"""Pure: values of the mirror file that pydantic does not know: durations, starts, patterns, the location of the tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
+from typing import Annotated, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from shallow_mirror import routing
+from shallow_mirror.checkpoints.schema import CATALOG
+from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy
+
+EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = -2, -1
+"""ListOffsets timestamps."""
+
+StartRule = int | Mapping[int, int]
+"""A ListOffsets timestamp, or an offset by partition."""
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|hour|day|ms|s)s?")
+_DURATION_UNITS_S = {"millisecond": 0.001, "ms": 0.001, "second": 1.0, "s": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
+_SCHEMA = re.compile(r"[^\s.`]+\.[^\s.`]+")
+
+T = TypeVar("T")
+
+
+def parse_start(start: str) -> int:
+    """Return a ListOffsets timestamp: -2 earliest, -1 latest, or milliseconds since the epoch. Raise ValueError."""
+    if start in ("earliest", "latest"):
+        return EARLIEST_TIMESTAMP if start == "earliest" else LATEST_TIMESTAMP
+    try:
+        at = datetime.fromisoformat(start)
+    except ValueError as error:
+        raise ValueError(f"{start!r} is neither earliest, latest nor an ISO-8601 time") from error
+    if at.tzinfo is None:
+        raise ValueError(
+            f"{start!r} has no time zone: write {start}Z for UTC" if "T" in start else f"{start!r} has no time of day"
+        )
+    return int(at.timestamp() * 1000)
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of "2 seconds", "500 ms", "1 minute" or "30 days". Raise ValueError."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None:
+        raise ValueError(f"{text!r} is not a duration such as '2 seconds', '500 ms' or '1 minute'")
+    return float(match[1]) * _DURATION_UNITS_S[match[2]]
+
+
+def parse_interval(interval: str) -> float:
+    """Return the seconds of a duration above zero. Raise ValueError."""
+    seconds = parse_duration(interval)
+    if seconds <= 0:
+        raise ValueError(f"{interval!r} is not an interval: give a duration above zero such as '15 seconds'")
+    return seconds
+
+
+def parse_sync(sync: str) -> float | None:
+    """Return the seconds between two synchronizations of consumer groups; None for "off". Raise ValueError."""
+    return None if sync == "off" else parse_duration(sync)
+
+
+def checked(parse: Callable[[T], object]) -> AfterValidator:
+    """Return a validator that keeps the value as written; `parse` raises ValueError where the value has no meaning."""
+
+    def check(value: T) -> T:
+        parse(value)
+        return value
+
+    return AfterValidator(check)
+
+
+def _require_regular_expression(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error
+
+
+def _require_not_internal(pattern: str) -> None:
+    if pattern.startswith(routing.INTERNAL_PREFIX):
+        raise ValueError(f"{pattern!r} matches internal topics only: topics that begin with __ are never mirrored")
+
+
+def _require_target_name(template: str) -> None:
+    problem = routing.template_problem(template)
+    if problem is not None:
+        raise ValueError(problem)
+
+
+def _datetime_as_text(value: object) -> object:
+    """Undo YAML's parsing of an unquoted time."""
+    return value.isoformat() if isinstance(value, (date, datetime)) else value
+
+
+def _number_as_text(value: object) -> object:
+    """Turn a number into text, so that it is rejected as a duration without unit and not as a value of the wrong type."""
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
+
+def _false_as_off(setting: object) -> object:
+    """Undo YAML's reading of `off` as false."""
+    return "off" if setting is False else setting
+
+
+def _parse_topic_start(start: object) -> object:
+    """Return a start as of `read.start`, or offsets by partition. Raise ValueError."""
+    start = _datetime_as_text(start)
+    if isinstance(start, str):
+        parse_start(start)
+        return start
+    offsets = {int(key): offset for key, offset in start.items() if str(key).isdecimal()} if isinstance(start, Mapping) else {}
+    is_valid = isinstance(start, Mapping) and len(offsets) == len(start) > 0
+    if not is_valid or not all(type(offset) is int and offset >= 0 for offset in offsets.values()):
+        raise ValueError(
+            f"{start!r} is none of earliest, latest, an ISO-8601 time with zone, and offsets such as {{0: 1200, 1: 3400}}"
+        )
+    return offsets
+
+
+def _parse_tables(tables: object) -> object:
+    """Return `{schema: catalog.schema}` as one text, anything else unchanged. Raise ValueError for another mapping."""
+    if not isinstance(tables, Mapping):
+        return tables
+    if set(tables) != {"schema"} or not (isinstance(tables["schema"], str) and _SCHEMA.fullmatch(tables["schema"])):
+        raise ValueError(f"{dict(tables)} is not a location of tables: give a folder, a URI, or {{schema: catalog.schema}}")
+    return f"{CATALOG}{tables['schema']}"
+
+
+_TABLES_IN_JSON_SCHEMA = {
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        {"type": "object", "properties": {"schema": {"type": "string"}}, "required": ["schema"], "additionalProperties": False},
+    ]
+}
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
+
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=120)]
+Pattern = Annotated[str, checked(_require_regular_expression)]
+SourcePattern = Annotated[Pattern, checked(_require_not_internal)]
+TargetName = Annotated[str, checked(_require_target_name)]
+Isolation = Annotated[IsolationLevel, Field(strict=False)]
+LogAppendTime = Annotated[LogAppendTimePolicy, Field(strict=False)]
+Start = Annotated[str, BeforeValidator(_datetime_as_text), checked(parse_start)]
+TopicStart = Annotated[str | dict[int, int], BeforeValidator(_parse_topic_start)]
+BytesPerSecond = Annotated[int, Field(ge=1 << 10, le=1 << 40)]
+Duration = Annotated[str, BeforeValidator(_number_as_text), checked(parse_duration)]
+Interval = Annotated[str, BeforeValidator(_number_as_text), checked(parse_interval)]
+SyncInterval = Annotated[str, BeforeValidator(_false_as_off), BeforeValidator(_number_as_text), checked(parse_sync)]
+OrOff = BeforeValidator(_false_as_off)
+Tables = Annotated[str, Field(min_length=1), BeforeValidator(_parse_tables), WithJsonSchema(_TABLES_IN_JSON_SCHEMA)]
