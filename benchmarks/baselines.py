@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shallow_mirror.wire.crc import crc32c
+from shallow_mirror.wire.batches.crc import crc32c
 
 _FLOOR_BYTES = 2 << 30
 _FLOOR_PIECE = 1 << 20

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.names import known_names
-from shallow_mirror.wire.batch_builder import build_batch
-from shallow_mirror.wire.compression import compress
-from shallow_mirror.wire.header import Codec
-from shallow_mirror.wire.primitives import uvarint
+from shallow_mirror.wire.batches.batch_builder import build_batch
+from shallow_mirror.wire.batches.header import Codec
+from shallow_mirror.wire.protocol.primitives import uvarint
+from shallow_mirror.wire.records.compression import compress
 
 PARTITIONS = 4
 FIRST_TIMESTAMP_MS = 1_700_000_000_000

@@ -14,12 +14,12 @@ import struct
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer
 from deltalake import DeltaTable
 
+from benchmarks.arrivals import quantile
 from benchmarks.comparison import running_clusters
 from benchmarks.corpora import PARTITIONS
 from benchmarks.interrupts import end_on_sigterm
@@ -91,10 +91,6 @@ def steps_ms(tables: Path) -> dict[str, list[float]]:
         for step, ms in json.loads(row["duration_ms"]).items():
             steps.setdefault(step, []).append(ms)
     return {step: sorted(found) for step, found in steps.items()}
-
-
-def quantile(ascending: Sequence[float], share: float) -> float:
-    return ascending[min(int(share * len(ascending)), len(ascending) - 1)]
 
 
 def main() -> None:

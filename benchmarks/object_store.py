@@ -22,7 +22,7 @@ from shallow_mirror.checkpoints.backends.conditional_put_probe import require_co
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.schema import DecidedSegment
-from shallow_mirror.checkpoints.table_storage import TableStorage
+from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 PARTITIONS = 8
@@ -52,7 +52,7 @@ def rows_of(decision: int) -> list[DecidedSegment]:
     ]
 
 
-def taken_over(storage: TableStorage) -> OffsetMapOwner:
+def taken_over(storage: TableLocation) -> OffsetMapOwner:
     owner = OffsetMapOwner.take_over(
         storage,
         mirror="m",
@@ -65,7 +65,7 @@ def taken_over(storage: TableStorage) -> OffsetMapOwner:
     return owner
 
 
-def measure(storage: TableStorage, decisions: int) -> dict[str, float]:
+def measure(storage: TableLocation, decisions: int) -> dict[str, float]:
     """Return the medians in ms of what a micro-batch asks of the map, and the 99th percentile of a decision."""
     owner = taken_over(storage)
     checks, decided = list[float](), list[float]()
@@ -84,7 +84,7 @@ def measure(storage: TableStorage, decisions: int) -> dict[str, float]:
     }
 
 
-def requests_of(storage: TableStorage, proxy: StoreProxy, decisions: int) -> dict[str, float]:
+def requests_of(storage: TableLocation, proxy: StoreProxy, decisions: int) -> dict[str, float]:
     """Return requests for each decision, with the check of ownership before it, by kind."""
     owner = taken_over(storage)
     before = len(proxy.requests())
@@ -110,9 +110,9 @@ def main() -> None:
         opened.callback(proxy.stop)
         proxy.start()
         direct = options_for(f"http://127.0.0.1:{server.port}")
-        print(json.dumps({"tables": "folder", **measure(TableStorage(str(folder / "tables")), decisions)}))
-        print(json.dumps({"tables": "S3 server", **measure(TableStorage(f"s3://{BUCKET}/timed", direct), decisions)}))
-        counted = TableStorage(f"s3://{BUCKET}/counted", options_for(proxy.endpoint))
+        print(json.dumps({"tables": "folder", **measure(TableLocation(str(folder / "tables")), decisions)}))
+        print(json.dumps({"tables": "S3 server", **measure(TableLocation(f"s3://{BUCKET}/timed", direct), decisions)}))
+        counted = TableLocation(f"s3://{BUCKET}/counted", options_for(proxy.endpoint))
         print(json.dumps({"requests of a decision": requests_of(counted, proxy, decisions)}))
         began, before = time.perf_counter(), len(proxy.requests())
         require_conditional_puts(counted)

@@ -20,14 +20,14 @@ from functools import partial
 import numpy as np
 
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, TopicPartition
-from shallow_mirror.wire.admission import admit
-from shallow_mirror.wire.batch_builder import build_batch
-from shallow_mirror.wire.batch_index import index_batches
-from shallow_mirror.wire.compression import compress, decompress
-from shallow_mirror.wire.header import BATCH_HEADER_BYTES, LOG_APPEND_TIME_BIT, Codec
-from shallow_mirror.wire.primitives import uvarint
-from shallow_mirror.wire.restamp import restamp
-from shallow_mirror.wire.send_buffer import Outgoing, make_outgoing
+from shallow_mirror.wire.batches.admission import admit
+from shallow_mirror.wire.batches.batch_builder import build_batch
+from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, LOG_APPEND_TIME_BIT, Codec
+from shallow_mirror.wire.batches.restamp import restamp
+from shallow_mirror.wire.protocol.primitives import uvarint
+from shallow_mirror.wire.records.compression import compress, decompress
+from shallow_mirror.wire.records.send_buffer import Outgoing, make_outgoing
 
 PLACE = TopicPartition("bench", 0)
 MAX_OPENED_BYTES = 1 << 28

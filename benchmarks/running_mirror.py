@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import yaml
 
-from benchmarks.copying import Clusters
 from shallow_mirror.demo.mirror_process import command
+
+
+class Cluster(Protocol):
+    @property
+    def bootstrap(self) -> str: ...
+
+
+class Clusters(Protocol):
+    @property
+    def source(self) -> Cluster: ...
+
+    @property
+    def target(self) -> Cluster: ...
 
 
 def write_mirror_file(folder: Path, clusters: Clusters, topic: str, settings: Mapping[str, object]) -> Path:
@@ -30,10 +44,11 @@ def write_mirror_file(folder: Path, clusters: Clusters, topic: str, settings: Ma
 
 
 @contextmanager
-def running_mirror(conf: Path) -> Iterator[int]:
+def running_mirror(conf: Path, *, is_without_spark: bool = False) -> Iterator[int]:
     """Its process id. Its log is `mirror.log` beside the mirror file."""
+    run = [sys.executable, "-m", "benchmarks.without_spark"] if is_without_spark else [*command(), "run"]
     with conf.with_name("mirror.log").open("w") as log:
-        mirror = subprocess.Popen([*command(), "run", str(conf)], stdout=log, stderr=log)
+        mirror = subprocess.Popen([*run, str(conf)], stdout=log, stderr=log)
         try:
             yield mirror.pid
         finally:

@@ -41,8 +41,9 @@ from shallow_mirror.checkpoints.backends.deltalake_writer import DeltalakeWriter
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_writer import COMPACT_EVERY_DECISIONS, OffsetMapOwner
-from shallow_mirror.checkpoints.run_history import MicroBatchObservation, Observations
+from shallow_mirror.checkpoints.run_history import MicroBatchObservation, RunHistory
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, DecidedSegment, rows_to_arrow, table_uri
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import TOMBSTONE_RETENTION
 from shallow_mirror.config import MirrorConfig, parse_duration
 from shallow_mirror.deadline import Deadline
@@ -291,7 +292,8 @@ def measure_growth(folder: Path, decisions: int, pace_s: float) -> Iterator[dict
 
     `pace_s` stands for DECISION_EVERY_S: tombstones are forgotten in that proportion. What is late is made up for.
     """
-    owner, observations = with_tombstones_of(folder, TOMBSTONES_KEPT_S * pace_s / DECISION_EVERY_S), Observations(str(folder))
+    owner = with_tombstones_of(folder, TOMBSTONES_KEPT_S * pace_s / DECISION_EVERY_S)
+    observations = RunHistory(MirrorStorage(str(folder)).best_effort_tables())
     decide, observe = list[float](), list[float]()
     first = time.monotonic()
     for number in range(decisions):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException
@@ -19,11 +19,17 @@ _POLL_BYTES, _POLL_MS = 16 << 20, 10_000.0
 MAX_MESSAGE_BYTES = 10_485_760
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
-    """Returns when clients see all its partitions."""
+def create_topic(
+    bootstrap: str, topic: str, partitions: int, settings: Mapping[str, str], *, leaders: Sequence[int] | None = None
+) -> None:
+    """Return when clients see all its partitions. `leaders`: the node of the only replica of each; None: the cluster chooses."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     config = {"compression.type": "producer", "max.message.bytes": str(MAX_MESSAGE_BYTES), "retention.ms": "-1", **settings}
-    admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(_TIMEOUT_S)
+    if leaders is None:
+        new_topic = NewTopic(topic, partitions, 1, config=config)
+    else:
+        new_topic = NewTopic(topic, partitions, replica_assignment=[[leader] for leader in leaders], config=config)
+    admin.create_topics([new_topic])[topic].result(_TIMEOUT_S)
     give_up_at = time.monotonic() + _TIMEOUT_S
     while len(_partitions(admin, topic)) < partitions:
         if time.monotonic() > give_up_at:

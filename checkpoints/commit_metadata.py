@@ -25,7 +25,7 @@ from shallow_mirror.checkpoints.schema import (
     PROPERTY_TARGET_CLUSTER_ID,
     PROPERTY_WRITER,
     SCHEMA_VERSION,
-    problems_of_columns,
+    column_problems,
 )
 from shallow_mirror.checkpoints.table_protocol import COUNTED_VERSION, COUNTERS, CommitEntry, TableSnapshot
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError
@@ -231,7 +231,7 @@ def check_table(snapshot: TableSnapshot, expected: Mapping[str, str]) -> None:
     ]
     if problems:
         raise ConfigError(problems)
-    damaged = problems_of_columns(snapshot.columns)
+    damaged = column_problems(snapshot.columns)
     if damaged:
         raise OffsetMapConflictError("the table is not an offset map of this schema version: " + "; ".join(damaged))
 

@@ -9,18 +9,14 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Self
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.backends.durable_table import KeptRows, open_rows, open_rows_to_read
 from shallow_mirror.checkpoints.paused_intervals import PausedInterval, paused_intervals
 from shallow_mirror.checkpoints.schema import TIMESTAMP, ms_of
-from shallow_mirror.checkpoints.storage import WriterName
-from shallow_mirror.checkpoints.table_storage import Tables
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from shallow_mirror.checkpoints.storage import DurableTable, MirrorStorage
+from shallow_mirror.checkpoints.table_location import Tables
 
 CONTROLS_TABLE = "controls"
 
@@ -41,8 +37,12 @@ ControlAction = Literal["pause", "resume"]
 class Controls:
     """Raises OutcomeUnknownError where the table cannot be written or read, OffsetMapConflictError where it is damaged."""
 
-    def __init__(self, rows: KeptRows, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
+    def __init__(self, rows: DurableTable, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
         self._rows, self._now_ms = rows, now_ms
+
+    @classmethod
+    def open(cls, storage: MirrorStorage | Tables) -> Self:
+        return cls(MirrorStorage.of(storage).durable_table(CONTROLS_TABLE))
 
     def add(self, action: ControlAction, topics: Sequence[str]) -> None:
         """On the disk when it returns."""
@@ -66,11 +66,3 @@ class Controls:
     def paused_intervals(self) -> list[PausedInterval]:
         """Return every interval in which a source topic was paused, or still is, in order of time."""
         return paused_intervals(self._rows.read((), ["sequence", "topic", "action", "at"]))
-
-
-def open_controls(tables: Tables, writer: WriterName, spark: SparkSession | None) -> Controls:
-    return Controls(open_rows(tables, CONTROLS_TABLE, writer, spark))
-
-
-def open_controls_to_read(tables: Tables, spark: SparkSession | None) -> Controls:
-    return Controls(open_rows_to_read(tables, CONTROLS_TABLE, spark))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.backends.best_effort_table import ObservationStore
+from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.schema import TIMESTAMP
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.errors import ConfigError
@@ -104,31 +104,31 @@ class PositionsAsOf:
     next_at: datetime | None
 
 
-def note_pass(store: ObservationStore, done: GroupSyncPass, changed: Iterable[GroupPosition]) -> None:
+def record_pass(tables: BestEffortTables, done: GroupSyncPass, changed: Iterable[GroupPosition]) -> None:
     rows = [_row(one, done.observed_at) for one in changed]
     if rows:
-        store.append(GROUP_OFFSETS_TABLE, pa.Table.from_pylist(rows, schema=GROUP_OFFSETS))
-    store.append(GROUP_SYNCS_TABLE, pa.Table.from_pylist([asdict(done)], schema=GROUP_SYNCS))
+        tables.append(GROUP_OFFSETS_TABLE, pa.Table.from_pylist(rows, schema=GROUP_OFFSETS))
+    tables.append(GROUP_SYNCS_TABLE, pa.Table.from_pylist([asdict(done)], schema=GROUP_SYNCS))
 
 
-def tidy(store: ObservationStore, since: datetime) -> None:
+def tidy(tables: BestEffortTables, since: datetime) -> None:
     """What no answer about a time from `since` on needs is deleted: what lies in front of the last whole look until then."""
-    looks = [_pass(row) for row in store.read(GROUP_SYNCS_TABLE, (Comparison("observed_at", "<=", since),))]
+    looks = [_pass(row) for row in tables.read(GROUP_SYNCS_TABLE, (Comparison("observed_at", "<=", since),))]
     whole = max((one.observed_at for one in looks if one.is_whole), default=None)
     has_old = whole is not None and any(one.observed_at < whole for one in looks)
     for table in (GROUP_OFFSETS_TABLE, GROUP_SYNCS_TABLE):
         if whole is not None and has_old:
-            store.delete(table, (Comparison("observed_at", "<=", whole - _INSTANT),))
-        store.tidy(table)
+            tables.delete(table, (Comparison("observed_at", "<=", whole - _INSTANT),))
+        tables.tidy(table)
 
 
-def last_pass(store: ObservationStore, now: datetime) -> GroupSyncPass | None:
-    return max(_passes(store, now), key=lambda one: one.observed_at, default=None)
+def last_pass(tables: BestEffortTables, now: datetime) -> GroupSyncPass | None:
+    return max(_passes(tables, now), key=lambda one: one.observed_at, default=None)
 
 
-def positions_as_of(store: ObservationStore, at: datetime) -> PositionsAsOf:
+def positions_as_of(tables: BestEffortTables, at: datetime) -> PositionsAsOf:
     """Raises ConfigError where nobody looked at or before that time."""
-    looks = [one for one in _passes(store, at) if one.problem is None]
+    looks = [one for one in _passes(tables, at) if one.problem is None]
     whole = max((one.observed_at for one in looks if one.is_whole), default=None)
     if whole is None:
         raise ConfigError(
@@ -137,11 +137,11 @@ def positions_as_of(store: ObservationStore, at: datetime) -> PositionsAsOf:
         )
     between = (Comparison("observed_at", ">", whole - _INSTANT), Comparison("observed_at", "<=", at))
     newest: dict[tuple[str, SourcePartition], GroupPosition] = {}
-    for row in sorted(store.read(GROUP_OFFSETS_TABLE, between), key=lambda one: one["observed_at"]):
+    for row in sorted(tables.read(GROUP_OFFSETS_TABLE, between), key=lambda one: one["observed_at"]):
         position = _position(row)
         newest[position.key] = position
     after = (Comparison("observed_at", ">", at), Comparison("observed_at", "<=", at + _RECENT))
-    later = [_pass(row).observed_at for row in store.read(GROUP_SYNCS_TABLE, after) if row["problem"] is None]
+    later = [_pass(row).observed_at for row in tables.read(GROUP_SYNCS_TABLE, after) if row["problem"] is None]
     return PositionsAsOf(
         positions=tuple(one for _, one in sorted(newest.items()) if one.offset is not None),
         observed_at=max(one.observed_at for one in looks),
@@ -149,13 +149,13 @@ def positions_as_of(store: ObservationStore, at: datetime) -> PositionsAsOf:
     )
 
 
-def _passes(store: ObservationStore, until: datetime) -> Sequence[GroupSyncPass]:
+def _passes(tables: BestEffortTables, until: datetime) -> Sequence[GroupSyncPass]:
     """Recent ones, where there was a whole one; else all."""
     before = Comparison("observed_at", "<=", until)
-    recent = [_pass(row) for row in store.read(GROUP_SYNCS_TABLE, (before, Comparison("observed_at", ">", until - _RECENT)))]
+    recent = [_pass(row) for row in tables.read(GROUP_SYNCS_TABLE, (before, Comparison("observed_at", ">", until - _RECENT)))]
     if any(one.is_whole for one in recent):
         return recent
-    return [_pass(row) for row in store.read(GROUP_SYNCS_TABLE, (before,))]
+    return [_pass(row) for row in tables.read(GROUP_SYNCS_TABLE, (before,))]
 
 
 def _pass(row: Mapping[str, Any]) -> GroupSyncPass:

@@ -19,9 +19,9 @@ from shallow_mirror.checkpoints.schema import (
     DecidedSegment,
     rows_from_arrow,
 )
-from shallow_mirror.checkpoints.storage import open_reader
+from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.table_location import Tables
 from shallow_mirror.checkpoints.table_protocol import Comparison, Condition, TableWriter
-from shallow_mirror.checkpoints.table_storage import Tables
 from shallow_mirror.checkpoints.translation import TRANSLATION_COLUMNS, Translation, Translator
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.types import SourcePartition
@@ -42,12 +42,12 @@ class OffsetMap:
         self.refresh()
 
     @classmethod
-    def open(cls, tables: Tables, spark: SparkSession | None = None, *, mirror: str | None = None) -> OffsetMap:
+    def open(cls, tables: MirrorStorage | Tables, spark: SparkSession | None = None, *, mirror: str | None = None) -> OffsetMap:
         """`tables` is a folder, a URI, or `catalog:<catalog>.<schema>`, which needs a session that has the catalog.
 
         Raises ConfigError when there is no map yet or it is not that of `mirror`, OffsetMapConflictError when it is damaged.
         """
-        return cls(open_reader(tables, spark), mirror=mirror)
+        return cls(MirrorStorage.of(tables, spark).offset_map, mirror=mirror)
 
     def refresh(self) -> None:
         snapshot = self._writer.snapshot()

@@ -1,4 +1,4 @@
-"""Driver: the one that writes the offset map: take-over, decisions, removals, settling, compaction.
+"""Driver: the writer of the offset map: take-over, decisions, removals, settling, compaction.
 
 After each commit, and after each commit error, version and run_id are read back: nothing else says what happened.
 """
@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.backends.deltalake_writer import DeltalakeWriter
 from shallow_mirror.checkpoints.commit_metadata import (
     UNKNOWN_RUN,
     Recorded,
@@ -23,6 +22,7 @@ from shallow_mirror.checkpoints.commit_metadata import (
     version_of,
 )
 from shallow_mirror.checkpoints.positions import POSITION_COLUMNS, Position, moved_by, positions_of
+from shallow_mirror.checkpoints.row_count_check import CountedPieces, RowCountCheck
 from shallow_mirror.checkpoints.schema import (
     OFFSET_MAP,
     PROPERTY_MAP_ID,
@@ -34,6 +34,8 @@ from shallow_mirror.checkpoints.schema import (
     rows_to_arrow,
     table_properties,
 )
+from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.table_location import Tables
 from shallow_mirror.checkpoints.table_protocol import (
     Comparison,
     Condition,
@@ -42,7 +44,6 @@ from shallow_mirror.checkpoints.table_protocol import (
     TableSnapshot,
     TableWriter,
 )
-from shallow_mirror.checkpoints.table_storage import Tables, storage_of
 from shallow_mirror.errors import FencedError, OffsetMapConflictError, OutcomeUnknownError
 from shallow_mirror.types import SlotTxn, SourcePartition
 
@@ -56,29 +57,29 @@ _ATTEMPTS = 20
 
 
 class OffsetMapOwner:
-    """The one that writes, until another takes over. One thread at a time.
+    """The only writer, until another run takes over. One thread at a time.
 
-    Begins unresolved: `unsettled` says what the last run decided; after `settle` decisions and positions are allowed.
+    It begins unresolved: `unsettled` says what the last run decided; after `settle` decisions and positions are allowed.
     An OutcomeUnknownError makes it unresolved again: `check_ownership` finds out what was written, then the same way.
     """
 
     def __init__(self, writer: TableWriter, recorded: Recorded, map_id: str, now_ms: Callable[[], int]) -> None:
-        self._writer, self._recorded, self.map_id, self._now_ms = writer, recorded, map_id, now_ms
-        self._highest_version, self._highest_micro_batch = recorded.version, recorded.micro_batch
+        self.map_id = map_id
+        self._writer, self._now_ms = writer, now_ms
+        self._recorded = recorded
+        self._highest_version = recorded.version
+        self._highest_micro_batch = recorded.micro_batch
         self._next: int | None = None
         self._is_resolved = False
         self._positions: dict[SourcePartition, Position] | None = None
         self._checked: TableSnapshot | None = None
         """What the next commit may be made on: whatever came into the log since makes it fail, or lose to a higher version."""
-        self._counted_at: int | None = None
-        """Version of the table at which it held the rows that this run knows of; None before `positions` has counted them."""
-        self._has_decided_unseen = False
-        """A commit of this run may lie above one of somebody else's that came after `_counted_at`."""
+        self._row_count = RowCountCheck()
 
     @classmethod
     def take_over(
         cls,
-        tables: Tables,
+        storage: MirrorStorage | Tables,
         *,
         mirror: str,
         source_cluster_id: str,
@@ -89,16 +90,17 @@ class OffsetMapOwner:
         before_creation: Callable[[], None] = lambda: None,
         slots: int = 0,
     ) -> OffsetMapOwner:
-        """Creates the map if there is none, unless `before_creation` raises. Fences every older run.
+        """Create the map if there is none, unless `before_creation` raises, and fence every older run.
 
-        `slots` is how many this run may use: the next one fences them also if this one decides nothing.
+        `slots` is how many this run may use: the next one fences them also if this one decides nothing. `writer` takes the place
+        of that of `storage`.
 
         Raises FencedError (another run took over at the same time and won), OutcomeUnknownError (call again with the same `run`:
         a take-over that was written is recognised), ConfigError and OffsetMapConflictError (the table is not this mirror's).
         """
-        writer = DeltalakeWriter(storage_of(tables).uri(), storage_of(tables)) if writer is None else writer
+        writer = MirrorStorage.of(storage).offset_map if writer is None else writer
         expected = table_properties(mirror, source_cluster_id, target_cluster_id, writer.name)
-        writer.mend()
+        writer.repair_log()
         for _ in range(_ATTEMPTS):
             before = _snapshot(writer)
             if before is None:
@@ -106,19 +108,26 @@ class OffsetMapOwner:
                 writer.create(properties_of_new_map(expected))
                 continue
             check_table(before, expected)
-            found = read_recorded(before)
-            if found is not None and found.run.run_id == run.run_id:
-                return cls(writer, found, before.properties[PROPERTY_MAP_ID], now_ms)
-            epoch = 0 if found is None else found.run_epoch
-            known = found or Recorded(version=0, run=run)
-            highest_slot = max(known.highest_slot, slots - 1)
-            failure = _claim(writer, before, replace(known, version=version_of(epoch + 1, 0), run=run, highest_slot=highest_slot))
+            recorded = read_recorded(before)
+            if recorded is not None and recorded.run.run_id == run.run_id:
+                # An earlier call was written although its outcome was unknown: claiming again would fence ourselves.
+                return cls(writer, recorded, before.properties[PROPERTY_MAP_ID], now_ms)
+            epoch = 0 if recorded is None else recorded.run_epoch
+            claim = replace(
+                recorded or Recorded(version=0, run=run),
+                version=version_of(epoch + 1, 0),
+                run=run,
+                # What this run may use the next start has to fence, also if this run dies before it decides anything.
+                highest_slot=max(-1 if recorded is None else recorded.highest_slot, slots - 1),
+            )
+            failure = _claim(writer, before, claim)
             after = _read_back(writer, failure, before)
             latest = read_recorded(after)
             if latest is not None and latest.run.run_id == run.run_id:
                 return cls(writer, latest, after.properties[PROPERTY_MAP_ID], now_ms)
             if latest is not None and latest.run_epoch > epoch:
                 raise FencedError(f"{latest.run}, run epoch {latest.run_epoch}")
+            # Nothing came: the commit failed and may still land. Anything else that came (compaction) took its version for sure.
             if after.delta_version == before.delta_version:
                 raise OutcomeUnknownError(f"taking over the offset map: {failure}") from failure
         raise OffsetMapConflictError(f"could not take over the offset map in {_ATTEMPTS} attempts: other commits keep coming")
@@ -129,44 +138,44 @@ class OffsetMapOwner:
 
     @property
     def highest_slot(self) -> int:
-        """Of all runs and decisions over the life of the map; -1 when no slot was ever used."""
+        """Return the highest of all runs and decisions over the life of the map; -1 when no slot was ever used."""
         return self._recorded.highest_slot
 
     @property
     def micro_batch(self) -> int:
-        """Number of the newest decision; 0 before the first."""
+        """Return the number of the newest decision; 0 before the first."""
         return self._recorded.micro_batch
 
     def recorded(self) -> Recorded:
         return self._recorded
 
     def check_ownership(self) -> None:
-        """Raises FencedError, OutcomeUnknownError (the map cannot be read; nothing was written), OffsetMapConflictError.
+        """Raise FencedError, OutcomeUnknownError (the map cannot be read; nothing was written), or OffsetMapConflictError.
 
-        A commit of ours whose outcome was unknown and that is there is taken note of; it wants to be resolved.
+        A commit of ours of unknown outcome that was written after all is taken over; it has to be resolved then.
         """
         snapshot = self._snapshot()
-        found = self._found(snapshot)
-        if found.version == self._recorded.version:
-            self._require_own_rows(snapshot)
+        newest = self._read_newest(snapshot)
+        if newest.version == self._recorded.version:
+            self._row_count.require(snapshot, self._recorded.row_count)
             self._checked = snapshot
             return
-        if not self._recorded.version < found.version <= self._highest_version:
+        if not self._recorded.version < newest.version <= self._highest_version:
             raise OffsetMapConflictError(
-                f"the offset map records version {found.version}, this run wrote {self._recorded.version} last: "
+                f"the offset map records version {newest.version}, this run wrote {self._recorded.version} last: "
                 "the table was restored or written by somebody else"
             )
-        _log.warning("a commit of unknown outcome is in the offset map: version %d", found.version)
-        self._adopt(found)
+        _log.warning("a commit of unknown outcome is in the offset map: version %d", newest.version)
+        self._adopt(newest)
 
     def next_decision(self) -> int:
-        """The version the next `decide` will carry. Says that everything decided so far is settled."""
+        """Return the version that the next `decide` will carry. Everything decided so far is settled."""
         self._require_resolved()
         self._next = self._next_version(is_odd=False)
         return self._next
 
     def decide(self, rows: Sequence[DecidedSegment], highest_slot: int) -> None:
-        """One commit under the version of `next_decision`. Rows begin where their partitions' positions are.
+        """Commit once, under the version of `next_decision`. Rows begin where their partitions' positions are.
 
         Raises OffsetMapConflictError (nothing was written, or a restored table), FencedError (if it was written, its new owner
         resolves it), OutcomeUnknownError (it may have been written, or may still be).
@@ -190,7 +199,7 @@ class OffsetMapOwner:
         self._positions = moved
 
     def unsettled(self) -> tuple[DecidedSegment, ...]:
-        """Rows of the last decision, if it was not settled, and of transactions that are pending: what a start has to resolve.
+        """Return the rows that a start has to resolve: of the last decision, if it was not settled, and of pending transactions.
 
         Raises as `check_ownership`.
         """
@@ -199,7 +208,7 @@ class OffsetMapOwner:
         return self._rows_that_match([*conditions, *self._pending_conditions()])
 
     def pending_rows(self) -> tuple[DecidedSegment, ...]:
-        """Rows of the transactions that are pending. Raises as `check_ownership`."""
+        """Return the rows of the transactions that are pending. Raises as `check_ownership`."""
         return self._rows_that_match(self._pending_conditions())
 
     def finished_producer_ids(self) -> dict[int, str]:
@@ -207,20 +216,20 @@ class OffsetMapOwner:
 
         Raises as `check_ownership`.
         """
-        found: dict[int, str] = {}
+        transactional_ids: dict[int, str] = {}
         for piece in self._own_snapshot().batches(columns=["transactional_id", "target_producer_id"]):
             rows = pa.Table.from_batches([piece]).group_by(["transactional_id", "target_producer_id"]).aggregate([])
             named = (row for row in rows.to_pylist() if row["transactional_id"] is not None)  # a slot may open no transaction
-            found.update((row["target_producer_id"], row["transactional_id"]) for row in named)
+            transactional_ids.update((row["target_producer_id"], row["transactional_id"]) for row in named)
         for txn in self._recorded.pending_txns:
-            found.pop(txn.producer_id, None)  # committed: what is open under it is to become visible
-        return found
+            transactional_ids.pop(txn.producer_id, None)  # committed: what is open under it is to become visible
+        return transactional_ids
 
     def _pending_conditions(self) -> list[Condition]:
         return [_rows_of(Removal(txn)) for txn in self._recorded.pending_txns]
 
     def _rows_that_match(self, conditions: Conditions) -> tuple[DecidedSegment, ...]:
-        """Rows of conditions of which no row matches two, in the order of the source."""
+        """Return the rows of conditions of which no row matches two, in the order of the source."""
         snapshot = self._own_snapshot()
         rows = [row for condition in conditions for row in rows_from_arrow(snapshot.read(condition))]
         return tuple(sorted(rows, key=in_source_order))
@@ -257,7 +266,7 @@ class OffsetMapOwner:
                 self._append(snapshot, OFFSET_MAP.empty_table(), settled)
 
         if removals:
-            self._positions = None
+            self._positions = None  # before the commit: its outcome may stay unknown
         self._commit(settled, write)
         self._is_resolved = True
 
@@ -267,23 +276,21 @@ class OffsetMapOwner:
         return sum(snapshot.read(condition, columns=["run_epoch"]).num_rows for condition in conditions)
 
     def positions(self) -> dict[SourcePartition, Position]:
-        """Read from the map only while it records what this run wrote last; then kept. Raises as `check_ownership`.
+        """Return the position of each partition, kept once they are read. Raises as `check_ownership`.
 
         Every row is seen here, so this is where rows that somebody else removed or added are noticed: OffsetMapConflictError.
         """
         self._require_resolved()
         if self._positions is None:
             snapshot = self._own_snapshot()
-            counted = _Counted(snapshot.batches(columns=POSITION_COLUMNS))
-            positions = positions_of(counted)
-            if counted.row_count != self._recorded.row_count:
-                raise _foreign_rows(counted.row_count, self._recorded.row_count, None)
+            pieces = CountedPieces(snapshot.batches(columns=POSITION_COLUMNS))
+            positions = positions_of(pieces)
+            self._row_count.confirm(snapshot, pieces.row_count, self._recorded.row_count)
             self._positions = positions
-            self._counted_at, self._has_decided_unseen = snapshot.delta_version, False
         return dict(self._positions)
 
     def compact_if_due(self) -> bool:
-        """Between micro-batches: rewrites small files, and less often cleans up. Changes no row and no version.
+        """Rewrite small files between micro-batches, and less often clean up. No row and no version changes.
 
         Raises as `check_ownership`; what fails otherwise is logged and tried again after the next decision.
         """
@@ -309,59 +316,39 @@ class OffsetMapOwner:
         self._writer.append(snapshot, rows, record.version, record.metadata())
 
     def _commit(self, record: Recorded, write: Callable[[TableSnapshot], None]) -> None:
-        """Writes, then reads back. Tries again only where the commit's place in the log surely went to another commit."""
+        """Write, then read back. Retry only where another commit surely took the version of the table that this one was for."""
         self._highest_version = record.version
         for _ in range(_ATTEMPTS):
             before, self._checked = self._checked or self._own_snapshot(), None
             try:
                 failure = _try(functools.partial(write, before))
                 after = _read_back(self._writer, failure, before)
-                found = self._found(after)
+                newest = self._read_newest(after)
             except OutcomeUnknownError:  # also where the store opens the table and then does not say who wrote it last
                 self._is_resolved = False
                 raise
-            if found == record:
+            if newest == record:
                 self._recorded = record
-                self._take_note_of_commit(before, after)
+                self._row_count.add_commit(before, after)
                 return
-            if found.version == record.version:
-                self._adopt(found)
+            if newest.version == record.version:
+                # It landed on a commit of this run whose outcome was unknown: both have to be resolved.
+                self._adopt(newest)
                 raise OutcomeUnknownError(f"version {record.version} of the offset map landed on a commit of unknown outcome")
             if after.delta_version == before.delta_version:
-                break
+                break  # the table has not moved on: the commit may still land
         self._is_resolved = False
         raise OutcomeUnknownError(
             f"version {record.version} of the offset map: not there, may still come: {failure}"
         ) from failure
 
-    def _adopt(self, found: Recorded) -> None:
-        """What was written without our knowing; it wants to be resolved."""
-        self._recorded, self._positions, self._is_resolved, self._checked = found, None, False, None
-        self._counted_at = None
-
-    def _take_note_of_commit(self, before: TableSnapshot, after: TableSnapshot) -> None:
-        """Where the commit of this run is all that came, the rows need not be counted."""
-        if after.delta_version == before.delta_version + 1 and self._counted_at == before.delta_version:
-            self._counted_at = after.delta_version
-        else:
-            self._has_decided_unseen = True
-
-    def _require_own_rows(self, snapshot: TableSnapshot) -> None:
-        """Count the rows where a commit came that is not known to be this run's. Raises OffsetMapConflictError,
-        OutcomeUnknownError.
-
-        Whoever compacts the table changes no row; whoever deletes rows would make a later start copy their records again.
-        """
-        if self._counted_at is None or self._counted_at == snapshot.delta_version:
-            return
-        try:
-            row_count = snapshot.row_count()
-        except OSError as error:
-            raise OutcomeUnknownError(f"the offset map cannot be read: {error}") from error
-        if row_count != self._recorded.row_count:
-            last_good = None if self._has_decided_unseen else self._counted_at
-            raise _foreign_rows(row_count, self._recorded.row_count, last_good)
-        self._counted_at, self._has_decided_unseen = snapshot.delta_version, False
+    def _adopt(self, newest: Recorded) -> None:
+        """Take over a commit of unknown outcome that was written; it has to be resolved."""
+        self._recorded = newest
+        self._positions = None
+        self._is_resolved = False
+        self._checked = None
+        self._row_count.reset()
 
     def _snapshot(self) -> TableSnapshot:
         snapshot = _snapshot(self._writer)
@@ -371,21 +358,22 @@ class OffsetMapOwner:
 
     def _own_snapshot(self) -> TableSnapshot:
         snapshot = self._snapshot()
-        if self._found(snapshot).version != self._recorded.version:
+        if self._read_newest(snapshot).version != self._recorded.version:
             self._is_resolved = False
             raise OutcomeUnknownError("the offset map does not record what this run knows to have written: check ownership again")
-        self._require_own_rows(snapshot)
+        self._row_count.require(snapshot, self._recorded.row_count)
         return snapshot
 
-    def _found(self, snapshot: TableSnapshot) -> Recorded:
-        found = read_recorded(snapshot)
-        if found is None:
+    def _read_newest(self, snapshot: TableSnapshot) -> Recorded:
+        """Return what the newest commit records. Raises FencedError where another run wrote it, OffsetMapConflictError."""
+        newest = read_recorded(snapshot)
+        if newest is None:
             raise OffsetMapConflictError("the offset map has lost its recorded version")
-        if found.run == UNKNOWN_RUN and found.version == self._recorded.version:
+        if newest.run == UNKNOWN_RUN and newest.version == self._recorded.version:
             return self._recorded  # a version is of one run; who wrote it was cleaned from the log while the mirror was idle
-        if found.run.run_id != self._recorded.run.run_id:
-            raise FencedError(f"{found.run}, run epoch {found.run_epoch}")
-        return found
+        if newest.run.run_id != self._recorded.run.run_id:
+            raise FencedError(f"{newest.run}, run epoch {newest.run_epoch}")
+        return newest
 
     def _next_version(self, *, is_odd: bool) -> int:
         version = self._highest_version + 1
@@ -396,38 +384,8 @@ class OffsetMapOwner:
             raise OutcomeUnknownError("the last decision is not resolved yet: no positions and no decision before it is settled")
 
 
-def _foreign_rows(row_count: int, written: int, last_good: int | None) -> OffsetMapConflictError:
-    """`last_good`: version of the table after which this run has written nothing, and before which nothing was missing."""
-    if last_good is not None:
-        remedy = (
-            f"The mirror has decided nothing since version {last_good} of the table: RESTORE TABLE ... TO VERSION AS OF "
-            f"{last_good}, then start again"
-        )
-    else:
-        remedy = (
-            "Find that commit in DESCRIBE HISTORY. If the mirror has added no rows after it, RESTORE TABLE to the version before "
-            "it, then start again. Otherwise a RESTORE would remove rows of the mirror, and be refused: put the missing rows "
-            "back from that version (docs/operations.md, OffsetMapConflictError)"
-        )
-    return OffsetMapConflictError(
-        f"the offset map holds {row_count} rows, the mirror has written {written}: somebody else removed or added rows. {remedy}"
-    )
-
-
-class _Counted:
-    """Passes on pieces of a table and counts their rows."""
-
-    def __init__(self, pieces: Iterable[pa.RecordBatch]) -> None:
-        self._pieces, self.row_count = pieces, 0
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        for piece in self._pieces:
-            self.row_count += piece.num_rows
-            yield piece
-
-
 def _rows_of(removal: Removal) -> Condition:
-    """Rows of every kind that carry exactly this triple: they hold or are removed together."""
+    """Match the rows of every kind that carry exactly this triple: they hold or are removed together."""
     txn, target = removal.txn, removal.target
     of_txn = (
         Comparison("transactional_id", "=", txn.transactional_id),

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.backends.best_effort_table import ObservationStore
+from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.problems import KnownProblem, Problem, ProblemKind
 from shallow_mirror.checkpoints.schema import TIMESTAMP, ms_of
 from shallow_mirror.checkpoints.table_protocol import Comparison
@@ -77,12 +77,12 @@ class ProblemLog:
     def __init__(self, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
         self._now_ms, self._lock = now_ms, threading.Lock()
         self._entries: dict[object, _Entry] = {}
-        self._store: ObservationStore | None = None
+        self._tables: BestEffortTables | None = None
         self._run_epoch = 0
 
-    def begin(self, store: ObservationStore, run_epoch: int) -> None:
+    def begin(self, tables: BestEffortTables, run_epoch: int) -> None:
         """What was met before is written now: until the take-over a run has no number and knows no table."""
-        self._store, self._run_epoch = store, run_epoch
+        self._tables, self._run_epoch = tables, run_epoch
         self.write_due()
 
     def met(self, problem: Problem) -> None:
@@ -109,7 +109,7 @@ class ProblemLog:
 
     def write_due(self, *, all_of_them: bool = False) -> None:
         """`all_of_them`: at the end of the run."""
-        if self._store is None:
+        if self._tables is None:
             return
         with self._lock:
             now_ms = self._now_ms()
@@ -122,12 +122,12 @@ class ProblemLog:
                 one.written, one.written_at_ms = one.known.occurrences, now_ms
             rows = [_row(self._run_epoch, one.known) for one in due]
         if rows:
-            self._store.append(PROBLEMS_TABLE, pa.Table.from_pylist(rows, schema=PROBLEMS))
+            self._tables.append(PROBLEMS_TABLE, pa.Table.from_pylist(rows, schema=PROBLEMS))
 
 
-def read_problems(store: ObservationStore, newest_run_epoch: int) -> tuple[KnownProblem, ...]:
+def read_problems(tables: BestEffortTables, newest_run_epoch: int) -> tuple[KnownProblem, ...]:
     """Of the last runs, the one that was met last at the end."""
-    rows = store.read(PROBLEMS_TABLE, (Comparison("run_epoch", ">", newest_run_epoch - _RUNS_READ),))
+    rows = tables.read(PROBLEMS_TABLE, (Comparison("run_epoch", ">", newest_run_epoch - _RUNS_READ),))
     return merged(rows)
 
 

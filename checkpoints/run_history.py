@@ -10,12 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.backends.best_effort_table import DeltalakeStore, ObservationStore
+from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.problem_log import PROBLEMS_TABLE
-from shallow_mirror.checkpoints.quarantined_batches import QUARANTINE_TABLE
+from shallow_mirror.checkpoints.quarantine.batches import QUARANTINE_TABLE
 from shallow_mirror.checkpoints.schema import TIMESTAMP
-from shallow_mirror.checkpoints.table_storage import Tables
 from shallow_mirror.checkpoints.verify_log import AUDIT_TABLE
 
 MICRO_BATCHES_TABLE = "micro_batches"
@@ -76,16 +75,9 @@ class MicroBatchObservation:
     settled_at_ms: int
 
 
-class Observations:
-    def __init__(
-        self,
-        tables: Tables,
-        *,
-        store: ObservationStore | None = None,
-        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
-    ) -> None:
-        """`store`: of the writer that `tables` has, where that is not deltalake."""
-        self._store, self._now_ms = DeltalakeStore(tables) if store is None else store, now_ms
+class RunHistory:
+    def __init__(self, tables: BestEffortTables, *, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
+        self._tables, self._now_ms = tables, now_ms
 
     def micro_batch(self, observed: MicroBatchObservation) -> None:
         row = {name: getattr(observed, name) for name in MICRO_BATCHES.names if hasattr(observed, name)}
@@ -97,7 +89,7 @@ class Observations:
         }
         self._append(MICRO_BATCHES_TABLE, MICRO_BATCHES, row)
         if observed.micro_batch % TIDY_EVERY_MICRO_BATCHES == 0:
-            self._store.tidy(MICRO_BATCHES_TABLE)
+            self._tables.tidy(MICRO_BATCHES_TABLE)
 
     def run_started(self, run_epoch: int, run: RunIdentity, version: str) -> None:
         """`version` is that of shallow-mirror. A run has one row with `outcome` null, and a second one once it ended.
@@ -106,15 +98,15 @@ class Observations:
         """
         self._append(RUNS_TABLE, RUNS, {**_run(run_epoch, run), "version": version})
         for table in (RUNS_TABLE, MICRO_BATCHES_TABLE, PROBLEMS_TABLE, AUDIT_TABLE, QUARANTINE_TABLE):
-            self._store.tidy(table)
+            self._tables.tidy(table)
 
     def run_ended(self, run_epoch: int, run: RunIdentity, outcome: str) -> None:
         self._append(RUNS_TABLE, RUNS, {**_run(run_epoch, run), "ended_at": self._now_ms() * 1000, "outcome": outcome})
-        self._store.flush()
+        self._tables.flush()
 
     def _append(self, table: str, schema: pa.Schema, row: Mapping[str, Any]) -> None:
         rows = pa.table([pa.array([row.get(field.name)], field.type) for field in schema], schema=schema)
-        self._store.append(table, rows)
+        self._tables.append(table, rows)
 
 
 def _run(run_epoch: int, run: RunIdentity) -> dict[str, Any]:

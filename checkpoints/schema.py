@@ -169,7 +169,7 @@ def properties_of_new_map(properties: Mapping[str, str]) -> dict[str, str]:
     return {**properties, PROPERTY_MAP_ID: str(uuid.uuid4())}
 
 
-def problems_of_columns(found: Iterable[tuple[str, str]]) -> list[str]:
+def column_problems(found: Iterable[tuple[str, str]]) -> list[str]:
     """What keeps a table from being an offset map. `found` are (name, Arrow type); further columns are welcome."""
     types = dict(found)
     return [

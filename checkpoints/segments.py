@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
-from shallow_mirror.wire.admission import Admission, Verdict, kind_of
-from shallow_mirror.wire.batch_index import BatchIndex
-from shallow_mirror.wire.send_buffer import Rewritten
+from shallow_mirror.wire.batches.admission import Admission, Verdict, kind_of
+from shallow_mirror.wire.batches.batch_index import BatchIndex
+from shallow_mirror.wire.records.send_buffer import Rewritten
 
 _PASSED_OVER = (Verdict.DROP_BELOW, Verdict.BEYOND)
 _REBUILT = "rebuilt"

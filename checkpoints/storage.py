@@ -1,31 +1,103 @@
-"""Driver and reading commands: where the tables of a mirror are, which writer they have, and who reads them.
-
-`tables` is a folder, a URI, or `catalog:<catalog>.<schema>`, which only Spark reaches.
-"""
+"""Driver and commands: the tables of a mirror as one object: where they are, which library opens them, and its Spark session."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+import functools
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+from shallow_mirror.checkpoints.backends.conditional_put_probe import require_conditional_puts
+from shallow_mirror.checkpoints.backends.deltalake_backend import DeltalakeBackend
 from shallow_mirror.checkpoints.backends.deltalake_writer import DeltalakeWriter
-from shallow_mirror.checkpoints.backends.spark_sql import table_of_path, table_of_schema, writer_session
-from shallow_mirror.checkpoints.backends.spark_writer import SparkWriter
-from shallow_mirror.checkpoints.schema import CATALOG, OFFSET_MAP_TABLE, PROPERTY_WRITER, schema_of, table_uri
-from shallow_mirror.checkpoints.table_protocol import TableWriter
-from shallow_mirror.checkpoints.table_storage import Tables, storage_of
+from shallow_mirror.checkpoints.backends.spark_backend import SparkBackend
+from shallow_mirror.checkpoints.best_effort_tables import BackgroundTables, BestEffortTables, ForegroundTables
+from shallow_mirror.checkpoints.schema import CATALOG, PROPERTY_WRITER
+from shallow_mirror.checkpoints.table_location import Tables, location_of
+from shallow_mirror.checkpoints.table_protocol import Condition, TableBackend, TableWriter, WriterName
 from shallow_mirror.errors import ConfigError, StoreUnreachableError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WriterName = Literal["deltalake", "spark"]
-
 _OF_DATABRICKS = ("dbfs:", "/Volumes/", "/dbfs/")
 
 
-def is_read_by_spark(tables: Tables) -> bool:
-    """Whether only Spark reaches them: there is no reading without a JVM then."""
-    return storage_of(tables).location.startswith((CATALOG, "dbfs:"))
+class MirrorStorage:
+    """The tables of one mirror, opened through one library. Nothing is opened, and no session needed, before a table is.
+
+    By default tables are opened through the library that reads them without a JVM wherever that can be, whoever wrote them.
+    Whoever writes takes the library of `choose_writer`: `to_write`.
+    """
+
+    def __init__(self, tables: Tables, spark: SparkSession | None = None, *, writer: WriterName | None = None) -> None:
+        self.location = location_of(tables)
+        self.writer: WriterName = writer or ("spark" if self.location.is_read_by_spark else "deltalake")
+        self._spark = spark
+
+    @classmethod
+    def of(cls, tables: MirrorStorage | Tables, spark: SparkSession | None = None) -> MirrorStorage:
+        """Return `tables` if it is one already, else the storage that reads them."""
+        return tables if isinstance(tables, MirrorStorage) else cls(tables, spark)
+
+    @classmethod
+    def to_write(cls, tables: Tables, setting: str, spark: SparkSession | None = None) -> MirrorStorage:
+        """Choose the library by `setting`, which is `tables_writer`. Raises as `choose_writer`."""
+        return cls(tables, spark, writer=choose_writer(tables, setting))
+
+    def to_read(self) -> MirrorStorage:
+        return MirrorStorage(self.location, self._spark)
+
+    def with_session(self, spark: SparkSession) -> MirrorStorage:
+        return MirrorStorage(self.location, spark, writer=self.writer)
+
+    def require_conditional_writes(self) -> None:
+        """Raise as `require_conditional_puts` where deltalake writes to an object store. Spark has log stores of its own."""
+        if self.writer == "deltalake":
+            require_conditional_puts(self.location)
+
+    @functools.cached_property
+    def offset_map(self) -> TableWriter:
+        """The table of the offset map. Raises ConfigError when it needs a Spark session and there is none."""
+        return self._backend.offset_map()
+
+    def durable_table(self, table: str) -> DurableTable:
+        return DurableTable(self._backend, table)
+
+    def best_effort_tables(self) -> BestEffortTables:
+        return ForegroundTables(self._backend)
+
+    def background_tables(self) -> BestEffortTables:
+        """Return tables for a run, which does not wait for its observations until it flushes them."""
+        return BackgroundTables(self.best_effort_tables())
+
+    @functools.cached_property
+    def _backend(self) -> TableBackend:
+        if self.writer == "deltalake":
+            return DeltalakeBackend(self.location)
+        if self._spark is None:
+            raise ConfigError(
+                f"only Spark reaches the tables in {self.location.root}: give a session with Delta that has this catalog"
+            )
+        return SparkBackend(self.location, self._spark)
+
+
+class DurableTable:
+    """A table beside the offset map whose rows must not be lost. Rows are read in no order; a missing table has none.
+
+    Unlike with an observation, what cannot be written or read is an error: OutcomeUnknownError, OffsetMapConflictError (damaged).
+    """
+
+    def __init__(self, backend: TableBackend, table: str) -> None:
+        self._backend, self._table = backend, table
+
+    def append(self, rows: pa.Table) -> None:
+        """Return when the rows are on the disk."""
+        self._backend.append_durably(self._table, rows)
+
+    def read(self, condition: Condition, columns: list[str] | None) -> list[dict[str, Any]]:
+        with self._backend.raised("read rows", self._table):
+            return self._backend.read(self._table, condition, columns)
 
 
 def choose_writer(tables: Tables, setting: str) -> WriterName:
@@ -35,39 +107,15 @@ def choose_writer(tables: Tables, setting: str) -> WriterName:
     """
     if setting != "auto":
         return "spark" if setting == "spark" else "deltalake"
-    storage = storage_of(tables)
-    if storage.location.startswith((CATALOG, *_OF_DATABRICKS)):
+    location = location_of(tables)
+    if location.root.startswith((CATALOG, *_OF_DATABRICKS)):
         return "spark"
-    writer = DeltalakeWriter(storage.uri(), storage)
-    writer.mend()
+    writer = DeltalakeWriter(location.uri(), location)
+    writer.repair_log()
     try:
-        found = writer.snapshot()
+        snapshot = writer.snapshot()
     except StoreUnreachableError as error:
         if error.is_refused:  # before the first run has begun nothing is gained by waiting for other credentials
             raise ConfigError(str(error)) from error
         raise
-    return "spark" if found is not None and found.properties.get(PROPERTY_WRITER) == SparkWriter.name else "deltalake"
-
-
-def open_writer(tables: Tables, writer: WriterName, spark: SparkSession | None) -> TableWriter:
-    """Of the offset map. Raises ConfigError when the writer needs a Spark session and there is none."""
-    storage = storage_of(tables)
-    if writer == "deltalake":
-        return DeltalakeWriter(storage.uri(), storage)
-    return SparkWriter(writer_session(_needed(spark, storage.location)), name_in_sql(storage.location, OFFSET_MAP_TABLE))
-
-
-def open_reader(tables: Tables, spark: SparkSession | None = None) -> TableWriter:
-    """A writer that is only asked for snapshots: without a JVM wherever that can be, whoever wrote the map."""
-    return open_writer(tables, "spark" if is_read_by_spark(tables) else "deltalake", spark)
-
-
-def name_in_sql(tables: str, table: str) -> str:
-    schema = schema_of(tables)
-    return table_of_path(table_uri(tables, table)) if schema is None else table_of_schema(schema, table)
-
-
-def _needed(spark: SparkSession | None, tables: str) -> SparkSession:
-    if spark is None:
-        raise ConfigError(f"only Spark reaches the tables in {tables}: give a session with Delta that has this catalog")
-    return spark
+    return "spark" if snapshot is not None and snapshot.properties.get(PROPERTY_WRITER) == "spark" else "deltalake"

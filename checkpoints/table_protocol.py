@@ -1,7 +1,9 @@
-"""Driver: what the offset map needs of its table, whichever library writes it.
+"""Driver: what the mirror needs of its tables, whichever library writes them: a `TableBackend` for each library.
 
-Both writers record an application version (Delta's SetTransaction, id = the mirror) in every commit, with metadata that
-says who wrote it. They differ in what keeps others out:
+The offset map is written by a `TableWriter`, whose commits are conditional, the other tables by appending rows.
+
+Both writers of the offset map record an application version (Delta's SetTransaction, id = the mirror) in every commit, with
+metadata that says who wrote it. They differ in what keeps others out:
 
 deltalake     the commit takes the place in the log right after the given snapshot, or fails.
 delta-spark   the commit is dropped without a word unless its version is higher than the recorded one, and otherwise lands
@@ -13,11 +15,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
+
+from shallow_mirror.errors import MirrorError
 
 TXN_VERSION = "delta_txn_version"
 """In the metadata of every commit: which application version it belongs to. Compaction repeats that of its predecessor."""
@@ -51,6 +56,9 @@ COUNTERS = ("highest_slot", "micro_batch", "unsettled_micro_batch", "decided_at_
 """Of a commit's metadata: what a mirror must know to continue. deltalake records them as application versions as well."""
 COUNTED_VERSION = "counted_version"
 """The application version with which the counters were recorded."""
+
+
+WriterName = Literal["deltalake", "spark"]
 
 
 class DeltaCommitError(Exception):
@@ -142,11 +150,11 @@ class TableWriter(Protocol):
     `create` creates nothing where a table is. `snapshot` is None where there is none; an unreadable table is an
     OffsetMapConflictError, an unreachable one an OSError. `reread`: the newest snapshot after a commit that did not fail, from
     the one it was made on, which is of no use any more; it may not notice that somebody deleted the table. `delete` may commit
-    nothing at all when no row matches. `mend` sets aside what a power failure left half-written; it is called before the first
-    snapshot of a take-over.
+    nothing at all when no row matches. `repair_log` sets aside what a power failure left half-written; it is called before the
+    first snapshot of a take-over.
     """
 
-    name: str
+    name: WriterName
 
     def create(self, properties: Mapping[str, str]) -> None: ...
     def snapshot(self) -> TableSnapshot | None: ...
@@ -155,4 +163,39 @@ class TableWriter(Protocol):
     def delete(self, snapshot: Any, conditions: Conditions, version: int, metadata: Mapping[str, str]) -> None: ...
     def compact(self, snapshot: Any, metadata: Mapping[str, str]) -> None: ...
     def clean_up(self) -> None: ...
-    def mend(self) -> None: ...
+    def repair_log(self) -> None: ...
+
+
+class TableBackend(Protocol):
+    """A library that writes and reads the tables of one mirror, by their names. A table that does not exist has no rows.
+
+    `append` creates the table where there is none; what it wrote may be lost in a power failure. These methods raise what is in
+    `errors`; the callers say whether that ends anything (`DurableTable`) or is logged (`BestEffortTables`).
+    """
+
+    name: WriterName
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]: ...
+    def offset_map(self) -> TableWriter:
+        """Return a writer of its own at each call."""
+        ...
+
+    def append(self, table: str, rows: pa.Table) -> None: ...
+    def append_durably(self, table: str, rows: pa.Table) -> None:
+        """Return when the rows are on the disk. Raises OutcomeUnknownError (they may be), OffsetMapConflictError (damaged)."""
+        ...
+
+    def read(self, table: str, condition: Condition, columns: list[str] | None = None) -> list[dict[str, Any]]: ...
+    def delete(self, table: str, condition: Condition) -> None: ...
+    def tidy(self, table: str, many_files: int) -> None:
+        """Compact a table that has so many files, and clean up behind it. No row changes."""
+        ...
+
+    def raised(self, operation: str, table: str) -> AbstractContextManager[None]:
+        """Raise OutcomeUnknownError or another MirrorError for what the library raises in the block."""
+        ...
+
+    def cause_of(self, error: Exception, operation: str, table: str) -> MirrorError | None:
+        """Return the error to report where the store or its options are the cause."""
+        ...

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.backends.best_effort_table import ObservationStore
+from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.schema import TIMESTAMP
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.types import OffsetRange, SourcePartition, TargetPartition
@@ -55,7 +55,7 @@ FLUSH_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditIdentity:
+class VerifyIdentity:
     """`scope` says what is verified and how; only an audit of the same scope is continued."""
 
     audit_id: str
@@ -83,30 +83,30 @@ class VerifiedRange:
     differences: Sequence[Mapping[str, Any]]
 
 
-def interrupted_audit(store: ObservationStore, scope: str) -> tuple[str, list[VerifiedRange]] | None:
+def interrupted_verification(tables: BestEffortTables, scope: str) -> tuple[str, list[VerifiedRange]] | None:
     """Id and ranges of the newest audit, if it was of this scope and did not finish."""
-    begun = store.read(AUDIT_TABLE, (Comparison("outcome", "=", BEGUN),))
-    finished = {row["audit_id"] for row in store.read(AUDIT_TABLE, (Comparison("outcome", "=", FINISHED),))}
+    begun = tables.read(AUDIT_TABLE, (Comparison("outcome", "=", BEGUN),))
+    finished = {row["audit_id"] for row in tables.read(AUDIT_TABLE, (Comparison("outcome", "=", FINISHED),))}
     newest = max(begun, key=lambda row: row["verified_at"], default=None)
     if newest is None or newest["audit_id"] in finished or newest["scope"] != scope:
         return None
-    rows = store.read(AUDIT_TABLE, (Comparison("audit_id", "=", newest["audit_id"]), Comparison("outcome", "!=", BEGUN)))
+    rows = tables.read(AUDIT_TABLE, (Comparison("audit_id", "=", newest["audit_id"]), Comparison("outcome", "!=", BEGUN)))
     return newest["audit_id"], [_range_of(row) for row in rows]
 
 
-class AuditLog:
+class VerifyLog:
     """Writes rows in the order they come, a few at a time. Closing it is not finishing the audit."""
 
     def __init__(
         self,
-        store: ObservationStore,
-        audit: AuditIdentity,
+        tables: BestEffortTables,
+        audit: VerifyIdentity,
         *,
         clock: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
         flush_s: float = FLUSH_S,
     ) -> None:
-        self._store, self._audit, self._clock, self._now_ms, self._flush_s = store, audit, clock, now_ms, flush_s
+        self._tables, self._audit, self._clock, self._now_ms, self._flush_s = tables, audit, clock, now_ms, flush_s
         self._waiting: list[dict[str, Any]] = []
         self._flushed = clock()
 
@@ -125,8 +125,8 @@ class AuditLog:
     def flush(self) -> None:
         if self._waiting:
             columns = [pa.array([row.get(field.name) for row in self._waiting], field.type) for field in AUDIT]
-            self._store.append(AUDIT_TABLE, pa.table(columns, schema=AUDIT))
-            self._store.flush()
+            self._tables.append(AUDIT_TABLE, pa.table(columns, schema=AUDIT))
+            self._tables.flush()
         self._waiting, self._flushed = [], self._clock()
 
     def _add(self, row: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ from deltalake.fs import DeltaStorageHandler
 
 from shallow_mirror.checkpoints.backends.delta_tables import LIBRARY_ERRORS, store_errors_raised
 from shallow_mirror.checkpoints.backends.store_errors import one_line
-from shallow_mirror.checkpoints.table_storage import TableStorage
+from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.errors import ConfigError, OutcomeUnknownError, StoreUnreachableError
 
 _log = logging.getLogger(__name__)
@@ -37,34 +37,32 @@ _FIRST_COMMIT = "_delta_log/00000000000000000000.json"
 Outcome = Literal["created", "refused", "found"]
 
 
-def require_conditional_puts(storage: TableStorage) -> None:
+def require_conditional_puts(location: TableLocation) -> None:
     """Return when the store has refused to overwrite an object; at once for folders of this machine.
 
     Raises ConfigError (it overwrites), StoreUnreachableError, OutcomeUnknownError (no round was conclusive: try again). What it
     wrote is deleted again; what a crash leaves behind is a folder of one small file below PROBE_FOLDER.
     """
-    if not storage.is_object_store:
+    if not location.is_object_store:
         return
     with ThreadPoolExecutor(WRITERS, thread_name_prefix="conditional-put") as threads:
         for _ in range(MOST_ROUNDS):
-            outcomes = _round(storage, threads)
+            outcomes = _round(location, threads)
             if outcomes.count("created") > 1:
                 raise ConfigError(
-                    f"{storage.location}: the store ignores conditional writes (If-None-Match): {outcomes.count('created')} of "
+                    f"{location.root}: the store ignores conditional writes (If-None-Match): {outcomes.count('created')} of "
                     f"{WRITERS} writers created the same object, so two runs of a mirror could overwrite each other's commits. "
                     "Use a release of the store that supports them (S3 since 2024, Azure, GCS, MinIO), or put `tables` "
                     "elsewhere; no setting of the mirror replaces them"
                 )
             if "refused" in outcomes:
                 return
-    raise OutcomeUnknownError(
-        f"{storage.location}: {MOST_ROUNDS} probes did not show whether the store supports conditional writes"
-    )
+    raise OutcomeUnknownError(f"{location.root}: {MOST_ROUNDS} probes did not show whether the store supports conditional writes")
 
 
-def _round(storage: TableStorage, threads: ThreadPoolExecutor) -> list[Outcome]:
+def _round(location: TableLocation, threads: ThreadPoolExecutor) -> list[Outcome]:
     """Return what became of each writer of one new scratch table. Raises ConfigError, StoreUnreachableError."""
-    uri, options = storage.uri(f"{PROBE_FOLDER}/conditional-put-probe-{uuid.uuid4()}"), storage.options()
+    uri, options = location.uri(f"{PROBE_FOLDER}/conditional-put-probe-{uuid.uuid4()}"), location.options()
     all_ready = threading.Barrier(WRITERS)
 
     def create() -> Outcome:

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from shallow_mirror.checkpoints.backends.store_errors import one_line, store_error
-from shallow_mirror.checkpoints.table_storage import TableStorage
+from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.errors import MirrorError, OffsetMapConflictError
 
 LIBRARY_ERRORS = (DeltaError, OSError, ValueError, RuntimeError, pa.ArrowException)
@@ -41,14 +41,14 @@ def log_errors_raised(operation: str, uri: str) -> Iterator[None]:
         raise OffsetMapConflictError(_not_readable(uri, error)) from error
 
 
-def open_table(storage: TableStorage, uri: str) -> DeltaTable | None:
+def open_table(location: TableLocation, uri: str) -> DeltaTable | None:
     """Return the table at its newest version; None where there is none.
 
     Raises StoreUnreachableError, ConfigError (options that cannot be used), OffsetMapConflictError (not a readable Delta table).
     """
     try:
         with store_errors_raised("open the table", uri):
-            return DeltaTable(uri, storage_options=storage.options())
+            return DeltaTable(uri, storage_options=location.options())
     except TableNotFoundError:
         return None
     except DeltaError as error:

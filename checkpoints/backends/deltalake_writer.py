@@ -19,6 +19,7 @@ from shallow_mirror.checkpoints.backends.delta_tables import LIBRARY_ERRORS, log
 from shallow_mirror.checkpoints.backends.log_durability import LocalLog, local_log
 from shallow_mirror.checkpoints.backends.store_errors import one_line, store_error
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, PROPERTY_MIRROR
+from shallow_mirror.checkpoints.table_location import TableLocation, location_of
 from shallow_mirror.checkpoints.table_protocol import (
     COMMITS_KEPT,
     COMPACTED_FILE_BYTES,
@@ -31,12 +32,12 @@ from shallow_mirror.checkpoints.table_protocol import (
     Condition,
     Conditions,
     DeltaCommitError,
+    WriterName,
     any_in_sql,
     commit_entry,
     condition_in_sql,
     user_metadata_entry,
 )
-from shallow_mirror.checkpoints.table_storage import TableStorage, storage_of
 from shallow_mirror.errors import ConfigError, MirrorError
 
 _HISTORY_STEPS = (1, 10, 1000, None)
@@ -128,12 +129,12 @@ def _plain_texts(piece: pa.RecordBatch) -> pa.RecordBatch:
 class DeltalakeWriter:
     """`uri` is the table's folder."""
 
-    name = "deltalake"
+    name: WriterName = "deltalake"
 
-    def __init__(self, uri: str, storage: TableStorage | None = None) -> None:
-        """`storage`: of the mirror's tables, for the options of their store; None where there are none."""
+    def __init__(self, uri: str, location: TableLocation | None = None) -> None:
+        """`location`: of the mirror's tables, for the options of their store; None where there are none."""
         self.uri, self._log = uri, local_log(uri)
-        self._storage = storage_of(uri) if storage is None else storage
+        self._location = location_of(uri) if location is None else location
 
     def create(self, properties: Mapping[str, str]) -> None:
         """Only one of several that create at once wins; the others find its table. Raises StoreUnreachableError, ConfigError."""
@@ -145,7 +146,7 @@ class DeltalakeWriter:
                     mode="error",
                     configuration={**TABLE_SETTINGS, **properties},
                     raise_if_key_not_exists=False,
-                    storage_options=self._storage.options(),
+                    storage_options=self._location.options(),
                     # With retries the loser of a race would commit its own properties on top of the winner's.
                     commit_properties=CommitProperties(max_commit_retries=0),
                 )
@@ -156,7 +157,7 @@ class DeltalakeWriter:
 
     def snapshot(self) -> DeltalakeSnapshot | None:
         """None when there is no table. Raises as `open_table`; of a folder that cannot be reached OSError."""
-        table = open_table(self._storage, self.uri)
+        table = open_table(self._location, self.uri)
         return None if table is None else DeltalakeSnapshot(table)
 
     def reread(self, snapshot: Any) -> DeltalakeSnapshot:
@@ -196,11 +197,11 @@ class DeltalakeWriter:
     def clean_up(self) -> None:
         """Checkpoints the log and deletes what no version within the retention needs."""
         with _commit_errors(self.uri):
-            checkpoint_and_clean(self.uri, self._log, self._storage)
+            checkpoint_and_clean(self.uri, self._log, self._location)
 
-    def mend(self) -> None:
+    def repair_log(self) -> None:
         if self._log is not None:
-            self._log.set_torn_aside()
+            self._log.discard_torn_commit()
 
     @contextlib.contextmanager
     def _commit_above(self, snapshot: DeltalakeSnapshot) -> Iterator[None]:
@@ -217,9 +218,9 @@ class DeltalakeWriter:
             self._log.sync(above)
 
 
-def checkpoint_and_clean(uri: str, log: LocalLog | None, storage: TableStorage) -> None:
+def checkpoint_and_clean(uri: str, log: LocalLog | None, location: TableLocation) -> None:
     """The checkpoint outlives a power failure before it is all that is left of what is cleaned then."""
-    options = storage.options()
+    options = location.options()
     DeltaTable(uri, storage_options=options).vacuum(retention_hours=REPLACED_FILES_KEPT_HOURS, dry_run=False, full=True)
     table = DeltaTable(uri, storage_options=options)
     table.create_checkpoint()

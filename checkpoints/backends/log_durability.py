@@ -71,7 +71,7 @@ class LocalLog:
         except OSError as error:
             raise OutcomeUnknownError(f"{self._table}: the disk does not confirm the last commit: {error}") from error
 
-    def set_torn_aside(self) -> None:
+    def discard_torn_commit(self) -> None:
         """Renames the newest commit, or the newest checkpoint, if it is half-written, so that the log ends before it.
 
         Raises OutcomeUnknownError while it is so young that it may be somebody's work in progress.

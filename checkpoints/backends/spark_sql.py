@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from shallow_mirror.checkpoints.backends.log_durability import LocalLog, local_log
-from shallow_mirror.checkpoints.schema import TIMESTAMP
+from shallow_mirror.checkpoints.schema import TIMESTAMP, schema_of, table_uri
 from shallow_mirror.checkpoints.table_protocol import Condition, Conditions, any_in_sql, condition_in_sql
 
 if TYPE_CHECKING:
@@ -79,6 +79,12 @@ def active_session_kept() -> Iterator[None]:
     finally:
         if active is not None:
             active.createDataFrame([], "nothing int")
+
+
+def name_in_sql(tables: str, table: str) -> str:
+    """Return the name of a table as SQL has it. `tables`: the root of a `TableLocation`."""
+    schema = schema_of(tables)
+    return table_of_path(table_uri(tables, table)) if schema is None else table_of_schema(schema, table)
 
 
 def table_of_schema(schema: str, table: str) -> str:

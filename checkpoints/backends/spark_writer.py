@@ -42,6 +42,7 @@ from shallow_mirror.checkpoints.table_protocol import (
     Condition,
     Conditions,
     DeltaCommitError,
+    WriterName,
     user_metadata_entry,
 )
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError
@@ -135,7 +136,7 @@ class SparkSnapshot:
 class SparkWriter:
     """`name_in_sql`: of the table, as `table_of_schema` and `table_of_path` make it. `session`: one of `writer_session`."""
 
-    name = "spark"
+    name: WriterName = "spark"
 
     def __init__(self, session: SparkSession, name_in_sql: str) -> None:
         self._session, self._table = session, name_in_sql
@@ -200,11 +201,11 @@ class SparkWriter:
             if self._log is not None:
                 self._log.shorten(COMMITS_KEPT)
 
-    def mend(self) -> None:
+    def repair_log(self) -> None:
         if self.snapshot() is not None:
             self._find_log()
             if self._log is not None:
-                self._log.set_torn_aside()
+                self._log.discard_torn_commit()
 
     def _find_log(self) -> None:
         self._log = log_of(self._session, self._table)

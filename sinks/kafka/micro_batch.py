@@ -18,8 +18,8 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.net.error_codes import error_name
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
-from shallow_mirror.checkpoints.quarantine_tables import QuarantineTable
-from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
+from shallow_mirror.checkpoints.quarantine.entries import QuarantineTable
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
@@ -36,6 +36,8 @@ from shallow_mirror.sinks.kafka.protocol.actions import EarlyEnd, MicroBatchOutc
 from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer, most_telling
 from shallow_mirror.sinks.kafka.protocol.stall_detector import StepWatch
 from shallow_mirror.sinks.kafka.protocol.transactional_ids import ids_of, transactional_id
+from shallow_mirror.sinks.kafka.protocol.txn_inspection import FORGOTTEN_MARKER, TRANSACTION_ABORTED
+from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn
 from shallow_mirror.sinks.kafka.slots.compact_pickle import Travelling
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS, QuarantineBudget
 from shallow_mirror.sinks.kafka.slots.slot_task import RESULT_SCHEMA, Observer, SlotJob
@@ -49,6 +51,9 @@ from shallow_mirror.types import EpochEnd, Segment, SegmentKind, SlotTxn, Source
 _log = logging.getLogger(__name__)
 
 _ABORT_PATIENCE_MS = 5_000
+
+_DEFINITE_OF_TRANSACTIONS = frozenset({FORGOTTEN_MARKER, TRANSACTION_ABORTED})
+"""What RefuseForgotten says of partitions that do answer."""
 
 BETWEEN, SLOWEST_SLOT, TOTAL = "Between", "SlowestSlot", "Total"
 """Steps of a round besides its actions. `Between`: since the round before, for Spark's log, its planning and waiting for data;
@@ -89,8 +94,11 @@ class StoppedBeforeMicroBatchError(Exception):
     """Raised into Spark so that a micro-batch, or a further round of one, that was only about to start does not begin."""
 
 
-class _SlotBlockedError(Exception):
-    """The transactional id of a slot cannot be used. Raised by RunSlots only: behind a decision it would skip its resolution."""
+class _NothingDecided(Exception):
+    """The round is repeated: without the transactional id, or the target partition, that cannot be used now.
+
+    Raised in front of the decision only: behind it, it would skip its resolution.
+    """
 
 
 class MicroBatchSink:
@@ -202,8 +210,8 @@ class MicroBatchSink:
             except DataLossError as loss:
                 first_rows += self._after_data_loss(loss, first_rows)
                 continue
-            except _SlotBlockedError:
-                continue  # nothing of the round is decided: the next one takes another id for that slot
+            except _NothingDecided:
+                continue
             _require_committed(outcome.not_committed)
             unknown = [one for result in outcome.slots for one in result.unknown]
             if unknown:
@@ -292,11 +300,35 @@ class MicroBatchSink:
         match action:
             case actions.RunSlots(decision):
                 return self._run_slots(planned, decision, first_rows, deadline)
+            case actions.RefuseForgotten(decided):
+                try:
+                    return self._performer.perform(action, deadline)
+                except RetriableError as error:
+                    self._withdraw(decided, error, deadline)
+                    raise _NothingDecided(str(error)) from error
             case actions.Decide(_, rows):
                 slots = [int(row.txn.transactional_id.rpartition("-")[2]) for row in rows if row.txn is not None]
                 return self._owner.decide(rows, highest_slot=max(slots, default=-1))
             case _:
                 return self._performer.perform(action, deadline)
+
+    def _withdraw(self, decided: Sequence[DecidedTxn], error: RetriableError, deadline: Deadline) -> None:
+        """Abort what is written and not decided, where a target partition cannot be asked about it: others need not wait for it.
+
+        A start of the query would do the same, but it takes many times as long. Raises `error` where every partition of these
+        transactions answers now: then it is not one that the next round would leave out.
+        """
+        if not self._job.leaves_out or type(error) is not RetriableError or error.error_name in _DEFINITE_OF_TRANSACTIONS:
+            raise error
+        self._owner.check_ownership()
+        names = tuple(one.txn.transactional_id for one in decided)
+        for name in names:
+            self._performer.perform(actions.InitProducerId(name), deadline)
+        places = tuple(sorted({written.topic_partition for one in decided for written in one.written}))
+        self._performer.perform(actions.AbortForgotten(names, places), deadline)
+        if self._performer.availability.held().keys().isdisjoint(places):
+            raise error
+        _log.warning("%d slot transactions are aborted and copied again without what cannot be asked: %s", len(names), error)
 
     def _run_slots(
         self, planned: DataFrame, decision: int, first_rows: Sequence[DecidedSegment], deadline: Deadline
@@ -333,7 +365,7 @@ class MicroBatchSink:
         if errors:
             self._slot_time.saw_failure(all_tasks_ms, time_left_ms, len(answers))
         else:
-            self._slot_time.saw(all_tasks_ms, max((result.duration_ms for result in results), default=0.0), len(answers))
+            self._slot_time.saw(all_tasks_ms, [result.duration_ms for result in results], job.commit_interval_ms)
         try:
             self._budget.take(one for result in results for one in result.quarantined)
         except BatchRefusedError as excess:
@@ -343,7 +375,7 @@ class MicroBatchSink:
             error = most_telling(errors)
             if isinstance(error, TransactionBlockedError):
                 self._performer.availability.block(error)
-                raise _SlotBlockedError(str(error)) from error
+                raise _NothingDecided(str(error)) from error  # the next round takes another id for that slot
             if not isinstance(error, RetriableError):
                 self._abort_open_slots(deadline)
             raise error

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
+from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.kafka.slots.batch_sources import NO_LIMITS, ReadPart, SlotReading
 from shallow_mirror.sinks.kafka.slots.unfinished_ranges import UnfinishedRange
 from shallow_mirror.types import PlannedRange, SourcePartition
-from shallow_mirror.wire.batch_index import index_batches
+from shallow_mirror.wire.batches.batch_index import index_batches
 
 
 class KeptReadings:
@@ -31,6 +32,7 @@ class KeptReadings:
 
 class _KeptReading:
     unknown: tuple[PlannedRange, ...] = ()
+    has_ended_early = False
 
     def __init__(self, batches: Sequence[QuarantinedBatch]) -> None:
         self._queues: dict[SourcePartition, list[QuarantinedBatch]] = {}
@@ -40,6 +42,9 @@ class _KeptReading:
     def __iter__(self) -> Iterator[tuple[ReadPart, ...]]:
         for together in itertools.zip_longest(*self._queues.values()):
             yield tuple(_part_of(one) for one in together if one is not None)
+
+    def end_by(self, end: Deadline) -> None:
+        """Nothing is waited for: all of it is in memory."""
 
     def reached(self) -> Mapping[SourcePartition, int]:
         """What lies between the batches is none of theirs."""

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from shallow_mirror.streaming.runner.spark_session import local_session, session_for_tables
     from shallow_mirror.streaming.sources.kafka_batches import register_kafka_batches
     from shallow_mirror.verify import VerifyReport, verify_mirror
-    from shallow_mirror.wire.records import Record, open_batch
+    from shallow_mirror.wire.records.unpacked_batch import Record, open_batch
 
 __all__ = [
     "BatchConsumer",
@@ -165,8 +165,8 @@ _MODULES = {
     "register_kafka_batches": "shallow_mirror.streaming.sources.kafka_batches",
     "VerifyReport": "shallow_mirror.verify",
     "verify_mirror": "shallow_mirror.verify",
-    "Record": "shallow_mirror.wire.records",
-    "open_batch": "shallow_mirror.wire.records",
+    "Record": "shallow_mirror.wire.records.unpacked_batch",
+    "open_batch": "shallow_mirror.wire.records.unpacked_batch",
 }
 
 

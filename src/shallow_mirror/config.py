@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.checkpoints.schema import CATALOG, schema_of
-from shallow_mirror.checkpoints.table_storage import TableStorage, option_problems
+from shallow_mirror.checkpoints.table_location import TableLocation, option_problems
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks import routing
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import QuarantineLimits
@@ -319,9 +319,9 @@ class MirrorConfig(_Group):
         return parse_duration(self.trigger)
 
     @property
-    def table_storage(self) -> TableStorage:
+    def table_location(self) -> TableLocation:
         """Return where the tables are with the options of their store, for everything that opens one."""
-        return TableStorage(self.tables, {name: _option_text(value) for name, value in self.storage.options.items()})
+        return TableLocation(self.tables, {name: _option_text(value) for name, value in self.storage.options.items()})
 
     @classmethod
     def load(cls, path: str | Path) -> MirrorConfig:

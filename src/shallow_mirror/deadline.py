@@ -20,14 +20,14 @@ class Deadline:
         return cls(clock() + ms / 1000.0, clock)
 
     def remaining_ms(self) -> float:
-        """Milliseconds left, never negative."""
+        """Return the milliseconds that are left, never negative."""
         return max(0.0, (self.at - self.clock()) * 1000.0)
 
     def is_over(self) -> bool:
         return self.clock() >= self.at
 
     def sooner(self, ms: float) -> Deadline:
-        """The earlier of this deadline and `ms` from now."""
+        """Return the earlier of this deadline and `ms` from now."""
         return Deadline(min(self.at, self.clock() + ms / 1000.0), self.clock)
 
     def require(self, waiting_for: str) -> None:
@@ -37,7 +37,7 @@ class Deadline:
 
 
 class Silence:
-    """A clock (seconds) of how long nothing was heard, for a deadline that moves on with what is read."""
+    """A clock (seconds) since the last data was received, for a deadline that moves with what is read."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

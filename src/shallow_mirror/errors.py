@@ -13,7 +13,7 @@ class MirrorError(Exception):
 
 
 class ConfigError(MirrorError):
-    """The operator must change a setting. `problems` lists every one that was found, not only the first."""
+    """The operator must change a setting. `problems` lists all of them, not only the first."""
 
     def __init__(self, problems: Sequence[str] | str) -> None:
         self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
@@ -35,17 +35,20 @@ class TopicAccessError(ConfigError):
 
 
 class BrokerTooOldError(ConfigError):
-    """A broker is older than the oldest supported release, or does not offer a request that is asked for on some ways only."""
+    """A broker is older than the oldest supported release, or does not offer a request that only some operations need."""
 
 
 class CorruptBatchError(MirrorError):
     """Bytes that are not what their producer sent, or cannot be a record batch.
 
-    `pos` counts within what was being read: an answer, a batch, or its opened records.
+    `pos` counts within what was being read: a response, a batch, or its opened records.
     """
 
     def __init__(self, topic_partition: TopicPartition, base_offset: int, pos: int, reason: str) -> None:
-        self.topic_partition, self.base_offset, self.pos, self.reason = topic_partition, base_offset, pos, reason
+        self.topic_partition = topic_partition
+        self.base_offset = base_offset
+        self.pos = pos
+        self.reason = reason
         super().__init__(f"{topic_partition}: corrupt record batch at base offset {base_offset}: {reason}")
 
     def __reduce__(self) -> tuple[type[CorruptBatchError], tuple[TopicPartition, int, int, str]]:
@@ -53,12 +56,16 @@ class CorruptBatchError(MirrorError):
 
 
 class DataLossError(MirrorError):
-    """The source no longer holds (or never held) offsets that should be copied next. `log_start_offset` None: nobody asked; the
-    message names it where the log starts too late."""
+    """The source no longer holds (or never held) offsets that should be copied next.
+
+    `log_start_offset` None: not requested. The message names it where the log starts too late.
+    """
 
     def __init__(self, topic_partition: TopicPartition, expected_offset: int, log_start_offset: int | None, detail: str) -> None:
-        self.topic_partition, self.expected_offset = topic_partition, expected_offset
-        self.log_start_offset, self.detail = log_start_offset, detail
+        self.topic_partition = topic_partition
+        self.expected_offset = expected_offset
+        self.log_start_offset = log_start_offset
+        self.detail = detail
         is_late = log_start_offset is not None and log_start_offset > expected_offset
         start = f", source log starts at {log_start_offset}" if is_late else ""
         super().__init__(f"{topic_partition}: expected offset {expected_offset}{start}: {detail}")
@@ -68,10 +75,10 @@ class DataLossError(MirrorError):
 
 
 class LogTruncatedError(DataLossError):
-    """The source's log was cut below what was copied or planned of it (an unclean leader election, a lost disk).
+    """The source's log was truncated below what was copied or planned of it (an unclean leader election, a lost disk).
 
-    `log_end`: where it ends, below `expected_offset`; None: it was written on and reaches beyond. `divergent_offset`: from
-    which offset on it holds other records than were copied; None: not known. `topic_id`: "" where it is not known.
+    `log_end`: where it ends, below `expected_offset`; None: it was written to since and reaches beyond. `divergent_offset`: from
+    which offset it holds other records than were copied; None: unknown. `topic_id`: "" where it is unknown.
     """
 
     def __init__(
@@ -83,7 +90,9 @@ class LogTruncatedError(DataLossError):
         divergent_offset: int | None = None,
         topic_id: str = "",
     ) -> None:
-        self.log_end, self.divergent_offset, self.topic_id = log_end, divergent_offset, topic_id
+        self.log_end = log_end
+        self.divergent_offset = divergent_offset
+        self.topic_id = topic_id
         super().__init__(topic_partition, expected_offset, None, detail)
 
     def __reduce__(self) -> Any:
@@ -104,10 +113,12 @@ class TopicRecreatedError(DataLossError):
 
 
 class TargetDataLossError(MirrorError):
-    """The target no longer holds what was copied to it: its log went on below the last recorded record. Nothing was decided."""
+    """The target no longer holds what was copied to it: its log continued below the last recorded record. Nothing was decided."""
 
     def __init__(self, topic_partition: TopicPartition, recorded_end: int, base_offset: int) -> None:
-        self.topic_partition, self.recorded_end, self.base_offset = topic_partition, recorded_end, base_offset
+        self.topic_partition = topic_partition
+        self.recorded_end = recorded_end
+        self.base_offset = base_offset
         super().__init__(
             f"target {topic_partition}: new records were given offset {base_offset}, but records copied before reach offset "
             f"{recorded_end}: the target topic was deleted and created again, or its log was truncated (an unclean leader "
@@ -120,10 +131,13 @@ class TargetDataLossError(MirrorError):
 
 
 class BatchRefusedError(MirrorError):
-    """A batch cannot be copied as things stand; nothing of its micro-batch was decided."""
+    """A batch cannot be copied under the current settings; nothing of its micro-batch was decided."""
 
     def __init__(self, topic_partition: TopicPartition, base_offset: int, rule: str, remedy: str) -> None:
-        self.topic_partition, self.base_offset, self.rule, self.remedy = topic_partition, base_offset, rule, remedy
+        self.topic_partition = topic_partition
+        self.base_offset = base_offset
+        self.rule = rule
+        self.remedy = remedy
         super().__init__(f"{topic_partition}: batch at base offset {base_offset} refused: {rule}. {remedy}")
 
     def __reduce__(self) -> tuple[type[BatchRefusedError], tuple[TopicPartition, int, str, str]]:
@@ -142,14 +156,15 @@ class FencedError(MirrorError):
 
 
 class RetriableError(MirrorError):
-    """A cluster did not do what was asked, surely without effect, and may do it later; the supervisor tries again.
+    """A request to a cluster failed without effect, and may succeed later; the supervisor retries.
 
     `error_name` is Kafka's name of the error, or one of ours: for the network (`NETWORK_EXCEPTION`, `DEADLINE`), for tokens
-    (`TOKEN_ENDPOINT_AWAY`, `OAUTH_CB_FAILED`). It survives where the error is told in other words, so remedies go by it.
+    (`TOKEN_ENDPOINT_AWAY`, `OAUTH_CB_FAILED`). It stays where the message is rephrased, so remedies are chosen by it.
     """
 
     def __init__(self, error_name: str, detail: str) -> None:
-        self.error_name, self.detail = error_name, detail
+        self.error_name = error_name
+        self.detail = detail
         super().__init__(f"{error_name}: {detail}")
 
     def __reduce__(self) -> tuple[type[RetriableError], tuple[str, str]]:
@@ -157,22 +172,24 @@ class RetriableError(MirrorError):
 
 
 class ProducerEpochFencedError(RetriableError):
-    """A newer producer epoch owns the transactional id (47, 90), or the coordinator no longer knows ours (48, 49).
+    """A newer producer epoch owns the transactional id (47, 90), or the coordinator no longer has ours (48, 49).
 
-    Ambiguous by nature: timed out, taken over, or committed and re-initialised. Nobody may conclude more from it.
+    Ambiguous by nature: timed out, taken over, or committed and re-initialised. No more may be concluded from it.
     """
 
 
 class TransactionBlockedError(RetriableError):
     """The last transaction of a transactional id cannot complete: a partition of it does not take its marker.
 
-    What becomes of the transaction is decided and durable (`state` is PrepareCommit or PrepareAbort). The id cannot be used
-    again before the partition has a leader and enough in-sync replicas.
+    The outcome of the transaction is decided and durable (`state` is PrepareCommit or PrepareAbort). The id cannot be used again
+    before the partition has a leader and enough in-sync replicas.
     """
 
     def __init__(self, transactional_id: str, state: str, producer_id: int, producer_epoch: int) -> None:
-        self.transactional_id, self.state = transactional_id, state
-        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self.transactional_id = transactional_id
+        self.state = state
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
         super().__init__(
             "CONCURRENT_TRANSACTIONS",
             f"the last transaction of {transactional_id} (producer id {producer_id}, epoch {producer_epoch}) is in state {state}"
@@ -184,17 +201,21 @@ class TransactionBlockedError(RetriableError):
 
 
 class OutcomeUnknownError(MirrorError):
-    """The effect may or may not have happened: look at the map and the target before acting."""
+    """The effect may or may not have happened: check the map and the target before acting."""
 
 
 class StoreUnreachableError(OutcomeUnknownError):
-    """The object store that holds the tables did not do what was asked; a write may have been applied all the same.
+    """An operation of the object store that holds the tables failed; a write may have been applied nevertheless.
 
-    `is_refused`: it answered and said no (credentials, permissions, a bucket that is not there) instead of failing.
+    `is_refused`: the store refused it (credentials, permissions, a missing bucket) instead of failing.
     """
 
     def __init__(self, operation: str, table: str, reason: str, remedy: str, *, is_refused: bool = False) -> None:
-        self.operation, self.table, self.reason, self.remedy, self.is_refused = operation, table, reason, remedy, is_refused
+        self.operation = operation
+        self.table = table
+        self.reason = reason
+        self.remedy = remedy
+        self.is_refused = is_refused
         verb = "refuses to" if is_refused else "did not"
         super().__init__(f"{table}: the store {verb} {operation}: {reason}. Remedy: {remedy}")
 
@@ -221,7 +242,7 @@ class RecoverNeededError(MirrorError):
 
 
 class SparkLostError(MirrorError):
-    """The JVM of Spark went away under a run. The next start resolves what it left."""
+    """The JVM of Spark ended during a run. The next start resolves what it left."""
 
 
 class OffsetMapConflictError(MirrorError):

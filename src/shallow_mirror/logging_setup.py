@@ -1,4 +1,4 @@
-"""Every process: how log lines look: text for people, or a JSON document a line for machines.
+"""Every process: the format of log lines: text, or one JSON document per line.
 
 In JSON a line has `time`, `level`, `logger`, `message`, `pid`, where an exception is logged `error` and `traceback`, and the
 fields that the caller gave with `fields(...)`.
@@ -18,7 +18,7 @@ from typing import Any, Literal
 LogFormat = Literal["text", "json"]
 
 LOG_FORMAT_VARIABLE = "SHALLOW_MIRROR_LOG_FORMAT"
-"""In the environment: what processes that this one starts go by."""
+"""Environment variable with the format for processes that this one starts."""
 
 _log = logging.getLogger("shallow_mirror")
 
@@ -27,7 +27,7 @@ _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def fields(**values: Any) -> dict[str, Any]:
-    """The `extra` of a log call: what a JSON line says besides its message. Text leaves it out."""
+    """Return the `extra` of a log call: fields of a JSON line besides its message. Text leaves them out."""
     return {_FIELDS: values}
 
 
@@ -49,7 +49,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def begin_logging(log_format: LogFormat, level: int = logging.INFO, stream: Any = None) -> None:
-    """Of the whole process, to `stream` or standard error. In JSON also Python's warnings and errors that nobody caught."""
+    """Configure logging of the process, to `stream` or standard error. In JSON also Python's warnings and uncaught errors."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(_TEXT))
     logging.basicConfig(level=level, handlers=[handler], force=True)
@@ -60,7 +60,7 @@ def begin_logging(log_format: LogFormat, level: int = logging.INFO, stream: Any 
 
 
 def begin_logging_as_told() -> None:
-    """In a process that the mirror's own started: what its environment says, and nothing below a warning."""
+    """Configure logging of a child process by its environment, with nothing below a warning."""
     begin_logging("json" if os.environ.get(LOG_FORMAT_VARIABLE) == "json" else "text", logging.WARNING)
 
 
@@ -69,7 +69,7 @@ def is_json() -> bool:
 
 
 def say_error(error: Exception) -> None:
-    """The last line of a process that an error of ours ended."""
+    """Log or print the last line of a process that an error of ours ended."""
     if is_json():
         _log.error("%s", error, extra=fields(error=type(error).__name__))
     else:

@@ -1,10 +1,10 @@
-"""PURE: counts for people."""
+"""Pure: counts with their nouns."""
 
 from __future__ import annotations
 
 
 def counted(count: int | None, noun: str, plural: str | None = None) -> str:
-    """Return "1 batch", "0 batches", "1,200 records"; "? offsets" where the count is not known.
+    """Return "1 batch", "0 batches", "1,200 records"; "? offsets" where the count is unknown.
 
     `plural`: of a noun that does not take an s, or es behind ch, sh, s and x.
     """

@@ -1,4 +1,4 @@
-"""Driver, for the cli: how far a command is that reads for long: as a bar on a terminal, as lines elsewhere."""
+"""Driver, for the cli: progress of long reads: a bar on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LINES_EVERY_S = 5.0
 
 
 class OffsetProgress(Protocol):
-    """Its text says where it is and what was found."""
+    """Progress in offsets. Its text names the position and the findings so far."""
 
     @property
     def done_offsets(self) -> int: ...
@@ -28,7 +28,7 @@ Show = Callable[[OffsetProgress], None]
 
 @contextmanager
 def progress_on(console: Console, command: str, clock: Callable[[], float] = time.monotonic) -> Iterator[Show]:
-    """Until the block ends. `console` is of standard error."""
+    """Show progress until the block ends. `console`: of standard error."""
     if console.is_terminal:
         with _bar(console, command) as show:
             yield show

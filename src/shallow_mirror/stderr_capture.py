@@ -1,4 +1,4 @@
-"""Driver: standard error as JSON lines, also of what others write there: the JVM of Spark, its Python workers, C libraries."""
+"""Driver: standard error as JSON lines, including output of Spark's JVM, its Python workers and C libraries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_LINE_BYTES = 1 << 20
 
 @contextmanager
 def stderr_as_json(level: int = logging.INFO) -> Iterator[None]:
-    """Until the block ends. Our own lines go straight out; what comes from elsewhere goes through a pipe, a JSON line each."""
+    """Write JSON lines until the block ends. Our own go out directly; other output goes through a pipe, a JSON line each."""
     sys.stderr.flush()
     kept = os.dup(2)
     reading, writing = os.pipe()
@@ -45,7 +45,7 @@ def stderr_as_json(level: int = logging.INFO) -> Iterator[None]:
 
 
 def _pump(reading: int, out: int, is_over: threading.Event) -> None:
-    """Until it is over and nothing is left: children may keep the other end open for longer."""
+    """Copy lines until `is_over` and nothing is left: children may keep the other end open for longer."""
     rest = b""
     while True:
         is_last_look = is_over.is_set()
@@ -64,13 +64,13 @@ def _pump(reading: int, out: int, is_over: threading.Event) -> None:
 
 
 def _write(out: int, lines: list[bytes]) -> None:
-    told = b"".join(as_json(line) + b"\n" for line in lines if line.strip())
-    while told:
-        told = told[os.write(out, told) :]
+    data = b"".join(as_json(line) + b"\n" for line in lines if line.strip())
+    while data:
+        data = data[os.write(out, data) :]
 
 
 def as_json(line: bytes) -> bytes:
-    """Pure. A line of ours, from another process, stays as it is."""
+    """Return a line as JSON; one that another process of ours wrote stays as it is. Pure."""
     text = line.decode("utf-8", errors="replace").rstrip()
     if text.startswith("{"):
         try:

@@ -1,6 +1,6 @@
 """Values that travel between the layers. Runs on driver and executors; imports nothing of this package.
 
-Names of partitions are tuples: they are keys of every mapping, and are hashed and compared a thousand times for one that moves.
+Names of partitions are tuples, which hash and compare fast: they are keys of every mapping.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TargetPartition(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """A leader epoch of a log, and the offset behind its last record. An answer of -1, -1: the log never had such an epoch."""
+    """A leader epoch of a log, and the offset behind its last record; -1, -1: the log never had such an epoch."""
 
     leader_epoch: int
     end: int
@@ -77,7 +77,7 @@ class IsolationLevel(enum.Enum):
 
 
 class LogAppendTimePolicy(enum.Enum):
-    """What becomes of batches stamped by the source broker: `read.log_append_time`."""
+    """What is done with batches stamped by the source broker: `read.log_append_time`."""
 
     KEEP = "keep"
     PRODUCER = "producer"
@@ -96,7 +96,7 @@ class SegmentKind(enum.StrEnum):
 
 
 COPIED_KINDS = (SegmentKind.DATA, SegmentKind.RELEASED)
-"""Those with a range on the target, where target - source is constant."""
+"""Kinds with a range on the target, where target - source is constant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRange:
-    """A row of a micro-batch's plan: how far slot `slot` goes in one source topic-partition.
+    """A row of a micro-batch's plan: the range of one source topic-partition that slot `slot` copies.
 
     The task reads [position, end), whatever `start` says. `bytes_per_offset` is an estimate that keeps the last fetch
     of the range from reading far beyond `end`.
@@ -143,9 +143,9 @@ class PlannedRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """What decides besides the batch itself what becomes of it: the target topic's settings and the mirror's policies.
+    """What the verdict about a batch depends on besides the batch: the target topic's settings and the mirror's policies.
 
-    `coalesce_bytes`: small neighbours become one batch of so many bytes of records at the most. None: each stays one.
+    `coalesce_bytes`: small neighbours are coalesced up to so many bytes of records. None: they are not.
     """
 
     max_message_bytes: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from shallow_mirror.broker.admin.acls import Operation, ask_rights, missing_slot_rights
+from shallow_mirror.broker.admin.acls import Operation, missing_slot_permissions, request_permissions
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.net.error_codes import TOPIC_AUTHORIZATION_FAILED, refusal
 from shallow_mirror.config import MirrorConfig
@@ -27,7 +27,7 @@ def refuse_missing_rights(config: MirrorConfig, source: Cluster, target: Cluster
     topics = sorted(name for name, one in listed.items() if one.error_code == 0 and config.topics.is_included(name))
     hidden = hidden_topics(source, config.topics.include, (), topics, deadline)
     copies = {routing.target_topic_name(config.topics.target_name, config.source.alias, name) for name in topics}
-    of_slots = missing_slot_rights(target, transactional_id(config.mirror, 0), deadline)
+    of_slots = missing_slot_permissions(target, transactional_id(config.mirror, 0), deadline)
     problems = [
         *(f"source topic {name}: {what}" for name, what in hidden.items()),
         *(f"source topic {one}" for one in _missing(source, topics, ON_SOURCE_TOPICS, deadline)),
@@ -41,7 +41,7 @@ def refuse_missing_rights(config: MirrorConfig, source: Cluster, target: Cluster
 def _missing(cluster: Cluster, topics: Sequence[str], needed: Mapping[Operation, str], deadline: Deadline) -> Iterator[str]:
     if not topics:
         return
-    rights = ask_rights(cluster, topics, deadline)
+    rights = request_permissions(cluster, topics, deadline)
     for topic in topics:
         for operation in rights.missing_on(topic, needed):
             yield f"{topic}: {refusal(TOPIC_AUTHORIZATION_FAILED, needed[operation], topic=topic)}"

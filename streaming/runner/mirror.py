@@ -19,13 +19,12 @@ from pyspark.errors import StreamingQueryException
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.connectivity import named_cluster
-from shallow_mirror.checkpoints.backends.best_effort_table import ObservationStore, open_store
-from shallow_mirror.checkpoints.backends.conditional_put_probe import require_conditional_puts
+from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.controls import open_controls_to_read
+from shallow_mirror.checkpoints.controls import Controls
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.quarantine_tables import open_quarantine
-from shallow_mirror.checkpoints.storage import choose_writer, open_writer
+from shallow_mirror.checkpoints.quarantine.entries import QuarantineTable
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
@@ -183,10 +182,9 @@ class _Run:
             )
             self.config = without_own_targets(self.config, is_same_cluster=self.source_cluster_id == self.target_cluster_id)
             self.loops = Loops(self.config, source_cluster_id=self.source_cluster_id, target_cluster_id=self.target_cluster_id)
-            tables, setting = self.config.table_storage, self.config.tables_writer
-            self.tables_writer = self._patiently("tables", lambda: choose_writer(tables, setting))
-            if self.tables_writer == "deltalake":
-                self._patiently("conditional writes", lambda: require_conditional_puts(tables))
+            location, setting = self.config.table_location, self.config.tables_writer
+            self.storage: MirrorStorage = self._patiently("tables", lambda: MirrorStorage.to_write(location, setting))
+            self._patiently("conditional writes", self.storage.require_conditional_writes)
             self._patiently("rights", self._refuse_missing_rights)
             if spark is None:
                 self.spark_log = self.config.spark_log
@@ -195,13 +193,13 @@ class _Run:
                     f"shallow-mirror {self.config.mirror}",
                     log_file=self.config.spark_log,
                     cores=os.cpu_count() or 2,
-                    delta_jars=delta_jars() if self.tables_writer == "spark" else (),
+                    delta_jars=delta_jars() if self.storage.writer == "spark" else (),
                 )
             spark_session.check_session(spark)
             hand_over(spark, (self.config.source.client, self.config.target.client))
-            if self.tables_writer == "spark":
+            if self.storage.writer == "spark":
                 spark_session.check_delta(spark, self.config.tables)
-            self.map_writer = open_writer(tables, self.tables_writer, spark)
+            self.storage = self.storage.with_session(spark)
             self._supervise(spark)
         finally:
             self.source.close()
@@ -213,9 +211,9 @@ class _Run:
         outcome, ended_by = "failed", None
         try:
             owner = self._patiently("take-over", self._take_over)
-            store = open_store(self.config.table_storage, self.tables_writer, spark)
-            self.witness.took_over(owner, store)
-            with lost_jvm_told(self.spark_log), self._groups_in_step(store, spark) as groups:
+            tables = self.storage.background_tables()
+            self.witness.took_over(owner, tables)
+            with lost_jvm_told(self.spark_log), self._groups_in_step(tables) as groups:
                 self._patiently("query", lambda: self._recover_and_query(owner, spark))
                 outcome = "stopped" if self._is_over() else "done"
                 if self.available_now and outcome == "done":
@@ -231,12 +229,11 @@ class _Run:
         finally:
             self.witness.ended(outcome, ended_by)
 
-    def _groups_in_step(self, store: ObservationStore, spark: Any) -> AbstractContextManager[GroupSync | None]:
+    def _groups_in_step(self, tables: BestEffortTables) -> AbstractContextManager[GroupSync | None]:
         interval_s = self.config.groups.sync_s
         if interval_s is None:
             return nullcontext()
-        to_read = spark if self.tables_writer == "spark" else None
-        return GroupSync(self.config, interval_s, store, to_read, tell=self.witness.met)
+        return GroupSync(self.config, interval_s, self.storage.to_read(), tables, tell=self.witness.met)
 
     def _patiently(self, what: str, attempt: Callable[[], Any]) -> Any:
         """Level three of the retries: without limit, with a growing pause, visible in the log; not for definite errors."""
@@ -281,13 +278,12 @@ class _Run:
     def _take_over(self) -> OffsetMapOwner:
         if self.owner is None:
             self.owner = OffsetMapOwner.take_over(
-                self.config.table_storage,
+                self.storage,
                 mirror=self.config.mirror,
                 source_cluster_id=self.source_cluster_id,
                 target_cluster_id=self.target_cluster_id,
                 run=self.identity,
                 now_ms=lambda: int(time.time() * 1000),
-                writer=self.map_writer,
                 before_creation=self._refuse_used_ids,
                 slots=ids_of(self.config.write.slots),
             )
@@ -340,7 +336,7 @@ class _Run:
             report=self._report,
             observer=self.observer,
             goes_on_after_data_loss=self._goes_on_after_data_loss,
-            quarantine=open_quarantine(config.table_storage, self.tables_writer, spark),
+            quarantine=QuarantineTable.open(self.storage),
             left_out=self.witness.left_out.micro_batch_done,
             register=registrar.register,
             slot_time=self.slot_time,
@@ -358,7 +354,7 @@ class _Run:
             left_out_path=self.witness.left_out.path,
             registration=exchange,
         )
-        controls = open_controls_to_read(config.table_storage, spark)
+        controls = Controls.open(self.storage.to_read())
         watch = TopicWatch(
             config, targets, {one.topic for one in known}, controls, paused_path, loops=self.loops, tell=self.witness.met
         )

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from shallow_mirror.checkpoints.backends.best_effort_table import ObservationStore
+from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.problem_log import ProblemLog, log_problem
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
-from shallow_mirror.checkpoints.run_history import MicroBatchObservation, Observations
+from shallow_mirror.checkpoints.run_history import MicroBatchObservation, RunHistory
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, MirrorError
 from shallow_mirror.logging_setup import fields
@@ -59,7 +59,7 @@ class Witness:
     def __init__(self, config: MirrorConfig, identity: RunIdentity) -> None:
         self._config, self._identity = config, identity
         self._problems = ProblemLog()
-        self._observations: Observations | None = None
+        self._observations: RunHistory | None = None
         self._metrics: Metrics | None = None
         self._watch: SourceWatch | None = None
         self._run_epoch = 0
@@ -102,11 +102,11 @@ class Witness:
             _log.info("metrics are at http://%s:%d/metrics", settings.host, settings.port)
             yield
 
-    def took_over(self, owner: OffsetMapOwner, store: ObservationStore) -> None:
+    def took_over(self, owner: OffsetMapOwner, tables: BestEffortTables) -> None:
         self._run_epoch = owner.run_epoch
-        self._observations = Observations(self._config.table_storage, store=store)
+        self._observations = RunHistory(tables)
         self._observations.run_started(owner.run_epoch, self._identity, __version__)
-        self._problems.begin(store, owner.run_epoch)
+        self._problems.begin(tables, owner.run_epoch)
         if self._metrics is not None:
             self._metrics.run_epoch.set(owner.run_epoch)
             if owner.recorded().decided_at_ms:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from shallow_mirror.checkpoints.schema import schema_of
-from shallow_mirror.checkpoints.storage import choose_writer, is_read_by_spark
+from shallow_mirror.checkpoints.storage import choose_writer
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.jars import delta_jars
@@ -156,9 +156,9 @@ def session_for_tables(config: MirrorConfig, submitted: Any = None, *, is_writin
 
     Raises ConfigError; JarFetchError where Delta's jars are not there and cannot be fetched.
     """
-    is_needed = is_read_by_spark(config.table_storage)
+    is_needed = config.table_location.is_read_by_spark
     if is_writing and not is_needed:
-        is_needed = choose_writer(config.table_storage, config.tables_writer) == "spark"
+        is_needed = choose_writer(config.table_location, config.tables_writer) == "spark"
     if not is_needed:
         yield None
         return

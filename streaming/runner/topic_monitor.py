@@ -17,10 +17,9 @@ from typing import Self
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.missing_topics import missing_topics
-from shallow_mirror.checkpoints.backends.best_effort_table import RepeatedWarnings
+from shallow_mirror.checkpoints.best_effort_tables import RepeatedWarnings
 from shallow_mirror.checkpoints.controls import Controls
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
-from shallow_mirror.checkpoints.storage import is_read_by_spark
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
@@ -82,7 +81,7 @@ class TopicWatch:
 
     def _run(self) -> None:
         every_s, look_at = max(_LEAST_S, self._config.topics.discovery_s), 0.0
-        controls_s = CONTROLS_OF_A_CATALOG_EVERY_S if is_read_by_spark(self._config.table_storage) else CONTROLS_EVERY_S
+        controls_s = CONTROLS_OF_A_CATALOG_EVERY_S if self._config.table_location.is_read_by_spark else CONTROLS_EVERY_S
         with closing(Cluster(self._config.source.client)) as source, closing(Cluster(self._config.target.client)) as target:
             follower = ConfigFollower(source, target, self._targets) if self._config.topics.configs == "sync" else None
             while not self._stop.wait(controls_s):

@@ -64,8 +64,8 @@ class Faulty:
     def clean_up(self) -> None:
         self._writer.clean_up()
 
-    def mend(self) -> None:
-        self._writer.mend()
+    def repair_log(self) -> None:
+        self._writer.repair_log()
 
 
 def once(when: str, act: Callable[[], object]) -> Callable[[str], None]:

@@ -11,7 +11,7 @@ from tests.checkpoints.map_rows import run_of
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.storage import open_writer
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError
 
 pytestmark = pytest.mark.spark
@@ -28,9 +28,13 @@ def tables(spark: Any, tmp_path: Path) -> Iterator[str]:
 
 def take(tables: str, spark: Any) -> OffsetMapOwner:
     return OffsetMapOwner.take_over(
-        tables, mirror="m", source_cluster_id="S", target_cluster_id="T", run=run_of("one"), now_ms=lambda: 0,
-        writer=open_writer(tables, "spark", spark),
-    )  # fmt: skip
+        MirrorStorage(tables, spark),
+        mirror="m",
+        source_cluster_id="S",
+        target_cluster_id="T",
+        run=run_of("one"),
+        now_ms=lambda: 0,
+    )
 
 
 def test_a_schema_that_does_not_exist_is_named_with_the_statement_that_creates_it(spark: Any) -> None:

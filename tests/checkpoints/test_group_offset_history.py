@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from shallow_mirror.checkpoints.backends.best_effort_table import DeltalakeStore, SparkStore
 from shallow_mirror.checkpoints.group_offset_history import (
     GroupPosition,
     GroupSyncPass,
     last_pass,
-    note_pass,
     positions_as_of,
+    record_pass,
     tidy,
 )
+from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.table_protocol import WriterName
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.types import SourcePartition
 
@@ -28,10 +29,10 @@ def at(minutes: float) -> datetime:
 
 
 def test_the_positions_of_a_time_are_those_of_the_last_look_until_then(tmp_path: Path) -> None:
-    store = DeltalakeStore(str(tmp_path))
+    store = MirrorStorage(str(tmp_path)).best_effort_tables()
     with pytest.raises(ConfigError, match="nobody looked at the groups at or before 2026-05-01T14:00:00"):
         positions_as_of(store, T0)
-    note_pass(
+    record_pass(
         store,
         GroupSyncPass(observed_at=at(0), is_whole=True, group_count=2),
         [
@@ -39,10 +40,10 @@ def test_the_positions_of_a_time_are_those_of_the_last_look_until_then(tmp_path:
             GroupPosition(group="h", source=B, offset=1),
         ],
     )
-    note_pass(store, GroupSyncPass(observed_at=at(1)), [GroupPosition(group="g", source=A, offset=6)])
-    note_pass(store, GroupSyncPass(observed_at=at(2), problem="the source is away"), ())
-    note_pass(store, GroupSyncPass(observed_at=at(3)), [GroupPosition(group="h", source=B, offset=None)])
-    note_pass(store, GroupSyncPass(observed_at=at(60), is_whole=True), [GroupPosition(group="g", source=A, offset=9)])
+    record_pass(store, GroupSyncPass(observed_at=at(1)), [GroupPosition(group="g", source=A, offset=6)])
+    record_pass(store, GroupSyncPass(observed_at=at(2), problem="the source is away"), ())
+    record_pass(store, GroupSyncPass(observed_at=at(3)), [GroupPosition(group="h", source=B, offset=None)])
+    record_pass(store, GroupSyncPass(observed_at=at(60), is_whole=True), [GroupPosition(group="g", source=A, offset=9)])
 
     def offsets(minutes: float) -> tuple[dict[tuple[str, SourcePartition], int | None], datetime, datetime | None]:
         found = positions_as_of(store, at(minutes))
@@ -62,15 +63,16 @@ def test_the_positions_of_a_time_are_those_of_the_last_look_until_then(tmp_path:
 
 @pytest.mark.parametrize("writer", ["deltalake", pytest.param("spark", marks=pytest.mark.spark)])
 def test_what_no_answer_needs_any_more_is_deleted_and_answers_stay(
-    tmp_path: Path, writer: str, request: pytest.FixtureRequest
+    tmp_path: Path, writer: WriterName, request: pytest.FixtureRequest
 ) -> None:
     tables = str(tmp_path)
-    store = DeltalakeStore(tables) if writer == "deltalake" else SparkStore(tables, request.getfixturevalue("spark"))
+    spark = None if writer == "deltalake" else request.getfixturevalue("spark")
+    store = MirrorStorage(tables, spark, writer=writer).best_effort_tables()
     tidy(store, at(0))  # tables that are not there
 
     def look(minutes: float, offset: int | None, *, is_whole: bool = False) -> None:
         done = GroupSyncPass(observed_at=at(minutes), is_whole=is_whole)
-        note_pass(store, done, [GroupPosition(group="g", source=A, offset=offset)])
+        record_pass(store, done, [GroupPosition(group="g", source=A, offset=offset)])
 
     look(0, 1, is_whole=True)
     look(1, 2)

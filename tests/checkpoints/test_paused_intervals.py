@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shallow_mirror.checkpoints.controls import open_controls, open_controls_to_read
+from shallow_mirror.checkpoints.controls import Controls
 from shallow_mirror.checkpoints.paused_intervals import PausedInterval, paused_intervals
 
 
@@ -72,10 +72,10 @@ def test_intervals_of_a_topic_do_not_overlap_and_the_open_ones_are_the_topics_wh
 
 
 def test_the_table_keeps_what_was_paused_before(tmp_path: Path) -> None:
-    assert open_controls_to_read(str(tmp_path), None).paused_intervals() == []
-    controls = open_controls(str(tmp_path), "deltalake", None)
+    assert Controls.open(str(tmp_path)).paused_intervals() == []
+    controls = Controls.open(str(tmp_path))
     controls.add("pause", ["a", "b"])
     controls.add("pause", ["a"])
-    (since_ms,) = {one.since_ms for one in open_controls_to_read(str(tmp_path), None).paused_intervals()}
+    (since_ms,) = {one.since_ms for one in Controls.open(str(tmp_path)).paused_intervals()}
     controls.add("resume", ["never paused"])
     assert controls.paused_intervals() == [PausedInterval("a", since_ms, None), PausedInterval("b", since_ms, None)]

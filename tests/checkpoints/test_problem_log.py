@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from shallow_mirror.checkpoints import problem_log as module
-from shallow_mirror.checkpoints.backends.best_effort_table import BackgroundStore, DeltalakeStore
 from shallow_mirror.checkpoints.problem_log import ProblemLog, merged, read_problems
 from shallow_mirror.checkpoints.problems import KnownProblem, Problem, ProblemKind
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.types import TopicPartition
 
 HOUR_MS = 3_600_000
@@ -126,7 +126,7 @@ def test_more_different_problems_than_are_told_apart_are_one_by_kind_but_what_en
 
 
 def test_the_table_reads_back_what_was_met_and_long_texts_are_cut(tmp_path: Path) -> None:
-    log, store = ProblemLog(Clock()), BackgroundStore(DeltalakeStore(str(tmp_path)))
+    log, store = ProblemLog(Clock()), MirrorStorage(str(tmp_path)).background_tables()
     log.begin(store, 3)
     placed = Problem(kind=ProblemKind.QUARANTINED, text="x" * 5_000, remedy="retry", place=TopicPartition("<b>", 4))
     threads = [threading.Thread(target=log.met, args=(placed,)) for _ in range(5)]
@@ -147,7 +147,7 @@ def test_the_table_reads_back_what_was_met_and_long_texts_are_cut(tmp_path: Path
 
 def test_a_table_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "problems").write_text("a file where the table should be")
-    log, store = ProblemLog(), BackgroundStore(DeltalakeStore(str(tmp_path)))
+    log, store = ProblemLog(), MirrorStorage(str(tmp_path)).background_tables()
     log.begin(store, 1)
     log.met(away())
     store.flush()

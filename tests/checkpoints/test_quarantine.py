@@ -12,10 +12,10 @@ from tests.checkpoints.map_rows import NEWER, SOURCE, TARGET, TXN, data, run_of
 from tests.record_batches import batch
 
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.quarantine import Quarantine
-from shallow_mirror.checkpoints.quarantine_tables import QuarantineTable, open_quarantine
-from shallow_mirror.checkpoints.quarantined_batches import QUARANTINE_TABLE, QuarantinedBatch, batch_of, is_whole
+from shallow_mirror.checkpoints.quarantine.batches import QUARANTINE_TABLE, QuarantinedBatch, batch_of, is_whole
+from shallow_mirror.checkpoints.quarantine.entries import Quarantine, QuarantineTable
 from shallow_mirror.checkpoints.schema import DecidedSegment, Removal, table_uri
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.errors import OffsetMapConflictError
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn
@@ -52,7 +52,7 @@ class Place:
 
     @property
     def table(self) -> QuarantineTable:
-        return open_quarantine(self.tables, "deltalake", None)
+        return QuarantineTable.open(self.tables)
 
     def read(self) -> Quarantine:
         return Quarantine.open(self.tables)
@@ -149,7 +149,7 @@ def test_a_table_that_has_lost_a_batch_or_holds_other_bytes_is_named(place: Plac
 def test_in_a_catalog_the_table_is_made_by_the_first_batch_and_holds_its_bytes(spark: Any, tmp_path: Path) -> None:
     schema = "spark_catalog.kept"
     spark.sql(f"CREATE SCHEMA {schema} LOCATION '{tmp_path}/schema'")
-    table = open_quarantine(f"catalog:{schema}", "spark", spark)
+    table = QuarantineTable.open(MirrorStorage(f"catalog:{schema}", spark))
     place = (Comparison("source_topic", "=", SOURCE.topic), Comparison("source_start", "=", 3))
     assert table.described(place) == []
     table.add([kept(0, 3), kept(3, 6, b"\xff" * 70)], decision=2)

@@ -11,17 +11,17 @@ from shallow_mirror.checkpoints import (
     controls,
     group_offset_history,
     problem_log,
-    quarantined_batches,
     run_history,
     schema,
     verify_log,
 )
 from shallow_mirror.checkpoints.backends.spark_sql import columns_in_sql
+from shallow_mirror.checkpoints.quarantine import batches
 from shallow_mirror.checkpoints.schema import (
     OFFSET_MAP,
     DecidedSegment,
+    column_problems,
     in_source_order,
-    problems_of_columns,
     rows_from_arrow,
     rows_to_arrow,
 )
@@ -68,16 +68,16 @@ def test_only_types_that_every_delta_reader_knows_are_used() -> None:
 
 def test_a_missing_or_changed_column_is_named_and_a_further_one_is_welcome() -> None:
     columns = [(field.name, str(field.type)) for field in OFFSET_MAP]
-    assert problems_of_columns([*columns, ("remark", "string")]) == []
-    assert problems_of_columns(columns[1:]) == ["column source_topic: missing, expected string"]
-    assert problems_of_columns([("kind", "int32") if name == "kind" else (name, kind) for name, kind in columns]) == [
+    assert column_problems([*columns, ("remark", "string")]) == []
+    assert column_problems(columns[1:]) == ["column source_topic: missing, expected string"]
+    assert column_problems([("kind", "int32") if name == "kind" else (name, kind) for name, kind in columns]) == [
         "column kind: int32, expected string"
     ]
 
 
 @pytest.mark.parametrize(
     "module",
-    [verify_log, controls, group_offset_history, run_history, problem_log, quarantined_batches, schema],
+    [verify_log, controls, group_offset_history, run_history, problem_log, batches, schema],
     ids=lambda module: module.__name__.rpartition(".")[2],
 )
 def test_every_table_can_be_created_through_spark(module: object) -> None:

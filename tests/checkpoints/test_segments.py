@@ -17,9 +17,9 @@ from shallow_mirror.types import (
     TargetPartition,
     TopicPartition,
 )
-from shallow_mirror.wire.admission import Verdict, admit
-from shallow_mirror.wire.batch_index import index_batches
-from shallow_mirror.wire.send_buffer import Rewritten, SentPart
+from shallow_mirror.wire.batches.admission import Verdict, admit
+from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.records.send_buffer import Rewritten, SentPart
 
 SOURCE, TARGET = SourcePartition("t", "id", 0), TargetPartition("t", "other", 0)
 LIMITS = BatchLimits(

@@ -19,8 +19,9 @@ from shallow_mirror.checkpoints.backends.log_durability import LocalLog
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.run_history import MICRO_BATCHES, RUNS, MicroBatchObservation, Observations
+from shallow_mirror.checkpoints.run_history import MICRO_BATCHES, RUNS, MicroBatchObservation, RunHistory
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, DecidedSegment, Removal
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.streaming.runner.spark_session import local_session
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
@@ -185,7 +186,7 @@ def test_spark_reads_the_properties_that_say_whose_map_it_is(spark: Any, mirrore
 
 
 def test_spark_sees_the_rows_and_types_of_the_observations(spark: Any, tmp_path: Path) -> None:
-    observations = Observations(str(tmp_path))
+    observations = RunHistory(MirrorStorage(str(tmp_path)).best_effort_tables())
     for number, lag_offsets in ((1, None), (2, 7)):
         observations.micro_batch(
             MicroBatchObservation(

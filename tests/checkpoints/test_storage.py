@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from shallow_mirror.checkpoints.backends.deltalake_writer import DeltalakeWriter
+from shallow_mirror.checkpoints.backends.spark_sql import name_in_sql
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.schema import properties_of_new_map, table_properties
-from shallow_mirror.checkpoints.storage import choose_writer, is_read_by_spark, name_in_sql
+from shallow_mirror.checkpoints.storage import choose_writer
+from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.errors import ConfigError
 
 
@@ -30,7 +32,7 @@ def test_auto_goes_on_with_the_writer_that_created_the_tables(tmp_path: Path, na
 
 
 def test_tables_in_a_folder_are_read_without_spark_and_those_in_a_catalog_are_not() -> None:
-    assert [is_read_by_spark(one) for one in ("/data/m", "s3://b/m", "/Volumes/a/b", "catalog:a.b")] == [
+    assert [TableLocation(root).is_read_by_spark for root in ("/data/m", "s3://b/m", "/Volumes/a/b", "catalog:a.b")] == [
         False,
         False,
         False,

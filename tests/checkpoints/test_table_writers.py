@@ -28,8 +28,15 @@ from shallow_mirror.checkpoints.schema import (
     rows_to_arrow,
     table_properties,
 )
-from shallow_mirror.checkpoints.storage import WriterName, choose_writer, open_writer
-from shallow_mirror.checkpoints.table_protocol import TABLE_SETTINGS, Comparison, DeltaCommitError, TableSnapshot, TableWriter
+from shallow_mirror.checkpoints.storage import MirrorStorage, choose_writer
+from shallow_mirror.checkpoints.table_protocol import (
+    TABLE_SETTINGS,
+    Comparison,
+    DeltaCommitError,
+    TableSnapshot,
+    TableWriter,
+    WriterName,
+)
 from shallow_mirror.errors import ConfigError, FencedError, MirrorError, OffsetMapConflictError, OutcomeUnknownError
 from shallow_mirror.types import SlotTxn
 
@@ -46,7 +53,7 @@ class Place:
 
     def writer(self) -> TableWriter:
         """Of its own, as another process would have it."""
-        return open_writer(self.tables, self.name, self.spark)
+        return MirrorStorage(self.tables, self.spark, writer=self.name).offset_map
 
     def created(self) -> TableWriter:
         made = self.writer()

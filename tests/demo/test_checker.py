@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from shallow_mirror.demo.checker import compare, end_offsets, open_partitions, partitions_of
+from shallow_mirror.demo.checker import compare, end_offsets, open_partitions, partitions_of, read_histories
 from shallow_mirror.demo.history import DifferenceKind
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
@@ -79,3 +79,26 @@ def test_an_open_transaction_is_seen_and_is_a_difference(two_clusters: Any, topi
     assert compare(source, source, {topic_name: topic_name}).counts == {DifferenceKind.OPEN_TXN: 1}
     producer.abort_transaction(30)
     assert compare(source, source, {topic_name: topic_name}).differences == ()
+
+
+def test_a_history_ends_where_it_is_to_end_also_behind_an_aborted_transaction(two_clusters: Any, topic_name: str) -> None:
+    """Offsets 0 to 2, an aborted 3 and 4 with the marker 5, then 6 to 8; of the other partition there is nothing to read."""
+    source = two_clusters.source.bootstrap
+    create(source, topic_name)
+    write(source, topic_name, "abc")
+    write(source, topic_name, "XY", f"{topic_name}-txn", commit=False)
+    write(source, topic_name, "def")
+    full, empty = TopicPartition(topic_name, 0), TopicPartition(topic_name, 1)
+
+    def offsets_of(start: int, end: int) -> list[int]:
+        histories = read_histories(
+            source, [topic_name], IsolationLevel.READ_COMMITTED, lambda _: None, starts={full: start}, ends={full: end, empty: 0}
+        )
+        assert len(histories[empty]) == 0
+        return histories[full].offsets.tolist()
+
+    assert offsets_of(1, 3) == [1, 2]
+    assert offsets_of(0, 5) == [0, 1, 2]
+    assert offsets_of(2, 8) == [2, 6, 7]
+    assert offsets_of(2, 20) == [2, 6, 7, 8]
+    assert offsets_of(4, 4) == []

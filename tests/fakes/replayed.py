@@ -23,7 +23,7 @@ class ReplayedTransport:
     def send_parts(self, parts: Sequence[Part], deadline: Deadline) -> None:
         """Nobody is there."""
 
-    def recv_into(self, view: memoryview, deadline: Deadline) -> None:
+    def recv_into(self, view: memoryview, deadline: Deadline, silence_ms: float | None = None) -> None:
         end = self._pos + len(view)
         if end > len(self._received):
             raise RetriableError("NETWORK_EXCEPTION", f"{self.peer} closed the connection")

@@ -122,16 +122,17 @@ class Away:
 def wait_for_progress(scene: Scene) -> None:
     """Until a micro-batch that began from now on has ended. Raises RoundFailedError."""
     before = scene.gate.passed["TakeDecision"]
-    _wait(scene, "another micro-batch", lambda: scene.gate.passed["TakeDecision"] > before + 1)
+    wait_until(scene, "another micro-batch", lambda: scene.gate.passed["TakeDecision"] > before + 1)
 
 
 def wait_for_word(scene: Scene, address: str) -> None:
     """Until status says that the mirror waits, and for whom. Raises RoundFailedError."""
     settings = MirrorConfig.load(scene.conf)
-    _wait(scene, f"a status that names {address}", lambda: address in (gather_status(settings).waiting_for or ""))
+    wait_until(scene, f"a status that names {address}", lambda: address in (gather_status(settings).waiting_for or ""))
 
 
-def _wait(scene: Scene, what: str, condition: Callable[[], bool]) -> None:
+def wait_until(scene: Scene, what: str, condition: Callable[[], bool]) -> None:
+    """Return when `condition` holds, for which the mirror has to live. Raises RoundFailedError, with `what` in its message."""
     give_up_at = time.monotonic() + PATIENCE_S
     while not condition():
         _require_alive(scene)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.faults import broker_faults, network_faults, process_faults, steps, storage_faults
+from tests.faults import broker_faults, network_faults, process_faults, steps, storage_faults, three_brokers
 from tests.faults.mirror_process import LOCAL_CLUSTER, SPARK, WITHOUT_SPARK
 from tests.faults.network_faults import TARGET, NetworkScene
 from tests.faults.rounds import Fault, Scene
@@ -19,7 +19,10 @@ from shallow_mirror.local_kafka.node import start_clusters, stop_clusters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
-    """`open`: a scene in a folder, by the name of its mirror and a seed. It is opened again after a round that failed."""
+    """`open`: a scene in a folder, by the name of its mirror and a seed. It is opened again after a round that failed.
+
+    `least_bytes_per_s`: what writers have to reach for a round to be of use; less is reported.
+    """
 
     name: str
     engine: str
@@ -27,6 +30,7 @@ class Campaign:
     cases: Sequence[tuple[Fault, Step]]
     open: Callable[[Path, str, int], AbstractContextManager[Scene]]
     needs_root: bool = False
+    least_bytes_per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +172,14 @@ ONE_OF_THREE = Campaign(
     cases=broker_faults.ONE_OF_THREE,
     open=NetworkScene(WITHOUT_SPARK, target_brokers=3, checks_meanwhile=False),
 )
+THREE_BROKERS = Campaign(
+    name="three-brokers",
+    engine=WITHOUT_SPARK,
+    rounds=2 * len(three_brokers.CASES),
+    cases=three_brokers.CASES,
+    open=three_brokers.ThreeBrokerScene(WITHOUT_SPARK),
+    least_bytes_per_s=three_brokers.LEAST_BYTES_PER_S,
+)
 AWAY = Campaign(
     name="away",
     engine=WITHOUT_SPARK,
@@ -199,6 +211,7 @@ ALL = (
     SPARK_NETWORK,
     ONLY_BROKER,
     ONE_OF_THREE,
+    THREE_BROKERS,
     AWAY,
     TEN_MINUTES_AWAY,
 )

@@ -150,20 +150,23 @@ class Checker:
 
     def _pieces(self, moment: Moment) -> list[Piece]:
         committed = IsolationLevel.READ_COMMITTED
-        source = read_histories(self._source, self._topics, committed, _ignore, starts=self._source_until)
-        target = read_histories(self._target, self._topics, committed, _ignore, starts=self._target_until)
+        places = self._source_until.keys() | moment.rows.keys() | moment.target_ends.keys()
         ends = {
             place: max((row.source_end for row in moment.rows.get(place, ())), default=self._source_until.get(place, 0))
-            for place in source.keys() | moment.rows.keys()
+            for place in places
         }
+        source = read_histories(self._source, self._topics, committed, _ignore, starts=self._source_until, ends=ends)
+        target = read_histories(
+            self._target, self._topics, committed, _ignore, starts=self._target_until, ends=moment.target_ends
+        )
         written = self._written_below(ends)
         return [
             Piece(
                 place=place,
                 start=self._source_until.get(place, 0),
                 end=end,
-                source=_below(source.get(place, _NOTHING), end),
-                target=_below(target.get(place, _NOTHING), moment.target_ends.get(place, 0)),
+                source=source.get(place, _NOTHING),
+                target=target.get(place, _NOTHING),
                 rows=moment.rows.get(place, ()),
                 written=written.get(place, ()),
             )
@@ -181,11 +184,6 @@ class Checker:
                 found.setdefault(one.place, []).append(one)
         self._later = later
         return found
-
-
-def _below(history: History, end: int) -> History:
-    count = int(history.offsets.searchsorted(end))
-    return History(history.offsets[:count], history.digests[:count])
 
 
 def _ignore(_records: int) -> None:

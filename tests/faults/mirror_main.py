@@ -18,7 +18,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from tests.faults import without_spark
 from tests.faults.knock import Knock
-from tests.faults.mirror_process import LOCAL_CLUSTER, WITHOUT_SPARK
+from tests.faults.mirror_process import BUSY_CLUSTER, BUSY_WITHOUT_SPARK, LOCAL_CLUSTER, WITHOUT_SPARK
 
 from shallow_mirror import cli
 from shallow_mirror.commands import sessions
@@ -41,12 +41,14 @@ def knock_at_every_point(knock: Knock) -> None:
     Mirror.from_file = lambda path: Mirror(MirrorConfig.load(path), observer=knock)  # type: ignore[method-assign]
 
 
-def local_cluster(log_file: Path) -> Any:
-    """A session whose tasks run in two executors, processes of their own; the pip package of PySpark is enough for that."""
+def local_cluster(log_file: Path, executors: int, parallelism: int) -> Any:
+    """Return a session whose tasks run in executors of a core each, processes of their own; the pip package of PySpark is
+    enough for that. `parallelism`: how many cores the session believes to have."""
     settings = spark_session._local_settings(spark_session._write_log4j(log_file), scratch_folder(), ())
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local-cluster[2,1,1024]").appName("faults")
-    for name, value in {**settings, "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"]}.items():
+    settings |= {"spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"], "spark.default.parallelism": str(parallelism)}
+    builder = SparkSession.builder.master(f"local-cluster[{executors},1,1024]").appName("faults")
+    for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
@@ -55,8 +57,12 @@ def session_of(engine: str, conf: str, cores: int) -> Any:
     """None where `shallow-mirror run` is to make its own."""
     if engine == WITHOUT_SPARK:
         return without_spark.Session(workers=cores)
+    if engine == BUSY_WITHOUT_SPARK:
+        return without_spark.Session(workers=1)
     if engine == LOCAL_CLUSTER:
-        return local_cluster(Path(conf).with_name("spark.log"))
+        return local_cluster(Path(conf).with_name("spark.log"), executors=2, parallelism=cores)
+    if engine == BUSY_CLUSTER:
+        return local_cluster(Path(conf).with_name("spark.log"), executors=1, parallelism=cores)
     return None
 
 

@@ -17,7 +17,11 @@ from tests.faults.steps import SLOTS
 STOP_TIMEOUT_S = 90.0
 
 SPARK, LOCAL_CLUSTER, WITHOUT_SPARK = "Spark", "Spark, 2 executors", "without Spark"
-"""What runs the micro-batches: Spark in one JVM, Spark with executors of their own, or `without_spark` in its place."""
+BUSY_CLUSTER, BUSY_WITHOUT_SPARK = "Spark, 1 core", "without Spark, 1 core"
+"""What runs the micro-batches: Spark in one JVM, Spark with executors of their own, or `without_spark` in its place. What is
+busy has a single core for `BUSY_SLOTS` slots, as if other applications held the others."""
+
+BUSY_SLOTS = 6
 
 
 class MirrorProcess:
@@ -27,9 +31,10 @@ class MirrorProcess:
         self.log_file = log_file
         self._log_start = log_file.stat().st_size if log_file.exists() else 0
         scratch.mkdir(exist_ok=True)
-        started = launch.Forked if engine == WITHOUT_SPARK else launch.anew
+        started = launch.Forked if engine in (WITHOUT_SPARK, BUSY_WITHOUT_SPARK) else launch.anew
         own = {"TMPDIR": str(scratch), "PYTHONPYCACHEPREFIX": str(scratch.with_name("pycache"))}
-        self._process: Started = started([str(conf), gate, str(SLOTS), engine], log_file, {**own, **environment})
+        slots = BUSY_SLOTS if engine in (BUSY_CLUSTER, BUSY_WITHOUT_SPARK) else SLOTS
+        self._process: Started = started([str(conf), gate, str(slots), engine], log_file, {**own, **environment})
         self._driver = psutil.Process(self._process.pid)
 
     @property

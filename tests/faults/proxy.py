@@ -145,7 +145,7 @@ class Proxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"proxy of {broker_port}")
         self._flowing = asyncio.Event()
-        self._link = _Link()
+        self._link, self._reply_link = _Link(), _Link()
         self._listener: socket.socket | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._unforeseen: list[BaseException] = []
@@ -191,10 +191,19 @@ class Proxy:
         """Requests of all connections together pass at this speed from now on; replies as they come."""
         self._link.bytes_per_s = bytes_per_s
 
+    def limit_replies(self, bytes_per_s: float) -> None:
+        """Replies to all connections together pass at this speed from now on, a part at a time."""
+        self._reply_link.bytes_per_s = bytes_per_s
+
     @property
     def requested_bytes(self) -> int:
         """Of all requests that have passed."""
         return self._link.passed_bytes
+
+    @property
+    def replied_bytes(self) -> int:
+        """Of all replies, or the parts of them, that have passed."""
+        return self._reply_link.passed_bytes
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(STOP_TIMEOUT_S)
@@ -226,7 +235,7 @@ class Proxy:
         try:
             await self._flowing.wait()
             broker = await asyncio.open_connection(HOST, self._broker_port)
-            self._unforeseen += await _Connection(client, broker, self._plan, self._flowing, self._link).run()
+            self._unforeseen += await _Connection(client, broker, self._plan, self._flowing, self._link, self._reply_link).run()
         except (OSError, asyncio.CancelledError):
             """The broker is away, or the proxy is told to end it: the client sees the end of its connection."""
         finally:
@@ -250,6 +259,12 @@ class _Link:
         self.passed_bytes = 0
         self._free_at = 0.0
 
+    def parts(self, frame: bytes) -> list[bytes]:
+        """Cut a frame into what passes at a time."""
+        if self.bytes_per_s == math.inf:
+            return [frame]
+        return [frame[at : at + self.PART_BYTES] for at in range(0, len(frame), self.PART_BYTES)]
+
     async def carry(self, size_bytes: int) -> None:
         """Return when so many bytes have passed."""
         loop = asyncio.get_running_loop()
@@ -262,9 +277,11 @@ class _Link:
 
 
 class _Connection:
-    def __init__(self, client: _Stream, broker: _Stream, plan: FaultPlan, flowing: asyncio.Event, link: _Link) -> None:
+    def __init__(
+        self, client: _Stream, broker: _Stream, plan: FaultPlan, flowing: asyncio.Event, link: _Link, reply_link: _Link
+    ) -> None:
         self._client, self._broker, self._plan, self._flowing = client, broker, plan, flowing
-        self._link = link
+        self._link, self._reply_link = link, reply_link
         self._harmed_replies: dict[int, Fault] = {}
 
     async def run(self) -> list[BaseException]:
@@ -304,7 +321,9 @@ class _Connection:
             fault = self._harmed_replies.pop(int.from_bytes(frame[4:8], "big"), None)
             if fault is not None:
                 await self._harm(fault)
-            await _write(self._client[1], frame)
+            for part in self._reply_link.parts(frame):
+                await self._reply_link.carry(len(part))
+                await _write(self._client[1], part)
 
     async def _harm(self, fault: Fault) -> None:
         """Returns when what was held may pass."""

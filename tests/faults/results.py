@@ -16,7 +16,10 @@ BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One round. `differences` and what was `left_behind` are sentences."""
+    """One round. `differences` and what was `left_behind` are sentences.
+
+    `written_bytes_per_s`: what the source acknowledged to writers; None in a line that is no round, or older than this field.
+    """
 
     campaign: str
     engine: str
@@ -29,6 +32,7 @@ class Result:
     differences: tuple[str, ...]
     left_behind: tuple[str, ...]
     seconds: float
+    written_bytes_per_s: int | None = None
 
     @classmethod
     def of(cls, campaign: str, engine: str, done: Round) -> Result:
@@ -46,6 +50,7 @@ class Result:
             differences=checked.differences,
             left_behind=done.left_behind,
             seconds=round(done.seconds, 2),
+            written_bytes_per_s=int(done.written_bytes / done.seconds),
         )
 
     @classmethod
@@ -65,6 +70,24 @@ def read_results(path: Path) -> list[Result]:
 
 NO_FAULT = "none"
 """The fault of a line that is no round: the comparison at the end of a campaign."""
+
+
+def too_slow(result: Result, least_bytes_per_s: float) -> str | None:
+    """Pure: return the warning about a round whose writers wrote less than `least_bytes_per_s`; None where they did not."""
+    rate = result.written_bytes_per_s
+    if rate is None or rate >= least_bytes_per_s:
+        return None
+    return (
+        f"{result.fault} at {result.step}: writers reached {rate / 1e6:.1f} MB/s, less than the {least_bytes_per_s / 1e6:.1f} MB/s "
+        f"that {result.campaign} needs"
+    )
+
+
+def mean_rate(results: Iterable[Result]) -> int:
+    """Pure: return the bytes per second that writers reached in rounds that measured them, over their whole time."""
+    measured = [(result.written_bytes_per_s, result.seconds) for result in results if result.written_bytes_per_s is not None]
+    seconds = sum(of_round for _, of_round in measured)
+    return int(sum(rate * of_round for rate, of_round in measured) / seconds) if seconds else 0
 
 
 def commands(results: Iterable[Result]) -> str:

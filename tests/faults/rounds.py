@@ -16,7 +16,7 @@ from tests.faults.check import Checked, Checker
 from tests.faults.gate import Gate, Held
 from tests.faults.mirror_process import SPARK, MirrorProcess, survivors
 from tests.faults.steps import DECIDED, SLOTS, Step
-from tests.faults.writers import Writers
+from tests.faults.writers import LIGHT, WriteLoad, Writers
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.demo.checker import compare, end_offsets, partitions_of
@@ -50,7 +50,10 @@ class Fault(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """`ending`: what became of the mirror. `checked`: the check at its end, of all that came since the one before."""
+    """`ending`: what became of the mirror. `checked`: the check at its end, of all that came since the one before.
+
+    `written_bytes`: what the source acknowledged to writers during the round.
+    """
 
     fault: str
     step: str
@@ -58,6 +61,7 @@ class Round:
     checked: Future[Checked]
     left_behind: tuple[str, ...]
     seconds: float
+    written_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +81,7 @@ class Scene:
     Writers and checker use `source` and `target`. The mirror's file names `client` addresses, which may lead elsewhere (a
     proxy). `groups` are merged into the mirror's file, one level deep; `more` is for the faults that need it. With
     `checks_meanwhile` a round does not wait for its check: only where the clusters themselves are not harmed.
+    `replication_factor` and `topic_configs` are of the source's topics; the mirror creates those of the target.
     """
 
     folder: Path
@@ -86,7 +91,9 @@ class Scene:
     engine: str = SPARK
     client: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     groups: Mapping[str, Any] = field(default_factory=dict)
-    records_per_s: float = 400
+    load: WriteLoad = LIGHT
+    replication_factor: int = 1
+    topic_configs: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
     checks_meanwhile: bool = False
     environment: dict[str, str] = field(default_factory=dict)
@@ -102,7 +109,7 @@ class Scene:
         places = self._create_topics()
         self.conf.write_text(yaml.safe_dump(self._document()), encoding="utf-8")
         self._gate = Gate(self.folder).__enter__()
-        self._writers = Writers(self.source, places, records_per_s=self.records_per_s, seed=self.seed).__enter__()
+        self._writers = Writers(self.source, places, load=self.load, seed=self.seed).__enter__()
         self._checker = Checker(self.source, self.target, list(self.topics), self.tables, self._writers.take)
         self._checks = ThreadPoolExecutor(1, "check")
         return self
@@ -172,8 +179,12 @@ class Scene:
         raise RoundFailedError(f"the mirror did not reach {step.name} in {PATIENCE_S:.0f} s:\n{mirror.log()[-4000:]}")
 
     def round(self, fault: Fault, step: Step) -> Round:
-        """The mirror runs afterwards, and stands between two micro-batches until it is sent on."""
+        """Harm the mirror at `step` and return when it has recovered.
+
+        With `checks_meanwhile` it then stands between two micro-batches until it is sent on, otherwise it runs.
+        """
         began = time.monotonic()
+        written_before = self._writers.acknowledged_bytes
         held = self.reach(step)
         harmed = self.running()
         processes = harmed.everything()
@@ -190,6 +201,7 @@ class Scene:
             checked=checked,
             left_behind=tuple(f"process {one.pid}" for one in left),
             seconds=time.monotonic() - began,
+            written_bytes=self._writers.acknowledged_bytes - written_before,
         )
 
     def finish(self) -> Finish:
@@ -232,6 +244,7 @@ class Scene:
         self._checks.submit(_nothing).result()
         checked = self._checks.submit(self._checker.check, self._checker.look())
         if not self.checks_meanwhile:
+            self._gate.forget()  # on a busy machine a check may take longer than the mirror's transactions may stay open
             wait([checked])
         return checked
 
@@ -251,7 +264,8 @@ class Scene:
 
     def _create_topics(self) -> Sequence[TopicPartition]:
         admin = AdminClient({"bootstrap.servers": self.source, "log_level": 0})
-        new = [NewTopic(name, partitions, 1, config={"retention.ms": "-1"}) for name, partitions in self.topics.items()]
+        configs = {"retention.ms": "-1", **self.topic_configs}
+        new = [NewTopic(name, partitions, self.replication_factor, config=configs) for name, partitions in self.topics.items()]
         for created in admin.create_topics(new).values():
             created.result(30)
         return [TopicPartition(name, number) for name, partitions in self.topics.items() for number in range(partitions)]

@@ -22,7 +22,7 @@ from tests.faults import campaigns, starts, storage_faults
 from tests.faults.campaigns import Campaign, PlainScene
 from tests.faults.document import PAGE, ROWS, write_document
 from tests.faults.mirror_process import SPARK, WITHOUT_SPARK
-from tests.faults.results import NO_FAULT, Result, commands, read_results, table
+from tests.faults.results import NO_FAULT, Result, commands, mean_rate, read_results, table, too_slow
 from tests.faults.rounds import Fault, Round, RoundFailedError, Scene
 from tests.faults.steps import Step
 
@@ -38,13 +38,14 @@ def shuffled_for_ever(cases: Sequence[tuple[Fault, Step]], rng: random.Random) -
 class Run:
     """One campaign in a folder of its own, until it has had its rounds or its time."""
 
-    def __init__(self, campaign: Campaign, folder: Path, results: Path, seed: int) -> None:
-        self._campaign, self._folder, self._results, self._seed = campaign, folder, results, seed
+    def __init__(self, campaign: Campaign, folder: Path, results: Path, seed: int, skip: int) -> None:
+        self._campaign, self._folder, self._results, self._seed, self._skip = campaign, folder, results, seed, skip
         self._unchecked: Round | None = None
+        self._checked: list[Result] = []
         self.is_clean = True
 
     def until(self, rounds: int, ends_at: float | None) -> None:
-        cases = shuffled_for_ever(self._campaign.cases, random.Random(self._seed))
+        cases = itertools.islice(shuffled_for_ever(self._campaign.cases, random.Random(self._seed)), self._skip, None)
         left = rounds
         for number in itertools.count():
             with ExitStack() as opened:
@@ -76,6 +77,7 @@ class Run:
         return True
 
     def _finish(self, scene: Scene) -> None:
+        print(f"{self._campaign.name}: writers reached {mean_rate(self._checked) / 1e6:.2f} MB/s over all rounds", flush=True)
         print(f"{self._campaign.name}: everything is compared again", flush=True)
         try:
             end = scene.finish()
@@ -96,7 +98,11 @@ class Run:
     def _note_checked(self) -> None:
         done, self._unchecked = self._unchecked, None
         if done is not None:
-            self._note(Result.of(self._campaign.name, self._campaign.engine, done))
+            result = Result.of(self._campaign.name, self._campaign.engine, done)
+            self._note(result)
+            self._checked.append(result)
+            if (warning := too_slow(result, self._campaign.least_bytes_per_s)) is not None:
+                print(f"  {warning}", file=sys.stderr, flush=True)
 
     def _note(self, result: Result) -> None:
         with self._results.open("a", encoding="utf-8") as file:
@@ -116,6 +122,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="no round of a campaign begins after so many")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
+        "--skip", type=int, default=0, help="cases to leave out of the order that the seed makes: an earlier run had them"
+    )
+    parser.add_argument(
         "--results", type=Path, default=Path("build/faults.jsonl"), help="where the lines go, and where older ones are"
     )
     parser.add_argument("--starts", type=int, default=0, metavar="N", help="measure N starts of each kind as well")
@@ -134,7 +143,7 @@ def main() -> int:
             print(f"{campaign.name}: left out, it mounts file systems and needs root for that", file=sys.stderr)
         elif not chosen.campaigns or campaign.name in chosen.campaigns:
             ends_at = None if chosen.minutes is None else time.monotonic() + chosen.minutes * 60
-            run = Run(campaign, folder / campaign.name, chosen.results, chosen.seed)
+            run = Run(campaign, folder / campaign.name, chosen.results, chosen.seed, chosen.skip)
             run.until(chosen.rounds or campaign.rounds, ends_at)
             is_clean &= run.is_clean
     starts_file = chosen.results.with_suffix(".starts.jsonl")

@@ -12,6 +12,7 @@ from tests.faults.mirror_process import WITHOUT_SPARK
 from tests.faults.network_faults import SOURCE, TARGET, NetworkScene
 from tests.faults.rounds import BETWEEN_MICRO_BATCHES
 from tests.faults.steps import ANSWERED, DECIDED, ENDED, PRODUCED
+from tests.faults.three_brokers import KillOfThree, Role, ThreeBrokerScene
 
 pytestmark = [pytest.mark.brokers, pytest.mark.timeout(900)]
 
@@ -43,6 +44,13 @@ def test_a_target_of_three_brokers_loses_a_leader_and_coordinator_under_load(tmp
 def test_one_of_three_brokers_of_the_target_stands_still_or_is_stopped_under_load(tmp_path: Path) -> None:
     cases: list[Case] = [(OneOfThree(TARGET, Blow.PAUSE), PRODUCED), (OneOfThree(TARGET, Blow.STOP), DECIDED)]
     assert_survived(tmp_path, cases, target_brokers=3)
+
+
+@pytest.mark.long
+def test_clusters_of_three_brokers_lose_the_source_s_leader_and_the_target_s_controller_under_load(tmp_path: Path) -> None:
+    cases: list[Case] = [(KillOfThree(SOURCE, Role.LEADER), PRODUCED), (KillOfThree(TARGET, Role.CONTROLLER), DECIDED)]
+    with ThreeBrokerScene(WITHOUT_SPARK)(tmp_path, "three", 1) as scene:
+        assert set(assert_nothing_differs(scene, cases)) == {"went on"}
 
 
 @pytest.mark.long

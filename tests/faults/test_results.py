@@ -1,10 +1,22 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.faults.results import BEGIN, END, NO_FAULT, Result, commands, read_results, replace_generated, table
+from tests.faults.results import (
+    BEGIN,
+    END,
+    NO_FAULT,
+    Result,
+    commands,
+    mean_rate,
+    read_results,
+    replace_generated,
+    table,
+    too_slow,
+)
 from tests.faults.starts import CLEAN, Start, starts_table
 
 KILLED = Result(
@@ -28,6 +40,27 @@ def test_results_survive_their_file(tmp_path: Path) -> None:
     assert read_results(file) == []
     file.write_text(KILLED.line() + LOST.line(), encoding="utf-8")
     assert read_results(file) == [KILLED, LOST]
+
+
+def test_lines_without_a_rate_are_still_read() -> None:
+    line = json.loads(KILLED.line())
+    del line["written_bytes_per_s"]
+    assert Result.of_line(json.dumps(line)) == KILLED
+
+
+def test_a_round_whose_writers_were_too_slow_is_reported() -> None:
+    slow = replace(KILLED, campaign="three-brokers", written_bytes_per_s=4_940_000)
+    assert too_slow(slow, 5_000_000) == (
+        "SIGKILL at 6 decided: writers reached 4.9 MB/s, less than the 5.0 MB/s that three-brokers needs"
+    )
+    assert too_slow(replace(slow, written_bytes_per_s=5_000_000), 5_000_000) is None
+    assert too_slow(KILLED, 5_000_000) is None
+
+
+def test_the_mean_rate_weighs_rounds_by_their_time_and_leaves_out_what_measured_none() -> None:
+    fast = replace(KILLED, written_bytes_per_s=8_000_000, seconds=10.0)
+    assert mean_rate([fast, replace(fast, written_bytes_per_s=2_000_000, seconds=20.0), KILLED]) == 4_000_000
+    assert mean_rate([KILLED]) == 0
 
 
 def test_the_table_has_a_row_per_fault_step_and_engine_and_hides_no_difference() -> None:

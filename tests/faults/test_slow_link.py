@@ -1,4 +1,4 @@
-"""A backlog that the link cannot carry within a transaction's timeout becomes visible all the same, a part at a time."""
+"""A backlog that a link cannot carry within a transaction's or a request's timeout is copied all the same, a part at a time."""
 
 from __future__ import annotations
 
@@ -52,3 +52,46 @@ def test_a_backlog_that_does_not_fit_into_a_transaction_is_committed_a_part_at_a
         assert "slots end before their ranges are done, after write.commit_interval (3333 ms)" in log
         assert "waiting for the target" in log
         assert proxy.requested_bytes < 1.5 * BATCHES * BATCH_BYTES, "each batch is sent about once"
+
+
+SOURCE_BATCHES, SOURCE_BATCH_BYTES, SOURCE_BYTES_PER_S, REQUEST_TIMEOUT_MS = 100, 20_000, 100_000, 4_000
+"""A Fetch may wait for half a second longer: one for the whole backlog would take 20 s to be answered, and be given up."""
+
+
+@pytest.mark.brokers
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_a_backlog_is_read_over_a_link_that_does_not_carry_it_within_a_request_timeout(
+    target_cluster: Any, topic_name: str, tmp_path: Path
+) -> None:
+    target, plan = target_cluster.bootstrap, FaultPlan()
+    with ExitStack() as opened:
+        port = opened.enter_context(HeldPort())
+        source = opened.enter_context(LocalKafkaCluster(tmp_path / "source", 1, proxies=[port.number]))
+        proxy = opened.enter_context(Proxy(port, source.proxied_ports[0], plan))
+        create_topic(source.bootstrap, topic_name, 2)
+        producer = Producer({"bootstrap.servers": source.bootstrap, "batch.num.messages": 1, "log_level": 0})
+        for number in range(SOURCE_BATCHES):
+            producer.produce(topic_name, os.urandom(SOURCE_BATCH_BYTES), partition=number % 2)
+        assert producer.flush(60) == 0
+        proxy.limit_replies(SOURCE_BYTES_PER_S)
+        conf = conf_file(
+            tmp_path,
+            source.proxied_bootstrap,
+            target,
+            [topic_name],
+            source={"client": {"bootstrap.servers": source.proxied_bootstrap, "request.timeout.ms": REQUEST_TIMEOUT_MS}},
+            write={"transaction_timeout_ms": 10_000, "slots": 1},
+            tables=str(tmp_path / "tables"),
+        )
+        settings = MirrorConfig.load(conf)
+        with mirror(conf) as process:
+            wait_for_run(process, "everything", lambda: sum(positions(settings).values()) == SOURCE_BATCHES)
+            process.terminate()
+            _, log = process.communicate(timeout=60)
+        places = [(topic_name, 0), (topic_name, 1)]
+        values = [[one.value for one in each] for each in read_places(source.bootstrap, places).values()]
+        assert [[one.value for one in each] for each in read_places(target, places).values()] == values
+        assert "slots end before their ranges are done, after write.commit_interval (3333 ms)" in log
+        assert "waiting for the source" in log
+        assert proxy.replied_bytes < 1.5 * SOURCE_BATCHES * SOURCE_BATCH_BYTES, "each batch is read about once"

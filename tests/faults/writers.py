@@ -21,6 +21,30 @@ _CREATE_TIME = 1
 _PATIENCE_S = 30.0
 _ABORT_SHARE = 0.3
 _BURST_RECORDS = 20
+_MAX_DEBT_S = 20.0
+_MIN_PAUSE_S = 0.02
+"""In which `take` gets the lock from a writer that is behind its rate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteLoad:
+    """What all writers write together. A value is up to `random_bytes` random bytes, repeated up to `repeats` times.
+
+    `bytes_per_s` counts keys and values before compression, as a mean over time: what an outage of the source delayed is
+    written after it, up to 20 seconds' worth.
+    """
+
+    bytes_per_s: float
+    random_bytes: int
+    repeats: int
+
+    @property
+    def mean_value_bytes(self) -> float:
+        return self.random_bytes / 2 * (1 + self.repeats) / 2
+
+
+LIGHT = WriteLoad(bytes_per_s=60_000, random_bytes=60, repeats=8)
+"""About 400 records per second."""
 
 
 class Outcome(enum.StrEnum):
@@ -71,10 +95,13 @@ def kinds(prefix: str) -> tuple[Kind, ...]:
 class Writer:
     """One application in a thread of its own: bursts of records, each flushed; of a transaction, one or several."""
 
-    def __init__(self, bootstrap: str, kind: Kind, places: Sequence[TopicPartition], *, records_per_s: float, seed: int) -> None:
-        self._bootstrap, self._kind, self._places = bootstrap, kind, tuple(places)
+    def __init__(self, bootstrap: str, kind: Kind, places: Sequence[TopicPartition], *, load: WriteLoad, seed: int) -> None:
+        self._bootstrap, self._kind, self._places, self._load = bootstrap, kind, tuple(places), load
         self._rng = random.Random(f"{seed}-{kind.name}")
-        self._pause_s = _BURST_RECORDS / records_per_s
+        self._pause_s = _BURST_RECORDS * load.mean_value_bytes / load.bytes_per_s
+        self._ahead_s = 0.0
+        """What was written since the start takes so much longer at `bytes_per_s` than it took."""
+        self.acknowledged_bytes = 0
         self._numbers = itertools.count()
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -102,10 +129,14 @@ class Writer:
     def _run(self) -> None:
         try:
             producer = self._new_producer()
-            while not self._stop.wait(self._pause_s * self._rng.uniform(0.5, 1.5)):
+            looked_at = time.monotonic()
+            while not self._stop.wait(max(_MIN_PAUSE_S, self._ahead_s * self._rng.uniform(0.5, 1.5))):
                 with self._lock:
                     if not self._write_and_conclude(producer):
                         producer = self._new_producer()
+                now = time.monotonic()
+                self._ahead_s = max(-_MAX_DEBT_S, self._ahead_s - (now - looked_at))
+                looked_at = now
         except BaseException as error:  # noqa: BLE001 - raised again by `take`
             self.failure = error
 
@@ -168,12 +199,15 @@ class Writer:
     def _produce(self, producer: Producer, place: TopicPartition) -> None:
         number, timestamp_ms = next(self._numbers), int(time.time() * 1000)
         key = b"%s-%d" % (self._kind.name.encode(), number)
-        value = None if number % 50 == 0 else self._rng.randbytes(self._rng.randint(0, 60)) * self._rng.randint(1, 8)
+        value = None if number % 50 == 0 else self._value()
         headers: list[tuple[str, bytes | None]] = [("writer", self._kind.name.encode()), ("none", None)][: number % 3]
         digest = record_digest(key, value, headers, _CREATE_TIME, timestamp_ms)
+        size_bytes = len(key) + len(value or b"")
+        self._ahead_s += size_bytes / self._load.bytes_per_s
 
         def report(error: KafkaError | None, message: Message) -> None:
             if error is None:
+                self.acknowledged_bytes += size_bytes
                 self._report(place, message.offset(), digest, Outcome.OK)
             else:
                 self._report(place, None, digest, Outcome.UNKNOWN)
@@ -188,16 +222,25 @@ class Writer:
             on_delivery=report,
         )
 
+    def _value(self) -> bytes:
+        return self._rng.randbytes(self._rng.randint(0, self._load.random_bytes)) * self._rng.randint(1, self._load.repeats)
+
     def _report(self, place: TopicPartition, offset: int | None, digest: bytes, outcome: Outcome) -> None:
         self._reported.append(Written(place=place, offset=offset, digest=digest, outcome=outcome))
 
 
 class Writers:
-    """One of each kind; context manager. `records_per_s` is about what all of them write together."""
+    """One of each kind; context manager. Each writes an equal share of `load`."""
 
-    def __init__(self, bootstrap: str, places: Sequence[TopicPartition], *, records_per_s: float = 400, seed: int = 0) -> None:
+    def __init__(self, bootstrap: str, places: Sequence[TopicPartition], *, load: WriteLoad = LIGHT, seed: int = 0) -> None:
         chosen = kinds(f"writer-{seed}")
-        self._writers = [Writer(bootstrap, kind, places, records_per_s=records_per_s / len(chosen), seed=seed) for kind in chosen]
+        share = replace(load, bytes_per_s=load.bytes_per_s / len(chosen))
+        self._writers = [Writer(bootstrap, kind, places, load=share, seed=seed) for kind in chosen]
+
+    @property
+    def acknowledged_bytes(self) -> int:
+        """Keys and values of all records that the source has acknowledged since the start, committed or not."""
+        return sum(writer.acknowledged_bytes for writer in self._writers)
 
     def __enter__(self) -> Self:
         for one in self._writers:

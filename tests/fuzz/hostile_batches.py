@@ -7,13 +7,13 @@ import zlib
 
 import crc32c
 from tests.record_batches import batch, marker, message, record
-from tests.wire.test_golden import frame_of, names
-from tests.wire.test_legacy_formats import message_set, wrapped
-from tests.wire.test_records import ENCODERS, full_record
+from tests.wire.batches.test_golden import frame_of, names
+from tests.wire.records.test_legacy_formats import message_set, wrapped
+from tests.wire.records.test_unpacked_batch import ENCODERS, full_record
 
-from shallow_mirror.wire.batch_index import index_batches
-from shallow_mirror.wire.fetch import parse_fetch_response
-from shallow_mirror.wire.header import BATCH_HEADER_BYTES, LOG_OVERHEAD
+from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, LOG_OVERHEAD
+from shallow_mirror.wire.protocol.fetch import parse_fetch_response
 
 WRAPPING = ["gzip", "snappy of Java", "snappy of librdkafka", "lz4"]
 """Codecs of message sets."""

@@ -8,16 +8,16 @@ from typing import Any
 
 from tests.fakes.replayed import NEVER, answer_frame, replayed_connection
 from tests.fuzz.target import Target
-from tests.wire.test_fetch_and_produce import A_UUID, fetch_answer, leader_fetch_answer, produce_answer
-from tests.wire.test_golden import frame_of, names
+from tests.wire.batches.test_golden import frame_of, names
+from tests.wire.protocol.test_fetch_and_produce import A_UUID, fetch_answer, leader_fetch_answer, produce_answer
 
 from shallow_mirror.broker.net import requests
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.wire import list_offsets
-from shallow_mirror.wire.fetch import API_VERSION_BY_ID, TopicNames, parse_fetch_response
-from shallow_mirror.wire.leader_fetch import parse_leader_fetch_response
-from shallow_mirror.wire.primitives import WireError
-from shallow_mirror.wire.produce import parse_produce_response
+from shallow_mirror.wire.protocol import list_offsets
+from shallow_mirror.wire.protocol.fetch import API_VERSION_BY_ID, TopicNames, parse_fetch_response
+from shallow_mirror.wire.protocol.leader_fetch import parse_leader_fetch_response
+from shallow_mirror.wire.protocol.primitives import WireError
+from shallow_mirror.wire.protocol.produce import parse_produce_response
 
 
 def fetch(names: TopicNames | None, data: bytes) -> None:

@@ -8,9 +8,9 @@ from functools import partial
 from tests.fuzz.hostile_batches import blocks
 from tests.fuzz.target import Target, chance_of
 from tests.fuzz.targets_of_batches import MAX_OPENED_BYTES
-from tests.wire.test_records import ENCODERS
+from tests.wire.records.test_unpacked_batch import ENCODERS
 
-from shallow_mirror.wire.compression import BlockTooLargeError, CorruptBlockError, decompress, with_right_lz4_checksum
+from shallow_mirror.wire.records.compression import BlockTooLargeError, CorruptBlockError, decompress, fix_lz4_checksum
 
 _BOMB_BYTES = 24 << 20
 
@@ -21,7 +21,7 @@ def opened(name: str, data: bytes) -> None:
 
 
 def _lz4_with_checksum(data: bytes) -> None:
-    opened("lz4", bytes(with_right_lz4_checksum(memoryview(data))))
+    opened("lz4", bytes(fix_lz4_checksum(memoryview(data))))
 
 
 def _blocks(name: str) -> list[bytes]:

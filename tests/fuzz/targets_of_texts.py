@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.fuzz.target import Target
 
-from shallow_mirror.broker.produce.transactions import _parse_receipt
+from shallow_mirror.broker.produce.receipts import _parse_receipt
 from shallow_mirror.checkpoints.backends import log_durability
 from shallow_mirror.checkpoints.commit_metadata import Recorded, RunIdentity
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from shallow_mirror.wire.primitives import NO_TAGS, compact_string, string, uvarint
+from shallow_mirror.wire.protocol.primitives import NO_TAGS, compact_string, string, uvarint
 
 PATIENCE_S = 60.0
 

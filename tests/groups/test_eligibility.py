@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from shallow_mirror.checkpoints.schema import OFFSET_MAP
-from shallow_mirror.groups.eligibility import Clusters, Held, There, commits_of, judge, next_step
+from shallow_mirror.groups.eligibility import Clusters, RemoteGroup, SourceCommit, commits_of, evaluate, next_step
 from shallow_mirror.groups.offset_translation import COMMIT_COLUMNS, CommitTranslator, Side
 from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Outcome, Step
 from shallow_mirror.groups.view import sentence
@@ -40,7 +40,7 @@ def rows_of(rows: list[tuple[SourcePartition, str, int, int, int | None, int]]) 
     return pa.Table.from_pylist(made, schema=OFFSET_MAP).select(COMMIT_COLUMNS)
 
 
-def judged(
+def evaluated(
     offset: int | None,
     clusters: Clusters = LOGS,
     *,
@@ -49,10 +49,10 @@ def judged(
     side: Side = "source",
     reason: str = "",
 ) -> GroupPartition:
-    held = Held("g", HERE if side == "source" else THERE, offset, "m", source, reason)
+    held = SourceCommit("g", HERE if side == "source" else THERE, offset, "m", source, reason)
     translator = CommitTranslator(commits_of([held], clusters), side)
     translator.add(rows_of(rows))
-    return judge(held, translator, translator.lines(), clusters, side)
+    return evaluate(held, translator, translator.lines(), clusters, side)
 
 
 @pytest.mark.parametrize(
@@ -69,23 +69,23 @@ def judged(
 def test_an_offset_is_translated_or_waits_or_is_lost(
     offset: int | None, outcome: Outcome, to_offset: int | None, waits_for: int | None, withheld: int
 ) -> None:
-    one = judged(offset)
+    one = evaluated(offset)
     assert (one.outcome, one.to_offset, one.waits_for, one.withheld) == (outcome, to_offset, waits_for, withheld)
     assert one.is_left
 
 
 def test_what_the_source_has_deleted_itself_is_not_lost_on_the_way() -> None:
-    assert judged(9, replace(LOGS, origin_starts={HERE: 10})).outcome is Outcome.TRANSLATED
-    assert judged(9, replace(LOGS, origin_starts={HERE: 80})).outcome is Outcome.TRANSLATED
+    assert evaluated(9, replace(LOGS, origin_starts={HERE: 10})).outcome is Outcome.TRANSLATED
+    assert evaluated(9, replace(LOGS, origin_starts={HERE: 80})).outcome is Outcome.TRANSLATED
 
 
 def test_what_the_target_has_deleted_is_lost_where_the_source_still_has_it() -> None:
     cut = replace(LOGS, other_starts={THERE: 115})
-    lost = judged(12, cut)
+    lost = evaluated(12, cut)
     assert (lost.outcome, lost.to_offset) == (Outcome.LOST, 115)
     assert lost.reason == "the log there begins at 115: 3 offsets from 112 on were deleted"
-    assert judged(12, replace(cut, origin_starts={HERE: 15})).outcome is Outcome.TRANSLATED
-    assert judged(15, cut).outcome is Outcome.TRANSLATED
+    assert evaluated(12, replace(cut, origin_starts={HERE: 15})).outcome is Outcome.TRANSLATED
+    assert evaluated(15, cut).outcome is Outcome.TRANSLATED
 
 
 @pytest.mark.parametrize(
@@ -93,61 +93,61 @@ def test_what_the_target_has_deleted_is_lost_where_the_source_still_has_it() -> 
     [
         (replace(LOGS, other_ids={}), "there is no topic east.orders"),
         (replace(LOGS, other_ids={"east.orders": "new"}), "was created again there (topic id new), the map knows idT"),
-        (replace(LOGS, other_ends={THERE: 112}), "ends at 112, below that place: it has lost records"),
+        (replace(LOGS, other_ends={THERE: 112}), "ends at 112, below that offset: it has lost records"),
     ],
 )
 def test_another_log_than_the_map_speaks_of_takes_no_offset(clusters: Clusters, told: str) -> None:
-    one = judged(15, clusters)
+    one = evaluated(15, clusters)
     assert (one.outcome, one.to_offset) == (Outcome.CREATED_AGAIN, None)
     assert told in str(one.reason)
 
 
 def test_a_topic_that_was_created_again_is_told_from_one_that_the_mirror_has_not_begun_with() -> None:
-    again = judged(15, rows=[(OLDER, "data", 0, 9, 50, 1)])
+    again = evaluated(15, rows=[(OLDER, "data", 0, 9, 50, 1)])
     assert (again.outcome, again.reason) == (
         Outcome.CREATED_AGAIN,
         "the topic was created again (topic id idS), the map knows idOld only",
     )
-    assert judged(15, rows=[]).outcome is Outcome.WAITS
-    out = judged(15, source=None, reason="internal topics are never mirrored")
+    assert evaluated(15, rows=[]).outcome is Outcome.WAITS
+    out = evaluated(15, source=None, reason="internal topics are never mirrored")
     assert (out.outcome, out.reason, out.is_left) == (Outcome.NOT_MIRRORED, "internal topics are never mirrored", False)
 
 
 def test_failing_back_waits_for_rows_that_may_still_be_removed_and_stops_at_an_older_incarnation() -> None:
-    assert judged(116, side="target").to_offset == 16
-    assert judged(121, side="target").outcome is Outcome.TRANSLATED, "markers lie behind the last record"
-    waits = judged(125, replace(LOGS, unsettled={THERE: 122}), side="target")
+    assert evaluated(116, side="target").to_offset == 16
+    assert evaluated(121, side="target").outcome is Outcome.TRANSLATED, "markers lie behind the last record"
+    waits = evaluated(125, replace(LOGS, unsettled={THERE: 122}), side="target")
     assert (waits.outcome, waits.waits_for) == (Outcome.WAITS, 3)
-    assert judged(122, replace(LOGS, unsettled={THERE: 122}), side="target").outcome is Outcome.TRANSLATED
+    assert evaluated(122, replace(LOGS, unsettled={THERE: 122}), side="target").outcome is Outcome.TRANSLATED
     rows = [(OLDER, "data", 0, 9, 50, 1), *ROWS]
-    assert judged(55, side="target", rows=rows).outcome is Outcome.LOST
-    assert judged(59, side="target", rows=rows).to_offset == 10
+    assert evaluated(55, side="target", rows=rows).outcome is Outcome.LOST
+    assert evaluated(59, side="target", rows=rows).to_offset == 10
 
 
-FREE = There(True, (), {})
+FREE = RemoteGroup(True, (), {})
 
 
 @pytest.mark.parametrize(
     ("offset", "there", "is_forced", "step"),
     [
         (15, FREE, False, Step.TO_COMMIT),
-        (15, There(True, (), {THERE: 115}), False, Step.IN_PLACE),
-        (15, There(False, ("app at h",), {THERE: 115}), False, Step.IN_PLACE),
-        (15, There(True, (), {THERE: 110}), False, Step.TO_COMMIT),
-        (15, There(True, (), {THERE: 116}), False, Step.FURTHER),
-        (15, There(True, (), {THERE: 116}), True, Step.TO_COMMIT),
-        (15, There(False, ("app at h",), {THERE: 116}), False, Step.FURTHER),
-        (15, There(False, ("app at h",), {THERE: 116}), True, Step.ACTIVE),
-        (15, There(False, (), {}), True, Step.ACTIVE),
-        (15, There(True, (), {THERE: None}), True, Step.REFUSED),
+        (15, RemoteGroup(True, (), {THERE: 115}), False, Step.IN_PLACE),
+        (15, RemoteGroup(False, ("app at h",), {THERE: 115}), False, Step.IN_PLACE),
+        (15, RemoteGroup(True, (), {THERE: 110}), False, Step.TO_COMMIT),
+        (15, RemoteGroup(True, (), {THERE: 116}), False, Step.FURTHER),
+        (15, RemoteGroup(True, (), {THERE: 116}), True, Step.TO_COMMIT),
+        (15, RemoteGroup(False, ("app at h",), {THERE: 116}), False, Step.FURTHER),
+        (15, RemoteGroup(False, ("app at h",), {THERE: 116}), True, Step.ACTIVE),
+        (15, RemoteGroup(False, (), {}), True, Step.ACTIVE),
+        (15, RemoteGroup(True, (), {THERE: None}), True, Step.REFUSED),
         (27, FREE, False, Step.NONE),
         (27, FREE, True, Step.TO_COMMIT),
         (9, FREE, True, Step.TO_COMMIT),
         (None, FREE, True, Step.NONE),
     ],
 )
-def test_what_may_be_done_on_the_other_cluster(offset: int | None, there: There, is_forced: bool, step: Step) -> None:
-    one = next_step(judged(offset), there, is_forced=is_forced)
+def test_what_may_be_done_on_the_other_cluster(offset: int | None, there: RemoteGroup, is_forced: bool, step: Step) -> None:
+    one = next_step(evaluated(offset), there, is_forced=is_forced)
     assert one.step is step
     if step in (Step.ACTIVE, Step.REFUSED, Step.FURTHER):
         assert one.reason
@@ -155,16 +155,16 @@ def test_what_may_be_done_on_the_other_cluster(offset: int | None, there: There,
 
 def test_a_report_is_done_when_all_is_in_place_or_further_and_says_so_in_a_line() -> None:
     steps = [
-        next_step(judged(15), There(True, (), {THERE: 115}), is_forced=False),
-        next_step(judged(16), There(True, (), {THERE: 118}), is_forced=False),
-        judged(1, source=None, reason="left out"),
+        next_step(evaluated(15), RemoteGroup(True, (), {THERE: 115}), is_forced=False),
+        next_step(evaluated(16), RemoteGroup(True, (), {THERE: 118}), is_forced=False),
+        evaluated(1, source=None, reason="left out"),
     ]
     group = Group(name="billing", partitions=tuple(steps), state="empty")
     report = GroupsReport(mirror="m", origin="east", other="west", groups=(group,))
     assert report.is_done
     line = "billing: 1 not mirrored, 2 translated; repeats 0 records; at west: empty, 1 further, 1 in place"
     assert sentence(group, "east", "west") == line
-    waiting = replace(group, partitions=(judged(28),))
+    waiting = replace(group, partitions=(evaluated(28),))
     assert not replace(report, groups=(waiting,)).is_done
     assert (
         sentence(waiting, "east", "west")

@@ -11,8 +11,8 @@ import pytest
 from tests.groups.group_runs import consume, write_transactions
 from tests.mirror_runs import catch_up, config, create_topic
 
-from shallow_mirror.checkpoints.backends.best_effort_table import open_store_to_read
 from shallow_mirror.checkpoints.group_offset_history import last_pass
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.groups.report import GroupPartition, GroupsReport, Outcome, Step
 from shallow_mirror.groups.sync_once import sync_groups
@@ -60,7 +60,7 @@ def test_three_groups_go_over_to_the_target_and_back_and_read_every_record_once(
 
     synced = settings(tmp_path, two_clusters, topic_name, "1 second")
     catch_up(synced, spark)
-    noted = last_pass(open_store_to_read(synced.tables, None), datetime.now(UTC))
+    noted = last_pass(MirrorStorage(synced.tables).best_effort_tables(), datetime.now(UTC))
     assert noted is not None
     assert (noted.problem, noted.group_count, noted.waiting_count, noted.left_count) == (None, 3, 0, 0)
     then = sync_groups(synced)
@@ -82,5 +82,5 @@ def test_three_groups_go_over_to_the_target_and_back_and_read_every_record_once(
         assert Counter(read[group]) == Counter(written)
 
     earlier = sync_groups(synced, as_of=moved_at)
-    places = {(one.group, one.place): (one.offset, one.to_offset) for one in earlier.partitions}
-    assert places == {(one.group, one.place): (one.offset, one.to_offset) for one in then.partitions}
+    places = {(one.group, one.topic_partition): (one.offset, one.to_offset) for one in earlier.partitions}
+    assert places == {(one.group, one.topic_partition): (one.offset, one.to_offset) for one in then.partitions}

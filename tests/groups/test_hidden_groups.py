@@ -17,9 +17,9 @@ from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups import view
-from shallow_mirror.groups.group_client import ClusterView
+from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.report import GroupPartition, GroupsReport, Outcome, Step
-from shallow_mirror.groups.sync_plan import GroupLook
+from shallow_mirror.groups.sync_plan import GroupOffsets
 from shallow_mirror.types import TopicPartition
 
 PLACE = TopicPartition("orders", 0)
@@ -39,7 +39,7 @@ def test_who_may_describe_the_cluster_sees_every_group(fake: StrictCluster, on_c
         body.authorized_operations = on_cluster
 
     fake.alter_answers("Metadata", answer)
-    seen = ClusterView(ClientConfig.from_properties({"bootstrap.servers": fake.bootstrap}), "source cluster east")
+    seen = GroupClient(ClientConfig.from_properties({"bootstrap.servers": fake.bootstrap}), "source cluster east")
     assert seen.may_hide_groups() is may_hide
     seen.close()
 
@@ -55,7 +55,7 @@ def test_no_group_where_groups_may_be_hidden_is_not_done_and_says_what_to_grant(
     assert hidden.document()["may_hide_groups"] is True
 
 
-class HidingCluster(ClusterView):
+class HidingCluster(GroupClient):
     """Has the group `hidden`, which it shows nobody; `new` it does not have."""
 
     def __init__(self) -> None:
@@ -84,13 +84,21 @@ def test_a_group_that_the_other_cluster_hides_is_refused_and_others_go_over() ->
         },
         folder=Path("/"),
     )
-    look = GroupLook(config)
+    look = GroupOffsets(config)
     look.other = HidingCluster()
-    judged = [
-        GroupPartition(group=group, place=PLACE, offset=5, metadata="", outcome=Outcome.TRANSLATED, to_place=PLACE, to_offset=5)
+    evaluated = [
+        GroupPartition(
+            group=group,
+            topic_partition=PLACE,
+            offset=5,
+            metadata="",
+            outcome=Outcome.TRANSLATED,
+            to_topic_partition=PLACE,
+            to_offset=5,
+        )
         for group in ("hidden", "new")
     ]
-    hidden, new = look.stepped(judged, is_applied=False)
+    hidden, new = look.plan_commits(evaluated, is_applied=False)
     assert (hidden.state, hidden.partitions[0].step) == ("hidden", Step.REFUSED)
     assert hidden.partitions[0].reason == "GROUP_AUTHORIZATION_FAILED: grant Describe on group hidden"
     assert (new.state, new.partitions[0].step) == ("not there yet", Step.TO_COMMIT)

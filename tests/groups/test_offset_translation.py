@@ -113,7 +113,7 @@ def translated(pieces: Sequence[pa.Table], offsets: Sequence[int], side: Side = 
     translator = CommitTranslator(commits, side)
     for one in pieces:
         translator.add(one)
-    places = {commit: translator.place(commit).offset for commit in commits}
+    places = {commit: translator.translate(commit).offset for commit in commits}
     counter = RepeatCounter(places, side)
     for one in pieces:
         counter.add(one)
@@ -174,11 +174,11 @@ def test_who_goes_on_reads_recent_rows_only_and_finds_the_same(log: Log, seed: i
     assert translator.reads_from() == 0
     for one in before.pieces(seed):
         translator.add(one)
-    after = translator.followed_by(then)
+    after = translator.continue_with(then)
     recent = [(number, row) for number, row in log.rows if number >= after.reads_from()]
     after.add(table_of(SOURCE, recent))
     places, _, line = translated(log.pieces(seed), [one.offset for one in then])
-    assert [after.place(one).offset for one in then] == places
+    assert [after.translate(one).offset for one in then] == places
     assert after.lines()[SOURCE] == line
 
 
@@ -237,8 +237,8 @@ def test_an_incarnation_without_records_goes_on_behind_those_of_the_older_one() 
     translator = CommitTranslator([Commit(SOURCE, 0), Commit(OLDER, 3)])
     for one in rows:
         translator.add(one)
-    assert translator.place(Commit(SOURCE, 0)).offset == 105
-    assert translator.place(Commit(OLDER, 3)).offset == 103
+    assert translator.translate(Commit(SOURCE, 0)).offset == 105
+    assert translator.translate(Commit(OLDER, 3)).offset == 103
     assert set(translator.lines()) == {OLDER, SOURCE, OTHER}
 
 
@@ -246,16 +246,16 @@ def test_an_older_incarnation_without_records_does_not_skip_those_of_the_newer_o
     translator = CommitTranslator([Commit(OLDER, 0)])
     translator.add(table_of(OLDER, [(1, (GAP, 0, 0, None))]))
     translator.add(table_of(SOURCE, [(2, (DATA, 0, 5, 100))]))
-    assert translator.place(Commit(OLDER, 0)).offset == 0
+    assert translator.translate(Commit(OLDER, 0)).offset == 0
 
 
 def test_a_partition_that_was_looked_for_in_vain_is_not_looked_for_among_old_rows_again() -> None:
     translator = CommitTranslator([Commit(SOURCE, 5), Commit(OTHER, 3)])
     translator.add(table_of(OTHER, [(4, (DATA, 0, 5, 100))]))
-    after = translator.followed_by([Commit(SOURCE, 6), Commit(OTHER, 5)])
+    after = translator.continue_with([Commit(SOURCE, 6), Commit(OTHER, 5)])
     assert after.reads_from() == 5
-    assert after.followed_by([Commit(OTHER, 2)]).reads_from() == 0
-    assert after.followed_by([Commit(SOURCE._replace(topic="new"), 0)]).reads_from() == 0
+    assert after.continue_with([Commit(OTHER, 2)]).reads_from() == 0
+    assert after.continue_with([Commit(SOURCE._replace(topic="new"), 0)]).reads_from() == 0
 
 
 def test_thousands_of_partitions_take_one_look_at_the_rows() -> None:
@@ -263,4 +263,4 @@ def test_thousands_of_partitions_take_one_look_at_the_rows() -> None:
     rows = pa.concat_tables([table_of(one, [(1, (GAP, 0, 2, None)), (1, (DATA, 2, 9, 70))]) for one in partitions])
     translator = CommitTranslator([Commit(one, offset) for one in partitions for offset in (0, 4)])
     translator.add(rows)
-    assert {translator.place(Commit(one, 4)).offset for one in partitions} == {72}
+    assert {translator.translate(Commit(one, 4)).offset for one in partitions} == {72}

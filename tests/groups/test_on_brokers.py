@@ -16,16 +16,16 @@ from tests.groups.group_runs import PATIENCE_S, member, streams_member
 from tests.mirror_runs import conf_file, create_topic, delete_records, wait_for
 
 from shallow_mirror import cli
-from shallow_mirror.checkpoints.backends.best_effort_table import DeltalakeStore
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.group_offset_history import last_pass
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, RetriableError
-from shallow_mirror.groups.group_client import ClusterView
+from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.report import GroupPartition, Outcome, Step
-from shallow_mirror.groups.sync import GroupLooks, GroupSync
+from shallow_mirror.groups.sync import GroupSync, GroupSyncer
 from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition, TopicPartition
 
@@ -55,7 +55,7 @@ class Mirrored:
             for number in range(50):
                 producer.produce(self.topic, b"v", partition=number % 5)
             assert producer.flush(PATIENCE_S) == 0
-        self.source, self.target = ClusterView(self.config.source.client, "east"), ClusterView(self.config.target.client, "west")
+        self.source, self.target = GroupClient(self.config.source.client, "east"), GroupClient(self.config.target.client, "west")
         self.ids = [one.topic_ids([self.topic])[self.topic] for one in (self.source, self.target)]
         self.owner = OffsetMapOwner.take_over(
             self.config.tables,
@@ -91,17 +91,17 @@ class Mirrored:
     def group(self, name: str) -> str:
         return f"{self.name}.{name}"
 
-    def commit(self, cluster: ClusterView, group: str, offsets: Mapping[int, int], topic: str | None = None) -> None:
+    def commit(self, cluster: GroupClient, group: str, offsets: Mapping[int, int], topic: str | None = None) -> None:
         places = {TopicPartition(topic or self.topic, one): (offset, "of the app") for one, offset in offsets.items()}
         assert cluster.commit(self.group(group), places) == {}
 
-    def offsets(self, cluster: ClusterView, group: str) -> dict[int, tuple[int | None, str]]:
+    def offsets(self, cluster: GroupClient, group: str) -> dict[int, tuple[int | None, str]]:
         found = cluster.committed([self.group(group)])[self.group(group)]
         return {one.topic_partition.partition: (one.offset, one.metadata) for one in found}
 
     def look(self, group: str, **options: Any) -> dict[TopicPartition, GroupPartition]:
         report = sync_groups(self.config, pattern=self.group(group), **options)
-        return {one.place: one for one in report.partitions}
+        return {one.topic_partition: one for one in report.partitions}
 
 
 @pytest.fixture(scope="module")
@@ -234,23 +234,23 @@ def test_an_offset_that_the_source_has_deleted_goes_on_where_the_target_still_ha
 
 def test_looks_keep_groups_in_step_and_answer_where_they_were(mirrored: Mirrored) -> None:
     m = mirrored
-    store, place = DeltalakeStore(m.config.tables), TopicPartition(m.topic, 1)
+    storage, place = MirrorStorage(m.config.tables), TopicPartition(m.topic, 1)
     m.commit(m.source, "kept", {1: 3})
-    looks = GroupLooks(m.config, store)
+    looks = GroupSyncer(m.config, storage, storage.best_effort_tables())
     try:
-        looks.once(T0)
+        looks.run_pass(T0)
         assert m.offsets(m.target, "kept") == {1: (2, "of the app")}
         m.commit(m.source, "kept", {1: 6, 2: 9})
-        assert looks.once(T0 + timedelta(minutes=3)).waiting_count >= 1
+        assert looks.run_pass(T0 + timedelta(minutes=3)).waiting_count >= 1
         m.decide([(2, DATA, 8, 10, 7)])
-        done = looks.once(T0 + timedelta(minutes=6))
+        done = looks.run_pass(T0 + timedelta(minutes=6))
         assert done.committed_count >= 1
         assert {one: offset for one, (offset, _) in m.offsets(m.target, "kept").items()} == {1: 5, 2: 8}
     finally:
         looks.close()
     for minutes, offset, observed, after in ((0, 3, 0, 3), (4, 6, 3, 6), (60, 6, 6, None)):
         report = sync_groups(m.config, pattern=m.group("kept"), as_of=T0 + timedelta(minutes=minutes))
-        found = {one.place: one for one in report.partitions}
+        found = {one.topic_partition: one for one in report.partitions}
         assert (found[place].offset, found[place].to_offset, found[place].outcome) == (offset, offset - 1, Outcome.TRANSLATED)
         assert report.as_of is not None
         assert report.as_of.observed_at == T0 + timedelta(minutes=observed)
@@ -263,15 +263,16 @@ def test_looks_keep_groups_in_step_and_answer_where_they_were(mirrored: Mirrored
 
 def test_a_sync_that_fails_is_told_and_goes_on(mirrored: Mirrored, caplog: pytest.LogCaptureFixture) -> None:
     m = mirrored
-    store = DeltalakeStore(m.config.tables)
+    storage = MirrorStorage(m.config.tables)
+    store = storage.best_effort_tables()
     later = T0 + timedelta(days=2)
-    with GroupSync(without_source(m), 0.05, store, now=lambda: later):
+    with GroupSync(without_source(m), 0.05, storage, store, now=lambda: later):
         wait_for("a look that failed", lambda: (last_pass(store, later) or looked()).problem)
     problem = last_pass(store, later)
     assert problem is not None
     assert "source cluster east" in str(problem.problem)
-    assert "could not be brought in step" in caplog.text
-    with GroupSync(m.config, 0.05, store, now=lambda: later + timedelta(days=2)) as sync:
+    assert "groups: sync failed" in caplog.text
+    with GroupSync(m.config, 0.05, storage, store, now=lambda: later + timedelta(days=2)) as sync:
         wait_for("a look that succeeds", lambda: (last_pass(store, later + timedelta(days=2)) or looked()).group_count)
         sync.is_last_wanted = True
     done = last_pass(store, later + timedelta(days=2))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -59,6 +60,15 @@ def test_a_broker_that_was_never_started_has_no_address(tmp_path: Path) -> None:
     for ask in (lambda: node.bootstrap, lambda: node.cluster_id, lambda: str(node.pid)):
         with pytest.raises(BrokerStartError):
             ask()
+
+
+@pytest.mark.brokers
+def test_a_broker_that_does_not_answer_within_its_own_timeout_is_killed(tmp_path: Path) -> None:
+    looks = itertools.count()
+    node = LocalKafka(tmp_path, start_timeout_s=200.0, clock=lambda: 150.0 * next(looks))
+    with pytest.raises(BrokerStartError, match=r"did not answer within 200\.0 s"):
+        node.start()
+    assert not node.is_running()
 
 
 @pytest.mark.brokers

@@ -14,10 +14,10 @@ from tests.messy.corpus import clean
 from tests.mirror_runs import create_topic, set_topic, wait_for
 from tests.one_batch import one_batch_producer
 from tests.record_batches import message
-from tests.wire.test_records import ENCODERS
+from tests.wire.records.test_unpacked_batch import ENCODERS
 
 from shallow_mirror.local_kafka.node import LocalKafka
-from shallow_mirror.wire.header import LOG_OVERHEAD, MAGIC_POS
+from shallow_mirror.wire.batches.header import LOG_OVERHEAD, MAGIC_POS
 
 Place = tuple[str, int]
 Contents = Sequence[tuple[bytes | None, bytes | None]]

@@ -20,7 +20,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.demo.checker import compare
 from shallow_mirror.demo.map_rows import RowTranslation, load_rows
 from shallow_mirror.demo.traffic import TOPICS
-from shallow_mirror.groups.group_client import ClusterView
+from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.report import Step
 from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.operations.recover import Untold, look
@@ -85,11 +85,11 @@ def assert_a_group_goes_on_with_the_next_record(settings: MirrorConfig, ends: tu
         read_places(bootstrap, [(name, 0)])[name, 0] for bootstrap, name in zip(ends, (topic, copy), strict=True)
     )
     middle, group = len(originals) // 2, f"readers.{copy}"
-    with closing(ClusterView(settings.source.client, "the source")) as view:
+    with closing(GroupClient(settings.source.client, "the source")) as view:
         assert view.commit(group, {TopicPartition(topic, 0): (originals[middle].offset, "")}) == {}
     report = sync_groups(settings, pattern=re.escape(group), is_applied=True)
     assert [one.step for one in report.partitions] == [Step.COMMITTED]
-    with closing(ClusterView(settings.target.client, "the target")) as view:
+    with closing(GroupClient(settings.target.client, "the target")) as view:
         (committed,) = view.committed([group])[group]
     assert committed.topic_partition == TopicPartition(copy, 0)
     assert committed.offset is not None

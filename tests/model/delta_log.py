@@ -222,7 +222,7 @@ class ModelWriter:
     def clean_up(self) -> None:
         """Nothing of a table in memory has to be vacuumed."""
 
-    def mend(self) -> None:
+    def repair_log(self) -> None:
         """Nothing of it is ever half-written."""
 
     def _commit(self, commit: effects.Commit) -> None:

@@ -20,7 +20,7 @@ from tests.model.target_cluster import Markers
 
 from shallow_mirror.checkpoints import offset_map_writer
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.quarantine import QuarantineEntry
+from shallow_mirror.checkpoints.quarantine.entries import QuarantineEntry
 from shallow_mirror.checkpoints.schema import DecidedSegment, Removal
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink

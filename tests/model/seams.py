@@ -84,7 +84,7 @@ class ModelCluster:
             self.sleep(PAUSE_S)
 
     def latest_offsets(
-        self, places: Sequence[TopicPartition], isolation: IsolationLevel, _deadline: Deadline
+        self, places: Sequence[TopicPartition], isolation: IsolationLevel, _deadline: Deadline, *, is_patient: bool = True
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, MirrorError]]:
         asked = tuple(sorted(set(places)))
         offsets = self.port.ask(effects.ListOffsets(asked, isolation is IsolationLevel.READ_COMMITTED))

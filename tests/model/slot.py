@@ -13,10 +13,11 @@ from tests.model.seams import ModelCluster
 from tests.model.source import MAP_ID, Scenario, target_partition
 from tests.model.target_cluster import INVALID_TIMESTAMP, NOT_AVAILABLE
 
-from shallow_mirror.broker.admin.hanging_transactions import abort_forgotten
+from shallow_mirror.broker.admin.hanging_transactions import abort_hanging
 from shallow_mirror.broker.net.error_codes import error_name
-from shallow_mirror.broker.produce.transactions import add_partitions, init_producer_id, write_receipt
-from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
+from shallow_mirror.broker.produce.receipts import write_receipt
+from shallow_mirror.broker.produce.transactions import add_partitions, init_producer_id
+from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefusedError, MirrorError, ProducerEpochFencedError, RetriableError
 from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
@@ -76,7 +77,7 @@ class SlotTask:
         places = [target_partition(source.partition).topic_partition for source, _ in self.positions]
         places = [place for place in places if place not in self.held and _has_leader(target, place)]
         fenced = init_producer_id(target, self.transactional_id, TRANSACTION_TIMEOUT_MS, deadline)
-        abort_forgotten(target, [fenced], places, TRANSACTION_TIMEOUT_MS, deadline)
+        abort_hanging(target, [fenced], places, TRANSACTION_TIMEOUT_MS, deadline)
 
     def _copy(self, target: Any, deadline: Deadline, poison: Sequence[_QuarantinableBatchError]) -> SlotResult:
         """As far as what is known to be poison: that is set aside, and the rest is for another round."""

@@ -185,6 +185,18 @@ def zombie_under_a_slot_that_moved(library: Library) -> World:
     return world
 
 
+def test_an_abort_that_times_out_while_it_is_repeated_is_repeated_again(library: Library) -> None:
+    deviations = {
+        23: Move(Kind.START),
+        86: Move(Kind.TIME_OUT, "m-1", markers=Markers.LAST_FORGOTTEN),
+        109: Move(Kind.TIME_OUT, "m-1", markers=Markers.LAST_FORGOTTEN),
+    }
+    world = World(library, SCENARIOS["slots move, markers of aborts are forgotten"])
+    while (move := deviations.pop(world.steps, None) or world.default()) is not None:
+        world.take(move)
+    assert deviations == {}
+
+
 def test_what_a_zombie_left_open_does_not_hide_a_decision_of_another_slot_for_ever(library: Library) -> None:
     assert zombie_under_a_slot_that_moved(library).is_confirmed
     with planted(fence_other_slots_after_the_decision), pytest.raises(ViolationError, match="does not end"):

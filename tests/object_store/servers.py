@@ -23,7 +23,7 @@ from typing import Any
 from tests.object_store import store_proxy
 from tests.object_store.store_proxy import CONTROL, HOST, StoreFault
 
-from shallow_mirror.checkpoints.table_storage import TableStorage
+from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.local_kafka.jars import cache_folder
 from shallow_mirror.local_kafka.ports import free_ports
 from shallow_mirror.local_kafka.server_process import ServerProcess
@@ -154,10 +154,10 @@ class Store:
     server: StoreServer
     location: str
 
-    def storage(self, **changes: str) -> TableStorage:
+    def storage(self, **changes: str) -> TableLocation:
         """Return the tables' place; requests fail sooner than in a mirror unless `changes` say otherwise."""
         quick = {"timeout": "1s", "retry_timeout": "1s", "max_retries": "1"}
-        return TableStorage(self.location, options_for(self.proxy.endpoint, **{**quick, **changes}))
+        return TableLocation(self.location, options_for(self.proxy.endpoint, **{**quick, **changes}))
 
     def files(self) -> list[str]:
         """Return the names of all objects of the test, below its place."""

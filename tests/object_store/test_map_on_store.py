@@ -15,8 +15,8 @@ from shallow_mirror.checkpoints.commit_metadata import RunIdentity, is_settled, 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.schema import DecidedSegment, Removal
-from shallow_mirror.checkpoints.storage import open_reader
-from shallow_mirror.checkpoints.table_storage import TableStorage
+from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.errors import FencedError, OffsetMapConflictError, OutcomeUnknownError, StoreUnreachableError
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
@@ -35,7 +35,7 @@ class PatientRun:
     The transaction of the decision at `aborted_at` is not committed the first time: its rows are removed and decided again.
     """
 
-    def __init__(self, storage: TableStorage, name: str, aborted_at: int | None = None) -> None:
+    def __init__(self, storage: TableLocation, name: str, aborted_at: int | None = None) -> None:
         self.storage = storage
         self.identity = RunIdentity(run_id=name, host="host", pid=7, started_at_ms=1_700_000_000_000)
         self.owner: OffsetMapOwner | None = None
@@ -203,8 +203,8 @@ def test_the_second_of_two_runs_fences_the_first_on_a_store(store: Store) -> Non
         first.owner.check_ownership()
 
 
-def recorded_in(storage: TableStorage) -> object:
-    return read_recorded(open_reader(storage).snapshot())  # type: ignore[arg-type]
+def recorded_in(storage: TableLocation) -> object:
+    return read_recorded(MirrorStorage(storage).offset_map.snapshot())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("harm", NO_ANSWERS)

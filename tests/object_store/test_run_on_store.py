@@ -13,9 +13,9 @@ from tests.mirror_runs import conf_file, create_topic, read_values, wait_for, wa
 from tests.object_store.servers import Store, options_for
 from tests.object_store.store_proxy import Harm, StoreFault
 
-from shallow_mirror.checkpoints.backends.best_effort_table import DeltalakeStore
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.problem_log import read_problems
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.node import LocalKafka
@@ -41,7 +41,7 @@ def mirror(conf: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def positions(config: MirrorConfig) -> dict[SourcePartition, int]:
-    return {source: position.offset for source, position in OffsetMap.open(config.table_storage).positions().items()}
+    return {source: position.offset for source, position in OffsetMap.open(config.table_location).positions().items()}
 
 
 def has_copied(config: MirrorConfig, count: int) -> bool:
@@ -80,10 +80,10 @@ def test_a_mirror_waits_for_its_store_and_continues_by_itself(
         process.terminate()
         assert process.wait(60) == 0
     assert read_values(ends[1], topic_name) == ["a", "b", "c", "d", "e"]
-    rows = [row for row in OffsetMap.open(config.table_storage).settled_rows().to_pylist() if row["record_count"]]
+    rows = [row for row in OffsetMap.open(config.table_location).settled_rows().to_pylist() if row["record_count"]]
     assert sum(row["record_count"] for row in rows) == 5
     if harm is Harm.ANSWER_503:
-        problems = read_problems(DeltalakeStore(config.table_storage), 1)
+        problems = read_problems(MirrorStorage(config.table_location).best_effort_tables(), 1)
         assert any("503 SlowDown" in problem.problem.text for problem in problems)
     log = conf.with_suffix(".log").read_text()
     assert "Traceback" not in log

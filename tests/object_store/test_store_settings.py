@@ -11,11 +11,10 @@ import pytest
 from tests.object_store.servers import SECRET_KEY, Store, options_for
 from tests.object_store.store_proxy import Harm, StoreFault
 
-from shallow_mirror.checkpoints.backends.best_effort_table import BackgroundStore, DeltalakeStore
 from shallow_mirror.checkpoints.backends.conditional_put_probe import PROBE_FOLDER, require_conditional_puts
-from shallow_mirror.checkpoints.controls import open_controls
-from shallow_mirror.checkpoints.storage import choose_writer
-from shallow_mirror.checkpoints.table_storage import REQUEST_TIMEOUT_S, TableStorage
+from shallow_mirror.checkpoints.controls import Controls
+from shallow_mirror.checkpoints.storage import MirrorStorage, choose_writer
+from shallow_mirror.checkpoints.table_location import REQUEST_TIMEOUT_S, TableLocation
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, StoreUnreachableError
 
@@ -53,18 +52,18 @@ def test_options_travel_unresolved_and_are_resolved_where_a_table_is_opened(
     config = loaded(
         tmp_path, {"options": {"aws_secret_access_key": "${env:STORE_SECRET}", "aws_allow_http": True, "timeout": "9s"}}
     )
-    assert "hunter2" not in config.to_json() + repr(config) + repr(config.table_storage)
-    options = MirrorConfig.from_json(config.to_json()).table_storage.options()
+    assert "hunter2" not in config.to_json() + repr(config) + repr(config.table_location)
+    options = MirrorConfig.from_json(config.to_json()).table_location.options()
     assert options is not None
     assert (options["aws_secret_access_key"], options["aws_allow_http"], options["timeout"]) == ("hunter2", "true", "9s")
 
 
 def test_every_store_has_timeouts_and_a_folder_has_no_options() -> None:
-    options = TableStorage("s3://bucket/tables").options()
+    options = TableLocation("s3://bucket/tables").options()
     assert options is not None
     assert options["timeout"] == f"{REQUEST_TIMEOUT_S}s"
     assert options.keys() >= {"connect_timeout", "max_retries", "retry_timeout"}
-    assert [TableStorage(location).options() for location in ("/tables", "file:///tables", "dbfs:/tables")] == [None] * 3
+    assert [TableLocation(location).options() for location in ("/tables", "file:///tables", "dbfs:/tables")] == [None] * 3
 
 
 def test_credentials_of_the_environment_still_work(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,12 +131,12 @@ def test_credentials_that_may_not_write_are_refused_before_the_take_over(store: 
 
 
 def test_a_folder_is_not_probed(tmp_path: Path) -> None:
-    require_conditional_puts(TableStorage(str(tmp_path)))
+    require_conditional_puts(TableLocation(str(tmp_path)))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_observations_of_an_outage_are_one_plain_line_in_the_log(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    observations = DeltalakeStore(store.storage(max_retries="0"))
+    observations = MirrorStorage(store.storage(max_retries="0")).best_effort_tables()
     with caplog.at_level(logging.WARNING), store.proxy.faulty(StoreFault(harm=Harm.ANSWER_503)):
         for number in range(5):
             observations.append("micro_batches", pa.table({"a": [number]}))
@@ -149,7 +148,7 @@ def test_observations_of_an_outage_are_one_plain_line_in_the_log(store: Store, c
 
 
 def test_observations_that_an_unreachable_store_did_not_take_are_written_later(store: Store) -> None:
-    observations = BackgroundStore(DeltalakeStore(store.storage(max_retries="0")))
+    observations = MirrorStorage(store.storage(max_retries="0")).background_tables()
     with store.proxy.faulty(StoreFault(harm=Harm.ANSWER_503)):
         for number in range(3):
             observations.append("problems", pa.table({"a": [number]}))
@@ -160,7 +159,7 @@ def test_observations_that_an_unreachable_store_did_not_take_are_written_later(s
 
 
 def test_controls_are_kept_on_a_store_and_say_when_they_cannot_be(store: Store) -> None:
-    controls = open_controls(store.storage(), "deltalake", None)
+    controls = Controls.open(store.storage())
     controls.add("pause", ["orders"])
     assert controls.paused().keys() == {"orders"}
     with store.proxy.faulty(StoreFault(harm=Harm.CUT)):

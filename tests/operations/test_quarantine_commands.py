@@ -16,8 +16,8 @@ from tests.verify.mirrored import TOPIC, Mirrored, flipped
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.quarantine import Quarantine
-from shallow_mirror.checkpoints.quarantined_batches import QUARANTINE_TABLE
+from shallow_mirror.checkpoints.quarantine.batches import QUARANTINE_TABLE
+from shallow_mirror.checkpoints.quarantine.entries import Quarantine
 from shallow_mirror.checkpoints.schema import table_uri
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError, RetriableError
 from shallow_mirror.operations import quarantine_retry

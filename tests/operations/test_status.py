@@ -18,8 +18,9 @@ from shallow_mirror.broker.cluster.cluster_metadata import ListedOffset
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.run_history import MicroBatchObservation, Observations
+from shallow_mirror.checkpoints.run_history import MicroBatchObservation, RunHistory
 from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
@@ -211,7 +212,7 @@ def test_the_last_micro_batches_are_shown_with_the_newest_last(tmp_path: Path, m
     owner = take_over(settings.tables)
     for number in range(1, 8):
         decide(owner, segment(A, number - 1, number, 100))
-        Observations(settings.tables).micro_batch(observed(number))
+        RunHistory(MirrorStorage(settings.tables).best_effort_tables()).micro_batch(observed(number))
     report = gather(settings, monkeypatch, SourceView())
     assert [one.micro_batch for one in report.micro_batches] == [3, 4, 5, 6, 7]
     newest = report.micro_batches[-1]
@@ -225,7 +226,7 @@ def test_damaged_observations_are_no_observations(
 ) -> None:
     settings = config(tmp_path)
     decide(take_over(settings.tables), segment(A, 0, 90, 100))
-    Observations(settings.tables).micro_batch(observed(1))
+    RunHistory(MirrorStorage(settings.tables).best_effort_tables()).micro_batch(observed(1))
     for part in (Path(settings.tables) / "micro_batches").glob("*.parquet"):
         part.unlink()
     assert gather(settings, monkeypatch, SourceView()).micro_batches == ()
@@ -237,7 +238,7 @@ def test_a_run_that_ended_says_how_and_waits_for_nothing(tmp_path: Path, monkeyp
     owner = take_over(settings.tables)
     note = planner_state.PlannerNote(at_ms=20_000, waiting_for="the source", since_ms=19_000)
     planner_state.write_note(planner_state.note_path(settings.checkpoint), note)
-    observations = Observations(settings.tables, now_ms=lambda: 30_000)
+    observations = RunHistory(MirrorStorage(settings.tables).best_effort_tables(), now_ms=lambda: 30_000)
     observations.run_started(owner.run_epoch, RUN, "0.1.0")
     running = gather(settings, monkeypatch, SourceView())
     assert running.run is not None
@@ -274,7 +275,7 @@ def test_a_start_is_shown_until_it_is_heard_to_plan_or_to_wait_or_has_ended(
 
 def test_only_the_newest_run_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config(tmp_path)
-    observations = Observations(settings.tables)
+    observations = RunHistory(MirrorStorage(settings.tables).best_effort_tables())
     first = take_over(settings.tables)
     observations.run_started(first.run_epoch, RUN, "0.1.0")
     second = take_over(settings.tables, replace(RUN, run_id="s", pid=8))

@@ -18,8 +18,9 @@ from tests.verify.mirrored import kafka_text
 from shallow_mirror.broker.admin.acls import Operation
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.run_history import MicroBatchObservation, Observations
+from shallow_mirror.checkpoints.run_history import MicroBatchObservation, RunHistory
 from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import BrokerTooOldError, ConfigError
 from shallow_mirror.preflight import PreflightProgress, PreflightReport, TopicReport, preflight_mirror
@@ -141,7 +142,7 @@ def test_it_begins_at_the_positions_of_the_map_and_leaves_the_tables_as_they_are
         run_epoch=1, micro_batch=1, fetched_bytes=8_000_000, size_bytes=1, batch_count=1, rebuilt_batch_count=0, record_count=5,
         dropped_batch_counts={}, duration_ms={"Total": 2_000.0}, lag_offsets=0, settled_at_ms=1,
     )  # fmt: skip
-    Observations(config.tables).micro_batch(observed)
+    RunHistory(MirrorStorage(config.tables).best_effort_tables()).micro_batch(observed)
     before = {path: path.read_bytes() for path in Path(config.tables).rglob("*") if path.is_file()}
     report = preflight_mirror(config, sample_bytes=None)
     assert report.has_map

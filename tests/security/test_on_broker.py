@@ -21,7 +21,7 @@ from shallow_mirror.broker.net.connection import ReceiveBuffer
 from shallow_mirror.broker.net.requests import request_class
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.groups.group_client import ClusterView
+from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.types import TopicPartition
 
@@ -228,7 +228,7 @@ def test_who_grants_what_each_error_names_ends_with_a_mirror_and_the_rights_of_t
         ("WRITE", "TOPIC", target),
         ("READ", "TOPIC", target),
     }
-    with closing(ClusterView(ClientConfig.from_properties({"bootstrap.servers": secured.bootstrap}), "source")) as everything:
+    with closing(GroupClient(ClientConfig.from_properties({"bootstrap.servers": secured.bootstrap}), "source")) as everything:
         assert everything.commit("app", {TopicPartition(topic_name, 0): (1, "")}) == {}
         assert not everything.may_hide_groups()
     hidden = sync_groups(settings, is_applied=True)

@@ -21,7 +21,7 @@ from tests.security.secured_cluster import SecuredCluster
 from shallow_mirror import cli
 from shallow_mirror.commands.exit_codes import EXIT_CONFIG
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.groups.group_client import ClusterView
+from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.types import TopicPartition
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark]
@@ -130,13 +130,13 @@ def test_a_mirror_over_tls_and_sasl_copies_and_writes_no_secret_anywhere(
     caplog.set_level(logging.DEBUG)
     group = f"readers.{topic_name}"
     place, copy = TopicPartition(topic_name, 0), TopicPartition(copied, 0)
-    with closing(ClusterView(MirrorConfig.load(conf).source.client, "the source")) as view:
+    with closing(GroupClient(MirrorConfig.load(conf).source.client, "the source")) as view:
         assert view.commit(group, {place: (1, "")}) == {}
     for name, *options in (("status",), ("verify",), ("preflight",), ("groups", "--group", re.escape(group), "--apply")):
         with pytest.raises(SystemExit) as ended:
             cli.main(["--verbose", name, str(conf), *options])
         assert ended.value.code in (None, 0), capsys.readouterr()
-    with closing(ClusterView(MirrorConfig.load(conf).target.client, "the target")) as view:
+    with closing(GroupClient(MirrorConfig.load(conf).target.client, "the target")) as view:
         offsets = {one.topic_partition: one.offset for one in view.committed([group])[group]}
     assert offsets == {place: 1, copy: 1}
     printed = capsys.readouterr()

@@ -18,7 +18,7 @@ from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
 from shallow_mirror.sinks.kafka.slots.slot_task import RoutedTopic, SlotJob, run_slot
 from shallow_mirror.streaming.sources.planned_ranges import arrow_batch_of
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, PlannedRange, SourcePartition
-from shallow_mirror.wire.header import BATCH_HEADER_BYTES, CONTROL_BIT
+from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, CONTROL_BIT
 
 ORDERS = uuid.UUID(bytes=b"topic of a test!")
 A, B = (SourcePartition("orders", "dG9waWMgb2YgYSB0ZXN0IQ", partition) for partition in (0, 1))

@@ -18,8 +18,8 @@ from tests.record_batches import marker, view
 
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.quarantine_tables import open_quarantine
-from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
+from shallow_mirror.checkpoints.quarantine.entries import QuarantineTable
 from shallow_mirror.checkpoints.schema import DecidedSegment, table_uri
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.config import MirrorConfig
@@ -34,9 +34,9 @@ from shallow_mirror.types import (
     TargetPartition,
 )
 from shallow_mirror.verify import VerifyReport, verify_mirror
-from shallow_mirror.wire.admission import Verdict, admit
-from shallow_mirror.wire.batch_index import index_batches
-from shallow_mirror.wire.restamp import restamp
+from shallow_mirror.wire.batches.admission import Verdict, admit
+from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches.restamp import restamp
 
 TOPIC = "orders"
 PRODUCER_ID = 4_000
@@ -151,7 +151,7 @@ class Mirrored:
             for one in batches
         ]  # fmt: skip
         if kept:
-            open_quarantine(self.config.tables, "deltalake", None).add(kept, decision=2)
+            QuarantineTable.open(self.config.tables).add(kept, decision=2)
 
     def release(self, offset: int) -> None:
         """The batch that begins there comes to the target after all."""

@@ -55,8 +55,8 @@ def only(report: VerifyReport) -> Difference:
 
 def batch_at(log: PartitionLog, n: int) -> tuple[int, bytes]:
     """Index in the log and bytes of the n-th batch of data."""
-    place = data_places(log)[n]
-    return place, log.batches[place].data
+    topic_partition = data_places(log)[n]
+    return topic_partition, log.batches[topic_partition].data
 
 
 @Depth
@@ -71,8 +71,8 @@ def test_what_was_copied_is_equal(copied: Mirrored, is_deep: bool) -> None:
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_bit_that_a_disk_lost_is_changed_and_names_the_side(copied: Mirrored, side: str, is_deep: bool) -> None:
     log = copied.source_log if side == "source" else copied.target_log
-    place, data = batch_at(log, 4)
-    replace(log, place, flipped(data, PAYLOAD_POS + 20))
+    topic_partition, data = batch_at(log, 4)
+    replace(log, topic_partition, flipped(data, PAYLOAD_POS + 20))
     one = only(copied.verify(is_deep=is_deep))
     assert (one.kind, one.source_start, one.source_end) == (DifferenceKind.CHANGED, 50, 57)
     assert one.target_end is not None
@@ -81,9 +81,9 @@ def test_a_bit_that_a_disk_lost_is_changed_and_names_the_side(copied: Mirrored, 
 
 @Depth
 def test_a_changed_value_under_a_right_checksum_is_told_to_the_record(copied: Mirrored, is_deep: bool) -> None:
-    place, data = batch_at(copied.target_log, 3)
-    base = copied.target_log.batches[place].header.base_offset
-    replace(copied.target_log, place, changed(data, data.index(b"value 40"), b"value 4x"))
+    topic_partition, data = batch_at(copied.target_log, 3)
+    base = copied.target_log.batches[topic_partition].header.base_offset
+    replace(copied.target_log, topic_partition, changed(data, data.index(b"value 40"), b"value 4x"))
     one = only(copied.verify(is_deep=is_deep))
     assert told(copied.verify(is_deep=is_deep)) == [("changed", 40, 41, base + 3, base + 4)]
     assert one.sentence == f"changed: source orders-0 offset 40, target orders-0 offset {base + 3}: the value differs"
@@ -97,16 +97,16 @@ def test_a_changed_value_under_a_right_checksum_is_told_to_the_record(copied: Mi
 def test_the_sentence_says_which_part_of_a_record_differs(
     copied: Mirrored, old: bytes, new: bytes, reason: str, is_deep: bool
 ) -> None:
-    place, data = batch_at(copied.source_log, 3)
-    replace(copied.source_log, place, changed(data, data.index(old), new))
+    topic_partition, data = batch_at(copied.source_log, 3)
+    replace(copied.source_log, topic_partition, changed(data, data.index(old), new))
     assert only(copied.verify(is_deep=is_deep)).reason == reason
 
 
 @Depth
 def test_a_changed_base_timestamp_moves_all_its_records(copied: Mirrored, is_deep: bool) -> None:
-    place, data = batch_at(copied.target_log, 1)
+    topic_partition, data = batch_at(copied.target_log, 1)
     later = changed(changed(data, BASE_TIMESTAMP_POS, struct.pack(">q", 1_005)), MAX_TIMESTAMP_POS, struct.pack(">q", 1_005))
-    replace(copied.target_log, place, later)
+    replace(copied.target_log, topic_partition, later)
     one = only(copied.verify(is_deep=is_deep))
     assert (one.kind, one.source_start, one.source_end, one.record_count) == (DifferenceKind.CHANGED, 10, 20, 10)
     assert one.reason == "the timestamp differs by +5 ms"
@@ -114,8 +114,8 @@ def test_a_changed_base_timestamp_moves_all_its_records(copied: Mirrored, is_dee
 
 @Depth
 def test_a_changed_maximum_timestamp_is_told_of_the_header(copied: Mirrored, is_deep: bool) -> None:
-    place, data = batch_at(copied.target_log, 1)
-    replace(copied.target_log, place, changed(data, MAX_TIMESTAMP_POS, struct.pack(">q", 1_007)))
+    topic_partition, data = batch_at(copied.target_log, 1)
+    replace(copied.target_log, topic_partition, changed(data, MAX_TIMESTAMP_POS, struct.pack(">q", 1_007)))
     one = only(copied.verify(is_deep=is_deep))
     assert (one.kind, one.target_start, one.target_end) == (DifferenceKind.CHANGED, 10, 20)
     assert one.reason == "its records are the same, but the maximum timestamp in its header is +7 ms off"
@@ -131,9 +131,9 @@ def test_a_changed_maximum_timestamp_is_told_of_the_header(copied: Mirrored, is_
     ],
 )
 def test_changed_attributes_are_changed(copied: Mirrored, attributes: int, reason: str, is_deep: bool) -> None:
-    place, data = batch_at(copied.target_log, 0)
+    topic_partition, data = batch_at(copied.target_log, 0)
     other = changed(data, ATTRIBUTES_POS, struct.pack(">h", attributes))
-    replace(copied.target_log, place, changed(other, MAX_TIMESTAMP_POS, struct.pack(">q", 1_500)))
+    replace(copied.target_log, topic_partition, changed(other, MAX_TIMESTAMP_POS, struct.pack(">q", 1_500)))
     one = only(copied.verify(is_deep=is_deep))
     assert (one.kind, one.source_start, one.source_end) == (DifferenceKind.CHANGED, 0, 10)
     assert one.reason.startswith(reason)
@@ -141,8 +141,8 @@ def test_changed_attributes_are_changed(copied: Mirrored, attributes: int, reaso
 
 @Depth
 def test_a_control_bit_hides_a_copy_so_it_is_missing(copied: Mirrored, is_deep: bool) -> None:
-    place, data = batch_at(copied.target_log, 4)
-    replace(copied.target_log, place, changed(data, ATTRIBUTES_POS, struct.pack(">h", 0x30)))
+    topic_partition, data = batch_at(copied.target_log, 4)
+    replace(copied.target_log, topic_partition, changed(data, ATTRIBUTES_POS, struct.pack(">h", 0x30)))
     one = only(copied.verify(is_deep=is_deep))
     assert one.kind in (DifferenceKind.MISSING, DifferenceKind.CHANGED)
     assert (one.source_start, one.source_end) == (50, 57)
@@ -150,9 +150,9 @@ def test_a_control_bit_hides_a_copy_so_it_is_missing(copied: Mirrored, is_deep: 
 
 @Depth
 def test_a_batch_that_the_target_lost_is_missing(copied: Mirrored, is_deep: bool) -> None:
-    place, _ = batch_at(copied.target_log, 3)
-    base = copied.target_log.batches[place].header.base_offset
-    replace(copied.target_log, place, None)
+    topic_partition, _ = batch_at(copied.target_log, 3)
+    base = copied.target_log.batches[topic_partition].header.base_offset
+    replace(copied.target_log, topic_partition, None)
     report = copied.verify(is_deep=is_deep)
     assert told(report) == [("missing", 37, 50, base, base + 13)]
     assert report.differences[0].record_count == 13
@@ -160,8 +160,8 @@ def test_a_batch_that_the_target_lost_is_missing(copied: Mirrored, is_deep: bool
 
 @Depth
 def test_a_batch_that_the_source_lost_is_extra(copied: Mirrored, is_deep: bool) -> None:
-    place, _ = batch_at(copied.source_log, 3)
-    replace(copied.source_log, place, None)
+    topic_partition, _ = batch_at(copied.source_log, 3)
+    replace(copied.source_log, topic_partition, None)
     one = only(copied.verify(is_deep=is_deep))
     assert (one.kind, one.source_start, one.source_end) == (DifferenceKind.EXTRA, 37, 50)
     assert one.reason == "readers of the target see it, the source shows no record: no batch"
@@ -242,8 +242,8 @@ def test_committed_data_that_the_map_calls_aborted_is_missing(copied: Mirrored, 
 
 
 def test_a_marker_of_the_other_kind_is_changed(copied: Mirrored) -> None:
-    place = next(i for i, one in enumerate(copied.source_log.batches) if one.header.base_offset == 36)
-    replace(copied.source_log, place, marker(36, 1, 9))
+    topic_partition = next(i for i, one in enumerate(copied.source_log.batches) if one.header.base_offset == 36)
+    replace(copied.source_log, topic_partition, marker(36, 1, 9))
     one = only(copied.verify())
     assert (one.kind, one.source_start, one.reason) == (
         DifferenceKind.CHANGED, 36, "the map says abort, the source shows a commit marker",
@@ -251,8 +251,8 @@ def test_a_marker_of_the_other_kind_is_changed(copied: Mirrored) -> None:
 
 
 def test_records_in_the_place_of_a_marker_are_missing(copied: Mirrored) -> None:
-    place = next(i for i, one in enumerate(copied.source_log.batches) if one.header.base_offset == 30)
-    replace(copied.source_log, place, numbered(30, 1))
+    topic_partition = next(i for i, one in enumerate(copied.source_log.batches) if one.header.base_offset == 30)
+    replace(copied.source_log, topic_partition, numbered(30, 1))
     one = only(copied.verify())
     assert (one.kind, one.source_start, one.reason) == (
         DifferenceKind.MISSING, 30, "readers of the source see it, but the map says commit",
@@ -266,13 +266,13 @@ def test_a_damaged_header_does_not_hide_what_lies_behind_it(tmp_path: Path) -> N
         for part in range(3):
             mirrored.mirror(*[batch(40 * n, 40, payload=payload, timestamp=n) for n in range(part * 5, part * 5 + 5)])
         for delta in (-5, 1 << 20):
-            place, data = batch_at(mirrored.target_log, 4)
-            replace(mirrored.target_log, place, data[:23] + struct.pack(">i", delta) + data[27:])
+            topic_partition, data = batch_at(mirrored.target_log, 4)
+            replace(mirrored.target_log, topic_partition, data[:23] + struct.pack(">i", delta) + data[27:])
             last, tail = batch_at(mirrored.target_log, 14)
             replace(mirrored.target_log, last, flipped(tail, 100))
             report = mirrored.verify(from_start=True)
             assert [one.source_start for one in report.differences] == [160, 560]
-            replace(mirrored.target_log, place, data)
+            replace(mirrored.target_log, topic_partition, data)
             replace(mirrored.target_log, last, tail)
         assert mirrored.verify().is_equal
 

@@ -87,12 +87,12 @@ def test_no_other_error_is_taken_for_a_deleted_topic(copied: Mirrored, code: int
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-@pytest.mark.parametrize(("api", "place"), [("Fetch", ("orders", 0)), ("DescribeConfigs", ("orders", -1))])
+@pytest.mark.parametrize(("api", "topic_partition"), [("Fetch", ("orders", 0)), ("DescribeConfigs", ("orders", -1))])
 def test_a_topic_that_is_listed_but_not_to_be_read_is_told_with_its_cluster(
-    copied: Mirrored, api: str, place: tuple[str, int], side: str
+    copied: Mirrored, api: str, topic_partition: tuple[str, int], side: str
 ) -> None:
     cluster = getattr(copied, side)
-    cluster.change_always(api, error(29, place))
+    cluster.change_always(api, error(29, topic_partition))
     with pytest.raises(
         ConfigError, match=rf"the cluster at {re.escape(cluster.bootstrap)} answered TOPIC_AUTHORIZATION_FAILED: grant"
     ):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from shallow_mirror.verify.differences import DifferenceKind
 from shallow_mirror.verify.fingerprints import NOWHERE, Items, batch_items
-from shallow_mirror.verify.map_index import BEHIND_ALL, MapRows, RowProblem, plan_stretches, row_problems
-from shallow_mirror.wire.header import NATIVE_HEADER
+from shallow_mirror.verify.map_index import BEHIND_ALL, MapRows, RowProblem, plan_range_pairs, row_problems
+from shallow_mirror.wire.batches.header import NATIVE_HEADER
 
 Row = tuple[int, int, str, int | None]
 
@@ -50,9 +50,9 @@ MAPPED: tuple[Row, ...] = (
 
 def test_source_items_lead_by_their_row_and_those_that_no_row_holds_whole_are_opened() -> None:
     items = items_at((0, 5), (5, 10), (8, 12), (10, 11), (12, 20), (20, 25), (40, 41))
-    to_open = rows_of(*MAPPED).locate_source(items)
+    overlapping_batches = rows_of(*MAPPED).locate_source(items)
     assert items["partner"].tolist() == [100, 105, 108, NOWHERE, 112, NOWHERE, NOWHERE]
-    assert to_open.tolist() == [False, False, True, False, False, False, False]
+    assert overlapping_batches.tolist() == [False, False, True, False, False, False, False]
 
 
 def test_what_touches_a_rebuilt_row_is_opened_on_both_sides() -> None:
@@ -96,7 +96,7 @@ row_sizes = st.lists(st.tuples(st.integers(1, 9), st.sampled_from(["data", "data
 
 
 @given(row_sizes, st.integers(1, 60), st.integers(0, 40), st.integers(0, 60))
-def test_stretches_cover_both_lines_of_offsets_once(
+def test_ranges_cover_both_lines_of_offsets_once(
     sizes: list[tuple[int, str]], size_bytes: int, skipped: int, behind: int
 ) -> None:
     rows: list[Row] = []
@@ -107,12 +107,12 @@ def test_stretches_cover_both_lines_of_offsets_once(
     mapped = rows_of(*rows)
     first = min(skipped, len(mapped) - 1)
     begin = int(mapped.start[first])
-    stretches = plan_stretches(mapped, source_from=begin, target_from=0, target_until=target + behind, size_bytes=size_bytes)
-    assert [one.source.start for one in stretches] == [begin, *(one.source.end for one in stretches[:-1])]
-    assert [one.target.start for one in stretches] == [0, *(one.target.end for one in stretches[:-1])]
-    assert (stretches[-1].source.end, stretches[-1].target.end) == (source, target + behind)
-    assert [row for one in stretches for row in one.rows] == list(range(first, len(mapped)))
-    for one in stretches:
+    range_pairs = plan_range_pairs(mapped, source_from=begin, target_from=0, target_until=target + behind, size_bytes=size_bytes)
+    assert [one.source.start for one in range_pairs] == [begin, *(one.source.end for one in range_pairs[:-1])]
+    assert [one.target.start for one in range_pairs] == [0, *(one.target.end for one in range_pairs[:-1])]
+    assert (range_pairs[-1].source.end, range_pairs[-1].target.end) == (source, target + behind)
+    assert [row for one in range_pairs for row in one.rows] == list(range(first, len(mapped)))
+    for one in range_pairs:
         for row in one.rows:
             if mapped.is_data[row]:
                 assert one.target.start <= mapped.target_start[row]

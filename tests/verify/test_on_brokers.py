@@ -29,14 +29,14 @@ from tests.record_batches import message
 from tests.verify.log_files import LogFile, stopped
 from tests.verify.mirror_main import catch_up, mirror
 from tests.verify.mirrored import at, changed, flipped
-from tests.wire.test_records import ENCODERS
+from tests.wire.records.test_unpacked_batch import ENCODERS
 
 from shallow_mirror import cli
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.schema import table_uri
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.verify import Unchecked, VerifyReport, verify_mirror
-from shallow_mirror.wire.header import LOG_APPEND_TIME_BIT
+from shallow_mirror.wire.batches.header import LOG_APPEND_TIME_BIT
 
 pytestmark = pytest.mark.brokers
 
@@ -281,10 +281,10 @@ def test_message_sets_of_older_formats_are_mirrored_and_equal(clusters: TwoClust
     originals, copies = read_places(source, places), read_places(target, places)
     assert [len(records) for records in originals.values()] == [21, 30, 30, 10]
     known = OffsetMap.open(settings.tables)
-    for place in places:
-        assert [one[1:] for one in copies[place]] == [one[1:] for one in originals[place]]
-        for original, copy in zip(originals[place], copies[place], strict=True):
-            assert known.translate(*place, original.offset).target_offset == copy.offset
+    for topic_partition in places:
+        assert [one[1:] for one in copies[topic_partition]] == [one[1:] for one in originals[topic_partition]]
+        for original, copy in zip(originals[topic_partition], copies[topic_partition], strict=True):
+            assert known.translate(*topic_partition, original.offset).target_offset == copy.offset
     for is_deep in (False, True):
         report = verify_mirror(settings, is_deep=is_deep)
         assert report.is_equal, report.sentences()

@@ -14,23 +14,23 @@ from tests.verify.mirrored import at, changed
 
 from shallow_mirror.broker.fetch.range_reader import IndexedPartition
 from shallow_mirror.types import IsolationLevel, OffsetRange, TopicPartition
-from shallow_mirror.verify.map_index import DATA, MapRows, plan_stretches
-from shallow_mirror.verify.partition_reader import Chunk, LogView, Side, Skipped
-from shallow_mirror.verify.range_verifier import Sides, StretchResult, verify_stretch
-from shallow_mirror.wire.batch_index import index_batches
-from shallow_mirror.wire.records import open_batch
+from shallow_mirror.verify.map_index import DATA, MapRows, plan_range_pairs
+from shallow_mirror.verify.partition_reader import Chunk, LogView, PartitionReader, Skipped
+from shallow_mirror.verify.range_verifier import PartitionReaders, RangeResult, verify_range
+from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.records.unpacked_batch import open_batch
 
 A, B = TopicPartition("orders", 0), TopicPartition("copy", 0)
 FIRST_COPY = 1_000
 ENOUGH = 1 << 20
 
 
-class MemorySide(Side):
+class MemoryReader(PartitionReader):
     """Reads from a list of batches, `per_answer` of them at a time."""
 
-    def __init__(self, place: TopicPartition, batches: Sequence[bytes], end: int, per_answer: int) -> None:
+    def __init__(self, topic_partition: TopicPartition, batches: Sequence[bytes], end: int, per_answer: int) -> None:
         super().__init__(
-            None, place, LogView(0, end, False),  # type: ignore[arg-type]
+            None, topic_partition, LogView(0, end, False),  # type: ignore[arg-type]
             isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=ENOUGH, starts=np.empty(0, np.int64), buffer=None,  # type: ignore[arg-type]
         )  # fmt: skip
         self._batches, self._per_answer = batches, per_answer
@@ -38,7 +38,9 @@ class MemorySide(Side):
     def read(self, wanted: OffsetRange, bytes_per_offset: float, *, is_first: bool) -> Iterator[Chunk | Skipped]:
         for first in range(0, len(self._batches), self._per_answer):
             records = view(*self._batches[first : first + self._per_answer])
-            part = IndexedPartition(self.place, index_batches(records), records, (), 0, wanted.end, wanted.end, wanted.start)
+            part = IndexedPartition(
+                self.topic_partition, index_batches(records), records, (), 0, wanted.end, wanted.end, wanted.start
+            )
             yield self._chunk(part, wanted.start, min(wanted.end, self.log.log_end))
 
 
@@ -109,15 +111,15 @@ def _cut_up(target: list[bytes], draw: st.DrawFn) -> list[bytes]:
     return [*target[:i], *parts, *target[i + 1 :]]
 
 
-def audit(source: list[bytes], target: list[bytes], per_answer: tuple[int, int], is_deep: bool) -> StretchResult:
+def audit(source: list[bytes], target: list[bytes], per_answer: tuple[int, int], is_deep: bool) -> RangeResult:
     end = int.from_bytes(source[-1][:8], "big") + int.from_bytes(source[-1][23:27], "big") + 1
     longs = [np.array([one], np.int64) for one in (0, end, DATA, FIRST_COPY)]
     rows = MapRows(*longs, np.array([False]), np.array([1_000], np.int64))
-    of_source, of_target = MemorySide(A, source, end, per_answer[0]), MemorySide(B, target, FIRST_COPY + end, per_answer[1])
+    of_source, of_target = MemoryReader(A, source, end, per_answer[0]), MemoryReader(B, target, FIRST_COPY + end, per_answer[1])
     nothing = np.empty(0, np.int64)
-    sides = Sides(of_source, of_target, of_source, of_target, rows, (nothing, nothing), is_deep)
-    (stretch,) = plan_stretches(rows, source_from=0, target_from=0, target_until=FIRST_COPY + end, size_bytes=1 << 30)
-    return verify_stretch(sides, stretch, is_first=True, on_position=lambda position: None)
+    readers = PartitionReaders(of_source, of_target, of_source, of_target, rows, (nothing, nothing), is_deep)
+    (range_pair,) = plan_range_pairs(rows, source_from=0, target_from=0, target_until=FIRST_COPY + end, size_bytes=1 << 30)
+    return verify_range(readers, range_pair, is_first=True, on_position=lambda position: None)
 
 
 @pytest.mark.thorough

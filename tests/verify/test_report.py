@@ -12,7 +12,7 @@ from shallow_mirror.types import TopicPartition
 from shallow_mirror.verify.classify import Unchecked
 from shallow_mirror.verify.differences import Difference, DifferenceKind, merged
 from shallow_mirror.verify.report import KEPT_DIFFERENCES, SHOWN_DIFFERENCES, Tally, VerifyReport
-from shallow_mirror.verify.runner import AuditProgress
+from shallow_mirror.verify.runner import VerifyProgress
 
 A, B = TopicPartition("orders", 3), TopicPartition("copy", 3)
 
@@ -49,7 +49,7 @@ def test_a_difference_survives_json() -> None:
 
 def test_all_differences_are_counted_and_the_first_kept_and_fewer_printed() -> None:
     tally = Tally(record_count=7)
-    tally.tell(missing(n * 10, n * 10 + 1) for n in range(KEPT_DIFFERENCES + 5))
+    tally.add_differences(missing(n * 10, n * 10 + 1) for n in range(KEPT_DIFFERENCES + 5))
     report = report_of(tally)
     assert (report.is_equal, len(report.differences)) == (False, KEPT_DIFFERENCES)
     lines = report.sentences()
@@ -76,7 +76,7 @@ def test_ways_of_comparing_that_no_batch_went_are_left_out(counts: dict[str, int
 
 def test_the_report_for_machines_holds_every_field() -> None:
     tally = Tally(record_count=7, unchecked=Counter({Unchecked.SOURCE_DELETED: 3}))
-    tally.tell([missing(1, 2)])
+    tally.add_differences([missing(1, 2)])
     document = json.loads(json.dumps(report_of(tally).document()))
     assert document["is_equal"] is False
     assert document["difference_counts"] == {"missing": 1}
@@ -89,7 +89,7 @@ def test_the_report_for_machines_holds_every_field() -> None:
 
 def test_progress_in_a_pipe_is_a_line_now_and_then() -> None:
     now, out = [0.0], io.StringIO()
-    at = AuditProgress(place=A, done_offsets=30, total_offsets=120, read_bytes=5_000_000, difference_count=0)
+    at = VerifyProgress(topic_partition=A, done_offsets=30, total_offsets=120, read_bytes=5_000_000, difference_count=0)
     with progress_on(Console(file=out), "verify", lambda: now[0]) as on_progress:
         for now[0] in (1.0, 4.9, 5.0, 7.0, 11.0):
             on_progress(at)
@@ -98,7 +98,7 @@ def test_progress_in_a_pipe_is_a_line_now_and_then() -> None:
 
 def test_progress_on_a_terminal_is_a_bar() -> None:
     out = io.StringIO()
-    at = AuditProgress(place=A, done_offsets=30, total_offsets=120, read_bytes=5_000_000, difference_count=2)
+    at = VerifyProgress(topic_partition=A, done_offsets=30, total_offsets=120, read_bytes=5_000_000, difference_count=2)
     with progress_on(Console(file=out, force_terminal=True, width=120), "verify") as on_progress:
         on_progress(at)
     assert "orders-3, 5 MB read, 2 differences" in out.getvalue()

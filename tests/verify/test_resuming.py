@@ -21,18 +21,18 @@ from tests.verify.mirrored import Mirrored, changed, data_places, replace
 
 from shallow_mirror.checkpoints import verify_log
 from shallow_mirror.errors import ConfigError, RetriableError
-from shallow_mirror.verify import AuditProgress, VerifyReport, partition_reader, verify_mirror
+from shallow_mirror.verify import VerifyProgress, VerifyReport, partition_reader, verify_mirror
 
-STRETCHES = 6
+RANGES = 6
 
 pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Iterator[Mirrored]:
-    """Six micro-batches; with `stretch_bytes=1` each is verified on its own."""
+    """Six micro-batches; with `range_bytes=1` each is verified on its own."""
     with Mirrored(tmp_path) as mirrored:
-        for part in range(STRETCHES):
+        for part in range(RANGES):
             base = part * 10
             payload = b"".join(record(delta, value=b"value %d" % (base + delta)) for delta in range(10))
             mirrored.mirror(batch(base, 10, payload=payload))
@@ -44,12 +44,12 @@ class InterruptedRunError(Exception):
 
 
 class StopAfter:
-    """Raises at the n-th stretch that begins to be read."""
+    """Raise when the n-th range begins to be read."""
 
-    def __init__(self, stretches: int) -> None:
-        self._left = stretches
+    def __init__(self, range_pairs: int) -> None:
+        self._left = range_pairs
 
-    def __call__(self, at: AuditProgress) -> None:
+    def __call__(self, at: VerifyProgress) -> None:
         self._left -= 1
         if self._left < 0:
             raise InterruptedRunError
@@ -57,7 +57,7 @@ class StopAfter:
 
 def interrupt(mirrored: Mirrored, after: int, **options: Any) -> None:
     with pytest.raises(InterruptedRunError):
-        mirrored.verify(stretch_bytes=1, on_progress=StopAfter(after), **options)
+        mirrored.verify(range_bytes=1, on_progress=StopAfter(after), **options)
 
 
 def rows(mirrored: Mirrored) -> list[dict[str, Any]]:
@@ -77,13 +77,13 @@ def facts(report: VerifyReport) -> tuple[object, ...]:
 
 
 def test_what_was_verified_before_an_interruption_is_not_read_again_and_the_report_is_the_same(copied: Mirrored) -> None:
-    place = data_places(copied.target_log)[1]
-    data = copied.target_log.batches[place].data
-    replace(copied.target_log, place, changed(data, data.index(b"value 13"), b"value_13"))
-    whole = copied.verify(stretch_bytes=1)
+    topic_partition = data_places(copied.target_log)[1]
+    data = copied.target_log.batches[topic_partition].data
+    replace(copied.target_log, topic_partition, changed(data, data.index(b"value 13"), b"value_13"))
+    whole = copied.verify(range_bytes=1)
     interrupt(copied, 3)
-    replace(copied.target_log, place, data)
-    continued = copied.verify(stretch_bytes=1)
+    replace(copied.target_log, topic_partition, data)
+    continued = copied.verify(range_bytes=1)
     assert (whole.continues, continued.continues) == (False, True)
     assert facts(continued) == facts(whole)
     assert continued.difference_counts == {"changed": 1}
@@ -104,29 +104,29 @@ def test_another_audit_than_the_interrupted_one_begins_anew(copied: Mirrored, op
 
 
 def test_an_audit_may_be_interrupted_again_and_again(copied: Mirrored) -> None:
-    for _ in range(STRETCHES - 1):
+    for _ in range(RANGES - 1):
         interrupt(copied, 1)
-    report = copied.verify(stretch_bytes=1)
+    report = copied.verify(range_bytes=1)
     assert (report.continues, report.record_count, report.is_equal) == (True, 60, True)
 
 
 def test_what_the_mirror_copied_since_the_interruption_is_verified_with_the_rest(copied: Mirrored) -> None:
     interrupt(copied, 3)
     copied.mirror(batch(60, 7))
-    assert copied.verify(stretch_bytes=1).record_count == 67
+    assert copied.verify(range_bytes=1).record_count == 67
 
 
 def test_the_table_says_who_verified_what_and_when(copied: Mirrored) -> None:
-    report = copied.verify(stretch_bytes=1)
+    report = copied.verify(range_bytes=1)
     found = sorted(rows(copied), key=lambda row: (row["verified_at"], row["source_start"] or 0))
     assert {(row["audit_id"], row["host"], row["pid"]) for row in found} == {(report.audit_id, os.uname().nodename, os.getpid())}
-    assert sorted(row["outcome"] for row in found) == ["begun", *["equal"] * STRETCHES, "finished"]
+    assert sorted(row["outcome"] for row in found) == ["begun", *["equal"] * RANGES, "finished"]
     ranges = [row for row in found if row["outcome"] == "equal"]
     source = copied.places[0]
     assert {(row["source_topic"], row["source_topic_id"], row["source_partition"]) for row in ranges} == {
         (source.topic, source.topic_id, source.partition)
     }
-    assert [(row["source_start"], row["source_end"]) for row in ranges] == [(n * 10, n * 10 + 10) for n in range(STRETCHES)]
+    assert [(row["source_start"], row["source_end"]) for row in ranges] == [(n * 10, n * 10 + 10) for n in range(RANGES)]
     assert [row["target_start"] for row in ranges][1:] == [row["target_end"] for row in ranges][:-1]
     assert (sum(row["record_count"] for row in ranges), sum(row["source_bytes"] for row in ranges)) == (60, report.source_bytes)
 
@@ -142,7 +142,7 @@ def count(at):
     seen += 1
     if seen == 4:
         os.kill(os.getpid(), signal.SIGKILL)
-verify_mirror(MirrorConfig.load(sys.argv[1]), stretch_bytes=1, flush_s=0.0, on_progress=count)
+verify_mirror(MirrorConfig.load(sys.argv[1]), range_bytes=1, flush_s=0.0, on_progress=count)
 """
 
 
@@ -157,7 +157,7 @@ def test_an_audit_that_was_killed_goes_on_where_it_was(copied: Mirrored, conf: P
     ended = subprocess.run([sys.executable, "-c", _KILLED, str(conf)], timeout=60, check=False)
     assert ended.returncode == -signal.SIGKILL
     assert [row["outcome"] for row in rows(copied)].count("equal") == 3
-    report = copied.verify(stretch_bytes=1)
+    report = copied.verify(range_bytes=1)
     assert (report.continues, report.record_count, report.is_equal) == (True, 60, True)
 
 
@@ -180,9 +180,9 @@ def test_a_cluster_that_falls_silent_ends_the_audit_which_then_goes_on(copied: M
     never = threading.Event()
     copied.target.change("Fetch", held(never))
     with pytest.raises(RetriableError):
-        copied.verify(stretch_bytes=1)
+        copied.verify(range_bytes=1)
     never.set()
-    report = copied.verify(stretch_bytes=1)
+    report = copied.verify(range_bytes=1)
     assert (report.continues, report.record_count) == (True, 60)
 
 

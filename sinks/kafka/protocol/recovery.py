@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from shallow_mirror.broker.admin.hanging_transactions import (
     ProducersOfMap,
-    abort_forgotten,
-    held_back_by,
-    open_places,
+    abort_hanging,
+    describe_blocking_producers,
+    open_partitions_by_producer,
     write_markers,
 )
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -84,7 +84,8 @@ class TxnPerformer:
                 self._owner.check_ownership()
                 return self._owner.next_decision()
             case actions.RefuseForgotten(decided):
-                return refuse_forgotten(self._target, decided, deadline.sooner(LEADER_PATIENCE_MS))
+                own_producer_ids = {txn.producer_id for txn in self.availability.fenced.values()}
+                return refuse_forgotten(self._target, decided, own_producer_ids, deadline.sooner(LEADER_PATIENCE_MS))
             case actions.EndTxn(txn):
                 return end_txn(self._target, txn, True, deadline) is not EndTxnAnswer.AMBIGUOUS
             case actions.AwaitVisible(decided):
@@ -132,9 +133,11 @@ class TxnPerformer:
         for name in [name for name in self.availability.blocked if blocked_txn(self._target, name, deadline) is None]:
             self._init_producer_id(name, deadline)
         removed = self._confirm_pending(deadline)
-        if self.availability.unchecked:
+        # Micro-batches wait for this look: nothing is asked of partitions that are still without a leader.
+        readable = readable_ends(self._target, sorted(self.availability.unchecked), deadline)
+        if readable:
             # A partition with a pending transaction comes last: what is open there is to be committed, not aborted.
-            self._abort_forgotten(tuple(self.availability.fenced), tuple(self.availability.unchecked), deadline)
+            self._abort_forgotten(tuple(self.availability.fenced), tuple(readable), deadline)
         return removed
 
     def _confirm_pending(self, deadline: Deadline) -> tuple[SlotTxn, ...]:
@@ -180,10 +183,11 @@ class TxnPerformer:
             places = {position.target.topic_partition for position in self._owner.positions().values()}
         listed = self._target.metadata(sorted({place.topic for place in places}), deadline)
         there = {place for place in places if listed.has(place)}  # what was deleted holds nothing open
-        readable = readable_ends(self._target, sorted(there), deadline).keys() - self.availability.pending_partitions()
+        ends = readable_ends(self._target, sorted(there), deadline, is_patient=True)
+        readable = ends.keys() - self.availability.pending_partitions()
         # The last transaction of a blocked id ends by itself: its markers are on their way.
         fenced = [self.availability.fenced[name] for name in names if name in self.availability.fenced]
-        abort_forgotten(self._target, fenced, sorted(readable), self._transaction_timeout_ms, deadline, named=named)
+        abort_hanging(self._target, fenced, sorted(readable), self._transaction_timeout_ms, deadline, named=named)
         self.availability.unchecked = (self.availability.unchecked | there) - readable
 
     def _await_visible(self, decided: DecidedTxn, deadline: Deadline) -> actions.Visibility:
@@ -206,7 +210,7 @@ class TxnPerformer:
                 was_repaired |= bool(readable) and self._repair_if_open(decided, readable, deadline)
                 if readable:
                     places = [written.topic_partition for written in readable]
-                    held_back = held_back_by(self._target, places, decided.txn.producer_id, deadline)
+                    held_back = describe_blocking_producers(self._target, places, decided.txn.producer_id, deadline)
                 lost = lost_ranges(self._target, waiting, deadline)
                 if lost != suspected:
                     suspected, loss_patience = lost, deadline.sooner(LOSS_PATIENCE_MS)
@@ -254,7 +258,7 @@ class TxnPerformer:
         Somebody else's open transaction may hold the LSO as well: then there is nothing to repair, only to wait.
         """
         producer_id = decided.txn.producer_id
-        still_open = open_places(self._target, {producer_id}, [one.topic_partition for one in waiting], deadline)
+        still_open = open_partitions_by_producer(self._target, {producer_id}, [one.topic_partition for one in waiting], deadline)
         if not still_open:
             return False
         _log.warning("recovery: %s was committed but its markers are missing: writing them with an empty commit", decided.txn)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
-from shallow_mirror.broker.admin.hanging_transactions import open_places
+from shallow_mirror.broker.admin.hanging_transactions import open_partitions_by_producer
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.fetch.range_reader import IndexedPartition, RangeReader, ReadRange
-from shallow_mirror.broker.produce.transactions import Receipt, describe_txn, read_receipt, read_receipts
+from shallow_mirror.broker.produce.receipts import Receipt, read_receipt, read_receipts
+from shallow_mirror.broker.produce.transactions import describe_txn
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError, DataLossError, RetriableError
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, LogEvidence, ReceiptEvidence, WrittenRange
 from shallow_mirror.types import IsolationLevel, SlotTxn, TopicPartition
 
 _log = logging.getLogger(__name__)
+
+FORGOTTEN_MARKER, TRANSACTION_ABORTED = "FORGOTTEN_MARKER", "TRANSACTION_ABORTED"
 
 _FETCH_BYTES = 1 << 20
 
@@ -77,7 +80,7 @@ def look_at_logs(
     evidence = dict.fromkeys(lost_ranges(target, written, deadline, wholly=True), LogEvidence.NOTHING)
     looks = 0
     while hidden := _hidden_ranges(target, [one for one in written if one not in evidence], deadline):
-        still_open = open_places(target, {txn.producer_id}, [one.topic_partition for one in hidden], deadline)
+        still_open = open_partitions_by_producer(target, {txn.producer_id}, [one.topic_partition for one in hidden], deadline)
         without_marker = [one for one in hidden if one.topic_partition in still_open.get(txn.producer_id, ())]
         evidence.update(dict.fromkeys(without_marker, LogEvidence.OPEN))
         if len(without_marker) < len(hidden):  # behind the open transaction of another producer, or its marker is on its way
@@ -158,23 +161,27 @@ def readable_ends(
     places: Sequence[TopicPartition],
     deadline: Deadline,
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    *,
+    is_patient: bool = False,
 ) -> dict[TopicPartition, int]:
     """Return the log ends (last stable offsets under read_committed) of the topic-partitions whose leaders answer.
 
-    Does not wait for leaders: where none answers at all, that is known after READ_PATIENCE_MS.
+    Does not wait for leaders; with `is_patient` for READ_PATIENCE_MS, where none answers at all.
     """
     if not places:
         return {}
     try:
-        return target.latest_offsets(places, isolation, deadline.sooner(READ_PATIENCE_MS))[0]
+        return target.latest_offsets(places, isolation, deadline.sooner(READ_PATIENCE_MS), is_patient=is_patient)[0]
     except RetriableError as error:
         _log.debug("no leader answers for %d target partitions: %s", len(places), error)
         return {}
 
 
-def refuse_forgotten(target: Cluster, decided: Sequence[DecidedTxn], deadline: Deadline) -> None:
-    """Raises RetriableError where a producer's open transaction begins before what its newest one wrote, and where that is not
-    open any more.
+def refuse_forgotten(
+    target: Cluster, decided: Sequence[DecidedTxn], own_producer_ids: Collection[int], deadline: Deadline
+) -> None:
+    """Raises RetriableError where a producer's open transaction begins before what its newest one wrote, where that is not open
+    any more, and where another producer id of this mirror has a transaction open in front of it.
 
     One request for all places, unless something is open in front of ours.
     """
@@ -186,17 +193,20 @@ def refuse_forgotten(target: Cluster, decided: Sequence[DecidedTxn], deadline: D
         # send: the transaction timed out, or an operator aborted it. Nothing is decided yet, so nothing is lost.
         if stable[place].offset > start:
             raise RetriableError(
-                "TRANSACTION_ABORTED",
+                TRANSACTION_ABORTED,
                 f"{place}: the records that producer id {producer_id} wrote from offset {start} on were aborted before they were "
                 "decided (a transaction timeout, or an operator); they are copied again",
             )
     held = sorted({place for (_, place), start in starts.items() if stable[place].offset < start})
+    # A partition is in one slot of a micro-batch: what another one of our producer ids has open there is of an earlier one, and
+    # was aborted without a marker. Readers would wait for it, and so would the settling of what is decided behind it.
+    first = {place: start for (_, place), start in starts.items()}
     for place, producers in (target.describe_producers(held, deadline) if held else {}).items():
         for state in producers:
-            start = starts.get((state.producer_id, place), 0)
+            start = first[place] if state.producer_id in own_producer_ids else starts.get((state.producer_id, place), 0)
             if 0 <= state.current_txn_start_offset < start:
                 raise RetriableError(
-                    "FORGOTTEN_MARKER",
+                    FORGOTTEN_MARKER,
                     f"{place}: records of an aborted transaction of producer id {state.producer_id} are still open from offset "
                     f"{state.current_txn_start_offset}, in front of what was written now at {start}",
                 )

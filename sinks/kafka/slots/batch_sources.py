@@ -21,7 +21,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import CorruptBatchError, DataLossError, MirrorError
 from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side, UnfinishedRange
 from shallow_mirror.types import IsolationLevel, PlannedRange, SourcePartition
-from shallow_mirror.wire.batch_index import BatchIndex, index_batches
+from shallow_mirror.wire.batches.batch_index import BatchIndex, index_batches
 
 _UNKNOWN_BYTES_PER_OFFSET = 1024.0
 _NO_END = (1 << 63) - 1
@@ -70,6 +70,15 @@ class SlotReading(Protocol):
     def unknown(self) -> tuple[PlannedRange, ...]: ...
 
     def __iter__(self) -> Iterator[tuple[ReadPart, ...]]: ...
+
+    def end_by(self, end: Deadline) -> None:
+        """End the iteration then, where that can be done without a hole in what was read."""
+        ...
+
+    @property
+    def has_ended_early(self) -> bool:
+        """Say whether `end_by` ended the iteration, so that there is more to read."""
+        ...
 
     def reached(self) -> Mapping[SourcePartition, int]: ...
 
@@ -131,6 +140,13 @@ class DirectReading:
                 for planned in (self._planned[fetched.topic_partition],)
             )
 
+    def end_by(self, end: Deadline) -> None:
+        self._reader.end_by(end)
+
+    @property
+    def has_ended_early(self) -> bool:
+        return self._reader.has_ended_early
+
     def reached(self) -> Mapping[SourcePartition, int]:
         return {self._planned[place].source: position for place, position in self._reader.positions().items()}
 
@@ -168,6 +184,13 @@ class RowReading:
     @property
     def unknown(self) -> tuple[PlannedRange, ...]:
         return tuple(self._unknown.values())
+
+    def end_by(self, end: Deadline) -> None:
+        """Nothing ends early: Spark hands over the rows behind what this reads, whether or not that was read."""
+
+    @property
+    def has_ended_early(self) -> bool:
+        return False
 
     def reached(self) -> Mapping[SourcePartition, int]:
         return self._reached

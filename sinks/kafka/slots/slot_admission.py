@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.errors import BatchRefusedError
 from shallow_mirror.sinks.kafka.slots.batch_sources import ReadPart
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import Refusal
 from shallow_mirror.types import SourcePartition
-from shallow_mirror.wire.admission import SENT, Admission, admit
-from shallow_mirror.wire.batch_bounds import may_be_set_aside
-from shallow_mirror.wire.records import OPENED_FETCHES
-from shallow_mirror.wire.send_buffer import Outgoing, make_outgoing
+from shallow_mirror.wire.batches.admission import SENT, Admission, admit
+from shallow_mirror.wire.batches.batch_bounds import may_be_set_aside
+from shallow_mirror.wire.records.send_buffer import Outgoing, make_outgoing
+from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
 
 if TYPE_CHECKING:
     from shallow_mirror.sinks.kafka.slots.slot_task import SlotJob

@@ -32,7 +32,7 @@ from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.worker_clients import cluster_of_worker, freeze_imports_once
 from shallow_mirror.broker.fetch.range_reader import PARTITION_PATIENCE_MS
-from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
@@ -337,6 +337,9 @@ class _Copying:
             if self._slot.is_due or self._has_many_segments():
                 is_partial = True
                 break
+            if self._slot.until is not None:  # nothing that arrives later is sent in this transaction
+                reading.end_by(self._slot.until)
+        is_partial = is_partial or reading.has_ended_early
         if not is_partial:
             for source, reached in reading.reached().items():
                 if source not in self.left_out:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 TASK_SHARE = 0.75
 """Part of the transaction timeout that tasks may use; the rest is for the decision and EndTxn."""
 
@@ -9,6 +12,9 @@ DEFAULT_COMMIT_INTERVAL, DEFAULT_COMMIT_INTERVAL_MS = "20 seconds", 20_000
 LEAST_TASK_MS = 5_000.0
 """A task has so much time however many waves there are: less, and a broker that starts ends every one."""
 _WRITING_SHARE = 2 / 3
+_LEAST_WRITING_SHARE = 0.1
+_IN_TURN = 1.5
+"""A round that took so many times as long as its slowest task had tasks that waited for others."""
 _LEAST_INTERVALS = 3
 """A default that does not fit into a short timeout is this part of it."""
 
@@ -41,6 +47,8 @@ class SlotTime:
     def __init__(self, slots: int) -> None:
         self._slots = slots
         self._waves: int | None = None
+        self._overhead_ms = 0.0
+        """What a wave took beyond the commit interval: the start of its tasks, the first answer, the last acknowledgement."""
 
     def time_left_ms(self, transaction_timeout_ms: int) -> float:
         """Return the deadline of a task, from its own start."""
@@ -49,22 +57,31 @@ class SlotTime:
 
     def commit_interval_ms(self, configured_ms: float, transaction_timeout_ms: int) -> float:
         """Return after which time a slot hands over what it has; the rest of its time is for acknowledgements and receipt."""
-        share_ms = transaction_timeout_ms * TASK_SHARE
         waves = self._slots if self._waves is None else self._waves
-        return min(configured_ms, share_ms / waves * _WRITING_SHARE) if waves > 1 else configured_ms
+        if waves <= 1:
+            return configured_ms
+        wave_ms = transaction_timeout_ms * TASK_SHARE / waves
+        writing_ms = min(wave_ms * _WRITING_SHARE, wave_ms - self._overhead_ms)
+        return min(configured_ms, max(writing_ms, wave_ms * _LEAST_WRITING_SHARE))
 
-    def saw(self, all_tasks_ms: float, slowest_ms: float, tasks: int) -> None:
-        """Take over what a round took, and its slowest task. `tasks`: how many it had.
+    def saw(self, all_tasks_ms: float, task_ms: Sequence[float], commit_interval_ms: float) -> None:
+        """Take over what a round took, and each of its tasks, which wrote for `commit_interval_ms` at the most.
 
-        Spark's own time counts as a wave: a number that is too high makes slots end earlier, nothing else.
+        Cores that were never idle worked for as long as all tasks together. Where the slowest task took about as long as the
+        round, none waited for another. Spark's own time counts as that of a wave: a number that is too high makes slots end
+        earlier, nothing else.
         """
-        if tasks and slowest_ms > 0:
-            self._waves = max(1, round(min(float(tasks), all_tasks_ms / slowest_ms)))
+        slowest_ms = max(task_ms, default=0.0)
+        if slowest_ms <= 0:
+            return
+        in_turn = all_tasks_ms >= slowest_ms * _IN_TURN
+        self._waves = math.ceil(min(len(task_ms), all_tasks_ms * len(task_ms) / sum(task_ms))) if in_turn else 1
+        self._overhead_ms = max(0.0, all_tasks_ms / self._waves - commit_interval_ms)
 
     def saw_failure(self, all_tasks_ms: float, time_left_ms: float, tasks: int) -> None:
         """Take over what a round took of which a task failed: how long each took is not known, but none more than `time_left_ms`.
 
         A round that failed early says nothing about waves.
         """
-        if all_tasks_ms > time_left_ms:
-            self.saw(all_tasks_ms, time_left_ms, tasks)
+        if tasks and all_tasks_ms > time_left_ms:
+            self._waves = max(1, round(min(float(tasks), all_tasks_ms / time_left_ms)))

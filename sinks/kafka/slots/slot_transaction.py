@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from shallow_mirror.broker.admin.hanging_transactions import abort_forgotten
+from shallow_mirror.broker.admin.hanging_transactions import abort_hanging
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.produce.produce_pipeline import ProduceRefusedError, ProduceWindow, explain_refusal
-from shallow_mirror.broker.produce.transactions import add_partitions, init_producer_id, write_receipt
+from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError, explain_refusal
+from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
+from shallow_mirror.broker.produce.receipts import write_receipt
+from shallow_mirror.broker.produce.transactions import add_partitions, init_producer_id
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import TargetDataLossError
@@ -16,9 +18,9 @@ from shallow_mirror.sinks.kafka.protocol.actions import EarlyEnd
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import Refusal, poison_of
 from shallow_mirror.sinks.kafka.slots.slot_admission import AdmittedPart
 from shallow_mirror.types import SlotTxn, SourcePartition, TopicPartition
-from shallow_mirror.wire.batch_bounds import may_be_set_aside
-from shallow_mirror.wire.records import OPENED_FETCHES
-from shallow_mirror.wire.restamp import Stamped, restamp_all
+from shallow_mirror.wire.batches.batch_bounds import may_be_set_aside
+from shallow_mirror.wire.batches.restamp import Stamped, restamp_all
+from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
 
 if TYPE_CHECKING:
     from shallow_mirror.sinks.kafka.slots.slot_task import SlotJob
@@ -54,7 +56,7 @@ class OpenSlot:
         self.txn: SlotTxn | None = None
         self.fetched_bytes = 0
         self._job, self._target, self._deadline = job, target, deadline
-        self._window: ProduceWindow | None = None
+        self._window: ProducePipeline | None = None
         self._sequences: dict[TopicPartition, int] = {}
         self._until: Deadline | None = None
         self._has_stopped = False
@@ -65,11 +67,16 @@ class OpenSlot:
         """Whether the slot hands over what it has: `write.commit_interval` has passed since its first batch."""
         return self._has_stopped or (self._until is not None and self._until.is_over())
 
+    @property
+    def until(self) -> Deadline | None:
+        """Return when the commit interval ends; None before the first batch: there is nothing to hand over then."""
+        return self._until
+
     def clean_up(self, places: Sequence[TopicPartition]) -> None:
         """Before another try: nothing of the one before may still be open, or it would end with this one."""
         name, timeout_ms = self._job.transactional_id_of(self.number), self._job.transaction_timeout_ms
         fenced = init_producer_id(self._target, name, timeout_ms, self._deadline)
-        abort_forgotten(self._target, [fenced], places, timeout_ms, self._deadline)
+        abort_hanging(self._target, [fenced], places, timeout_ms, self._deadline)
 
     def copy(self, admitted: Sequence[AdmittedPart], builder_of: Callable[[SourcePartition], SegmentBuilder]) -> None:
         """Restamp and produce what is sent of one response, and hand the fate of its batches to the segments.
@@ -126,11 +133,11 @@ class OpenSlot:
         self._job.observer("task.produced")
         return placed
 
-    def _open(self) -> tuple[SlotTxn, ProduceWindow]:
+    def _open(self) -> tuple[SlotTxn, ProducePipeline]:
         if self.txn is None or self._window is None:
             name = self._job.transactional_id_of(self.number)
             self.txn = init_producer_id(self._target, name, self._job.transaction_timeout_ms, self._deadline)
-            self._window = ProduceWindow(
+            self._window = ProducePipeline(
                 self._target,
                 name,
                 in_flight_requests=self._job.in_flight_requests,

@@ -22,7 +22,7 @@ from shallow_mirror.errors import LogTruncatedError
 from shallow_mirror.sinks.kafka.slots.batch_sources import NO_LIMITS, Readings, ReadPart, SlotReading
 from shallow_mirror.sinks.kafka.slots.unfinished_ranges import UnfinishedRange
 from shallow_mirror.types import EpochEnd, PlannedRange, SourcePartition
-from shallow_mirror.wire.batch_index import BatchIndex
+from shallow_mirror.wire.batches.batch_index import BatchIndex
 
 
 class CheckedReadings:
@@ -48,6 +48,13 @@ class _CheckedReading:
     @property
     def unknown(self) -> tuple[PlannedRange, ...]:
         return self._reading.unknown
+
+    def end_by(self, end: Deadline) -> None:
+        self._reading.end_by(end)
+
+    @property
+    def has_ended_early(self) -> bool:
+        return self._reading.has_ended_early
 
     def reached(self) -> Mapping[SourcePartition, int]:
         return self._reading.reached()

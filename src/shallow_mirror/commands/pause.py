@@ -44,8 +44,8 @@ def resume(conf: Conf, topics: Topics) -> None:
 @contextmanager
 def _controls(conf: Path, topics: Sequence[str]) -> Iterator[Controls]:
     """Raises ConfigError with every topic that the mirror file does not include."""
-    from shallow_mirror.checkpoints.controls import open_controls
-    from shallow_mirror.checkpoints.storage import choose_writer
+    from shallow_mirror.checkpoints.controls import Controls
+    from shallow_mirror.checkpoints.storage import MirrorStorage
     from shallow_mirror.config import MirrorConfig
 
     config = MirrorConfig.load(conf)
@@ -58,4 +58,4 @@ def _controls(conf: Path, topics: Sequence[str]) -> Iterator[Controls]:
             ]
         )
     with session_for(config, is_writing=True) as spark:
-        yield open_controls(config.table_storage, choose_writer(config.table_storage, config.tables_writer), spark)
+        yield Controls.open(MirrorStorage.to_write(config.table_location, config.tables_writer, spark))

@@ -30,14 +30,15 @@ def quarantine_list(
     as_json: AsJson = False,
 ) -> None:
     """What is in quarantine, why, and what to do."""
-    from shallow_mirror.checkpoints.quarantine import Quarantine
+    from shallow_mirror.checkpoints.quarantine.entries import Quarantine
+    from shallow_mirror.checkpoints.storage import MirrorStorage
     from shallow_mirror.config import MirrorConfig
     from shallow_mirror.operations.quarantine import show
     from shallow_mirror.operations.status_view import stdout_console
 
     config = MirrorConfig.load(context.obj)
     with session_for(config) as spark:
-        found = Quarantine.open(config.table_storage, spark, mirror=config.mirror)
+        found = Quarantine.open(MirrorStorage(config.table_location, spark), mirror=config.mirror)
         entries = [one for one in found.entries() if is_all or not one.is_released]
     show(entries, stdout_console(), as_json=as_json)
 
@@ -49,13 +50,14 @@ def quarantine_export(
     is_all: Annotated[bool, typer.Option("--all", help="Those as well that were released since.")] = False,
 ) -> None:
     """A file a batch with its bytes as the source sent them, and a line of JSON each in batches.jsonl."""
-    from shallow_mirror.checkpoints.quarantine import Quarantine
+    from shallow_mirror.checkpoints.quarantine.entries import Quarantine
+    from shallow_mirror.checkpoints.storage import MirrorStorage
     from shallow_mirror.config import MirrorConfig
     from shallow_mirror.operations.quarantine import export
 
     config = MirrorConfig.load(context.obj)
     with session_for(config) as spark:
-        found = Quarantine.open(config.table_storage, spark, mirror=config.mirror)
+        found = Quarantine.open(MirrorStorage(config.table_location, spark), mirror=config.mirror)
         count = export(found, [one for one in found.entries() if is_all or not one.is_released], folder)
     print(f"{counted(count, 'batch')} in {folder}")
 

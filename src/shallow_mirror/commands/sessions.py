@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def session_for(config: MirrorConfig, *, is_writing: bool = False) -> Iterator[Any]:
     """None for tables that are reached without Spark, and then nothing of it is imported."""
-    from shallow_mirror.checkpoints.storage import is_read_by_spark
-
-    if not is_writing and not is_read_by_spark(config.table_storage):
+    if not is_writing and not config.table_location.is_read_by_spark:
         yield None
         return
     LeanImports.end()

@@ -33,7 +33,7 @@ def translate(
 
     at, config = time_of(as_of), MirrorConfig.load(conf)
     with session_for(config) as spark:
-        offset_map = OffsetMap.open(config.table_storage, spark, mirror=config.mirror)
+        offset_map = OffsetMap.open(config.table_location, spark, mirror=config.mirror)
         look_up = offset_map.reverse if reverse else offset_map.translate
         found = look_up(topic, partition, offset, as_of=at, topic_id=topic_id)
         if found.target_offset is None and not offset_map.knows(topic, partition, is_target=reverse):

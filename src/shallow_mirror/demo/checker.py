@@ -1,4 +1,4 @@
-"""Driver: an independent proof of copy: reads both clusters with a stock consumer and compares record by record."""
+"""Driver: independent check of a copy: read both clusters with a stock consumer and compare record by record."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CLIENT_LEVELS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """`source_records` and `target_records` count what a read_committed consumer sees, per source topic."""
+    """The result. `source_records` and `target_records` count what a read_committed consumer sees, per source topic."""
 
     source_records: Mapping[str, int]
     target_records: Mapping[str, int]
@@ -49,27 +49,35 @@ class Comparison:
         return Counter(difference.kind for difference in self.differences)
 
 
-def end_offsets(admin: AdminClient, places: Iterable[TopicPartition], isolation: IsolationLevel) -> dict[TopicPartition, int]:
-    """High watermark (read_uncommitted) or last stable offset (read_committed) of each. Raises KafkaException."""
+def end_offsets(
+    admin: AdminClient, topic_partitions: Iterable[TopicPartition], isolation: IsolationLevel
+) -> dict[TopicPartition, int]:
+    """Return the high watermark (read_uncommitted) or last stable offset (read_committed) of each. Raises KafkaException."""
     level = _CLIENT_LEVELS[isolation]
-    asked = {ClientTopicPartition(place.topic, place.partition): OffsetSpec.latest() for place in places}
-    if not asked:
+    requests = {
+        ClientTopicPartition(topic_partition.topic, topic_partition.partition): OffsetSpec.latest()
+        for topic_partition in topic_partitions
+    }
+    if not requests:
         return {}
-    answers = admin.list_offsets(asked, isolation_level=level, request_timeout=10)
-    return {TopicPartition(place.topic, place.partition): int(answer.result().offset) for place, answer in answers.items()}
+    futures = admin.list_offsets(requests, isolation_level=level, request_timeout=10)
+    return {
+        TopicPartition(topic_partition.topic, topic_partition.partition): int(future.result().offset)
+        for topic_partition, future in futures.items()
+    }
 
 
 def partitions_of(admin: AdminClient, topics: Iterable[str]) -> list[TopicPartition]:
-    """Sorted; a topic that does not exist has none."""
+    """Return the partitions of topics, sorted; a topic that does not exist has none."""
     listed = admin.list_topics(timeout=10).topics
     return sorted(TopicPartition(topic, number) for topic in topics if topic in listed for number in listed[topic].partitions)
 
 
-def open_partitions(admin: AdminClient, places: Sequence[TopicPartition]) -> list[TopicPartition]:
-    """Those with a transaction that is surely open: the high watermark is asked for first, and the LSO is still below it."""
-    high_watermarks = end_offsets(admin, places, IsolationLevel.READ_UNCOMMITTED)
-    stable = end_offsets(admin, places, IsolationLevel.READ_COMMITTED)
-    return [place for place in places if high_watermarks[place] > stable[place]]
+def open_partitions(admin: AdminClient, topic_partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+    """Return those with a transaction that is certainly open: the high watermark is read first, and the LSO is below it."""
+    high_watermarks = end_offsets(admin, topic_partitions, IsolationLevel.READ_UNCOMMITTED)
+    stable = end_offsets(admin, topic_partitions, IsolationLevel.READ_COMMITTED)
+    return [topic_partition for topic_partition in topic_partitions if high_watermarks[topic_partition] > stable[topic_partition]]
 
 
 def read_histories(
@@ -79,13 +87,21 @@ def read_histories(
     on_progress: Callable[[int], None],
     clock: Callable[[], float] = time.monotonic,
     starts: Mapping[TopicPartition, int] | None = None,
+    ends: Mapping[TopicPartition, int] | None = None,
 ) -> dict[TopicPartition, History]:
-    """Everything from `starts` (0 where not named) to the end at this moment. Raises RetriableError when a broker is silent for a
-    minute."""
+    """Read everything from `starts` (0 where not named) up to, not including, `ends` (the end of the log where not named).
+
+    Raises RetriableError when a broker sends nothing for a minute.
+    """
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
-    places = partitions_of(admin, topics)
-    unfinished = set(places)
-    records = {place: HistoryBuilder() for place in places}
+    topic_partitions = partitions_of(admin, topics)
+    starts, ends = starts or {}, ends or {}
+    unfinished = {
+        topic_partition
+        for topic_partition in topic_partitions
+        if topic_partition not in ends or starts.get(topic_partition, 0) < ends[topic_partition]
+    }
+    records = {topic_partition: HistoryBuilder() for topic_partition in topic_partitions}
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -99,34 +115,57 @@ def read_histories(
         }
     )
     try:
-        begin = {} if starts is None else starts
-        consumer.assign([ClientTopicPartition(place.topic, place.partition, begin.get(place, 0)) for place in places])
-        heard = clock()
+        consumer.assign(
+            [
+                ClientTopicPartition(topic_partition.topic, topic_partition.partition, starts.get(topic_partition, 0))
+                for topic_partition in sorted(unfinished)
+            ]
+        )
+        last_message_at = clock()
         while unfinished:
             messages = consumer.consume(_CONSUME_MESSAGES, _CONSUME_S)
             if messages:
-                heard = clock()
-            elif clock() - heard > _SILENCE_S:
+                last_message_at = clock()
+            elif clock() - last_message_at > _SILENCE_S:
                 raise RetriableError(
                     "TIMED_OUT", f"{bootstrap} sent nothing for {_SILENCE_S:.0f} s; unread: {sorted(unfinished)}"
                 )
+            before = set(unfinished)
             for message in messages:
-                _take(message, records, unfinished)
+                _take(message, records, unfinished, ends)
+            # A log that grows faster than it is read would be read without end.
+            bounded = [
+                ClientTopicPartition(topic_partition.topic, topic_partition.partition)
+                for topic_partition in before - unfinished
+                if topic_partition in ends
+            ]
+            if bounded:
+                consumer.pause(bounded)
             on_progress(len(messages))
     finally:
         consumer.close()
-    return {place: builder.build() for place, builder in records.items()}
+    return {topic_partition: builder.build() for topic_partition, builder in records.items()}
 
 
-def _take(message: Message, records: Mapping[TopicPartition, HistoryBuilder], unfinished: set[TopicPartition]) -> None:
-    place = TopicPartition(message.topic(), message.partition())
+def _take(
+    message: Message,
+    records: Mapping[TopicPartition, HistoryBuilder],
+    unfinished: set[TopicPartition],
+    ends: Mapping[TopicPartition, int],
+) -> None:
+    topic_partition = TopicPartition(message.topic(), message.partition())
     error = message.error()
     if error is None:
+        end = ends.get(topic_partition)
+        if end is not None and message.offset() >= end - 1:
+            unfinished.discard(topic_partition)
+        if end is not None and message.offset() >= end:
+            return
         timestamp_type, timestamp_ms = message.timestamp()
         digest = record_digest(message.key(), message.value(), message.headers() or (), timestamp_type, timestamp_ms)
-        records[place].add(message.offset(), digest)
+        records[topic_partition].add(message.offset(), digest)
     elif error.code() == KafkaError._PARTITION_EOF:
-        unfinished.discard(place)
+        unfinished.discard(topic_partition)
     else:
         raise KafkaException(error)
 
@@ -150,56 +189,63 @@ def compare(
     aborted = _AbortedDigests(source_bootstrap, source)
     differences = list(_still_open(target_bootstrap, topics))
     translated = 0
-    nothing = History.of(())
-    for place in sorted(source.keys() | _in_source_names(target, topics)):
-        ours, theirs = source.get(place, nothing), target.get(TopicPartition(topics[place.topic], place.partition), nothing)
-        compared = compare_histories(place, ours, theirs)
-        if any(one.kind in _FOREIGN for one in compared.differences):
-            compared = compare_histories(place, ours, theirs, aborted.of(place))
+    empty = History.of(())
+    for topic_partition in sorted(source.keys() | _in_source_names(target, topics)):
+        source_history, target_history = (
+            source.get(topic_partition, empty),
+            target.get(TopicPartition(topics[topic_partition.topic], topic_partition.partition), empty),
+        )
+        compared = compare_histories(topic_partition, source_history, target_history)
+        if any(difference.kind in _FOREIGN for difference in compared.differences):
+            compared = compare_histories(topic_partition, source_history, target_history, aborted.of(topic_partition))
         differences += compared.differences
         if translate is not None:
-            differences += mistranslated(place, compared.pairs, translate)
+            differences += mistranslated(topic_partition, compared.pairs, translate)
             translated += len(compared.pairs)
     return Comparison(
         source_records=_count(source, {topic: topic for topic in topics}),
-        target_records=_count(target, {there: topic for topic, there in topics.items()}),
+        target_records=_count(target, {target_topic: topic for topic, target_topic in topics.items()}),
         translated_offsets=translated,
         differences=tuple(differences),
     )
 
 
 class _AbortedDigests:
-    """Read only when the target holds records that the source does not show."""
+    """Digests of aborted source records, read only when the target holds records that the source does not show."""
 
     def __init__(self, bootstrap: str, committed: Mapping[TopicPartition, History]) -> None:
         self._bootstrap, self._committed = bootstrap, committed
         self._all: dict[str, dict[TopicPartition, History]] = {}
 
-    def of(self, place: TopicPartition) -> frozenset[bytes]:
-        if place.topic not in self._all:
-            self._all[place.topic] = read_histories(self._bootstrap, [place.topic], IsolationLevel.READ_UNCOMMITTED, _ignore)
-        everything = self._all[place.topic].get(place)
+    def of(self, topic_partition: TopicPartition) -> frozenset[bytes]:
+        if topic_partition.topic not in self._all:
+            self._all[topic_partition.topic] = read_histories(
+                self._bootstrap, [topic_partition.topic], IsolationLevel.READ_UNCOMMITTED, _ignore
+            )
+        everything = self._all[topic_partition.topic].get(topic_partition)
         if everything is None:
             return frozenset()
-        visible = {digest.tobytes() for digest in self._committed[place].digests}
+        visible = {digest.tobytes() for digest in self._committed[topic_partition].digests}
         return frozenset(digest.tobytes() for digest in everything.digests) - visible
 
 
 def _still_open(bootstrap: str, topics: Mapping[str, str]) -> Iterable[Difference]:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
-    for place in open_partitions(admin, partitions_of(admin, topics.values())):
+    for topic_partition in open_partitions(admin, partitions_of(admin, topics.values())):
         yield Difference(
-            kind=DifferenceKind.OPEN_TXN, topic_partition=place, detail="on the target: its high watermark is above its LSO"
+            kind=DifferenceKind.OPEN_TXN,
+            topic_partition=topic_partition,
+            detail="on the target: its high watermark is above its LSO",
         )
 
 
 def _in_source_names(target: Mapping[TopicPartition, History], topics: Mapping[str, str]) -> set[TopicPartition]:
-    names = {there: topic for topic, there in topics.items()}
-    return {TopicPartition(names[place.topic], place.partition) for place in target}
+    names = {target_topic: topic for topic, target_topic in topics.items()}
+    return {TopicPartition(names[topic_partition.topic], topic_partition.partition) for topic_partition in target}
 
 
 def _count(histories: Mapping[TopicPartition, History], names: Mapping[str, str]) -> dict[str, int]:
     counted = dict.fromkeys(names.values(), 0)
-    for place, history in histories.items():
-        counted[names[place.topic]] += len(history)
+    for topic_partition, history in histories.items():
+        counted[names[topic_partition.topic]] += len(history)
     return counted

@@ -1,6 +1,6 @@
 """Pure: the histories of one topic-partition on two clusters, and every way in which they differ.
 
-What is kept of a record is its offset and a 128-bit digest, 24 bytes.
+A record is kept as its offset and a 128-bit digest, 24 bytes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class DifferenceKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """`source_offset` is None for a record which the source does not have, `target_offset` for one the target lacks."""
+    """A difference. `source_offset` is None for a record that the source lacks, `target_offset` for one that the target lacks."""
 
     kind: DifferenceKind
     topic_partition: TopicPartition
@@ -61,7 +61,7 @@ class History:
 
     @classmethod
     def of(cls, records: Iterable[tuple[int, bytes]]) -> History:
-        """Of (offset, digest of 16 bytes)."""
+        """Build a history of (offset, digest of 16 bytes)."""
         builder = HistoryBuilder()
         for offset, digest in records:
             builder.add(offset, digest)
@@ -72,10 +72,11 @@ class History:
 
 
 class HistoryBuilder:
-    """Takes records in log order."""
+    """Builds a history of records in log order."""
 
     def __init__(self) -> None:
-        self._offsets, self._digests = array.array("q"), bytearray()
+        self._offsets = array.array("q")
+        self._digests = bytearray()
 
     def add(self, offset: int, digest: bytes) -> None:
         self._offsets.append(offset)
@@ -87,7 +88,7 @@ class HistoryBuilder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionComparison:
-    """`pairs`: int64[k, 2] of (source offset, target offset) of records that were found again, in source order."""
+    """The result for a partition. `pairs`: int64[k, 2] of (source offset, target offset) of copied records, by source."""
 
     differences: tuple[Difference, ...]
     pairs: NDArray[np.int64]
@@ -96,7 +97,7 @@ class PartitionComparison:
 def record_digest(
     key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]], timestamp_type: int, timestamp_ms: int
 ) -> bytes:
-    """Different for any difference: every field is preceded by its length, and None is not the empty string."""
+    """Return a digest of all fields, each preceded by its length; None is not the empty string."""
     parts: list[bytes] = [struct.pack(">iqi", timestamp_type, timestamp_ms, len(headers))]
     for field in (key, value, *(part for name, content in headers for part in (name.encode(), content))):
         parts.append(struct.pack(">i", -1 if field is None else len(field)))
@@ -106,23 +107,23 @@ def record_digest(
 
 
 def compare_histories(
-    place: TopicPartition, source: History, target: History, aborted: Container[bytes] = frozenset()
+    topic_partition: TopicPartition, source: History, target: History, aborted: Container[bytes] = frozenset()
 ) -> PartitionComparison:
-    """Pure. `aborted`: digests of records which the source holds in aborted transactions only.
+    """Compare two histories. `aborted`: digests of records which the source holds in aborted transactions only.
 
-    Every difference is reported once: a record in another place is reordered, not lost and extra; a record that is missing
-    where another stands in its place is changed.
+    Every difference is reported once: a record at another position is reordered, not lost and extra; a missing record with
+    another one at its position is changed.
     """
     if len(source) == len(target) and bool((source.digests == target.digests).all()):
         return PartitionComparison(differences=(), pairs=np.column_stack((source.offsets, target.offsets)))
-    return _Alignment(place, source, target).comparison(aborted)
+    return _Alignment(topic_partition, source, target).comparison(aborted)
 
 
 class _Alignment:
-    """Which target record is which source record, where the histories are not simply equal."""
+    """The pairing of source and target records where the histories are not simply equal."""
 
-    def __init__(self, place: TopicPartition, source: History, target: History) -> None:
-        self.place, self.source, self.target = place, source, target
+    def __init__(self, topic_partition: TopicPartition, source: History, target: History) -> None:
+        self.topic_partition, self.source, self.target = topic_partition, source, target
         self.source_digests = [digest.tobytes() for digest in source.digests]
         self.target_digests = [digest.tobytes() for digest in target.digests]
         self.copies: dict[int, int] = {}
@@ -132,12 +133,12 @@ class _Alignment:
         self._match()
 
     def _match(self) -> None:
-        places: defaultdict[bytes, list[int]] = defaultdict(list)
+        source_indices: defaultdict[bytes, list[int]] = defaultdict(list)
         for source_index, digest in enumerate(self.source_digests):
-            places[digest].append(source_index)
+            source_indices[digest].append(source_index)
         seen: Counter[bytes] = Counter()
         for target_index, digest in enumerate(self.target_digests):
-            originals = places.get(digest)
+            originals = source_indices.get(digest)
             if originals is None:
                 self.foreign.append(target_index)
             elif seen[digest] < len(originals):
@@ -147,24 +148,36 @@ class _Alignment:
             seen[digest] += 1
 
     def comparison(self, aborted: Container[bytes]) -> PartitionComparison:
-        found = sorted(self.copies.items())
-        anchors = _longest_increasing([target_index for _, target_index in found])
-        in_order = [found[position] for position in anchors]
+        copied = sorted(self.copies.items())
+        anchors = _longest_increasing([target_index for _, target_index in copied])
+        in_order = [copied[position] for position in anchors]
         kept = set(in_order)
         differences = [
-            *(self._difference(DifferenceKind.DUPLICATED, *both) for both in self.duplicated),
-            *(self._difference(DifferenceKind.REORDERED, *both) for both in found if both not in kept),
+            *(self._difference(DifferenceKind.DUPLICATED, *pair) for pair in self.duplicated),
+            *(self._difference(DifferenceKind.REORDERED, *pair) for pair in copied if pair not in kept),
             *self._missing_and_foreign(in_order, aborted),
         ]
-        differences.sort(key=lambda one: (one.source_offset is None, one.source_offset or 0, one.target_offset or 0))
-        pairs = [(int(self.source.offsets[one]), int(self.target.offsets[other])) for one, other in found]
+        differences.sort(
+            key=lambda difference: (
+                difference.source_offset is None,
+                difference.source_offset or 0,
+                difference.target_offset or 0,
+            )
+        )
+        pairs = [
+            (int(self.source.offsets[source_index]), int(self.target.offsets[target_index]))
+            for source_index, target_index in copied
+        ]
         return PartitionComparison(differences=tuple(differences), pairs=np.array(pairs, np.int64).reshape(-1, 2))
 
     def _missing_and_foreign(self, in_order: Sequence[tuple[int, int]], aborted: Container[bytes]) -> Iterable[Difference]:
-        """Between two records that are in order, a missing and a foreign one are a changed one."""
+        """Yield the differences between records that are in order: there, a missing and a foreign record are a changed one."""
         missing = [index for index in range(len(self.source)) if index not in self.copies]
         is_aborted = {index: self.target_digests[index] in aborted for index in self.foreign}
-        source_anchors, target_anchors = [one for one, _ in in_order], [other for _, other in in_order]
+        source_anchors, target_anchors = (
+            [source_index for source_index, _ in in_order],
+            [target_index for _, target_index in in_order],
+        )
         gaps: defaultdict[int, list[int]] = defaultdict(list)
         for index in self.foreign:
             if is_aborted[index]:
@@ -172,9 +185,9 @@ class _Alignment:
             else:
                 gaps[bisect.bisect_left(target_anchors, index)].append(index)
         for index in missing:
-            here = gaps[bisect.bisect_left(source_anchors, index)]
-            if here:
-                yield self._difference(DifferenceKind.CHANGED, index, here.pop(0))
+            gap = gaps[bisect.bisect_left(source_anchors, index)]
+            if gap:
+                yield self._difference(DifferenceKind.CHANGED, index, gap.pop(0))
             else:
                 yield self._difference(DifferenceKind.LOST, index, None)
         for rest in gaps.values():
@@ -184,14 +197,14 @@ class _Alignment:
     def _difference(self, kind: DifferenceKind, source_index: int | None, target_index: int | None) -> Difference:
         return Difference(
             kind=kind,
-            topic_partition=self.place,
+            topic_partition=self.topic_partition,
             source_offset=None if source_index is None else int(self.source.offsets[source_index]),
             target_offset=None if target_index is None else int(self.target.offsets[target_index]),
         )
 
 
 def _longest_increasing(numbers: Sequence[int]) -> list[int]:
-    """Positions of a longest increasing subsequence of distinct numbers (patience sorting)."""
+    """Return positions of a longest increasing subsequence of distinct numbers (patience sorting)."""
     tails: list[int] = []
     tail_positions: list[int] = []
     before: list[int] = []
@@ -208,19 +221,19 @@ def _longest_increasing(numbers: Sequence[int]) -> list[int]:
     return chosen[::-1]
 
 
-def mistranslated(place: TopicPartition, pairs: NDArray[np.int64], translate: Translate) -> tuple[Difference, ...]:
-    """Pure. Pairs whose source offset does not translate exactly to the target offset where the record was found."""
-    wrong = []
+def mistranslated(topic_partition: TopicPartition, pairs: NDArray[np.int64], translate: Translate) -> tuple[Difference, ...]:
+    """Return pairs whose source offset does not translate exactly to the target offset of the record. Pure."""
+    differences = []
     for source_offset, target_offset in pairs.tolist():
-        answer = translate(place.topic, place.partition, source_offset)
-        if answer != ("data", True, target_offset):
-            wrong.append(
+        translated = translate(topic_partition.topic, topic_partition.partition, source_offset)
+        if translated != ("data", True, target_offset):
+            differences.append(
                 Difference(
                     kind=DifferenceKind.MISTRANSLATED,
-                    topic_partition=place,
+                    topic_partition=topic_partition,
                     source_offset=source_offset,
                     target_offset=target_offset,
-                    detail=f"the map says kind={answer[0]} exact={answer[1]} target_offset={answer[2]}",
+                    detail=f"the map says kind={translated[0]} exact={translated[1]} target_offset={translated[2]}",
                 )
             )
-    return tuple(wrong)
+    return tuple(differences)

@@ -1,6 +1,6 @@
 """Driver: the offset map as any Delta reader sees it: what was copied, what was dropped, where each record went.
 
-It goes by the table's public columns only, not by the code that wrote them.
+It uses the table's public columns only, not the code that wrote them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapRow:
-    """Source offsets [source_start, source_end); `target_start` is None unless `kind` is data."""
+    """A row for source offsets [source_start, source_end); `target_start` is None unless `kind` is data."""
 
     source_topic: str
     source_partition: int
@@ -68,32 +68,37 @@ def offset_map_path(tables: Path) -> Path:
 
 
 def load_rows(tables: Path) -> tuple[MapRow, ...]:
-    """All rows, read once."""
+    """Read all rows."""
     loaded: list[dict[str, Any]] = DeltaTable(str(offset_map_path(tables))).to_pyarrow_table(columns=list(_COLUMNS)).to_pylist()
     return tuple(MapRow(**row) for row in loaded)
 
 
 def totals(rows: Iterable[MapRow]) -> Mapping[tuple[str, str], Totals]:
-    """Pure: by (source topic, kind)."""
-    found: defaultdict[tuple[str, str], Totals] = defaultdict(Totals)
+    """Return totals by (source topic, kind). Pure."""
+    by_topic_and_kind: defaultdict[tuple[str, str], Totals] = defaultdict(Totals)
     for row in rows:
-        found[row.source_topic, row.kind] = found[row.source_topic, row.kind].plus(row)
-    return found
+        by_topic_and_kind[row.source_topic, row.kind] = by_topic_and_kind[row.source_topic, row.kind].plus(row)
+    return by_topic_and_kind
 
 
 class RowTranslation:
-    """Pure: where source offsets went, by the rows alone; the `Translate` of the checker."""
+    """Translation of source offsets by the rows alone: the `Translate` of the checker. Pure."""
 
     def __init__(self, rows: Iterable[MapRow]) -> None:
         by_partition: defaultdict[tuple[str, int], list[MapRow]] = defaultdict(list)
         for row in rows:
             if row.source_start < row.source_end:
                 by_partition[row.source_topic, row.source_partition].append(row)
-        self._rows = {place: sorted(found, key=lambda row: row.source_start) for place, found in by_partition.items()}
-        self._starts = {place: [row.source_start for row in found] for place, found in self._rows.items()}
+        self._rows = {
+            partition_key: sorted(partition_rows, key=lambda row: row.source_start)
+            for partition_key, partition_rows in by_partition.items()
+        }
+        self._starts = {
+            partition_key: [row.source_start for row in partition_rows] for partition_key, partition_rows in self._rows.items()
+        }
 
     def __call__(self, topic: str, partition: int, offset: int) -> tuple[str, bool, int | None]:
-        """("unknown", False, None) where no row holds the offset."""
+        """Return kind, exactness and target offset; ("unknown", False, None) where no row holds the offset."""
         index = bisect.bisect_right(self._starts.get((topic, partition), []), offset) - 1
         if index < 0:
             return ("unknown", False, None)
@@ -105,12 +110,12 @@ class RowTranslation:
         return (row.kind, True, row.target_start + offset - row.source_start)
 
     def overlaps(self) -> tuple[str, ...]:
-        """Places where a source offset lies in two rows or in none, between the first row and the last."""
-        wrong = []
+        """Return where, between the first row and the last, source offsets are in two rows or in none."""
+        problems = []
         for (topic, partition), rows in sorted(self._rows.items()):
             for row, following in itertools.pairwise(rows):
                 if row.source_end != following.source_start:
-                    wrong.append(
+                    problems.append(
                         f"{topic}-{partition}: a row ends at {row.source_end}, the next starts at {following.source_start}"
                     )
-        return tuple(wrong)
+        return tuple(problems)

@@ -40,11 +40,11 @@ class MirrorProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative when a signal ended it."""
+        """Return None while it runs; negative when a signal ended it."""
         return self._process.poll()
 
     def kill(self) -> None:
-        """SIGKILL to the whole process group and to descendants which left it: PySpark's worker daemon makes its own."""
+        """Kill the whole process group, and descendants that left it: PySpark's worker daemon has a group of its own."""
         if self._process.poll() is not None:
             return
         others = descendants(self._process.pid, _parents())
@@ -71,24 +71,24 @@ class MirrorProcess:
 
 
 def command() -> list[str]:
-    """The installed script beside this Python, else on the path, else the module."""
-    beside = Path(sys.executable).with_name("shallow-mirror")
-    found = str(beside) if beside.is_file() else shutil.which("shallow-mirror")
-    return [found] if found else [sys.executable, "-c", "from shallow_mirror.cli import main; main()"]
+    """Return the command: the installed script beside this Python, else on the path, else the module."""
+    script = Path(sys.executable).with_name("shallow-mirror")
+    executable = str(script) if script.is_file() else shutil.which("shallow-mirror")
+    return [executable] if executable else [sys.executable, "-c", "from shallow_mirror.cli import main; main()"]
 
 
 def descendants(pid: int, parents: Iterable[tuple[int, int]]) -> list[int]:
-    """Pure: children, their children and so on, of (pid, parent's pid) of all processes."""
+    """Return children, their children and so on, of (pid, parent's pid) of all processes. Pure."""
     children: defaultdict[int, list[int]] = defaultdict(list)
     for child, parent in parents:
         children[parent].append(child)
-    found: list[int] = []
+    pids: list[int] = []
     unseen = list(children[pid])
     while unseen:
-        one = unseen.pop()
-        found.append(one)
-        unseen += children[one]
-    return found
+        descendant = unseen.pop()
+        pids.append(descendant)
+        unseen += children[descendant]
+    return pids
 
 
 def _parents() -> list[tuple[int, int]]:
@@ -97,12 +97,12 @@ def _parents() -> list[tuple[int, int]]:
 
 
 def recovery_decisions(lines: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Pure: (slot transaction or "", what recovery decided) from the log of the run that recovered."""
+    """Return (slot transaction or "", what recovery decided) from the log of the run that recovered. Pure."""
     decisions = []
     for line in lines:
-        said = _RECOVERY.search(line)
-        if said is None:
+        match = _RECOVERY.search(line)
+        if match is None:
             continue
-        of_slot = _SLOT.search(said["decision"])
-        decisions.append((of_slot["slot"], of_slot["fate"]) if of_slot else ("", said["decision"]))
+        of_slot = _SLOT.search(match["decision"])
+        decisions.append((of_slot["slot"], of_slot["fate"]) if of_slot else ("", match["decision"]))
     return tuple(decisions)

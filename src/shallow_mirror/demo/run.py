@@ -1,4 +1,4 @@
-"""Driver: the demo: two clusters, messy traffic, the mirror killed in the middle of a transaction, and the proof of the copy."""
+"""Driver: the demo: two clusters, messy traffic, the mirror killed in the middle of a transaction, and the check of the copy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from shallow_mirror.types import IsolationLevel, TopicPartition
 SEED = 20_240_501
 MICRO_BATCH_BYTES = 2 << 20
 KILL_SHARE = 0.25
-"""The mirror is killed once this share of the records is visible on the target, so that recovery finds history."""
+"""The mirror is killed once this share of the records is visible on the target, so that recovery has history."""
 
 INTERRUPTED = 130
 _FILE_WIDTH = 120
@@ -43,7 +43,7 @@ class DemoError(MirrorError):
 
 
 def run_demo(keep: bool, records: int = 200_000, folder: Path | None = None) -> int:
-    """0: nothing differs; 1: something does, or a step failed; 130: interrupted.
+    """Run the demo. Return 0: nothing differs; 1: something does, or a step failed; 130: interrupted.
 
     Everything lies in a new folder inside `folder` (None: the system's temporary folder), which is deleted at the end unless
     `keep` or the exit code is 1. Nothing is left running.
@@ -71,7 +71,7 @@ def run_demo(keep: bool, records: int = 200_000, folder: Path | None = None) -> 
 
 @contextmanager
 def _sigterm_interrupts() -> Iterator[None]:
-    """SIGTERM ends the demo as Ctrl-C does; only the main thread may say so."""
+    """Make SIGTERM end the demo as Ctrl-C does; only the main thread may set that."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -87,7 +87,7 @@ def _sigterm_interrupts() -> Iterator[None]:
 
 
 def mirror_file(source_bootstrap: str, target_bootstrap: str, tables: Path) -> str:
-    """Pure: the YAML of the demo's mirror, with micro-batches small enough that there are many, of several slots."""
+    """Return the YAML of the demo's mirror, with micro-batches small enough that there are many, of several slots. Pure."""
     settings = {
         "mirror": "shallow-mirror-demo",
         "source": {"alias": "east", "client": {"bootstrap.servers": source_bootstrap}},
@@ -102,7 +102,7 @@ def mirror_file(source_bootstrap: str, target_bootstrap: str, tables: Path) -> s
 
 
 def _wide_enough(console: Console) -> Console:
-    """A file or a pipe has no width: tables need not be cut to a terminal's."""
+    """Return a console. A file or a pipe has no width: tables need not be cut to a terminal's."""
     if not console.is_terminal:
         console.width = max(console.width, _FILE_WIDTH)
     return console
@@ -133,7 +133,7 @@ class _Demo:
         return 0 if result.is_equal else 1
 
     def _begin(self, description: str, total: int) -> TaskID:
-        """Bars are drawn on terminals only; elsewhere each step is a line when it begins."""
+        """Show a step: as a bar on a terminal, elsewhere as a line when it begins."""
         if not self.progress.console.is_terminal:
             self.progress.console.print(description)
         return self.progress.add_task(description, total=total)
@@ -160,7 +160,7 @@ class _Demo:
         return report
 
     def _run_and_kill(self, watch: _TargetWatch, task: TaskID) -> summary.Kill | None:
-        """None when the run ended by itself before a transaction was seen open."""
+        """Return when the mirror was killed; None when the run ended before an open transaction was observed."""
         began = time.monotonic()
         mirror = MirrorProcess(self.conf, self.work / "run-1.log")
         try:
@@ -227,7 +227,7 @@ class _Demo:
 
 
 def _unexpected_sources(traffic: TrafficReport, comparison: checker.Comparison) -> Iterator[str]:
-    """The producers know what must be visible: a comparison of two empty clusters would prove nothing."""
+    """Check that the source shows what the producers wrote: a comparison of two empty clusters would prove nothing."""
     for topic in traffic.topics:
         read = comparison.source_records[topic.topic]
         if read != topic.visible_records:
@@ -240,22 +240,22 @@ def _require_success(mirror: MirrorProcess) -> None:
 
 
 class _TargetWatch:
-    """How far the target is and where it has an open transaction. A broker's momentary refusal is no news."""
+    """Progress of the target, and where it has an open transaction. Momentary refusals of brokers are ignored."""
 
     def __init__(self, bootstrap: str, traffic: TrafficReport) -> None:
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
         self._expected_partitions = sum(topic.partitions for topic in traffic.topics)
-        self._places: Sequence[TopicPartition] = ()
+        self._topic_partitions: Sequence[TopicPartition] = ()
         self._visible = 0
         self.expected_records = traffic.visible_records
 
     def look(self) -> tuple[int, tuple[TopicPartition, ...]]:
-        """(offsets visible to read_committed consumers, at most those expected; partitions with an open transaction)."""
+        """Return (offsets visible to read_committed consumers, at most those expected; partitions with an open transaction)."""
         try:
-            if len(self._places) < self._expected_partitions:
-                self._places = checker.partitions_of(self._admin, TOPICS)
-            open_on = tuple(checker.open_partitions(self._admin, self._places))
-            stable = checker.end_offsets(self._admin, self._places, IsolationLevel.READ_COMMITTED)
+            if len(self._topic_partitions) < self._expected_partitions:
+                self._topic_partitions = checker.partitions_of(self._admin, TOPICS)
+            open_on = tuple(checker.open_partitions(self._admin, self._topic_partitions))
+            stable = checker.end_offsets(self._admin, self._topic_partitions, IsolationLevel.READ_COMMITTED)
         except KafkaException:
             return self._visible, ()
         self._visible = min(sum(stable.values()), self.expected_records)

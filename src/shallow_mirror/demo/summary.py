@@ -26,7 +26,7 @@ _WHY_DROPPED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """When the first run was killed. `open_on`: target topic-partitions with a transaction that was surely open."""
+    """When the first run was killed. `open_on`: target topic-partitions with a transaction that was certainly open."""
 
     after_s: float
     visible_offsets: int
@@ -35,7 +35,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoResult:
-    """`kill` is None when the mirror was done before it could be killed. `surprises` are wrong things besides records."""
+    """The result. `kill` is None when the mirror ended before it could be killed. `surprises`: problems besides records."""
 
     traffic: TrafficReport
     totals: Mapping[tuple[str, str], Totals]
@@ -69,9 +69,9 @@ def show(console: Console, result: DemoResult, *, conf: Path, tables: Path, is_k
     _look_further(console, conf=conf, tables=tables, is_kept=is_kept)
 
 
-def _line(console: Console, what: str, said: str) -> None:
-    """One line, whatever its width: what is copied from a terminal must not be broken."""
-    console.print(Text(f"{what}: {said}"), soft_wrap=True)
+def _line(console: Console, what: str, text: str) -> None:
+    """Print one line, whatever its width: what is copied from a terminal must not be broken."""
+    console.print(Text(f"{what}: {text}"), soft_wrap=True)
 
 
 def _copied(result: DemoResult) -> Table:
@@ -98,12 +98,16 @@ def _dropped(result: DemoResult) -> Table:
     for name in ("kind", "segments", "batches", "records", "MB", "why"):
         table.add_column(name, justify="left" if name in ("kind", "why") else "right")
     by_kind: dict[str, list[Totals]] = {}
-    for (_, kind), total in sorted(result.totals.items(), key=lambda one: one[0]):
+    for (_, kind), total in sorted(result.totals.items(), key=lambda entry: entry[0]):
         if kind != "data":
             by_kind.setdefault(kind, []).append(total)
     for kind, parts in by_kind.items():
-        counts = (sum(one.rows for one in parts), sum(one.batches for one in parts), sum(one.records for one in parts))
-        size_mb = sum(one.size_bytes for one in parts) / 1e6
+        counts = (
+            sum(total.rows for total in parts),
+            sum(total.batches for total in parts),
+            sum(total.records for total in parts),
+        )
+        size_mb = sum(total.size_bytes for total in parts) / 1e6
         table.add_row(kind, *(f"{count:,}" for count in counts), f"{size_mb:.1f}", _WHY_DROPPED.get(kind, ""))
     return table
 
@@ -111,11 +115,11 @@ def _dropped(result: DemoResult) -> Table:
 def _killed(kill: Kill | None) -> str:
     if kill is None:
         return "never: the mirror was done before a transaction was seen open; try more records"
-    places = ", ".join(str(place) for place in kill.open_on[:3])
+    topic_partitions = ", ".join(str(topic_partition) for topic_partition in kill.open_on[:3])
     more = f" and {len(kill.open_on) - 3} more" if len(kill.open_on) > 3 else ""
     return (
         f"SIGKILL {kill.after_s:.1f} s after its start, at {kill.visible_offsets:,} visible offsets, "
-        f"a transaction open on {places}{more}"
+        f"a transaction open on {topic_partitions}{more}"
     )
 
 

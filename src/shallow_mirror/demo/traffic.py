@@ -33,12 +33,12 @@ _WAIT_S = 60.0
 
 
 class TrafficError(MirrorError):
-    """The source did not take a record or did not end a transaction: a demo of nothing is not shown."""
+    """The source did not accept a record or did not end a transaction: there is nothing to show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicTraffic:
-    """`visible_records` are those a read_committed consumer finds."""
+    """What was written. `visible_records`: those that a read_committed consumer sees."""
 
     topic: str
     partitions: int
@@ -63,7 +63,7 @@ class TrafficReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficRecord:
-    """`key` and `value` may be None (a tombstone), and a header's value too."""
+    """A record. `key` and `value` may be None (a tombstone), and a header's value too."""
 
     topic_partition: TopicPartition
     key: bytes | None
@@ -81,16 +81,16 @@ class RecordMaker:
         self._numbers = itertools.count()
 
     def chunk(self, count: int) -> Iterator[TrafficRecord]:
-        """Records for a few partitions of one topic, as one application would write them."""
+        """Yield records for a few partitions of one topic, as one application would write them."""
         topic = self._rng.choices(tuple(TOPICS), weights=(2, 3, 5))[0]
         partitions = self._rng.choices(range(TOPICS[topic]), k=self._rng.randint(1, 4))
-        places = [TopicPartition(topic, partition) for partition in partitions]
-        return (self._record(self._rng.choice(places)) for _ in range(count))
+        topic_partitions = [TopicPartition(topic, partition) for partition in partitions]
+        return (self._record(self._rng.choice(topic_partitions)) for _ in range(count))
 
-    def _record(self, place: TopicPartition) -> TrafficRecord:
+    def _record(self, topic_partition: TopicPartition) -> TrafficRecord:
         number, dice = next(self._numbers), self._rng.random()
         return TrafficRecord(
-            topic_partition=place,
+            topic_partition=topic_partition,
             key=None if dice < 0.15 else b"customer-%d" % (number % 977),
             value=self._value(number),
             headers=self._headers(number) if dice > 0.6 else (),
@@ -107,7 +107,7 @@ class RecordMaker:
         return b'{"order": %d, "state": "shipped", "note": "%s"}' % (number, self._text[start : start + length])
 
     def _headers(self, number: int) -> tuple[tuple[str, bytes | None], ...]:
-        """A name may repeat, a value may be empty or None: all of it must survive, in order."""
+        """Return headers: names may repeat, values may be empty or None, and all of it has to be copied, in order."""
         several = (
             ("trace", b"%08x" % (number * 2654435761 % 2**32)),
             ("hop", b"a"),
@@ -148,7 +148,7 @@ class _Application:
         self._producer.begin_transaction()
 
     def write(self, records: Iterator[TrafficRecord]) -> None:
-        """Returns when all are acknowledged, so that the next application's records come after them."""
+        """Write records and wait until all are acknowledged, so that the next application's records follow them."""
         for record in records:
             self._producer.produce(
                 record.topic_partition.topic,
@@ -164,7 +164,7 @@ class _Application:
             raise TrafficError(f"the source did not take {unsent + len(self._failures)} records: {self._failures[:3]}")
 
     def end(self, commit: bool) -> Counter[str]:
-        """Records that became visible by it, per topic."""
+        """End the transaction; return the records that became visible by it, per topic."""
         if self.is_transactional and commit:
             self._producer.commit_transaction(_WAIT_S)
         elif self.is_transactional:
@@ -174,19 +174,20 @@ class _Application:
 
 
 def _applications(bootstrap: str) -> list[_Application]:
-    """One of each kind for each codec. Plain ones repeat nothing either: one request in flight, acknowledged by all."""
+    """Return an application of each kind for each codec."""
     kinds: dict[str, dict[str, Any]] = {
         "plain": {"acks": "all", "max.in.flight.requests.per.connection": 1, "batch.num.messages": 150},
         "idempotent": {"enable.idempotence": True, "batch.num.messages": 40},
         "transactional": {},
     }
-    made = []
+    applications = []
     for kind, properties in kinds.items():
         for codec in CODECS:
             name = f"shallow-mirror-demo-{kind}-{codec}"
             own = {"transactional.id": name} if kind == "transactional" else {}
-            made.append(_Application(bootstrap, name, codec, {**properties, **own}))
-    return made
+            # Plain producers repeat nothing either: one request in flight, acknowledged by all.
+            applications.append(_Application(bootstrap, name, codec, {**properties, **own}))
+    return applications
 
 
 def create_source_topics(bootstrap: str) -> None:
@@ -219,7 +220,10 @@ class _Writer:
     def __init__(
         self, rng: random.Random, maker: RecordMaker, applications: Sequence[_Application], on_progress: Callable[[int], None]
     ) -> None:
-        self._rng, self._maker, self._applications, self._on_progress = rng, maker, applications, on_progress
+        self._rng = rng
+        self._maker = maker
+        self._applications = applications
+        self._on_progress = on_progress
         self._written: Counter[str] = Counter()
         self._visible: Counter[str] = Counter()
         self._txns: Counter[bool] = Counter()
@@ -248,7 +252,7 @@ class _Writer:
             self._visible += application.end(is_commit)
 
     def _write_chunk(self, application: _Application, records: int) -> None:
-        """Small enough that a round of a small demo does not write much more than was asked for."""
+        """Return the size of a burst, small enough that a round of a small demo does not write much more than requested."""
         most = max(4, records // 100)
         count = min(most, self._rng.choice(_CHUNK_RECORDS) * (2 if application.is_transactional else 1))
         before = application.uncommitted.copy()

@@ -1,11 +1,11 @@
-"""Driver and reading commands: one cluster as groups need it: their offsets, and the logs these are offsets of."""
+"""Driver and reading commands: the groups of one cluster, their offsets, and the logs these are offsets of."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping
 
-from shallow_mirror.broker.admin.acls import Operation, ask_rights
+from shallow_mirror.broker.admin.acls import Operation, request_permissions
 from shallow_mirror.broker.admin.consumer_groups import CommittedOffset, ConsumerGroups, ListedGroup
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -14,11 +14,11 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
 
-class ClusterView:
-    """Connects when it is first asked. Not for several threads. Raises RetriableError, ConfigError."""
+class GroupClient:
+    """Connect at the first request. Not thread-safe. Raises RetriableError, ConfigError."""
 
     def __init__(self, client: ClientConfig, where: str, timeout_s: float | None = None) -> None:
-        """`where` names the cluster in errors; `timeout_s` of each question, at most that of a request."""
+        """`where` names the cluster in errors; `timeout_s` of each request, at most that of a request."""
         self._cluster, self._where = Cluster(client), where
         request_s = client.request_timeout_ms / 1000
         self._timeout_s = request_s if timeout_s is None else min(timeout_s, request_s)
@@ -28,15 +28,15 @@ class ClusterView:
         self._cluster.close()
 
     def cluster_id(self) -> str:
-        """Raises RetriableError, with what to look at, where it does not answer at all."""
+        """Return the id. Raises RetriableError, with what to check, where the cluster does not answer at all."""
         return reach(self._cluster, self._where, self._deadline()).cluster_id
 
     def listed(self) -> dict[str, ListedGroup]:
         return self._groups.listed(self._deadline())
 
     def may_hide_groups(self) -> bool:
-        """Whether `listed` leaves out groups that our user may not Describe: who may Describe the cluster sees all."""
-        return Operation.DESCRIBE not in (ask_rights(self._cluster, [], self._deadline()).cluster or ())
+        """Return whether `listed` leaves out groups that our user may not Describe: who may Describe the cluster sees all."""
+        return Operation.DESCRIBE not in (request_permissions(self._cluster, [], self._deadline()).cluster or ())
 
     def committed(self, groups: Iterable[str]) -> dict[str, tuple[CommittedOffset, ...]]:
         return {group: self._groups.committed(group, self._deadline()) for group in groups}
@@ -48,17 +48,23 @@ class ClusterView:
         return self._groups.commit(group, offsets, self._deadline())
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Of topics that exist."""
+        """Return the ids of topics that exist."""
         wanted = sorted(set(topics))
         listed = self._cluster.metadata(wanted, self._deadline()).topics if wanted else {}
-        return {name: one.topic_id for name, one in listed.items() if one.error_code == 0}
+        return {name: topic.topic_id for name, topic in listed.items() if topic.error_code == 0}
 
-    def offsets(self, places: Collection[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
-        """First or last offsets of logs that exist."""
-        listed = self._cluster.metadata(sorted({one.topic for one in places}), self._deadline()) if places else None
-        asked = dict.fromkeys(sorted(one for one in places if listed is not None and listed.has(one)), timestamp)
-        found = self._cluster.list_offsets(asked, IsolationLevel.READ_UNCOMMITTED, self._deadline()) if asked else {}
-        return {place: one.offset for place, one in found.items()}
+    def offsets(self, topic_partitions: Collection[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+        """Return the first or last offsets of logs that exist."""
+        topics = sorted({topic_partition.topic for topic_partition in topic_partitions})
+        if not topics:
+            return {}
+        metadata = self._cluster.metadata(topics, self._deadline())
+        existing = sorted(topic_partition for topic_partition in topic_partitions if metadata.has(topic_partition))
+        if not existing:
+            return {}
+        timestamps = dict.fromkeys(existing, timestamp)
+        listed = self._cluster.list_offsets(timestamps, IsolationLevel.READ_UNCOMMITTED, self._deadline())
+        return {topic_partition: log.offset for topic_partition, log in listed.items()}
 
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(self._timeout_s * 1000, time.monotonic)

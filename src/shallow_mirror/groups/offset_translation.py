@@ -1,17 +1,17 @@
-"""PURE: where consumer groups go on at the other side of a mirror, in bulk: many committed offsets, the map read once.
+"""PURE: translate committed offsets to the other side of a mirror, in bulk: many of them, the map read once.
 
-A committed offset c is the NEXT offset to read. With S the copied records of a partition and T(s) the place of s, the answer
-t for c up to the position (the end of the rows) obeys, whatever c points at (a record, a hole, a marker, an aborted or
+A committed offset c is the NEXT offset to read. With S the copied records of a partition and T(s) the offset of the copy of s,
+the result t for c up to the position (the end of the rows) obeys, whatever c points at (a record, a hole, a marker, an aborted or
 quarantined batch, what expired, the start, the exact end):
 
 A  Nothing is missed: every copied record s >= c, and every one that is copied later, has T(s) >= t.
 B  Nothing is repeated: no copied record s < c has T(s) >= t. Records released from quarantine are behind their neighbours, so
    that A and B may contradict each other: A holds then, and what is repeated is counted.
 C  t is monotonic in c.
-D  Rows that come later change no answer in a way that a reader would notice.
+D  Rows that come later change no result in a way that a reader would notice.
 
-So t is the lowest place of a copied record s >= c, and behind the last copied record where there is none. Above the position
-nothing is known: the records in between may come yet. Failing back is the same with the roles of the sides exchanged.
+So t is the lowest offset of the copy of a record s >= c, and behind the last copied record where there is none. Above the
+position nothing is known: the records in between may come yet. Failing back is the same with the roles of the sides exchanged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NEVER = np.iinfo(np.int64).max
 
 _KINDS = {kind: number for number, kind in enumerate((SegmentKind.DATA, SegmentKind.RELEASED, SegmentKind.QUARANTINED))}
 _KINDS |= {kind: len(_KINDS) for kind in SegmentKind if kind not in _KINDS}
-"""Those that are copied come first; those that say nothing of places are one."""
+"""Kinds that are copied come first; those that say nothing of target offsets share a number."""
 
 
 class Commit(NamedTuple):
@@ -63,8 +63,8 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """The answer for one commit. `is_end`: no copied record lies at or above it."""
+class TranslatedOffset:
+    """The translation of one commit. `is_end`: no copied record lies at or above it."""
 
     offset: int
     is_end: bool
@@ -81,8 +81,8 @@ class Released(NamedTuple):
     source_end: int
     target_start: int
 
-    def place_of(self, commit: int, side: Side) -> int | None:
-        """Of its first record at or above the commit; None where there is none."""
+    def offset_of(self, commit: int, side: Side) -> int | None:
+        """Return the offset of the copy of its first record at or above the commit; None where there is none."""
         start, leads_to = self.source_start, self.target_start
         if side == "target":
             start, leads_to = leads_to, start
@@ -114,8 +114,8 @@ class _Line:
         unknown = np.full(len(commits), _NEVER)
         return cls(commits, unknown, unknown.copy(), unknown.copy(), target)
 
-    def followed_by(self, commits: NDArray[np.int64]) -> _Line:
-        """Answers that were found are kept: what is copied later lies behind them."""
+    def continue_with(self, commits: NDArray[np.int64]) -> _Line:
+        """Return a line for other commits. Known translations are kept: what is copied later lies behind them."""
         after = replace(_Line.of(self.target, commits), **{name: getattr(self, name) for name in _KEPT}, before=self)
         self.before = None
         if len(self.commits):
@@ -126,7 +126,7 @@ class _Line:
         return after
 
     def starts_at(self, commit: int, unseen: int) -> int:
-        """The first micro-batch that says more of a commit, by what is known of the last one that is not above it."""
+        """Return the first micro-batch that may change a translation, by that of the last commit that is not above it."""
         if commit >= self.source_end:
             return unseen
         at = int(np.searchsorted(self.commits, commit, side="right")) - 1
@@ -143,24 +143,24 @@ _KEPT = (
 
 
 class CommitTranslator:
-    """Rows in any order and in pieces of any size; the same row twice is no harm. Holds a few numbers a partition and commit."""
+    """Take rows in any order and in pieces of any size, also twice. Holds a few numbers for each partition and commit."""
 
     def __init__(self, commits: Iterable[Commit], side: Side = "source") -> None:
         """`side`: whose offsets the commits are."""
         self._side: Side = side
-        self._asked: dict[SourcePartition, NDArray[np.int64]] = _by_partition(commits)
-        self._topics = {one.topic for one in self._asked}
+        self._commits: dict[SourcePartition, NDArray[np.int64]] = _by_partition(commits)
+        self._topics = {source.topic for source in self._commits}
         self._covered: set[str] = set()
         self._lines: dict[SourcePartition, _Line] = {}
 
     def add(self, rows: pa.Table) -> None:
-        """COMMIT_COLUMNS of settled rows. Those of topics that nobody asked for are passed over."""
+        """Add COMMIT_COLUMNS of settled rows. Those of other topics are skipped."""
         for source, target, part in _by_line(rows, self._topics):
             self._add(self._line(source, target), target, part)
 
     def _line(self, source: SourcePartition, target: TargetPartition) -> _Line:
         if source not in self._lines:
-            self._lines[source] = _Line.of(target, self._asked.get(source, np.zeros(0, np.int64)))
+            self._lines[source] = _Line.of(target, self._commits.get(source, np.zeros(0, np.int64)))
         return self._lines[source]
 
     def _add(self, line: _Line, target: TargetPartition, part: _Part) -> None:
@@ -187,36 +187,36 @@ class CommitTranslator:
         line.source_end = max(line.source_end, int(released.source_end.max()))
         line.target_end = max(line.target_end, int(released.target_end.max()))
         spans = zip(released.source_start.tolist(), released.source_end.tolist(), released.target_start.tolist(), strict=True)
-        line.released.update({start: Released(start, end, place) for start, end, place in spans})
+        line.released.update({start: Released(start, end, target_start) for start, end, target_start in spans})
 
     def lines(self) -> dict[SourcePartition, Line]:
-        """Of every incarnation of the topics that were asked for."""
+        """Return the line of every incarnation of the topics of the commits."""
         return {
             source: Line(
-                target=one.target,
-                start=one.start,
-                position=one.position,
-                source_end=one.source_end,
-                target_end=one.target_end,
-                first_micro_batch=one.first_micro_batch,
+                target=rows.target,
+                start=rows.start,
+                position=rows.position,
+                source_end=rows.source_end,
+                target_end=rows.target_end,
+                first_micro_batch=rows.first_micro_batch,
             )
-            for source, one in self._lines.items()
+            for source, rows in self._lines.items()
         }
 
-    def followed_by(self, commits: Iterable[Commit]) -> CommitTranslator:
-        """For other commits of the source's, later: what is known of the partitions is kept."""
+    def continue_with(self, commits: Iterable[Commit]) -> CommitTranslator:
+        """Return a translator for later commits of the source: what is known of the partitions is kept."""
         after = CommitTranslator(commits, self._side)
         after._covered = self._topics
         for source, line in self._lines.items():
             if source.topic in after._topics:
-                after._lines[source] = line.followed_by(after._asked.get(source, np.zeros(0, np.int64)))
+                after._lines[source] = line.continue_with(after._commits.get(source, np.zeros(0, np.int64)))
         return after
 
     def reads_from(self) -> int:
-        """The first micro-batch whose rows have to be added; 0: all of them. To be asked before any are."""
+        """Return the first micro-batch whose rows have to be added; 0: all of them. To be called before any is added."""
         unseen = 1 + max((line.last_micro_batch for line in self._lines.values()), default=-1)
         first = unseen
-        for source, commits in self._asked.items():
+        for source, commits in self._commits.items():
             if source.topic not in self._covered:
                 return 0
             line = self._lines.get(source)
@@ -224,54 +224,61 @@ class CommitTranslator:
                 first = min([first, *(line.before.starts_at(commit, unseen) for commit in commits.tolist())])
         return first
 
-    def place(self, commit: Commit) -> Place:
-        """Where to go on. Above the position it is the end of what is known. Raises KeyError without a line."""
+    def translate(self, commit: Commit) -> TranslatedOffset:
+        """Return where to continue. Above the position it is the end of what is known. Raises KeyError without a line."""
         line = self._lines[commit.source]
         at = int(np.searchsorted(line.commits, commit.offset))
-        released = (one.place_of(commit.offset, self._side) for one in line.released.values())
-        place = min([int(line.best[at]), *(one for one in released if one is not None)])
-        if place == _NEVER:
-            return Place(offset=self._end_of(commit.source), is_end=True)
-        return Place(offset=place, is_end=False)
+        # Released records lie behind their neighbours, so a later one may have the lowest offset of all that are missing.
+        candidates = [released.offset_of(commit.offset, self._side) for released in line.released.values()]
+        offset = min([int(line.best[at]), *(candidate for candidate in candidates if candidate is not None)])
+        if offset == _NEVER:
+            return TranslatedOffset(offset=self._end_of(commit.source), is_end=True)
+        return TranslatedOffset(offset=offset, is_end=False)
 
     def _end_of(self, source: SourcePartition) -> int:
-        """Behind the last copied record on the other side. Of an incarnation without any: behind those of older ones."""
+        """Return the end of the last copied record on the other side. Of an incarnation without any: that of older ones."""
         line = self._lines[source]
         if self._side == "target":
             return line.source_end or line.start
-        place, first = line.target.topic_partition, line.first_micro_batch
-        before = (one for one in self._lines.values() if one.target.topic_partition == place and one.first_micro_batch <= first)
-        return line.target_end or max(one.target_end for one in before)
+        topic_partition, first = line.target.topic_partition, line.first_micro_batch
+        before = (
+            older
+            for older in self._lines.values()
+            if older.target.topic_partition == topic_partition and older.first_micro_batch <= first
+        )
+        return line.target_end or max(older.target_end for older in before)
 
     def withheld(self, commit: Commit) -> int:
-        """Records in quarantine at or above a commit of the source's, at most: whoever reads the target does not meet them."""
+        """Count the records in quarantine at or above a commit of the source, at most: readers of the target do not see them."""
         line = self._lines[commit.source]
         count = 0
-        for one in line.quarantined.values():
-            if one.source_end > commit.offset and not any(one.source_start <= at < one.source_end for at in line.released):
-                count += min(one.record_count, one.source_end - max(commit.offset, one.source_start))
+        for quarantined in line.quarantined.values():
+            if quarantined.source_end > commit.offset and not any(
+                quarantined.source_start <= at < quarantined.source_end for at in line.released
+            ):
+                count += min(quarantined.record_count, quarantined.source_end - max(commit.offset, quarantined.source_start))
         return count
 
     def may_repeat(self) -> bool:
-        """Whether there is anything for a `RepeatCounter` to count."""
+        """Return whether there is anything for a `RepeatCounter` to count."""
         return any(line.released and len(line.commits) for line in self._lines.values())
 
 
 class RepeatCounter:
-    """A second look at the rows: how many copied records below each commit are at or above its place. See B."""
+    """Count in a second pass over the rows how many copied records below each commit are at or above its translation. See B."""
 
-    def __init__(self, places: Mapping[Commit, int], side: Side = "source") -> None:
+    def __init__(self, offsets: Mapping[Commit, int], side: Side = "source") -> None:
         self._side: Side = side
-        self._places: dict[SourcePartition, list[tuple[Commit, int]]] = defaultdict(list)
-        for commit, place in places.items():
-            self._places[commit.source].append((commit, place))
-        self.counts = dict.fromkeys(places, 0)
+        self._offsets: dict[SourcePartition, list[tuple[Commit, int]]] = defaultdict(list)
+        for commit, offset in offsets.items():
+            self._offsets[commit.source].append((commit, offset))
+        self.counts = dict.fromkeys(offsets, 0)
 
     def add(self, rows: pa.Table) -> None:
-        for source, _, part in _by_line(rows, {one.topic for one in self._places}):
+        for source, _, part in _by_line(rows, {source.topic for source in self._offsets}):
             starts, ends, leads_to = part.of(SegmentKind.DATA, SegmentKind.RELEASED).line(self._side)
-            for commit, place in self._places.get(source, ()):
-                first, end = np.maximum(starts, starts + (place - leads_to)), np.minimum(ends, commit.offset)
+            for commit, offset in self._offsets.get(source, ()):
+                first, end = np.maximum(starts, starts + (offset - leads_to)), np.minimum(ends, commit.offset)
                 self.counts[commit] += int(np.maximum(0, end - first).sum())
 
 
@@ -292,11 +299,11 @@ class _Part:
         return len(self.kind)
 
     def of(self, first: SegmentKind, last: SegmentKind | None = None) -> _Part:
-        """Rows of a kind, or of those of _KINDS from `first` to `last`."""
+        """Return the rows of a kind, or of those of _KINDS from `first` to `last`."""
         low, high = _KINDS[first], _KINDS[last or first]
-        return self.taken((low <= self.kind) & (self.kind <= high))
+        return self.take((low <= self.kind) & (self.kind <= high))
 
-    def taken(self, which: NDArray[np.bool_] | NDArray[np.int64] | slice) -> _Part:
+    def take(self, which: NDArray[np.bool_] | NDArray[np.int64] | slice) -> _Part:
         return _Part(
             self.source_start[which],
             self.source_end[which],
@@ -308,35 +315,35 @@ class _Part:
         )
 
     def line(self, side: Side) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Starts and ends on a side, and where each begins on the other."""
+        """Return starts and ends on a side, and where each begins on the other."""
         if side == "source":
             return self.source_start, self.source_end, self.target_start
         return self.target_start, self.target_end, self.source_start
 
 
 def _find_nearest(line: _Line, data: _Part, side: Side) -> None:
-    """The first row of kind data that ends above each commit. Places rise along such rows, so no other one is lower."""
+    """Take the first row of kind data that ends above each commit. Offsets rise along such rows, so no later one is lower."""
     starts, ends, leads_to = data.line(side)
     order = np.argsort(ends, kind="stable")
     at = np.searchsorted(ends, line.commits, side="right", sorter=order)
-    asked = np.flatnonzero(at < len(ends))
-    row = order[at[asked]]
-    is_nearer = ends[row] < line.first_end[asked]
-    asked, row = asked[is_nearer], row[is_nearer]
-    line.first_end[asked], line.found_in[asked] = ends[row], data.micro_batch[row]
-    line.best[asked] = leads_to[row] + np.maximum(0, line.commits[asked] - starts[row])
+    matched = np.flatnonzero(at < len(ends))
+    row = order[at[matched]]
+    is_nearer = ends[row] < line.first_end[matched]  # rows come in any order: an earlier piece may hold a nearer one
+    matched, row = matched[is_nearer], row[is_nearer]
+    line.first_end[matched], line.found_in[matched] = ends[row], data.micro_batch[row]
+    line.best[matched] = leads_to[row] + np.maximum(0, line.commits[matched] - starts[row])
 
 
 def _by_partition(commits: Iterable[Commit]) -> dict[SourcePartition, NDArray[np.int64]]:
-    """Sorted, each once."""
+    """Return the offsets of each partition, sorted and unique."""
     gathered: defaultdict[SourcePartition, set[int]] = defaultdict(set)
-    for one in commits:
-        gathered[one.source].add(one.offset)
+    for commit in commits:
+        gathered[commit.source].add(commit.offset)
     return {source: np.array(sorted(offsets), np.int64) for source, offsets in gathered.items()}
 
 
 def _by_line(rows: pa.Table, topics: set[str]) -> Iterable[tuple[SourcePartition, TargetPartition, _Part]]:
-    """Rows of source topics, a part for every partition, incarnation and target."""
+    """Yield the rows of source topics, a part for every partition, incarnation and target."""
     columns = [rows.column(name).combine_chunks().dictionary_encode() for name in _KEYS] if rows.num_rows else []
     if not columns:
         return
@@ -345,16 +352,16 @@ def _by_line(rows: pa.Table, topics: set[str]) -> Iterable[tuple[SourcePartition
         codes = np.unique(codes * len(column.dictionary) + column.indices.to_numpy(), return_inverse=True)[1].astype(np.int64)
     order = np.argsort(codes, kind="stable")
     bounds = np.append(np.flatnonzero(np.diff(codes[order], prepend=-1)), len(order))
-    ordered = _part_of(rows).taken(order)
+    ordered = _rows_as_columns(rows).take(order)
     firsts = order[bounds[:-1]]
     names = [column.dictionary.take(column.indices.take(pa.array(firsts))).to_pylist() for column in columns]
     for *key, first, end in zip(*names, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         if key[0] in topics:
-            yield SourcePartition(*key[:3]), TargetPartition(*key[3:]), ordered.taken(slice(first, end))
+            yield SourcePartition(*key[:3]), TargetPartition(*key[3:]), ordered.take(slice(first, end))
 
 
-def _part_of(rows: pa.Table) -> _Part:
+def _rows_as_columns(rows: pa.Table) -> _Part:
     numbers = {name: np.asarray(rows.column(name).fill_null(-1).to_numpy(), np.int64) for name in _NUMBERS}
     kinds = rows.column("kind").cast(pa.string()).combine_chunks().dictionary_encode()
-    known = np.array([_KINDS[SegmentKind(name)] for name in kinds.dictionary.to_pylist()], np.int8)
-    return _Part(**numbers, kind=known[kinds.indices.to_numpy()])
+    kind_numbers = np.array([_KINDS[SegmentKind(name)] for name in kinds.dictionary.to_pylist()], np.int8)
+    return _Part(**numbers, kind=kind_numbers[kinds.indices.to_numpy()])

@@ -1,4 +1,4 @@
-"""What a look at the groups says."""
+"""The report of groups: what the map says of each committed offset, and what was done on the other cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Outcome(enum.StrEnum):
 
 
 class Step(enum.StrEnum):
-    """What becomes of it on the other cluster."""
+    """What is done with it on the other cluster."""
 
     IN_PLACE = "in place"
     TO_COMMIT = "to commit"
@@ -41,20 +41,20 @@ _DONE = frozenset({Step.IN_PLACE, Step.COMMITTED, Step.FURTHER})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPartition:
-    """One committed offset of a group, the place it leads to on the other cluster, and what is there.
+    """One committed offset of a group, the offset it leads to on the other cluster, and what the group has there.
 
     `offset` None: not known before a transaction ends. `to_offset` None: it leads nowhere; of WAITS and LOST it is the best there
-    is. `repeats`: records that would be read twice, None where nobody can know. `waits_for`: offsets that have to be mirrored
-    first. `withheld`: records in quarantine that the group does not meet there. `has`: the offset the group has there.
+    is. `repeats`: records that would be read twice, None where that is unknown. `waits_for`: offsets that have to be mirrored
+    first. `withheld`: records in quarantine that the group does not read there. `has`: the offset the group has there.
     """
 
     group: str
-    place: TopicPartition
+    topic_partition: TopicPartition
     offset: int | None
     metadata: str
     outcome: Outcome
     source: SourcePartition | None = None
-    to_place: TopicPartition | None = None
+    to_topic_partition: TopicPartition | None = None
     to_offset: int | None = None
     repeats: int | None = None
     waits_for: int | None = None
@@ -65,17 +65,17 @@ class GroupPartition:
 
     @property
     def is_left(self) -> bool:
-        """Of a mirrored topic, and not where it should be."""
+        """Return whether it is of a mirrored topic, and not where it should be."""
         return self.outcome is not Outcome.NOT_MIRRORED and self.step not in _DONE
 
     def document(self) -> dict[str, Any]:
         return {
-            "topic": self.place.topic,
-            "partition": self.place.partition,
+            "topic": self.topic_partition.topic,
+            "partition": self.topic_partition.partition,
             "offset": self.offset,
             "topic_id": None if self.source is None else self.source.topic_id,
-            "to_topic": None if self.to_place is None else self.to_place.topic,
-            "to_partition": None if self.to_place is None else self.to_place.partition,
+            "to_topic": None if self.to_topic_partition is None else self.to_topic_partition.topic,
+            "to_partition": None if self.to_topic_partition is None else self.to_topic_partition.partition,
             **{name: getattr(self, name) for name in ("to_offset", "repeats", "waits_for", "withheld", "has", "reason")},
             "outcome": self.outcome.value,
             "step": self.step.value,
@@ -96,15 +96,15 @@ class Group:
     is_active_at_origin: bool = False
 
     def outcomes(self) -> Counter[str]:
-        return Counter(one.outcome.value for one in self.partitions)
+        return Counter(partition.outcome.value for partition in self.partitions)
 
     def steps(self) -> Counter[str]:
-        return Counter(one.step.value for one in self.partitions if one.step is not Step.NONE)
+        return Counter(partition.step.value for partition in self.partitions if partition.step is not Step.NONE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsOf:
-    """`observed_at`: the look that the positions are of; `next_at`: the one after the time asked for, None if there was none."""
+    """`observed_at`: the pass that the positions are of; `next_at`: the first one after the requested time, None without one."""
 
     asked: datetime
     observed_at: datetime
@@ -129,26 +129,26 @@ class GroupsReport:
 
     @property
     def is_done(self) -> bool:
-        """Whether every group is where it should be, as far as its topics are mirrored. Not where all of them may be hidden."""
+        """Return whether every group is where it should be, as far as its topics are mirrored; False where all may be hidden."""
         if not self.groups and self.may_hide_groups:
             return False
-        return not any(one.is_left for one in self.partitions)
+        return not any(partition.is_left for partition in self.partitions)
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the report for JSON."""
         as_of = None if self.as_of is None else {name: _text(value) for name, value in asdict(self.as_of).items()}
         groups = [
             {
-                "group": one.name,
-                "state": one.state,
-                "clients": list(one.clients),
-                "is_active_at_origin": one.is_active_at_origin,
-                "partitions": [partition.document() for partition in one.partitions],
+                "group": group.name,
+                "state": group.state,
+                "clients": list(group.clients),
+                "is_active_at_origin": group.is_active_at_origin,
+                "partitions": [partition.document() for partition in group.partitions],
             }
-            for one in self.groups
+            for group in self.groups
         ]
-        known = {"mirror": self.mirror, "origin": self.origin, "other": self.other, "may_hide_groups": self.may_hide_groups}
-        return {**known, "as_of": as_of, "groups": groups}
+        fields = {"mirror": self.mirror, "origin": self.origin, "other": self.other, "may_hide_groups": self.may_hide_groups}
+        return {**fields, "as_of": as_of, "groups": groups}
 
 
 def _text(at: datetime | None) -> str | None:

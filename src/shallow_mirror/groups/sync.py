@@ -1,7 +1,7 @@
-"""Driver: keeps the target's groups in step while the mirror runs (`groups.sync`), and notes where the source's are.
+"""Driver: sync the target's groups while the mirror runs (`groups.sync`), and record the offsets of the source's groups.
 
-A thread beside the query, with clients and a view of the map of its own. It writes to nothing that the mirror reads, is at work a
-tenth of the time at most, and whatever befalls it is told and tried again.
+A thread beside the query, with clients and a view of the map of its own. It writes to nothing that the mirror reads, works a
+tenth of the time at most, and every failure is reported and retried.
 """
 
 from __future__ import annotations
@@ -13,39 +13,41 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from shallow_mirror.checkpoints.backends.best_effort_table import ObservationStore
-from shallow_mirror.checkpoints.group_offset_history import GroupPosition, GroupSyncPass, note_pass, tidy
+from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
+from shallow_mirror.checkpoints.group_offset_history import GroupPosition, GroupSyncPass, record_pass, tidy
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.problem_log import log_problem
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.groups.eligibility import commits_of
 from shallow_mirror.groups.offset_translation import CommitTranslator
 from shallow_mirror.groups.report import Group, GroupPartition, Outcome, Step
-from shallow_mirror.groups.sync_plan import GroupLook, add_rows
+from shallow_mirror.groups.sync_plan import GroupOffsets, add_rows
 from shallow_mirror.plurals import counted
 from shallow_mirror.types import SourcePartition
 
 _log = logging.getLogger(__name__)
 
-QUESTION_S = 10.0
-"""Each question to a cluster."""
+REQUEST_S = 10.0
+"""Timeout of each request to a cluster."""
 SHARE = 0.1
-"""Of the time that a look may take; the pause behind a long one is longer."""
+"""Share of the time that passes may take; the pause behind a long one is longer."""
 WHOLE_EVERY_S = 3600.0
-TIDY_EVERY_LOOKS = 200
-LAST_LOOK_S, END_S = 15.0, 2.0
-"""How long the end of a run waits for its last look, and for the one that runs where no more is wanted."""
+TIDY_EVERY_PASSES = 200
+LAST_PASS_S, END_S = 15.0, 2.0
+"""How long the end of a run waits for its last pass, and for the current one where no further one is wanted."""
 
 
-class GroupLooks:
-    """One look after the other; what was translated once is not looked for in the map again. Not for several threads."""
+class GroupSyncer:
+    """Sync all groups, pass by pass; what was translated once is not read from the map again. Not thread-safe."""
 
-    def __init__(self, config: MirrorConfig, store: ObservationStore, spark: Any = None) -> None:
-        self._config, self._store, self._spark = config, store, spark
-        self._groups = GroupLook(config, timeout_s=QUESTION_S)
+    def __init__(self, config: MirrorConfig, storage: MirrorStorage, history: BestEffortTables) -> None:
+        """`storage`: of the map. `history`: where the positions of groups are recorded."""
+        self._config, self._storage, self._history = config, storage, history
+        self._groups = GroupOffsets(config, timeout_s=REQUEST_S)
         self._map: OffsetMap | None = None
         self._translator: CommitTranslator | None = None
         self._noted: dict[tuple[str, SourcePartition], GroupPosition] = {}
@@ -55,65 +57,67 @@ class GroupLooks:
     def close(self) -> None:
         self._groups.close()
 
-    def once(self, now: datetime) -> GroupSyncPass:
-        """Commits what can be, notes what changed. Raises MirrorError, OSError."""
+    def run_pass(self, now: datetime) -> GroupSyncPass:
+        """Commit what can be committed, and record what changed. Raises MirrorError, OSError."""
         began = time.monotonic()
         committed = self._groups.committed(lambda _: True)
         offset_map = self._refreshed_map()
-        held = self._groups.held(committed, offset_map)
-        clusters = self._groups.clusters(held, offset_map)
-        commits = commits_of(held, clusters)
-        translator = CommitTranslator(commits) if self._translator is None else self._translator.followed_by(commits)
-        self._translator = None  # until it has all rows: one that was interrupted cannot be gone on from
-        add_rows(translator, offset_map, {one.source.topic for one in commits}, translator.reads_from())
+        commits_with_source = self._groups.resolve_sources(committed, offset_map)
+        clusters = self._groups.clusters(commits_with_source, offset_map)
+        commits = commits_of(commits_with_source, clusters)
+        translator = CommitTranslator(commits) if self._translator is None else self._translator.continue_with(commits)
+        self._translator = None  # until it has all rows: one that was interrupted cannot be continued
+        add_rows(translator, offset_map, {commit.source.topic for commit in commits}, translator.reads_from())
         self._translator = translator
-        found = list(self._groups.stepped(self._groups.judged(held, translator, clusters), is_applied=True))
+        evaluated = self._groups.evaluate(commits_with_source, translator, clusters)
+        groups = list(self._groups.plan_commits(evaluated, is_applied=True))
         is_whole = self._whole_at is None or (now - self._whole_at).total_seconds() >= WHOLE_EVERY_S
-        done = _pass_of(found, now, is_whole, time.monotonic() - began)
-        note_pass(self._store, done, self._changed(found, is_whole))
+        done = _pass_of(groups, now, is_whole, time.monotonic() - began)
+        record_pass(self._history, done, self._changed(groups, is_whole))
         self._whole_at = now if is_whole else self._whole_at
         self._count += 1
-        if self._count % TIDY_EVERY_LOOKS == 1:
-            tidy(self._store, now - timedelta(seconds=self._config.groups.keep_s))
+        if self._count % TIDY_EVERY_PASSES == 1:
+            tidy(self._history, now - timedelta(seconds=self._config.groups.keep_s))
         return done
 
     def _refreshed_map(self) -> OffsetMap:
         if self._map is None:
-            self._map = OffsetMap.open(self._config.table_storage, self._spark, mirror=self._config.mirror)
+            self._map = OffsetMap.open(self._storage, mirror=self._config.mirror)
         else:
             self._map.refresh()
         return self._map
 
-    def _changed(self, found: Sequence[Group], is_whole: bool) -> list[GroupPosition]:
-        """Positions that are not as they were noted, and those that are gone. Of a pending one the last that was known stands."""
-        partitions = [one for group in found for one in group.partitions]
-        now = {one.key: one for partition in partitions for one in _position(partition)}
-        pending = {(one.group, one.source) for one in partitions if one.outcome is Outcome.PENDING}
-        now |= {key: one for key, one in self._noted.items() if key in pending}
+    def _changed(self, groups: Sequence[Group], is_whole: bool) -> list[GroupPosition]:
+        """Return positions that changed since they were recorded, and those that are gone. Of a pending one the last is kept."""
+        partitions = [partition for group in groups for partition in group.partitions]
+        now = {position.key: position for partition in partitions for position in _position(partition)}
+        pending = {(partition.group, partition.source) for partition in partitions if partition.outcome is Outcome.PENDING}
+        now |= {key: position for key, position in self._noted.items() if key in pending}
         gone = [
             GroupPosition(group=group, source=source, offset=None) for group, source in self._noted if (group, source) not in now
         ]
-        changed = [one for key, one in now.items() if is_whole or self._noted.get(key) != one]
+        changed = [position for key, position in now.items() if is_whole or self._noted.get(key) != position]
         self._noted = now
         return [*changed, *gone]
 
 
 class GroupSync:
-    """Context manager: the thread. With `is_last_wanted` set, the end of the block waits for one more look."""
+    """Context manager: the thread. With `is_last_wanted` set, the end of the block waits for one more pass."""
 
     def __init__(
         self,
         config: MirrorConfig,
         interval_s: float,
-        store: ObservationStore,
-        spark: Any = None,
+        storage: MirrorStorage,
+        history: BestEffortTables,
         *,
         tell: Callable[[Problem, int], None] = log_problem,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`tell` hears of every look that failed, with the level at which it is worth logging."""
-        self._config, self._interval_s, self._store, self._spark, self._now = config, interval_s, store, spark, now
-        self._tell = tell
+        """`tell` is called with every pass that failed, and the level at which to log it."""
+        self._config, self._interval_s = config, interval_s
+        self._storage, self._history = storage, history
+        self._tell, self._now = tell, now
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="group-sync", daemon=True)
         self._problem: str | None = None
@@ -125,42 +129,42 @@ class GroupSync:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stop.set()
-        patience_s = LAST_LOOK_S if self.is_last_wanted else END_S
+        patience_s = LAST_PASS_S if self.is_last_wanted else END_S
         self._thread.join(patience_s)
         if self._thread.is_alive():
-            _log.warning("groups: the last look was not over after %.0f s and is given up", patience_s)
+            _log.warning("groups: the last pass did not end within %.0f s and is given up", patience_s)
 
     def _run(self) -> None:
-        with closing(GroupLooks(self._config, self._store, self._spark)) as looks:
+        with closing(GroupSyncer(self._config, self._storage, self._history)) as syncer:
             while True:
                 began = time.monotonic()
-                self._look(looks)
+                self._run_pass(syncer)
                 took = time.monotonic() - began
                 if self._stop.wait(max(self._interval_s - took, took * (1 - SHARE) / SHARE)):
                     break
             if self.is_last_wanted:
-                self._look(looks)
+                self._run_pass(syncer)
 
-    def _look(self, looks: GroupLooks) -> None:
+    def _run_pass(self, syncer: GroupSyncer) -> None:
         now = self._now()
         try:
-            done = looks.once(now)
-        except Exception as error:  # noqa: BLE001 - nothing that befalls the groups may end or hold up the mirror
+            done = syncer.run_pass(now)
+        except Exception as error:  # noqa: BLE001 - no failure of the groups may end or delay the mirror
             if self._stop.is_set() and not self.is_last_wanted:
                 return  # what it needs may be gone already
             problem = f"{type(error).__name__}: {error}"
             met = Problem(
                 kind=ProblemKind.GROUP,
-                text=f"groups: could not be brought in step: {problem}",
-                remedy="do what the message says, if it asks for something; it is tried again by itself",
+                text=f"groups: sync failed: {problem}",
+                remedy="do what the message says, if it asks for something; the sync is retried automatically",
                 error_name=type(error).__name__,
             )
             self._tell(met, logging.DEBUG if problem == self._problem else logging.WARNING)
             self._problem = problem
-            note_pass(self._store, GroupSyncPass(observed_at=now, problem=problem), ())
+            record_pass(self._history, GroupSyncPass(observed_at=now, problem=problem), ())
             return
         if self._problem is not None:
-            _log.info("groups: in step again")
+            _log.info("groups: synced again")
         self._problem = None
         if done.committed_count:
             _log.info(
@@ -172,35 +176,35 @@ class GroupSync:
             )
 
 
-def _pass_of(found: Sequence[Group], now: datetime, is_whole: bool, seconds: float) -> GroupSyncPass:
-    mirrored = [one for group in found for one in group.partitions if one.outcome is not Outcome.NOT_MIRRORED]
+def _pass_of(groups: Sequence[Group], now: datetime, is_whole: bool, seconds: float) -> GroupSyncPass:
+    mirrored = [partition for group in groups for partition in group.partitions if partition.outcome is not Outcome.NOT_MIRRORED]
     is_waiting = (Outcome.WAITS, Outcome.PENDING)
     return GroupSyncPass(
         observed_at=now,
         is_whole=is_whole,
-        group_count=len(found),
+        group_count=len(groups),
         partition_count=len(mirrored),
-        in_place_count=sum(one.step in (Step.IN_PLACE, Step.FURTHER) for one in mirrored),
-        committed_count=sum(one.step is Step.COMMITTED for one in mirrored),
-        waiting_count=sum(one.outcome in is_waiting for one in mirrored),
-        left_count=sum(one.is_left and one.outcome not in is_waiting for one in mirrored),
+        in_place_count=sum(partition.step in (Step.IN_PLACE, Step.FURTHER) for partition in mirrored),
+        committed_count=sum(partition.step is Step.COMMITTED for partition in mirrored),
+        waiting_count=sum(partition.outcome in is_waiting for partition in mirrored),
+        left_count=sum(partition.is_left and partition.outcome not in is_waiting for partition in mirrored),
         seconds=seconds,
     )
 
 
-def _position(one: GroupPartition) -> Sequence[GroupPosition]:
-    """None of what no source partition is known of, nor of an offset that is not known yet."""
-    if one.source is None or one.offset is None:
+def _position(partition: GroupPartition) -> Sequence[GroupPosition]:
+    """Return the position to record; none without a source partition, or while the offset is not known."""
+    if partition.source is None or partition.offset is None:
         return ()
     return (
         GroupPosition(
-            group=one.group,
-            source=one.source,
-            offset=one.offset,
-            metadata=one.metadata,
-            target_topic=None if one.to_place is None else one.to_place.topic,
-            target_partition=None if one.to_place is None else one.to_place.partition,
-            target_offset=one.to_offset,
-            outcome=one.outcome.value,
+            group=partition.group,
+            source=partition.source,
+            offset=partition.offset,
+            metadata=partition.metadata,
+            target_topic=None if partition.to_topic_partition is None else partition.to_topic_partition.topic,
+            target_partition=None if partition.to_topic_partition is None else partition.to_topic_partition.partition,
+            target_offset=partition.to_offset,
+            outcome=partition.outcome.value,
         ),
     )

@@ -1,4 +1,4 @@
-"""Driver, for the cli: all groups of one cluster, where they go on at the other, and bringing them there. Starts no JVM."""
+"""Driver, for the cli: all groups of one cluster, where they continue on the other, and committing that there. Starts no JVM."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from contextlib import closing
 from datetime import datetime
 from typing import Any
 
-from shallow_mirror.checkpoints.backends.best_effort_table import open_store_to_read
 from shallow_mirror.checkpoints.group_offset_history import positions_as_of
 from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.groups.report import AsOf, GroupsReport
-from shallow_mirror.groups.sync_plan import Committed, GroupLook, translate, with_repeats
+from shallow_mirror.groups.sync_plan import Committed, GroupOffsets, translate, with_repeats
 
-QUESTION_S = 15.0
-"""Each question to a cluster; less where `request.timeout.ms` is."""
+REQUEST_S = 15.0
+"""Timeout of each request to a cluster; less where `request.timeout.ms` is."""
 
 
 def sync_groups(
@@ -36,43 +36,51 @@ def sync_groups(
     Raises ConfigError, RetriableError, OffsetMapConflictError. With `is_applied` groups may have been committed before it raises.
     """
     is_wanted = _matches(pattern)
-    offset_map = OffsetMap.open(config.table_storage, spark, mirror=config.mirror)
+    storage = MirrorStorage(config.table_location, spark)
+    offset_map = OffsetMap.open(storage, mirror=config.mirror)
     side, noted = ("target" if is_reverse else "source"), None
     if as_of is not None:
         if is_reverse:
             raise ConfigError("--as-of and --reverse exclude each other: only positions of the source's groups are noted")
-        noted = positions_as_of(open_store_to_read(config.table_storage, spark), as_of)
-    with closing(GroupLook(config, "target" if is_reverse else "source", timeout_s=QUESTION_S)) as groups:
+        noted = positions_as_of(storage.best_effort_tables(), as_of)
+    with closing(GroupOffsets(config, "target" if is_reverse else "source", timeout_s=REQUEST_S)) as groups:
         groups.require(groups.other, offset_map)
         if noted is None:
             committed = _committed(groups, offset_map, is_wanted)
         else:
-            chosen = (one for one in noted.positions if config.groups.is_included(one.group) and is_wanted(one.group))
+            chosen = (
+                position
+                for position in noted.positions
+                if config.groups.is_included(position.group) and is_wanted(position.group)
+            )
             committed = [
-                Committed(one.group, one.source.topic_partition, one.offset, one.metadata, one.source.topic_id) for one in chosen
+                Committed(
+                    position.group, position.source.topic_partition, position.offset, position.metadata, position.source.topic_id
+                )
+                for position in chosen
             ]
         may_hide = noted is None and groups.origin.may_hide_groups()
         if pattern is not None and not committed:
             hint = "; one that our user may not Describe is not shown" if may_hide else ""
             raise ConfigError(f"--group {pattern}: no group of this name has committed offsets on the {side}{hint}")
         offset_map.refresh()
-        held = groups.held(committed, offset_map)
-        clusters = groups.clusters(held, offset_map, asks_origin=noted is None)
-        translator = translate(held, clusters, offset_map, groups.side)
-        judged = with_repeats(groups.judged(held, translator, clusters), translator, offset_map, groups.side)
-        found = tuple(groups.stepped(judged, is_applied=is_applied, is_forced=is_forced))
+        source_commits = groups.resolve_sources(committed, offset_map)
+        clusters = groups.clusters(source_commits, offset_map, asks_origin=noted is None)
+        translator = translate(source_commits, clusters, offset_map, groups.side)
+        evaluated = with_repeats(groups.evaluate(source_commits, translator, clusters), translator, offset_map, groups.side)
+        planned = tuple(groups.plan_commits(evaluated, is_applied=is_applied, is_forced=is_forced))
     origin, other = (config.target, config.source) if is_reverse else (config.source, config.target)
     return GroupsReport(
         mirror=config.mirror,
         origin=origin.alias,
         other=other.alias,
-        groups=found,
+        groups=planned,
         may_hide_groups=may_hide,
         as_of=None if noted is None or as_of is None else AsOf(asked=as_of, observed_at=noted.observed_at, next_at=noted.next_at),
     )
 
 
-def _committed(groups: GroupLook, offset_map: OffsetMap, is_wanted: Callable[[str], bool]) -> list[Committed]:
+def _committed(groups: GroupOffsets, offset_map: OffsetMap, is_wanted: Callable[[str], bool]) -> list[Committed]:
     try:
         groups.require(groups.origin, offset_map)
         return groups.committed(is_wanted)

@@ -54,19 +54,19 @@ def _table(partitions: Sequence[GroupPartition]) -> Table:
     table = Table()
     for name in ("topic", "partition", "offset", "goes to", "at", "repeats", "waits for", "has", "what", "why"):
         table.add_column(name, justify="left" if name in ("topic", "goes to", "what", "why") else "right", overflow="fold")
-    for one in partitions:
-        what = one.step.value if one.step.value != "none" else one.outcome.value
+    for partition in partitions:
+        what = partition.step.value if partition.step.value != "none" else partition.outcome.value
         table.add_row(
-            Text(one.place.topic),
-            str(one.place.partition),
-            _number(one.offset),
-            Text("" if one.to_place is None else str(one.to_place)),
-            _number(one.to_offset),
-            _number(one.repeats),
-            _number(one.waits_for),
-            _number(one.has),
+            Text(partition.topic_partition.topic),
+            str(partition.topic_partition.partition),
+            _number(partition.offset),
+            Text("" if partition.to_topic_partition is None else str(partition.to_topic_partition)),
+            _number(partition.to_offset),
+            _number(partition.repeats),
+            _number(partition.waits_for),
+            _number(partition.has),
             what,
-            Text(_why(one)),
+            Text(_why(partition)),
         )
     return table
 

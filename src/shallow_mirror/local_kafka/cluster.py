@@ -11,7 +11,7 @@ from typing import Self
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.jars import KAFKA_VERSION, kafka_jars
 from shallow_mirror.local_kafka.lifecycle import start_together, stop_together
-from shallow_mirror.local_kafka.node import PORT_ATTEMPTS, LocalKafka, formatted_cluster_id
+from shallow_mirror.local_kafka.node import PORT_ATTEMPTS, START_TIMEOUT_S, LocalKafka, formatted_cluster_id
 from shallow_mirror.local_kafka.ports import BrokerStartError, PortTaken, free_ports
 from shallow_mirror.local_kafka.properties import has_kraft, member_properties, new_cluster_id, proxied_properties
 
@@ -35,15 +35,17 @@ class LocalKafkaCluster:
         properties: Mapping[str, str] | None = None,
         java_options: Sequence[str] = (),
         proxies: Sequence[int] = (),
+        start_timeout_s: float = START_TIMEOUT_S,
         choose_ports: Callable[[int], Sequence[int]] = free_ports,
     ) -> None:
         assert len(proxies) in (0, brokers)
         self.folder, self.version = folder.absolute(), version
         self._brokers, self._proxies, self._choose_ports = brokers, tuple(proxies), choose_ports
         self._properties, self._java_options = dict(properties or {}), tuple(java_options)
+        self._start_timeout_s = start_timeout_s
         self.nodes: tuple[LocalKafka, ...] = ()
         self.proxied_ports: tuple[int, ...] = ()
-        """The port behind each proxy; empty where there are none."""
+        """Return the port behind each proxy; empty where there are none."""
 
     def __enter__(self) -> Self:
         if not self.nodes or not self.is_running():
@@ -55,7 +57,7 @@ class LocalKafkaCluster:
 
     @property
     def bootstrap(self) -> str:
-        """All nodes, also those that do not run."""
+        """Return all nodes, also those that do not run."""
         return ",".join(node.bootstrap for node in self.nodes)
 
     @property
@@ -69,7 +71,7 @@ class LocalKafkaCluster:
         return self.nodes[0].cluster_id
 
     def is_running(self) -> bool:
-        """Every node."""
+        """Return the addresses of every node."""
         return bool(self.nodes) and all(node.is_running() for node in self.nodes)
 
     def start(self) -> None:
@@ -99,7 +101,7 @@ class LocalKafkaCluster:
 
     def _node(self, node_id: int, chosen: Mapping[int, tuple[int, int, int]], cluster_id: str) -> LocalKafka:
         port, controller_port, proxied_port = chosen[node_id]
-        properties = member_properties(self.version, node_id, {one: ports[1] for one, ports in chosen.items()})
+        properties = member_properties(self.version, node_id, {member_id: ports[1] for member_id, ports in chosen.items()})
         if self._proxies:
             properties |= proxied_properties(port, controller_port, proxied_port, self._proxies[node_id - 1])
         return LocalKafka(
@@ -108,6 +110,7 @@ class LocalKafkaCluster:
             properties=properties | self._properties,
             java_options=self._java_options,
             cluster_id=cluster_id,
+            start_timeout_s=self._start_timeout_s,
             choose_ports=lambda _: (port, controller_port),
         )
 
@@ -115,12 +118,12 @@ class LocalKafkaCluster:
         return self.folder / f"node-{node_id}"
 
     def _kept_cluster_id(self) -> str | None:
-        """Of a folder that was used before."""
+        """Return the cluster id of a folder that was used before."""
         logs = [self._folder_of(node_id) / "data" for node_id in range(1, self._brokers + 1)]
         return next((formatted_cluster_id(log) for log in logs if (log / "meta.properties").is_file()), None)
 
     def stop(self) -> None:
-        """All nodes at the same time; those that cannot leave in order, because the others are gone, are killed."""
+        """Stop all nodes at the same time; kill those that cannot shut down cleanly because the others have stopped."""
         stop_together(self.nodes)
 
     def kill(self) -> None:

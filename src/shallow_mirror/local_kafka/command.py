@@ -1,4 +1,4 @@
-"""The command `local-kafka`: real brokers in the foreground until Ctrl-C. Runs on the driver."""
+"""Driver: the command `local-kafka`: real brokers in the foreground until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -35,17 +35,19 @@ def run_local_kafka(clusters: int, version: str, folder: Path | None, brokers: i
     with _stop_on_signals() as asked_to_stop, _folder(folder) as chosen, contextlib.suppress(KeyboardInterrupt):
         kafka_jars(version)
         folders = [chosen / f"cluster-{number}" for number in range(1, clusters + 1)]
-        ports = [KeptPorts(one / "ports") for one in folders]
-        made = [_cluster(one, version, brokers, kept.choose) for one, kept in zip(folders, ports, strict=True)]
-        start_together(made)
+        ports = [KeptPorts(cluster_folder / "ports") for cluster_folder in folders]
+        kafka_clusters = [
+            _cluster(cluster_folder, version, brokers, kept.choose) for cluster_folder, kept in zip(folders, ports, strict=True)
+        ]
+        start_together(kafka_clusters)
         try:
             for kept in ports:
                 kept.keep()
-            _announce(made, chosen, kept=folder is not None)
-            _wait(made, asked_to_stop)
+            _announce(kafka_clusters, chosen, kept=folder is not None)
+            _wait(kafka_clusters, asked_to_stop)
         finally:
             typer.echo("stopping", err=True)
-            stop_together(made)
+            stop_together(kafka_clusters)
 
 
 def _cluster(
@@ -58,7 +60,7 @@ def _cluster(
 
 @contextlib.contextmanager
 def _stop_on_signals() -> Iterator[threading.Event]:
-    """The first Ctrl-C or SIGTERM sets the event and interrupts what is under way; later ones do nothing."""
+    """Set an event on the first Ctrl-C or SIGTERM, and interrupt the current work; later signals have no effect."""
     asked_to_stop = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -87,13 +89,15 @@ def _folder(folder: Path | None) -> Iterator[Path]:
 
 
 def _announce(clusters: Sequence[LocalKafka | LocalKafkaCluster], folder: Path, *, kept: bool) -> None:
-    for number, one in enumerate(clusters, start=1):
-        typer.echo(f"cluster {number}: {one.bootstrap}  (Kafka {one.version}, cluster id {one.cluster_id})")
+    for number, cluster in enumerate(clusters, start=1):
+        typer.echo(f"cluster {number}: {cluster.bootstrap}  (Kafka {cluster.version}, cluster id {cluster.cluster_id})")
     typer.echo(f"data in {folder}, {'kept' if kept else 'deleted'} at the end; Ctrl-C stops", err=True)
 
 
 def _wait(clusters: Sequence[LocalKafka | LocalKafkaCluster], asked_to_stop: threading.Event) -> None:
     while not asked_to_stop.wait(_POLL_S):
-        for one in clusters:
-            if not one.is_running():
-                raise BrokerStartError(f"the broker at {one.bootstrap} ended by itself. The end of its log:\n{one.log_tail()}")
+        for cluster in clusters:
+            if not cluster.is_running():
+                raise BrokerStartError(
+                    f"the broker at {cluster.bootstrap} ended by itself. The end of its log:\n{cluster.log_tail()}"
+                )

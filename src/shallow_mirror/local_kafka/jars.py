@@ -38,12 +38,12 @@ _log = logging.getLogger(__name__)
 
 
 class JarFetchError(MirrorError):
-    """Ivy did not bring the jars; the end of its output is in the log. The cache holds nothing half-done."""
+    """Ivy did not fetch the jars; the end of its output is in the log. The cache holds nothing incomplete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """One artifact: organisation, name, version; `transitive` takes what it depends on as well.
+    """One artifact: organisation, name, version; `transitive`: with its dependencies.
 
     `classifier`: another jar of it than the main one.
     """
@@ -71,10 +71,10 @@ _LOGGING = Module(organisation="org.apache.logging.log4j", name="log4j-slf4j-imp
 
 
 def kafka_jar_set(version: str) -> JarSet:
-    """Broker, tools of the broker jar, ZooKeeper before Kafka 4, and the logging binding: a broker without it fails silently."""
+    """Return the jars of a broker: with ZooKeeper before Kafka 4, and a logging binding, without which it fails silently."""
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
         raise ConfigError(f"Kafka version {version!r}: expected three numbers, such as {KAFKA_VERSION} or {OLDEST_KAFKA_VERSION}")
-    major, minor, _ = (int(one) for one in version.split("."))
+    major, minor, _ = (int(number) for number in version.split("."))
     if (major, minor) < _OLDEST_THAT_STARTS:
         raise ConfigError(
             f"Kafka version {version}: local brokers are 2.4.0 or later; tried are {OLDEST_KAFKA_VERSION}, {OLD_KAFKA_VERSION} "
@@ -122,21 +122,21 @@ SPARK_KAFKA_JAR_SET = JarSet(
         Module(organisation="org.apache.commons", name="commons-pool2", version="2.13.1", transitive=False),
     ),
 )
-"""Spark's own Kafka source and sink, for benchmarks: what they list and PySpark does not ship."""
+"""Spark's own Kafka source and sink, for benchmarks, with the dependencies that PySpark does not ship."""
 
 
 def kafka_jars(version: str = KAFKA_VERSION) -> list[Path]:
-    """Jars of a broker; they are alone in their folder, so that `<folder>/*` is the class path."""
+    """Return the jars of a broker; they are alone in their folder, so that `<folder>/*` is the class path."""
     return jars_of(kafka_jar_set(version))
 
 
 def delta_jars() -> list[Path]:
-    """Jars for `spark.jars`, beyond those inside PySpark 4.2."""
+    """Return the jars for `spark.jars`, beyond those inside PySpark 4.2."""
     return jars_of(DELTA_JAR_SET)
 
 
 def cache_folder() -> Path:
-    """`$SHALLOW_MIRROR_CACHE`, else `shallow-mirror` in the user's cache folder."""
+    """Return `$SHALLOW_MIRROR_CACHE`, else `shallow-mirror` in the user's cache folder."""
     chosen = os.environ.get("SHALLOW_MIRROR_CACHE")
     if chosen:
         return Path(chosen).expanduser().absolute()
@@ -145,7 +145,7 @@ def cache_folder() -> Path:
 
 
 def jars_of(jar_set: JarSet, cache: Path | None = None) -> list[Path]:
-    """Jars of the set, sorted; fetched on first use under a lock between processes (minutes, needs the network).
+    """Return the jars of a set, sorted; fetched on first use under a lock between processes (minutes, needs the network).
 
     Raises ConfigError (no Java, no PySpark) and JarFetchError; a folder in the cache is complete or absent.
     """
@@ -187,7 +187,7 @@ def _fetch(jar_set: JarSet, cache: Path, folder: Path) -> None:
 
 
 def _run_ivy(java: str, ivy: Path, jar_set: JarSet, ivy_cache: Path, work: Path, fetched: Path) -> None:
-    """One resolution for all modules, so that each artifact comes in one version. OSGi bundles are jars as well."""
+    """Resolve all modules at once, so that each artifact has one version. OSGi bundles are jars as well."""
     descriptor = work / "ivy.xml"
     descriptor.write_text(ivy_descriptor(jar_set), encoding="utf-8")
     command = [java, "-jar", str(ivy), "-ivy", str(descriptor), "-confs", "default", "-types", "jar", "bundle"]
@@ -197,7 +197,7 @@ def _run_ivy(java: str, ivy: Path, jar_set: JarSet, ivy_cache: Path, work: Path,
         _show_tail(ended.stdout)
         not_found = sorted(set(_NOT_FOUND.findall(ended.stdout)))
         why = (
-            f"Ivy found no {', '.join(not_found)}: there is no such version, or its repository is out of reach"
+            f"Ivy found no {', '.join(not_found)}: there is no such version, or its repository is unreachable"
             if not_found
             else f"Ivy's exit code {ended.returncode}: check the network and try again"
         )
@@ -225,7 +225,7 @@ def _ended(command: Sequence[str], what: str) -> subprocess.CompletedProcess[str
 
 
 def ivy_descriptor(jar_set: JarSet) -> str:
-    """An ivy.xml which asks for the set's modules."""
+    """Return an ivy.xml that requests the set's modules."""
     lines = [
         f"<dependency org={quoteattr(module.organisation)} name={quoteattr(module.name)} rev={quoteattr(module.version)}"
         f' conf="default-&gt;default" transitive="{str(module.transitive).lower()}">{_artifact(module)}</dependency>'
@@ -246,23 +246,23 @@ def _artifact(module: Module) -> str:
 
 
 def _show_tail(output: str) -> None:
-    """In the log: an error is one line."""
+    """Log the end of the output: an error message is one line."""
     lines = [line for line in output.splitlines() if line.strip(" .")]
     _log.warning("the end of Ivy's output:\n%s", "\n".join(lines[-_OUTPUT_TAIL_LINES:]))
 
 
 def ivy_jar() -> Path:
-    """The Ivy inside the installed PySpark, which is not imported for it."""
+    """Return the Ivy jar of the installed PySpark, which is not imported for that."""
     spec = importlib.util.find_spec("pyspark")
     folder = None if spec is None or spec.origin is None else Path(spec.origin).parent / "jars"
-    found = [] if folder is None else sorted(folder.glob("ivy-*.jar"))
-    if not found:
+    jar_files = [] if folder is None else sorted(folder.glob("ivy-*.jar"))
+    if not jar_files:
         raise ConfigError("local Kafka needs the jars inside PySpark: install shallow-mirror with its extra `local`")
-    return found[-1]
+    return jar_files[-1]
 
 
 def java_executable() -> str:
-    """`$JAVA_HOME/bin/java`, else `java` of the path. Raises ConfigError when it is missing or older than 17."""
+    """Return `$JAVA_HOME/bin/java`, else `java` of the path. Raises ConfigError when it is missing or older than 17."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if java is None:
@@ -276,10 +276,10 @@ def java_executable() -> str:
 
 @functools.cache
 def java_major(java: str) -> int:
-    """Feature number, such as 17; 8 for `1.8.0`. Raises ConfigError when the program is no working Java."""
+    """Return the feature number, such as 17; 8 for `1.8.0`. Raises ConfigError when the program is no working Java."""
     ended = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace", timeout=60, check=False)
-    said = (ended.stderr + ended.stdout).strip()
-    match = re.search(r'version "(?:1\.)?(\d+)', said)
+    output = (ended.stderr + ended.stdout).strip()
+    match = re.search(r'version "(?:1\.)?(\d+)', output)
     if ended.returncode != 0 or match is None:
-        raise ConfigError(f"Java {OLDEST_JAVA} or newer is needed: `{java} -version` did not name a version: {said[-300:]}")
+        raise ConfigError(f"Java {OLDEST_JAVA} or newer is needed: `{java} -version` did not name a version: {output[-300:]}")
     return int(match.group(1))

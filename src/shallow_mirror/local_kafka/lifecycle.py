@@ -1,4 +1,4 @@
-"""Several servers at the same time, all or none. Runs on the driver, in tests and benchmarks."""
+"""Driver: start and stop several servers at the same time, all or none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Server(Protocol):
 
 
 def start_together(servers: Sequence[Server]) -> None:
-    """Raises the first error; then none is left running, and none is waited for that only waits for the failed one."""
+    """Start all servers. Raises the first error; then none is left running, and none is waited for that waits for the failed."""
     with ThreadPoolExecutor(max(len(servers), 1)) as pool:
         starting = [pool.submit(server.start) for server in servers]
         try:

@@ -60,6 +60,7 @@ class LocalKafka:
         cluster_id: str | None = None,
         features: Mapping[str, int] | None = None,
         listeners: Sequence[Listener] = (),
+        start_timeout_s: float = START_TIMEOUT_S,
         choose_ports: Callable[[int], Sequence[int]] = free_ports,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -67,6 +68,7 @@ class LocalKafka:
         assert has_kraft(version) or not (cluster_id or features), "without KRaft nothing is formatted"
         self.folder, self.version = folder.absolute(), version
         self._properties, self._java_options = dict(properties or {}), tuple(java_options)
+        self._start_timeout_s = start_timeout_s
         self._choose_ports, self._clock, self._sleep = choose_ports, clock, sleep
         self._ports: tuple[int, ...] | None = None
         self._broker = ServerProcess(f"the broker in {self.folder}", self.log_file)
@@ -85,16 +87,16 @@ class LocalKafka:
 
     @property
     def bootstrap(self) -> str:
-        """`host:port`, the same after `restart`."""
+        """Return `host:port`, the same after `restart`."""
         if self._ports is None:
             raise BrokerStartError(f"the broker in {self.folder} was never started")
         return f"127.0.0.1:{self._ports[0]}"
 
     def address_of(self, listener: str) -> str:
-        """`host:port` of one of `listeners`, by name."""
+        """Return `host:port` of one of `listeners`, by name."""
         if self._ports is None:
             raise BrokerStartError(f"the broker in {self.folder} was never started")
-        return f"127.0.0.1:{self._ports[2 + [one.name for one in self._listeners].index(listener)]}"
+        return f"127.0.0.1:{self._ports[2 + [extra.name for extra in self._listeners].index(listener)]}"
 
     @property
     def cluster_id(self) -> str:
@@ -108,7 +110,7 @@ class LocalKafka:
 
     @property
     def pid(self) -> int:
-        """Process id of the broker's JVM."""
+        """Return the process id of the broker's JVM."""
         return self._broker.pid
 
     @property
@@ -160,7 +162,7 @@ class LocalKafka:
         return self.folder / "server.properties"
 
     def _prepare(self, port: int, metadata_port: int, more: Sequence[int]) -> list[str]:
-        """Write the configuration, format a new folder; the command of everything that runs here, up to the main class."""
+        """Write the configuration, format a new folder; return the command of all programs here, up to the main class."""
         jars = kafka_jars(self.version)
         logging_config = self.folder / "logging.properties"
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -186,23 +188,23 @@ class LocalKafka:
         command += [option for name, level in self._features.items() for option in ("--feature", f"{name}={level}")]
         with self.log_file.open("ab") as log:
             ended = subprocess.run(
-                [*command, "-g"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=START_TIMEOUT_S, check=False
+                [*command, "-g"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=self._start_timeout_s, check=False
             )
         if ended.returncode != 0:
             raise BrokerStartError(f"formatting {self.folder} failed:\n{self.log_tail()}")
 
     def _wait_for(self, process: ServerProcess, is_ready: Callable[[], bool]) -> None:
         started = self._clock()
-        while self._clock() - started < START_TIMEOUT_S:
+        while self._clock() - started < self._start_timeout_s:
             if not process.is_running():
                 raise self._ended_early(process)
             if is_ready():
                 return
             self._sleep(0.05)
-        raise BrokerStartError(f"{process.what} did not answer within {START_TIMEOUT_S} s:\n{self.log_tail()}")
+        raise BrokerStartError(f"{process.what} did not answer within {self._start_timeout_s} s:\n{self.log_tail()}")
 
     def _answers_as_itself(self) -> bool:
-        """Raises PortTaken where somebody else answers."""
+        """Return whether this node answers. Raises PortTakenError where another server does."""
         answering = self._answering_cluster_id()
         if answering is None or not (self._log_dir / "meta.properties").is_file():  # with ZooKeeper the broker writes it
             return False
@@ -217,7 +219,7 @@ class LocalKafka:
         return kind(f"{process.what} ended instead of answering. The end of its log:\n{tail}")
 
     def _answering_cluster_id(self) -> str | None:
-        """Cluster id in the Metadata of whoever listens, None while nobody does or this node is not listed."""
+        """Return the cluster id of the server that listens; None where there is none, or it does not list this node."""
         host, port = self.bootstrap.split(":")
         try:
             socket.create_connection((host, int(port)), timeout=1).close()
@@ -231,13 +233,13 @@ class LocalKafka:
         return str(metadata.cluster_id) if self.node_id in metadata.brokers else None
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL when that takes longer than 20 s. No effect on a broker that does not run."""
+        """Send SIGTERM, and SIGKILL when that takes longer than 20 s. No effect on a broker that does not run."""
         self._broker.stop()
         if self._zookeeper is not None:
             self._zookeeper.stop()
 
     def kill(self) -> None:
-        """SIGKILL, as a crash of the machine. No effect on a broker that does not run."""
+        """Send SIGKILL, as a crash of the machine. No effect on a broker that does not run."""
         self._broker.kill()
         if self._zookeeper is not None:
             self._zookeeper.kill()
@@ -248,15 +250,15 @@ class LocalKafka:
         self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: it keeps its connections and answers nothing, as a machine that hangs. Raises BrokerStartError."""
+        """Send SIGSTOP: it keeps its connections and answers nothing, as a machine that hangs. Raises BrokerStartError."""
         self._broker.pause()
 
     def resume(self) -> None:
-        """SIGCONT after `pause`, in whatever state the world is by then. Raises BrokerStartError."""
+        """Send SIGCONT after `pause`. Raises BrokerStartError."""
         self._broker.resume()
 
     def log_tail(self, lines: int = 40) -> str:
-        """The end of what the broker (all its starts) and the formatting wrote."""
+        """Return the end of what the broker (all its starts) and the formatting wrote."""
         if not self.log_file.is_file():
             return ""
         return "\n".join(self.log_file.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
@@ -289,5 +291,5 @@ def start_clusters(
 
 
 def stop_clusters(nodes: Sequence[LocalKafka]) -> None:
-    """Stop them at the same time."""
+    """Stop all at the same time."""
     stop_together(nodes)

@@ -1,4 +1,4 @@
-"""Free ports for local brokers, and what it means when they are not. Runs on the driver, in tests and benchmarks."""
+"""Driver: free ports for local brokers, and the errors of taken ones."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class BrokerStartError(MirrorError):
 
 
 class PortTaken(BrokerStartError):
-    """Somebody else was faster at the chosen ports."""
+    """Another process has taken the chosen ports."""
 
 
 def free_ports(count: int, rng: random.Random | None = None) -> list[int]:
-    """Ports nobody listens on at this moment; another process may be faster, so starting is retried."""
+    """Return ports that are free at this moment; another process may be faster, so starting is retried."""
     rng = random.SystemRandom() if rng is None else rng
-    found: list[int] = []
+    ports: list[int] = []
     for port in rng.sample(range(*PORT_RANGE), 1000):
         if _is_free(port):
-            found.append(port)
-        if len(found) == count:
-            return found
+            ports.append(port)
+        if len(ports) == count:
+            return ports
     raise BrokerStartError(f"no {count} free ports among 1000 tried between {PORT_RANGE[0]} and {PORT_RANGE[1]}")
 
 
@@ -44,7 +44,7 @@ class KeptPorts:
         self._kept, self._chosen = self._read(), list[int]()
 
     def choose(self, count: int) -> list[int]:
-        """Asked again, it takes others: a port that looked free was not."""
+        """Return ports; other ones when called again, because a port that looked free was not."""
         is_usable = not self._chosen and len(self._kept) == count and all(_is_free(port) for port in self._kept)
         self._chosen = self._kept if is_usable else free_ports(count)
         if self._kept and not is_usable:
@@ -52,7 +52,7 @@ class KeptPorts:
         return self._chosen
 
     def keep(self) -> None:
-        """Of the start that succeeded."""
+        """Keep the ports of a start that succeeded."""
         temporary = self._file.with_suffix(".new")
         temporary.write_text("".join(f"{port}\n" for port in self._chosen), encoding="utf-8")
         temporary.replace(self._file)

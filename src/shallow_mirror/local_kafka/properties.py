@@ -1,4 +1,4 @@
-"""Pure: what nodes of small memory are configured with, alone or several in a cluster."""
+"""Pure: configuration of nodes with little memory, alone or several in a cluster."""
 
 from __future__ import annotations
 
@@ -57,8 +57,10 @@ _SINCE_4 = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Listener:
-    """One more listener of a node, beside PLAINTEXT. `protocol`: SSL, SASL_PLAINTEXT or SASL_SSL. `properties` are its own,
-    without `listener.name.<name>.` in front."""
+    """One more listener of a node, beside PLAINTEXT.
+
+    `protocol`: SSL, SASL_PLAINTEXT or SASL_SSL. `properties`: its own, without `listener.name.<name>.` in front.
+    """
 
     name: str
     protocol: str
@@ -66,7 +68,7 @@ class Listener:
 
 
 def has_kraft(version: str) -> bool:
-    """Otherwise the broker needs a ZooKeeper."""
+    """Return whether the version runs as KRaft; otherwise the broker needs a ZooKeeper."""
     return _release(version) >= (3, 3)
 
 
@@ -87,8 +89,10 @@ def node_properties(
     changes: Mapping[str, str],
     listeners: Mapping[Listener, int] | None = None,
 ) -> dict[str, str]:
-    """Server properties; `changes` win over every default. `metadata_port`: of the controller, or of ZooKeeper. `listeners`:
-    more of them, and their ports."""
+    """Return server properties; `changes` override every default.
+
+    `metadata_port`: of the controller, or of ZooKeeper. `listeners`: more of them, and their ports.
+    """
     own = _kraft_properties(version, port, metadata_port) if has_kraft(version) else _zk_properties(port, metadata_port)
     own |= {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}", "log.dirs": str(log_dir)}
     return {**_SMALL_NODE, **own, **_with_listeners(own, listeners or {}), **changes}
@@ -97,15 +101,19 @@ def node_properties(
 def _with_listeners(own: Mapping[str, str], listeners: Mapping[Listener, int]) -> dict[str, str]:
     if not listeners:
         return {}
-    places = [f"{one.name}://127.0.0.1:{port}" for one, port in listeners.items()]
-    protocols = [f"{one.name}:{one.protocol}" for one in listeners]
+    addresses = [f"{listener.name}://127.0.0.1:{port}" for listener, port in listeners.items()]
+    protocols = [f"{listener.name}:{listener.protocol}" for listener in listeners]
     return {
-        "listeners": ",".join([own["listeners"], *places]),
-        "advertised.listeners": ",".join([own["advertised.listeners"], *places]),
+        "listeners": ",".join([own["listeners"], *addresses]),
+        "advertised.listeners": ",".join([own["advertised.listeners"], *addresses]),
         "listener.security.protocol.map": ",".join(
             [own.get("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT"), *protocols]
         ),
-    } | {f"listener.name.{one.name.lower()}.{name}": value for one in listeners for name, value in one.properties.items()}
+    } | {
+        f"listener.name.{listener.name.lower()}.{name}": value
+        for listener in listeners
+        for name, value in listener.properties.items()
+    }
 
 
 def _kraft_properties(version: str, port: int, controller_port: int) -> dict[str, str]:
@@ -127,7 +135,7 @@ def _zk_properties(port: int, zookeeper_port: int) -> dict[str, str]:
 
 
 def zookeeper_properties(port: int, data_dir: Path) -> dict[str, str]:
-    """Sessions are given between 2 and 20 ticks."""
+    """Return ZooKeeper's properties. Sessions last between 2 and 20 ticks."""
     return {
         "dataDir": str(data_dir),
         "clientPort": str(port),
@@ -139,7 +147,7 @@ def zookeeper_properties(port: int, data_dir: Path) -> dict[str, str]:
 
 
 def member_properties(version: str, node_id: int, controller_ports: Mapping[int, int]) -> dict[str, str]:
-    """Changes for one of several nodes. `controller_ports` of all of them, by node id.
+    """Return changes for one of several nodes. `controller_ports`: of all of them, by node id.
 
     Everything is on as many nodes as there are, three at the most, and survives the loss of one.
     """
@@ -159,7 +167,7 @@ def member_properties(version: str, node_id: int, controller_ports: Mapping[int,
     return {
         **{name: str(count) for name, count in counts.items()},
         "node.id": str(node_id),
-        "controller.quorum.voters": ",".join(f"{one}@127.0.0.1:{port}" for one, port in sorted(controller_ports.items())),
+        "controller.quorum.voters": ",".join(f"{node_id}@127.0.0.1:{port}" for node_id, port in sorted(controller_ports.items())),
         "controlled.shutdown.enable": "true",
         # Those that stay must not take a killed leader for alive for longer than a test waits.
         "controller.quorum.election.timeout.ms": "500",
@@ -169,7 +177,7 @@ def member_properties(version: str, node_id: int, controller_ports: Mapping[int,
 
 
 def proxied_properties(port: int, controller_port: int, own_port: int, proxy_port: int) -> dict[str, str]:
-    """Changes for a node that has one more listener, at `own_port`, whose clients are told to come to `proxy_port`."""
+    """Return changes for a node with one more listener, at `own_port`, that advertises `proxy_port`."""
     return {
         "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port},PROXIED://127.0.0.1:{own_port}",
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port},PROXIED://127.0.0.1:{proxy_port}",
@@ -178,7 +186,7 @@ def proxied_properties(port: int, controller_port: int, own_port: int, proxy_por
 
 
 def properties_text(properties: Mapping[str, str]) -> str:
-    """Lines of a Java properties file."""
+    """Return the lines of a Java properties file."""
     return "".join(f"{_escaped(key, ' :=#!')}={_escaped(value, '')}\n" for key, value in properties.items())
 
 
@@ -191,7 +199,7 @@ def _escaped(text: str, special: str) -> str:
 
 
 def logging_text(version: str) -> str:
-    """Logging configuration: warnings to standard output (log4j 1 before Kafka 4, log4j 2 since)."""
+    """Return the logging configuration: warnings to standard output (log4j 1 before Kafka 4, log4j 2 since)."""
     if _is_before_4(version):
         return (
             "log4j.rootLogger=WARN, out\n"
@@ -221,7 +229,7 @@ def logging_option(version: str, file: Path) -> str:
 
 
 def new_cluster_id() -> str:
-    """22 characters of URL-safe base64; a leading `-` would look like an option to StorageTool."""
+    """Return 22 characters of URL-safe base64; a leading `-` would look like an option to StorageTool."""
     while (candidate := base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode()).startswith("-"):
         pass
     return candidate

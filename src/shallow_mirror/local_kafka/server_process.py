@@ -1,4 +1,4 @@
-"""A server program under a supervisor, which kills it when this process ends in whatever way. Runs on the driver, in tests."""
+"""Driver: a server program under a supervisor, which kills it when this process ends in whatever way."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _log = logging.getLogger(__name__)
 
 
 class ServerProcess:
-    """`what` it is, for people: "the broker in /x". What it writes is appended to `log_file`. May be launched again."""
+    """A program. `what` names it in messages: "the broker in /x". Its output is appended to `log_file`. May be started again."""
 
     def __init__(self, what: str, log_file: Path) -> None:
-        self.what, self._log_file = what, log_file
+        self.what = what
+        self._log_file = log_file
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._pid: int | None = None
 
@@ -36,33 +37,33 @@ class ServerProcess:
         return self._supervisor is not None and self._supervisor.poll() is None
 
     def launch(self, command: Sequence[str]) -> None:
-        """Returns as soon as there is a process. Raises BrokerStartError."""
+        """Start the program; return as soon as there is a process. Raises BrokerStartError."""
         watched = [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), str(self._log_file), *command]
         process = subprocess.Popen(watched, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         self._supervisor = process
         assert process.stdout is not None
-        with process.stdout as said:
-            line = said.readline()
+        with process.stdout as output:
+            line = output.readline()
         if not line:
             raise BrokerStartError(f"the supervisor of {self.what} ended at once, see standard error")
         self._pid = int(line)
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL when that takes longer than 20 s. No effect where nothing runs."""
+        """Send SIGTERM, and SIGKILL when that takes longer than 20 s. No effect where nothing runs."""
         if self.is_running():
             self.resume()
         self._end(b"T")
 
     def kill(self) -> None:
-        """SIGKILL. No effect where nothing runs."""
+        """Send SIGKILL. No effect where nothing runs."""
         self._end(b"K")
 
     def pause(self) -> None:
-        """SIGSTOP. Raises BrokerStartError."""
+        """Send SIGSTOP. Raises BrokerStartError."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT after `pause`. Raises BrokerStartError."""
+        """Send SIGCONT after `pause`. Raises BrokerStartError."""
         os.kill(self.pid, signal.SIGCONT)
 
     def _end(self, how: bytes) -> None:

@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _watch(child: subprocess.Popen[bytes], parent_pid: int) -> None:
-    """Until the broker has ended or must be killed."""
+    """Wait until the broker has ended or must be killed."""
     while child.poll() is None:
         if os.getppid() != parent_pid:
             return

@@ -1,4 +1,4 @@
-"""The ZooKeeper of a broker before Kafka 3.3, for this one broker alone. Runs on the driver and in tests."""
+"""Driver: the ZooKeeper of a broker before Kafka 3.3, for this broker alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _REGISTERED_BROKER = re.compile(r"^\s+/brokers/ids/", re.MULTILINE)
 
 
 def zookeeper_command(folder: Path, port: int) -> list[str]:
-    """What follows `java` to run one that keeps its data in `folder`; writes its configuration there."""
+    """Return the arguments of `java` for a ZooKeeper with its data in `folder`; write its configuration there."""
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "zookeeper.properties"
     config.write_text(properties_text(zookeeper_properties(port, folder / "data")), encoding="utf-8")
@@ -22,13 +22,13 @@ def zookeeper_command(folder: Path, port: int) -> list[str]:
 
 
 def is_ready_for_a_broker(port: int) -> bool:
-    """Whether ZooKeeper answers and no broker is registered: one that was killed is, until its session has ended."""
+    """Return whether ZooKeeper answers and no broker is registered: a killed one is, until its session has ended."""
     dump = _ask(port, b"dump")
     return _LISTED in dump and not _REGISTERED_BROKER.search(dump)
 
 
 def _ask(port: int, word: bytes) -> str:
-    """The answer to a four-letter word, empty while nobody gives one."""
+    """Return the answer to a four-letter word, empty while there is none."""
     answer = bytearray()
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:

@@ -10,12 +10,10 @@ from typing import Any
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.connectivity import reach
-from shallow_mirror.checkpoints.backends.best_effort_table import open_store
-from shallow_mirror.checkpoints.backends.conditional_put_probe import require_conditional_puts
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.run_history import Observations
-from shallow_mirror.checkpoints.storage import choose_writer, open_writer
+from shallow_mirror.checkpoints.run_history import RunHistory
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer
@@ -54,21 +52,19 @@ def taken_over(
     """`spark`: the session of `session_for_tables`. Raises ConfigError, OffsetMapConflictError, OutcomeUnknownError,
     RetriableError.
     """
-    writer, run = choose_writer(config.table_storage, config.tables_writer), RunIdentity.of_this_process()
-    if writer == "deltalake":
-        require_conditional_puts(config.table_storage)
+    storage, run = MirrorStorage.to_write(config.table_location, config.tables_writer, spark), RunIdentity.of_this_process()
+    storage.require_conditional_writes()
     with closing(Cluster(config.source.client)) as source, closing(Cluster(config.target.client)) as target:
         owner = OffsetMapOwner.take_over(
-            config.table_storage,
+            storage,
             mirror=config.mirror,
             source_cluster_id=reach(source, config.source_cluster_name, deadline).cluster_id,
             target_cluster_id=reach(target, config.target_cluster_name, deadline).cluster_id,
             run=run,
             now_ms=lambda: int(time.time() * 1000),
-            writer=open_writer(config.table_storage, writer, spark),
             slots=config.write.slots,
         )
-        observations = Observations(config.table_storage, store=open_store(config.table_storage, writer, spark))
+        observations = RunHistory(storage.background_tables())
         observations.run_started(owner.run_epoch, run, __version__)
         performer = TxnPerformer(owner, target, transaction_timeout_ms=config.write.transaction_timeout_ms, observer=observer)
         taken = TakenOver(run, owner, performer, source, target, f"{command}: failed")

@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from shallow_mirror.checkpoints.quarantine import Quarantine, QuarantineEntry
+from shallow_mirror.checkpoints.quarantine.entries import Quarantine, QuarantineEntry
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError
 from shallow_mirror.plurals import counted

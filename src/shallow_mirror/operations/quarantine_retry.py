@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from shallow_mirror.checkpoints.quarantine import Quarantine, QuarantineEntry
-from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
+from shallow_mirror.checkpoints.quarantine.entries import Quarantine, QuarantineEntry
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
@@ -32,7 +33,7 @@ from shallow_mirror.sinks.kafka.slots.slot_time import TASK_SHARE
 from shallow_mirror.sinks.kafka.targets.log_append_time import StampingTopics
 from shallow_mirror.streaming.runner.sink_config import job_template
 from shallow_mirror.types import BatchLimits, SourcePartition, TargetPartition
-from shallow_mirror.wire.crc import verify_crc
+from shallow_mirror.wire.batches.crc import verify_crc
 
 START_MS = 120_000
 ROUND_BYTES = 16 << 20
@@ -54,7 +55,8 @@ def retry(
     Raises ConfigError (such a run, nothing at that offset, a target that is another topic now), RecoverNeededError, FencedError,
     OutcomeUnknownError, OffsetMapConflictError (the table has lost a batch), RetriableError.
     """
-    quarantine = Quarantine.open(config.table_storage, spark, mirror=config.mirror)
+    storage = MirrorStorage(config.table_location, spark)
+    quarantine = Quarantine.open(storage, mirror=config.mirror)
     if not _in_quarantine(selection.entries(quarantine)):
         return Released()
     if not takes_over:
@@ -63,7 +65,7 @@ def retry(
     with taken_over(config, "quarantine retry", deadline, spark=spark, observer=observer) as taken:
         recover(taken.owner, taken.performer, mirror=config.mirror, deadline=deadline)
         releaser = Releaser(taken.single_slot(config, observer), _KeptSlot(config, taken, observer).fill)
-        _release_all(releaser, Quarantine.open(config.table_storage, spark, mirror=config.mirror), selection)
+        _release_all(releaser, Quarantine.open(storage, mirror=config.mirror), selection)
         taken.owner.settle()
         released = releaser.released
         counts = f"{counted(released.batch_count, 'batch')} released, {len(released.refused)} refused again"

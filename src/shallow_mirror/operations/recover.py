@@ -127,7 +127,7 @@ def look(config: MirrorConfig, spark: Any = None) -> tuple[SlotReport, ...]:
 
     `spark`: the session of `session_for_tables`.
     """
-    offset_map = OffsetMap.open(config.table_storage, spark, mirror=config.mirror)
+    offset_map = OffsetMap.open(config.table_location, spark, mirror=config.mirror)
     rows = offset_map.unsettled_rows()
     deadline = Deadline.after_ms(LOOK_MS, time.monotonic)
     with closing(Cluster(config.target.client)) as target:

@@ -93,7 +93,7 @@ def redo(config: MirrorConfig, request: RedoRequest, spark: Any = None, *, obser
         taken.owner.settle()
         taken.outcome = "redo: done"
     rows = [
-        row.segment for row in rows_from_arrow(OffsetMap.open(config.table_storage, spark, mirror=config.mirror).settled_rows())
+        row.segment for row in rows_from_arrow(OffsetMap.open(config.table_location, spark, mirror=config.mirror).settled_rows())
     ]
     return Redone(
         request=request,

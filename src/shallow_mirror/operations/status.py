@@ -16,15 +16,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from shallow_mirror.checkpoints import run_history
-from shallow_mirror.checkpoints.backends.best_effort_table import ObservationStore, open_store_to_read
+from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.commit_metadata import Recorded
-from shallow_mirror.checkpoints.controls import open_controls_to_read
+from shallow_mirror.checkpoints.controls import Controls
 from shallow_mirror.checkpoints.group_offset_history import GroupSyncPass, last_pass
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.problem_log import read_problems
 from shallow_mirror.checkpoints.problems import KnownProblem
-from shallow_mirror.checkpoints.quarantine import undescribed_entries
+from shallow_mirror.checkpoints.quarantine.entries import undescribed_entries
 from shallow_mirror.checkpoints.schema import ms_of
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.streaming.planning import planner_state
@@ -147,18 +148,19 @@ def gather_status(
 
     Raises ConfigError when the mirror never ran, or the tables are another one's; OffsetMapConflictError when its map is damaged.
     """
-    offset_map = OffsetMap.open(config.table_storage, spark, mirror=config.mirror)
-    store = open_store_to_read(config.table_storage, spark)
+    storage = MirrorStorage(config.table_location, spark)
+    offset_map = OffsetMap.open(storage, mirror=config.mirror)
+    tables = storage.best_effort_tables()
     found = of_included_topics(config, offset_map.positions())
     positions = {source: position.offset for source, position in found.items()}
     copied_until_ms = copied_until(found)
     recorded = offset_map.recorded()
-    run = None if recorded is None else _read_run(store, recorded)
-    done = () if recorded is None else _read_micro_batches(store, recorded.micro_batch)
+    run = None if recorded is None else _read_run(tables, recorded)
+    done = () if recorded is None else _read_micro_batches(tables, recorded.micro_batch)
     quarantined = [one.segment for one in undescribed_entries(offset_map) if not one.is_released]
     note = planner_state.read_note(planner_state.note_path(config.checkpoint))
     topics = planner_state.read_topics(planner_state.topics_path(config.checkpoint))
-    paused = open_controls_to_read(config.table_storage, spark).paused()
+    paused = Controls.open(storage).paused()
     view = ask_source(config, positions, copied_until_ms)
     at_ms = now_ms()
     is_waiting = note is not None and not (run is not None and run.is_over)
@@ -182,9 +184,9 @@ def gather_status(
         topic_problems=() if topics is None else topics.problems,
         starting=None if start is None else start.step,
         starting_since_ms=None if start is None else start.since_ms,
-        groups=None if config.groups.sync_s is None else last_pass(store, datetime.now(UTC)),
+        groups=None if config.groups.sync_s is None else last_pass(tables, datetime.now(UTC)),
         left_out=read_left_out(planner_state.left_out_path(config.checkpoint)) if run is not None and not run.is_over else (),
-        problems=() if recorded is None else read_problems(store, recorded.run_epoch)[-PROBLEMS_SHOWN:],
+        problems=() if recorded is None else read_problems(tables, recorded.run_epoch)[-PROBLEMS_SHOWN:],
     )
 
 
@@ -199,13 +201,14 @@ def _current_start(
 
 def run_of(config: MirrorConfig, spark: Any = None) -> RunStatus | None:
     """The run that took the map over last. Raises as `gather_status`."""
-    recorded = OffsetMap.open(config.table_storage, spark, mirror=config.mirror).recorded()
-    return None if recorded is None else _read_run(open_store_to_read(config.table_storage, spark), recorded)
+    storage = MirrorStorage(config.table_location, spark)
+    recorded = OffsetMap.open(storage, mirror=config.mirror).recorded()
+    return None if recorded is None else _read_run(storage.best_effort_tables(), recorded)
 
 
-def _read_run(store: ObservationStore, recorded: Recorded) -> RunStatus:
+def _read_run(tables: BestEffortTables, recorded: Recorded) -> RunStatus:
     """As the map records it; `runs` adds how it ended, where it was written."""
-    rows = store.read(run_history.RUNS_TABLE, (Comparison("run_epoch", "=", recorded.run_epoch),))
+    rows = tables.read(run_history.RUNS_TABLE, (Comparison("run_epoch", "=", recorded.run_epoch),))
     known = {name: value for row in rows for name, value in row.items() if value is not None}
     outcome, run = known.get("outcome"), recorded.run
     return RunStatus(
@@ -233,9 +236,9 @@ def _is_alive(host: str, pid: int) -> bool | None:
     return True
 
 
-def _read_micro_batches(store: ObservationStore, newest: int) -> tuple[MicroBatchStatus, ...]:
+def _read_micro_batches(tables: BestEffortTables, newest: int) -> tuple[MicroBatchStatus, ...]:
     recent = Comparison("micro_batch", ">", newest - 20 * MICRO_BATCHES_SHOWN)
-    rows = store.read(run_history.MICRO_BATCHES_TABLE, (recent,))
+    rows = tables.read(run_history.MICRO_BATCHES_TABLE, (recent,))
     ordered = sorted(rows, key=lambda row: (row["micro_batch"], row["settled_at"]))
     return tuple(_micro_batch(row) for row in ordered[-MICRO_BATCHES_SHOWN:])
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from shallow_mirror.broker.admin.acls import Operation, Rights, missing_slot_rights
+from shallow_mirror.broker.admin.acls import Operation, Permissions, missing_slot_permissions
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, is_forbidden
-from shallow_mirror.broker.produce.transactions import describe_txn, read_receipts
+from shallow_mirror.broker.produce.receipts import read_receipts
+from shallow_mirror.broker.produce.transactions import describe_txn
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError, RetriableError
 from shallow_mirror.preflight.findings import Finding, Level
@@ -60,7 +61,7 @@ def slot_problems(
 
     Looking for a coordinator creates its internal topic, so nobody is asked who else does where that may not exist.
     """
-    missing = missing_slot_rights(target, names[0], deadline())
+    missing = missing_slot_permissions(target, names[0], deadline())
     yield from (Finding(Level.STOPS, f"cluster {alias}", what) for what in missing)
     if missing:
         return
@@ -108,13 +109,13 @@ def timeout_problems(
         yield Finding(Level.UNKNOWN, f"cluster {alias}, broker {node_id}", what)
 
 
-def source_right_problems(rights: Rights, plans: Mapping[str, TargetPlan]) -> Iterator[Finding]:
+def source_right_problems(rights: Permissions, plans: Mapping[str, TargetPlan]) -> Iterator[Finding]:
     """Pure."""
     for source in plans:
         yield from _missing_rights(f"source topic {source}", rights.missing_on(source, ON_SOURCE_TOPICS))
 
 
-def target_right_problems(rights: Rights, plans: Mapping[str, TargetPlan]) -> Iterator[Finding]:
+def target_right_problems(rights: Permissions, plans: Mapping[str, TargetPlan]) -> Iterator[Finding]:
     """Pure. `rights` on the target's topics, existing or not. A right to create may be of the topic or of the cluster."""
     for plan in plans.values():
         needed = set(ON_TARGET_TOPICS)

@@ -8,15 +8,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
-from shallow_mirror.broker.admin.acls import ask_rights
+from shallow_mirror.broker.admin.acls import request_permissions
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata
 from shallow_mirror.broker.cluster.connectivity import reach
-from shallow_mirror.checkpoints.backends.best_effort_table import open_store_to_read
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.run_history import MICRO_BATCHES_TABLE
-from shallow_mirror.checkpoints.storage import open_reader
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
@@ -63,12 +62,16 @@ def preflight_mirror(
     """
     source, target = Cluster(config.source.client, clock=clock), Cluster(config.target.client, clock=clock)
     with closing(source), closing(target):
-        return _Preflight(config, spark, source, target, clock).run(sample_bytes, on_progress)
+        storage = MirrorStorage(config.table_location, spark)
+        return _Preflight(config, storage, source, target, clock).run(sample_bytes, on_progress)
 
 
 class _Preflight:
-    def __init__(self, config: MirrorConfig, spark: Any, source: Cluster, target: Cluster, clock: Callable[[], float]) -> None:
-        self._config, self._spark, self._source, self._target, self._clock = config, spark, source, target, clock
+    def __init__(
+        self, config: MirrorConfig, storage: MirrorStorage, source: Cluster, target: Cluster, clock: Callable[[], float]
+    ) -> None:
+        self._config, self._storage, self._clock = config, storage, clock
+        self._source, self._target = source, target
         self._findings: list[Finding] = []
 
     def run(self, sample_bytes: int | None, on_progress: OnProgress) -> PreflightReport:
@@ -136,10 +139,9 @@ class _Preflight:
 
     def _open_map(self) -> OffsetMap | None:
         """None before the first run. Raises ConfigError where it is another mirror's, or of other clusters."""
-        reader = open_reader(self._config.table_storage, self._spark)
-        if reader.snapshot() is None:
+        if self._storage.offset_map.snapshot() is None:
             return None
-        found = OffsetMap(reader, mirror=self._config.mirror)
+        found = OffsetMap.open(self._storage, mirror=self._config.mirror)
         found.require_clusters(source=self._of_source.cluster_id, target=self._of_target.cluster_id)
         return found
 
@@ -172,8 +174,8 @@ class _Preflight:
         targets = TargetPlans(self._config, self._source, target, mirrored, self._deadline)
         plans = targets.plan(partitions)
         self._findings += targets.findings
-        of_source = ask_rights(self._source, sorted(partitions), self._deadline())
-        of_target = ask_rights(self._target, sorted({plan.topic for plan in plans.values()}), self._deadline())
+        of_source = request_permissions(self._source, sorted(partitions), self._deadline())
+        of_target = request_permissions(self._target, sorted({plan.topic for plan in plans.values()}), self._deadline())
         self._findings += source_right_problems(of_source, plans)
         self._findings += target_right_problems(of_target, plans)
         return plans
@@ -182,9 +184,8 @@ class _Preflight:
         recorded = None if offset_map is None else offset_map.recorded()
         if recorded is None:
             return None
-        store = open_store_to_read(self._config.table_storage, self._spark)
         recent = Comparison("micro_batch", ">", recorded.micro_batch - PACE_MICRO_BATCHES)
-        return mirror_pace(store.read(MICRO_BATCHES_TABLE, (recent,)))
+        return mirror_pace(self._storage.best_effort_tables().read(MICRO_BATCHES_TABLE, (recent,)))
 
 
 def _cluster_report(alias: str, found: ClusterMetadata) -> ClusterReport:

@@ -22,9 +22,9 @@ from shallow_mirror.preflight.verdict_counts import Amount, RuleCount, TopicCoun
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.source_offsets import LogEnds, Planner
 from shallow_mirror.types import BatchLimits, OffsetRange, SourcePartition, TopicPartition
-from shallow_mirror.wire.admission import admit
-from shallow_mirror.wire.compression import CorruptBlockError, decompress
-from shallow_mirror.wire.header import Codec
+from shallow_mirror.wire.batches.admission import admit
+from shallow_mirror.wire.batches.header import Codec
+from shallow_mirror.wire.records.compression import CorruptBlockError, decompress
 
 T = TypeVar("T")
 

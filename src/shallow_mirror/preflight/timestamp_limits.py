@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from shallow_mirror.sinks.kafka.targets.target_topic_policy import LIMIT_BEFORE_3_6, NO_LIMIT_MS, TIMESTAMP_LIMITS, is_stamping
 from shallow_mirror.types import LogAppendTimePolicy
-from shallow_mirror.wire.batch_index import BatchIndex
-from shallow_mirror.wire.header import DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT
+from shallow_mirror.wire.batches.batch_index import BatchIndex
+from shallow_mirror.wire.batches.header import DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT
 
 _NO_TIMESTAMP = -1
 _BEFORE, _AFTER = TIMESTAMP_LIMITS

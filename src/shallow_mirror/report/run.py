@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from shallow_mirror.checkpoints import run_history
-from shallow_mirror.checkpoints.backends.best_effort_table import ObservationStore, open_store_to_read
-from shallow_mirror.checkpoints.controls import open_controls_to_read
+from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
+from shallow_mirror.checkpoints.controls import Controls
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.problem_log import read_problems
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
@@ -42,8 +43,9 @@ def write_report(
 def gather_content(
     config: MirrorConfig, *, topic: str | None = None, partition: int | None = None, spark: Any = None
 ) -> ReportContent:
-    offset_map = OffsetMap.open(config.table_storage, spark, mirror=config.mirror)
-    store = open_store_to_read(config.table_storage, spark)
+    storage = MirrorStorage(config.table_location, spark)
+    offset_map = OffsetMap.open(storage, mirror=config.mirror)
+    tables = storage.best_effort_tables()
     recorded = offset_map.recorded()
     newest, run_epoch = (0, 0) if recorded is None else (recorded.micro_batch, recorded.run_epoch)
     chosen = choose_partition(offset_map.positions(), topic, partition)
@@ -55,10 +57,10 @@ def gather_content(
         version=__version__,
         micro_batch_count=newest,
         is_cut=newest > MICRO_BATCHES_READ,
-        history=history_of(store.read(run_history.MICRO_BATCHES_TABLE, recent)),
-        problems=read_problems(store, run_epoch),
-        runs=_read_runs(store, run_epoch),
-        pauses=open_controls_to_read(config.table_storage, spark).paused_intervals(),
+        history=history_of(tables.read(run_history.MICRO_BATCHES_TABLE, recent)),
+        problems=read_problems(tables, run_epoch),
+        runs=_read_runs(tables, run_epoch),
+        pauses=Controls.open(storage).paused_intervals(),
         picture=None if chosen is None else _read_picture(offset_map, chosen),
     )
 
@@ -93,9 +95,9 @@ def _read_picture(offset_map: OffsetMap, source: SourcePartition) -> MapPicture 
     return map_picture(source, offset_map.settled_rows(of_partition, columns=COLUMNS))
 
 
-def _read_runs(store: ObservationStore, newest_run_epoch: int) -> list[Mapping[str, Any]]:
+def _read_runs(tables: BestEffortTables, newest_run_epoch: int) -> list[Mapping[str, Any]]:
     """A row each: what its two rows know."""
-    rows = store.read(run_history.RUNS_TABLE, (Comparison("run_epoch", ">", newest_run_epoch - RUNS_SHOWN),))
+    rows = tables.read(run_history.RUNS_TABLE, (Comparison("run_epoch", ">", newest_run_epoch - RUNS_SHOWN),))
     runs: dict[int, dict[str, Any]] = {}
     for row in rows:
         known = {name: value for name, value in row.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Pure: what it means that something was left over: a difference, or nothing that anybody could still check."""
+"""Pure: classify what was left over: as a difference, or as what cannot be checked any more."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from shallow_mirror.types import TopicPartition
 from shallow_mirror.verify.differences import Difference, DifferenceKind, merged
 from shallow_mirror.verify.fingerprints import NOWHERE, Items, Level, difference_of_records
 from shallow_mirror.verify.map_index import KINDS, MapRows
-from shallow_mirror.verify.matcher import Leftovers, found_elsewhere, without
+from shallow_mirror.verify.matcher import Leftovers, moved_pairs, without
 
 
 class Unchecked(enum.StrEnum):
-    """Why nothing can be said of source offsets any more."""
+    """Why source offsets cannot be checked any more."""
 
     SOURCE_DELETED = "deleted on the source (retention or DeleteRecords)"
     TARGET_DELETED = "deleted on the target (retention or DeleteRecords)"
@@ -49,45 +49,45 @@ class SideFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
-    """All that is known of a part of a partition besides what was left over."""
+class VerifyContext:
+    """Hold all that is known of a range of a partition besides what was left over."""
 
-    source_place: TopicPartition
-    target_place: TopicPartition
+    source_partition: TopicPartition
+    target_partition: TopicPartition
     rows: MapRows
     source: SideFacts
     target: SideFacts
     absences: Sequence[Absence] = ()
 
     def difference(self, kind: DifferenceKind, reason: str, **where: Any) -> Difference:
-        return Difference(kind=kind, source=self.source_place, target=self.target_place, reason=reason, **where)
+        return Difference(kind=kind, source=self.source_partition, target=self.target_partition, reason=reason, **where)
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Classification:
     """`unchecked` counts source offsets."""
 
     differences: tuple[Difference, ...]
     unchecked: Counter[Unchecked]
 
 
-def tell_moved_and_damaged(left: Leftovers, known: Circumstances) -> tuple[Leftovers, list[Difference]]:
-    """What needs no opening to be told, and what is left over then."""
+def classify_moved_and_damaged(left: Leftovers, context: VerifyContext) -> tuple[Leftovers, list[Difference]]:
+    """Report what needs no opening of batches, and return what is left over then."""
     differences: list[Difference] = []
-    left = _moved(left, known, differences)
-    return _damaged(left, known, differences), differences
+    left = _moved(left, context, differences)
+    return _damaged(left, context, differences), differences
 
 
-def judge(left: Leftovers, known: Circumstances) -> Judgement:
-    """Every item that was left over is told once: a moved one is neither missing nor extra."""
+def classify_leftovers(left: Leftovers, context: VerifyContext) -> Classification:
+    """Report every item that was left over once: a moved one is neither missing nor extra."""
     unchecked: Counter[Unchecked] = Counter()
-    left, differences = tell_moved_and_damaged(left, known)
-    left = _changed(left, known, differences)
+    left, differences = classify_moved_and_damaged(left, context)
+    left = _changed(left, context, differences)
     for item in left.source:
-        _without_copy(item, known, differences, unchecked)
+        _without_copy(item, context, differences, unchecked)
     for item in left.target:
-        _without_original(item, known, differences, unchecked)
-    return Judgement(tuple(merged(differences)), unchecked)
+        _without_original(item, context, differences, unchecked)
+    return Classification(tuple(merged(differences)), unchecked)
 
 
 def _span(item: Any) -> int:
@@ -103,56 +103,56 @@ def _target_range(item: Any) -> dict[str, int]:
 
 
 def _copy_range(item: Any) -> dict[str, int]:
-    """Where the copy of a source item ought to be."""
+    """Return where the copy of a source item ought to be."""
     if item["partner"] == NOWHERE:
         return {}
     return {"target_start": int(item["partner"]), "target_end": int(item["partner"]) + _span(item)}
 
 
 def _original_range(item: Any) -> dict[str, int]:
-    """Where a target item ought to come from."""
+    """Return where a target item ought to come from."""
     if item["partner"] == NOWHERE:
         return {}
     return {"source_start": int(item["partner"]), "source_end": int(item["partner"]) + _span(item)}
 
 
-def _moved(left: Leftovers, known: Circumstances, differences: list[Difference]) -> Leftovers:
-    pairs = found_elsewhere(left)
+def _moved(left: Leftovers, context: VerifyContext, differences: list[Difference]) -> Leftovers:
+    pairs = moved_pairs(left)
     for i, j in pairs:
         source, target = left.source[i], left.target[j]
         if source["partner"] == NOWHERE:
-            kind, reason = DifferenceKind.NOT_IN_MAP, f"it was copied, but {_says(source, known)}"
+            kind, reason = DifferenceKind.NOT_IN_MAP, f"it was copied, but {_map_statement(source, context)}"
         else:
             shift = int(target["offset"] - source["partner"])
             kind, reason = DifferenceKind.REORDERED, f"the copy lies {shift:+d} offsets from where the map says"
-        differences.append(known.difference(kind, reason, **(_target_range(target) | _source_range(source))))
+        differences.append(context.difference(kind, reason, **(_target_range(target) | _source_range(source))))
     return without(left, [i for i, _ in pairs], [j for _, j in pairs])
 
 
-def _says(item: Any, known: Circumstances) -> str:
-    """What the map says of a source item that it names no copy of."""
+def _map_statement(item: Any, context: VerifyContext) -> str:
+    """Return what the map says of a source item that it names no copy of."""
     if item["row"] == NOWHERE:
         return "no row of the map holds it"
-    return f"the map says {KINDS[known.rows.kind[item['row']]].value}"
+    return f"the map says {KINDS[context.rows.kind[item['row']]].value}"
 
 
-def _damaged(left: Leftovers, known: Circumstances, differences: list[Difference]) -> Leftovers:
-    """Damage is told with its reason; what it overlaps on the other side is not told again."""
+def _damaged(left: Leftovers, context: VerifyContext, differences: list[Difference]) -> Leftovers:
+    """Report damage with its reason; what it overlaps on the other side is not reported again."""
     gone_source: set[int] = set()
     gone_target: set[int] = set()
     for i in np.flatnonzero(left.source["level"] == Level.DAMAGED).tolist():
         item = left.source[i]
         where = _source_range(item) | _copy_range(item)
-        reason = f"damaged on the source: {known.source.damages.get(int(item['offset']), 'unreadable')}"
-        differences.append(known.difference(DifferenceKind.CHANGED, reason, **where))
+        reason = f"damaged on the source: {context.source.damages.get(int(item['offset']), 'unreadable')}"
+        differences.append(context.difference(DifferenceKind.CHANGED, reason, **where))
         gone_source.add(i)
         if "target_start" in where:
             hidden = (left.target["offset"] < where["target_end"]) & (left.target["end"] > where["target_start"])
             gone_target.update(np.flatnonzero(hidden & (left.target["level"] != Level.DAMAGED)).tolist())
     for j in np.flatnonzero(left.target["level"] == Level.DAMAGED).tolist():
         item = left.target[j]
-        reason = f"damaged on the target: {known.target.damages.get(int(item['offset']), 'unreadable')}"
-        differences.append(known.difference(DifferenceKind.CHANGED, reason, **(_original_range(item) | _target_range(item))))
+        reason = f"damaged on the target: {context.target.damages.get(int(item['offset']), 'unreadable')}"
+        differences.append(context.difference(DifferenceKind.CHANGED, reason, **(_original_range(item) | _target_range(item))))
         gone_target.add(j)
         copies_end = left.source["partner"] + left.source["end"] - left.source["offset"]
         hidden = (left.source["partner"] < item["end"]) & (copies_end > item["offset"]) & (left.source["partner"] != NOWHERE)
@@ -160,8 +160,8 @@ def _damaged(left: Leftovers, known: Circumstances, differences: list[Difference
     return without(left, gone_source, gone_target)
 
 
-def _changed(left: Leftovers, known: Circumstances, differences: list[Difference]) -> Leftovers:
-    """Another record stands where the copy ought to be; batches that overlap were opened before."""
+def _changed(left: Leftovers, context: VerifyContext, differences: list[Difference]) -> Leftovers:
+    """Report another record where the copy ought to be; batches that overlap were opened before."""
     by_offset = {int(offset): j for j, offset in enumerate(left.target["offset"].tolist())}
     pairs = []
     for i, partner in enumerate(left.source["partner"].tolist()):
@@ -170,68 +170,70 @@ def _changed(left: Leftovers, known: Circumstances, differences: list[Difference
             continue
         source, target = left.source[i], left.target[j]
         reason = difference_of_records(source["content"], target["content"])
-        differences.append(known.difference(DifferenceKind.CHANGED, reason, **(_target_range(target) | _source_range(source))))
+        differences.append(context.difference(DifferenceKind.CHANGED, reason, **(_target_range(target) | _source_range(source))))
         pairs.append((i, j))
     return without(left, [i for i, _ in pairs], [j for _, j in pairs])
 
 
-def _without_copy(item: Any, known: Circumstances, differences: list[Difference], unchecked: Counter[Unchecked]) -> None:
+def _without_copy(item: Any, context: VerifyContext, differences: list[Difference], unchecked: Counter[Unchecked]) -> None:
     if item["partner"] == NOWHERE:
         kind = DifferenceKind.NOT_IN_MAP if item["row"] == NOWHERE else DifferenceKind.MISSING
-        reason = f"readers of the source see it, but {_says(item, known)}"
-        differences.append(known.difference(kind, reason, **_source_range(item)))
+        reason = f"readers of the source see it, but {_map_statement(item, context)}"
+        differences.append(context.difference(kind, reason, **_source_range(item)))
         return
     where = _copy_range(item)
-    if where["target_end"] <= known.target.log_start:
+    if where["target_end"] <= context.target.log_start:
         return  # counted by the rows
-    if _is_within(where["target_start"], known.target.unreadable):
+    if _is_within(where["target_start"], context.target.unreadable):
         unchecked[Unchecked.UNREADABLE] += _span(item)
-    elif known.target.is_compacted:
+    elif context.target.is_compacted:
         unchecked[Unchecked.TARGET_COMPACTED] += _span(item)
     else:
         reason = "the target shows no record there"
-        differences.append(known.difference(DifferenceKind.MISSING, reason, **(_source_range(item) | where)))
+        differences.append(context.difference(DifferenceKind.MISSING, reason, **(_source_range(item) | where)))
 
 
-def _without_original(item: Any, known: Circumstances, differences: list[Difference], unchecked: Counter[Unchecked]) -> None:
+def _without_original(item: Any, context: VerifyContext, differences: list[Difference], unchecked: Counter[Unchecked]) -> None:
     if item["row"] == NOWHERE:
         reason = "readers of the target see it, but no row of the map names it: another writer, or a second copy"
-        differences.append(known.difference(DifferenceKind.NOT_IN_MAP, reason, **_target_range(item)))
+        differences.append(context.difference(DifferenceKind.NOT_IN_MAP, reason, **_target_range(item)))
         return
     where = _original_range(item)
-    if where["source_start"] < known.source.log_start:
+    if where["source_start"] < context.source.log_start:
         return  # counted by the rows
-    if _is_within(where["source_start"], known.source.unreadable):
+    if _is_within(where["source_start"], context.source.unreadable):
         unchecked[Unchecked.UNREADABLE] += _span(item)
-    elif known.source.is_compacted:
+    elif context.source.is_compacted:
         unchecked[Unchecked.SOURCE_COMPACTED] += _span(item)
     else:
-        why = next((one.why for one in known.absences if one.start <= where["source_start"] < one.end), "nothing there")
+        why = next(
+            (absence.why for absence in context.absences if absence.start <= where["source_start"] < absence.end), "nothing there"
+        )
         reason = f"readers of the target see it, the source shows no record: {why}"
-        differences.append(known.difference(DifferenceKind.EXTRA, reason, **(where | _target_range(item))))
+        differences.append(context.difference(DifferenceKind.EXTRA, reason, **(where | _target_range(item))))
 
 
-def held_by_neither(shown: Items, known: Circumstances) -> list[Difference]:
-    """Copies that the map names where neither side shows a record. `shown`: what the target shows without an original."""
-    if known.target.is_compacted:
+def missing_on_both_sides(shown: Items, context: VerifyContext) -> list[Difference]:
+    """Report copies that the map names where neither side shows a record. `shown`: what the target shows without an original."""
+    if context.target.is_compacted:
         return []
     differences = []
-    for one in known.absences:
-        for row in known.rows.rows_between(one.start, one.end):
-            shift = int(known.rows.shift[row])
-            start, end = max(one.start, int(known.rows.start[row])), min(one.end, int(known.rows.end[row]))
-            at = max(start, known.source.log_start, known.target.log_start - shift)
+    for absence in context.absences:
+        for row in context.rows.rows_between(absence.start, absence.end):
+            shift = int(context.rows.shift[row])
+            start, end = max(absence.start, int(context.rows.start[row])), min(absence.end, int(context.rows.end[row]))
+            at = max(start, context.source.log_start, context.target.log_start - shift)
             of_row = np.sort(shown[(shown["row"] == row) & (shown["partner"] < end)], order="partner")
-            held = [(int(item["partner"]), int(item["partner"]) + _span(item)) for item in of_row]
-            for held_start, held_end in [*held, (end, end)]:
-                if at < held_start:
-                    differences.append(_neither(known, at, held_start, shift, one.why))
-                at = max(at, held_end)
+            shown_ranges = [(int(item["partner"]), int(item["partner"]) + _span(item)) for item in of_row]
+            for shown_start, shown_end in [*shown_ranges, (end, end)]:
+                if at < shown_start:
+                    differences.append(_neither(context, at, shown_start, shift, absence.why))
+                at = max(at, shown_end)
     return differences
 
 
-def _neither(known: Circumstances, start: int, end: int, shift: int, why: str) -> Difference:
-    return known.difference(
+def _neither(context: VerifyContext, start: int, end: int, shift: int, why: str) -> Difference:
+    return context.difference(
         DifferenceKind.MISSING,
         f"the map names a copy, but neither side shows a record there; on the source: {why}",
         source_start=start,

@@ -18,7 +18,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.types import IsolationLevel, TopicPartition
 from shallow_mirror.verify.map_index import Longs
-from shallow_mirror.verify.partition_reader import PATIENCE_MS, LogView, Side
+from shallow_mirror.verify.partition_reader import PATIENCE_MS, LogView, PartitionReader
 
 _EARLIEST, _LATEST = -2, -1
 _LOG_APPEND_TIME = "LogAppendTime"
@@ -34,10 +34,11 @@ class TopicView:
     is_stamped_by_broker: bool
 
 
-class AuditedCluster:
-    """One of the two clusters. `again` is the same cluster over connections of its own. Raises RetriableError, ConfigError.
+class ClusterReader:
+    """One of the two clusters. Raises RetriableError, ConfigError.
 
-    `where` names it in errors. `refused`: a sentence for each topic that was looked at and that we may not know.
+    `second_connection` is the same cluster over connections of its own. `where` names it in errors. `refused`: a sentence for
+    each topic that we may not describe.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class AuditedCluster:
         fetch_bytes: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.cluster, self.again = Cluster(client, clock=clock), Cluster(client, clock=clock)
+        self.cluster, self.second_connection = Cluster(client, clock=clock), Cluster(client, clock=clock)
         self.isolation, self._where, self._clock = isolation, where, clock
         self._fetch_bytes, self._buffer = fetch_bytes, receive_buffer(fetch_bytes)
         self.refused: tuple[str, ...] = ()
@@ -62,40 +63,46 @@ class AuditedCluster:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.cluster.close()
-        self.again.close()
+        self.second_connection.close()
 
     def cluster_id(self) -> str:
         return reach(self.cluster, self._where, self._deadline()).cluster_id
 
-    def look_at(self, places: Iterable[TopicPartition]) -> None:
-        """Ask for all of them at once; the ends are those of this moment. What does not exist, or is refused, is left out."""
-        places = set(places)
-        self._topics = self._ask_topics(sorted({place.topic for place in places}))
-        there = [place for place in places if (found := self._topics.get(place.topic)) and place.partition in found.partitions]
+    def load_metadata(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Read metadata and log ends of all partitions at once, as of now. What does not exist, or is refused, is left out."""
+        topic_partitions = set(topic_partitions)
+        self._topics = self._describe_topics(sorted({topic_partition.topic for topic_partition in topic_partitions}))
+        existing = [
+            topic_partition
+            for topic_partition in topic_partitions
+            if (view := self._topics.get(topic_partition.topic)) and topic_partition.partition in view.partitions
+        ]
         for offsets, timestamp in ((self._ends, _LATEST), (self._starts, _EARLIEST)):
-            if there:
-                listed = self.cluster.list_offsets(dict.fromkeys(there, timestamp), self.isolation, self._deadline())
-                offsets.update({place: one.offset for place, one in listed.items()})
+            if existing:
+                listed = self.cluster.list_offsets(dict.fromkeys(existing, timestamp), self.isolation, self._deadline())
+                offsets.update({topic_partition: listed_offset.offset for topic_partition, listed_offset in listed.items()})
 
     def topic(self, name: str) -> TopicView | None:
-        """None where it does not exist, or is refused."""
+        """Return the topic; None where it does not exist, or is refused."""
         return self._topics.get(name)
 
-    def has(self, place: TopicPartition) -> bool:
-        return place in self._starts
+    def has(self, topic_partition: TopicPartition) -> bool:
+        return topic_partition in self._starts
 
-    def log_view(self, place: TopicPartition) -> LogView:
-        """As it was looked at; a new one each time, because it grows. An empty log where there is no such partition."""
-        if not self.has(place):
+    def log_view(self, topic_partition: TopicPartition) -> LogView:
+        """Return the log as `load_metadata` saw it, anew each time, because it grows; an empty one without a partition."""
+        if not self.has(topic_partition):
             return LogView(0, 0, False)
-        return LogView(self._starts[place], self._ends[place], self._topics[place.topic].is_compacted)
+        return LogView(
+            self._starts[topic_partition], self._ends[topic_partition], self._topics[topic_partition.topic].is_compacted
+        )
 
-    def side(self, place: TopicPartition, starts: Longs) -> Side:
-        """To be used before the next one is asked for: they share one buffer."""
-        return Side(
+    def reader(self, topic_partition: TopicPartition, starts: Longs) -> PartitionReader:
+        """Return a reader, to be used before the next one is: they share one buffer."""
+        return PartitionReader(
             self.cluster,
-            place,
-            self.log_view(place),
+            topic_partition,
+            self.log_view(topic_partition),
             isolation=self.isolation,
             fetch_bytes=self._fetch_bytes,
             starts=starts,
@@ -103,11 +110,11 @@ class AuditedCluster:
             clock=self._clock,
         )
 
-    def _ask_topics(self, names: Sequence[str]) -> Mapping[str, TopicView]:
+    def _describe_topics(self, names: Sequence[str]) -> Mapping[str, TopicView]:
         listed = self.cluster.metadata(names, self._deadline()).topics if names else {}
         self.refused = tuple(self._refusals(names, listed))
-        there = [name for name in names if listed[name].error_code == 0]
-        settings = self.cluster.topic_configs(there, self._deadline()) if there else {}
+        existing = [name for name in names if listed[name].error_code == 0]
+        settings = self.cluster.topic_configs(existing, self._deadline()) if existing else {}
         return {
             name: TopicView(
                 listed[name].topic_id,
@@ -115,7 +122,7 @@ class AuditedCluster:
                 "compact" in settings[name].get("cleanup.policy", ""),
                 settings[name].get("message.timestamp.type") == _LOG_APPEND_TIME,
             )
-            for name in there
+            for name in existing
         }
 
     def _refusals(self, names: Sequence[str], listed: Mapping[str, TopicMetadata]) -> Iterator[str]:

@@ -24,7 +24,7 @@ class DifferenceKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Half-open ranges of offsets; both ends are None on a side that has no place in it. `reason` says nothing of offsets."""
+    """Half-open ranges of offsets; both ends are None on a side that has no offsets in it. `reason` says nothing of offsets."""
 
     kind: DifferenceKind
     source: TopicPartition
@@ -40,14 +40,14 @@ class Difference:
     def sentence(self) -> str:
         at_source = _offsets(self.source_start, self.source_end)
         at_target = _offsets(self.target_start, self.target_end)
-        places = [
+        parts = [
             f"source {self.source} {at_source}" if at_source else "",
             f"target {self.target} {at_target}" if at_target else "",
         ]
-        return f"{self.kind}: {', '.join(one for one in places if one)}: {self.reason}"
+        return f"{self.kind}: {', '.join(part for part in parts if part)}: {self.reason}"
 
     def document(self) -> dict[str, Any]:
-        """For JSON; `from_document` reads it."""
+        """Return the difference for JSON; `from_document` reads it."""
         fields = asdict(self) | {"kind": self.kind.value, "sentence": self.sentence}
         del fields["source"], fields["target"]
         return {
@@ -79,25 +79,29 @@ def _offsets(start: int | None, end: int | None) -> str:
 def merged(differences: Iterable[Difference]) -> list[Difference]:
     """In order of place; neighbours on both sides with one kind and reason become one."""
     out: list[Difference] = []
-    for one in sorted(differences, key=_place):
+    for difference in sorted(differences, key=_sort_key):
         last = out[-1] if out else None
-        if last is None or not _continues(last, one):
-            out.append(one)
+        if last is None or not _continues(last, difference):
+            out.append(difference)
             continue
         out[-1] = replace(
-            last, source_end=one.source_end, target_end=one.target_end, record_count=last.record_count + one.record_count
+            last,
+            source_end=difference.source_end,
+            target_end=difference.target_end,
+            record_count=last.record_count + difference.record_count,
         )
     return out
 
 
-def _place(one: Difference) -> tuple[bool, int, int]:
-    at = one.source_start if one.source_start is not None else one.target_start
-    return one.source_start is None, at or 0, one.target_start or 0
+def _sort_key(difference: Difference) -> tuple[bool, int, int]:
+    start = difference.source_start if difference.source_start is not None else difference.target_start
+    return difference.source_start is None, start or 0, difference.target_start or 0
 
 
-def _continues(last: Difference, one: Difference) -> bool:
+def _continues(last: Difference, difference: Difference) -> bool:
     return (
-        (last.kind, last.reason, last.source, last.target) == (one.kind, one.reason, one.source, one.target)
-        and last.source_end == one.source_start
-        and last.target_end == one.target_start
+        (last.kind, last.reason, last.source, last.target)
+        == (difference.kind, difference.reason, difference.source, difference.target)
+        and last.source_end == difference.source_start
+        and last.target_end == difference.target_start
     )

@@ -10,7 +10,7 @@ from shallow_mirror.types import SegmentKind
 from shallow_mirror.verify.classify import Absence
 from shallow_mirror.verify.map_index import ABORT, ABORTED, COMMIT, DATA, KINDS, MapRows
 from shallow_mirror.verify.partition_reader import Chunk
-from shallow_mirror.wire.admission import Verdict, kind_of
+from shallow_mirror.wire.batches.admission import Verdict, kind_of
 
 _INVISIBLE = (Verdict.DROP_CONTROL, Verdict.DROP_ABORTED, Verdict.DROP_EMPTY)
 _MUST_BE = (COMMIT, ABORT, ABORTED)
@@ -24,8 +24,8 @@ _SHOWN = {
 NO_BATCH = "no batch"
 
 
-class Dropped:
-    """Walks along the source's line of offsets.
+class DroppedCheck:
+    """Walk along the source offsets.
 
     Everything below `seen` was looked at. `absences` are in data rows, `contradictions` (start, end, what) in rows of markers
     and of aborted data.
@@ -37,7 +37,7 @@ class Dropped:
         self.contradictions: list[tuple[int, int, str]] = []
 
     def add(self, chunk: Chunk, *, log_start: int, is_compacted: bool) -> None:
-        """Takes the batches of each chunk in turn; what lies between them holds nothing."""
+        """Add the batches of a chunk, in order; what lies between them holds nothing."""
         self.seen = max(self.seen, log_start)
         base = chunk.index.headers["base_offset"][chunk.chosen]
         ends = np.maximum.accumulate(chunk.index.last_offset[chunk.chosen] + 1)
@@ -52,11 +52,11 @@ class Dropped:
             self._note(start, end, kind_of(chunk.admission, i), is_compacted=is_compacted)
 
     def skip(self, end: int) -> None:
-        """Nobody knows what lies below `end`."""
+        """Skip to `end`: what lies below is unknown."""
         self.seen = max(self.seen, end)
 
     def close(self, end: int, *, is_compacted: bool) -> None:
-        """There is nothing more below `end`."""
+        """Record that there is nothing more below `end`."""
         if end > self.seen:
             self._note(self.seen, end, None, is_compacted=is_compacted)
             self.seen = end

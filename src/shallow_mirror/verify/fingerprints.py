@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from shallow_mirror.wire.crc import crc32c, payload_crcs
-from shallow_mirror.wire.header import CONTROL_BIT, DELETE_HORIZON_BIT, TRANSACTIONAL_BIT
-from shallow_mirror.wire.records import Record
+from shallow_mirror.wire.batches.crc import crc32c, payload_crcs
+from shallow_mirror.wire.batches.header import CONTROL_BIT, DELETE_HORIZON_BIT, TRANSACTIONAL_BIT
+from shallow_mirror.wire.records.unpacked_batch import Record
 
 NOWHERE = -1
 """No row of the map, or no partner."""
@@ -64,7 +64,7 @@ def no_items() -> Items:
 
 
 def batch_items(headers: npt.NDArray[np.void], size_bytes: npt.NDArray[np.int64]) -> Items:
-    """An item per batch of `headers`, none of them damaged. `row` and `partner` are left open."""
+    """Return an item per batch of `headers`, none of them damaged. `row` and `partner` are left open."""
     content = np.zeros(len(headers), _BATCH_CONTENT)
     content["payload_crc"] = payload_crcs(headers)
     content["size_bytes"] = size_bytes
@@ -134,7 +134,7 @@ def _checksum(part: memoryview | None) -> int:
 
 
 def difference_of_records(source: npt.NDArray[np.uint64], target: npt.NDArray[np.uint64]) -> str:
-    """What differs between the contents of two records, as the end of a sentence."""
+    """Return what differs between the contents of two records, as the end of a sentence."""
     ours, theirs = _RECORD_CONTENT.unpack(source.tobytes()), _RECORD_CONTENT.unpack(target.tobytes())
     parts: list[str] = []
     if ours[1] != theirs[1]:

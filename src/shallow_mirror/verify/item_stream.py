@@ -10,11 +10,11 @@ import numpy as np
 from shallow_mirror.errors import CorruptBatchError
 from shallow_mirror.verify.fingerprints import Items, RecordItems, batch_items, damaged_item, joined, no_items
 from shallow_mirror.verify.map_index import Bools
-from shallow_mirror.verify.partition_reader import Chunk, Side, Skipped
-from shallow_mirror.wire.admission import Verdict
-from shallow_mirror.wire.batch_bounds import has_an_end
-from shallow_mirror.wire.header import LOG_APPEND_TIME_BIT
-from shallow_mirror.wire.records import OPENED_FETCHES, open_batch
+from shallow_mirror.verify.partition_reader import Chunk, PartitionReader, Skipped
+from shallow_mirror.wire.batches.admission import Verdict
+from shallow_mirror.wire.batches.batch_bounds import has_an_end
+from shallow_mirror.wire.batches.header import LOG_APPEND_TIME_BIT
+from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES, open_batch
 
 PIECE_ITEMS = 65_536
 """So many items, or a few more, are made at a time."""
@@ -22,7 +22,7 @@ PIECE_ITEMS = 65_536
 _VISIBLE = (Verdict.RAW, Verdict.REBUILD)
 
 Locate = Callable[[Items], Bools]
-"""Fills in where items lead, and says which of them only their records can tell."""
+"""Fill in where items lead, and return which of them have to be opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +38,29 @@ class OpenedCount:
     batches: int = 0
 
 
-def pieces_of(chunk: Chunk | Skipped, side: Side, locate: Locate, opened: OpenedCount) -> Iterator[Piece]:
-    """The visible batches of a chunk, and the damaged ones whatever they seem to be."""
+def pieces_of(chunk: Chunk | Skipped, reader: PartitionReader, locate: Locate, opened: OpenedCount) -> Iterator[Piece]:
+    """Yield the visible batches of a chunk, and the damaged ones whatever they seem to be."""
     if isinstance(chunk, Skipped):
         yield Piece(_located(damaged_item(chunk.start, chunk.end), locate), chunk.end)
         return
     visible = chunk.chosen[np.isin(chunk.admission.verdicts[chunk.chosen], _VISIBLE) & ~chunk.is_damaged[chunk.chosen]]
     items = batch_items(chunk.index.headers[visible], chunk.index.size_bytes[visible])
     is_opened = locate(items)
-    yield from opened_pieces(chunk, visible[is_opened].tolist(), side, locate, [items[~is_opened], _damaged_of(chunk)])
+    yield from opened_pieces(chunk, visible[is_opened].tolist(), reader, locate, [items[~is_opened], _damaged_of(chunk)])
     opened.batches += int(is_opened.sum())
     if len(chunk.chosen):
         yield Piece(no_items(), int(chunk.index.last_offset[chunk.chosen[-1]]) + 1)
 
 
 def opened_pieces(
-    chunk: Chunk, batches: Sequence[int], side: Side, locate: Locate, beside: Sequence[Items] = ()
+    chunk: Chunk, batches: Sequence[int], reader: PartitionReader, locate: Locate, beside: Sequence[Items] = ()
 ) -> Iterator[Piece]:
-    """The records of these batches of a chunk, with the items `beside` them. Raises BatchRefusedError, ConfigError."""
+    """Yield the records of these batches of a chunk, with the items `beside` them. Raises BatchRefusedError, ConfigError."""
     collected = RecordItems()
     waiting = list(beside)
     position = 0
     for i in batches:
-        for position in _open_into(collected, chunk, i, side, waiting):
+        for position in _open_into(collected, chunk, i, reader, waiting):
             if len(collected) >= PIECE_ITEMS:
                 yield Piece(_located(joined([*waiting, collected.take()]), locate), position)
                 waiting = []
@@ -74,34 +74,36 @@ def _located(items: Items, locate: Locate) -> Items:
 
 
 def _damaged_of(chunk: Chunk) -> Items:
-    """Up to the next batch, or to where the header says; a last one without a believable end is told by what is skipped."""
-    found = []
+    """Return items up to the next batch, or to where the header says; what is skipped holds a last one without a true end."""
+    damaged = []
     base = chunk.index.headers["base_offset"]
     for i in chunk.chosen[chunk.is_damaged[chunk.chosen]].tolist():
         start, is_last = int(base[i]), i + 1 == len(base)
         if not is_last and base[i + 1] > start:
-            found.append(damaged_item(start, int(base[i + 1]), int(chunk.index.size_bytes[i])))
+            damaged.append(damaged_item(start, int(base[i + 1]), int(chunk.index.size_bytes[i])))
         elif has_an_end(chunk.index.headers[i]):
-            found.append(damaged_item(start, int(chunk.index.last_offset[i]) + 1, int(chunk.index.size_bytes[i])))
+            damaged.append(damaged_item(start, int(chunk.index.last_offset[i]) + 1, int(chunk.index.size_bytes[i])))
         elif not is_last:
-            found.append(damaged_item(start, start + 1, int(chunk.index.size_bytes[i])))
-    return joined(found)
+            damaged.append(damaged_item(start, start + 1, int(chunk.index.size_bytes[i])))
+    return joined(damaged)
 
 
-def _open_into(collected: RecordItems, chunk: Chunk, i: int, side: Side, damaged: list[Items]) -> Iterator[int]:
-    """Up to which offset one batch was opened, record by record; the rest of it as damaged where it cannot be read."""
+def _open_into(collected: RecordItems, chunk: Chunk, i: int, reader: PartitionReader, damaged: list[Items]) -> Iterator[int]:
+    """Yield up to which offset one batch was opened, record by record; the rest of it is damaged where it cannot be read."""
     start, size, header = int(chunk.index.pos[i]), int(chunk.index.size_bytes[i]), chunk.index.headers[i]
     base, end = int(header["base_offset"]), int(chunk.index.last_offset[i]) + 1
     position, newest = base, -(1 << 63)
     try:
-        for record in open_batch(chunk.records[start : start + size], side.place, max_bytes=OPENED_FETCHES * side.fetch_bytes):
+        for record in open_batch(
+            chunk.records[start : start + size], reader.topic_partition, max_bytes=OPENED_FETCHES * reader.fetch_bytes
+        ):
             collected.add(record)
             position, newest = record.offset + 1, max(newest, record.timestamp_ms)
             yield position
     except CorruptBatchError as error:
-        side.log.damages[position] = f"its checksum holds, but {error.reason}"
+        reader.log.damages[position] = f"its checksum holds, but {error.reason}"
         damaged.append(damaged_item(position, end, size))
         return
     off_ms = int(header["max_timestamp"]) - newest
     if off_ms and not header["attributes"] & LOG_APPEND_TIME_BIT:
-        side.log.wrong_headers[base, end] = f"the maximum timestamp in its header is {off_ms:+d} ms off"
+        reader.log.wrong_headers[base, end] = f"the maximum timestamp in its header is {off_ms:+d} ms off"

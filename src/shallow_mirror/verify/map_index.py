@@ -84,7 +84,7 @@ class MapRows:
         return self.end + self.shift
 
     def row_of(self, offsets: Longs) -> Longs:
-        """The row that holds each source offset; NOWHERE."""
+        """Return the row that holds each source offset; NOWHERE where none does."""
         return _index_of(self.start, self.end, offsets)
 
     def rows_between(self, start: int, end: int) -> range:
@@ -126,7 +126,7 @@ class MapRows:
         return self._rebuilt_targets.any_in(items["offset"], items["end"])
 
     def deleted_offsets(self, rows: range, source_log_start: int, target_log_start: int) -> Deleted:
-        """What retention has left of these rows."""
+        """Count what retention has deleted of these rows, and what it left."""
         picked = slice(rows.start, rows.stop)
         start, length, is_data = self.start[picked], (self.end - self.start)[picked], self.is_data[picked]
         at_source = np.where(np.isin(self.kind[picked], (GAP, QUARANTINED)), 0, np.clip(source_log_start - start, 0, length))
@@ -146,7 +146,7 @@ class Deleted:
 
 
 class _Counted:
-    """How many of the ranges that overlap an interval are marked."""
+    """Answer whether any of the ranges that overlap an interval is marked."""
 
     def __init__(self, starts: Longs, ends: Longs, marks: Bools) -> None:
         self._starts, self._ends = starts, ends
@@ -171,7 +171,7 @@ def _longs(table: pa.Table, column: str) -> Longs:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class RangePair:
     """A part of a partition that is verified on its own: `rows` of the map, and the offsets of both sides that belong to it."""
 
     rows: range
@@ -179,29 +179,30 @@ class Stretch:
     target: OffsetRange
 
 
-def plan_stretches(rows: MapRows, *, source_from: int, target_from: int, target_until: int, size_bytes: int) -> list[Stretch]:
+def plan_range_pairs(rows: MapRows, *, source_from: int, target_from: int, target_until: int, size_bytes: int) -> list[RangePair]:
     """Cut what is not verified yet at rows, into parts of about `size_bytes` by what the map says of their size.
 
-    The target's line is cut where the first copy of the next part begins; all of it, up to `target_until`, is in one of
-    them. There is always one stretch, also where no row is left.
+    The target's offsets are cut where the first copy of the next part begins; all of it, up to `target_until`, is in one of
+    them. There is always one range, also where no row is left.
     """
     first = int(np.searchsorted(rows.start, source_from, "left"))
     if first == len(rows):
         until = max(source_from, int(rows.end[-1]) if len(rows) else source_from)
-        return [Stretch(range(first, first), OffsetRange(source_from, until), _range(target_from, target_until))]
+        return [RangePair(range(first, first), OffsetRange(source_from, until), _range(target_from, target_until))]
     parts = np.cumsum(rows.size_bytes[first:]) // size_bytes
     cuts = [first, *(np.flatnonzero(np.diff(parts)) + first + 1).tolist(), len(rows)]
-    stretches: list[Stretch] = []
+    range_pairs: list[RangePair] = []
     target_at = target_from
     for begin, end in itertools.pairwise(cuts):
         target_end = target_until
         if end < len(rows):
+            # Rows out of order may lead below what the range before has read, or behind the log.
             target_end = min(max(target_at, rows.image(int(rows.start[end]))), max(target_until, target_at))
         source_start = source_from if begin == first else int(rows.start[begin])
         source_end = int(rows.start[end]) if end < len(rows) else int(rows.end[-1])
-        stretches.append(Stretch(range(begin, end), _range(source_start, source_end), _range(target_at, target_end)))
+        range_pairs.append(RangePair(range(begin, end), _range(source_start, source_end), _range(target_at, target_end)))
         target_at = max(target_at, target_end)
-    return stretches
+    return range_pairs
 
 
 def _range(start: int, end: int) -> OffsetRange:
@@ -219,33 +220,33 @@ class RowProblem:
 
 
 def row_problems(rows: MapRows) -> Sequence[RowProblem]:
-    """Holes and overlaps of the source's line, and targets that do not rise with it."""
-    found = []
+    """Return holes and overlaps of the source offsets, and target offsets that do not rise with them."""
+    problems = []
     for i in np.flatnonzero(rows.start[1:] != rows.end[:-1]).tolist():
         before, after = int(rows.end[i]), int(rows.start[i + 1])
         if before < after:
-            found.append(RowProblem(DifferenceKind.NOT_IN_MAP, before, after, "no row of the map holds these source offsets"))
+            problems.append(RowProblem(DifferenceKind.NOT_IN_MAP, before, after, "no row of the map holds these source offsets"))
         else:
             end = min(before, int(rows.end[i + 1]))
-            found.append(RowProblem(DifferenceKind.EXTRA, after, end, "two rows of the map hold these source offsets"))
+            problems.append(RowProblem(DifferenceKind.EXTRA, after, end, "two rows of the map hold these source offsets"))
     data = np.flatnonzero(rows.is_data)
     starts, ends = rows.target_start[data], rows.target_end[data]
     for i in np.flatnonzero(starts[1:] < ends[:-1]).tolist():
         row = data[i + 1]
         reason = f"the map leads them {ends[i] - starts[i + 1]} offsets below where the copies before them end"
-        found.append(RowProblem(DifferenceKind.REORDERED, int(rows.start[row]), int(rows.end[row]), reason))
-    return found
+        problems.append(RowProblem(DifferenceKind.REORDERED, int(rows.start[row]), int(rows.end[row]), reason))
+    return problems
 
 
 def released_problems(rows: MapRows, released: MapRows) -> Sequence[RowProblem]:
-    """Released rows that lie in no quarantined one, or in each other."""
-    found = []
+    """Return released rows that lie in no quarantined one, or in each other."""
+    problems = []
     at = rows.row_of(released.start)
     is_within = (at >= 0) & (rows.kind[at] == QUARANTINED) & (released.end <= rows.end[at]) if len(rows) else at >= 0
     for i in np.flatnonzero(~is_within).tolist():
         reason = "the map says that they were released, and not that they were quarantined"
-        found.append(RowProblem(DifferenceKind.EXTRA, int(released.start[i]), int(released.end[i]), reason))
+        problems.append(RowProblem(DifferenceKind.EXTRA, int(released.start[i]), int(released.end[i]), reason))
     for i in np.flatnonzero(released.start[1:] < released.end[:-1]).tolist():
         start, end = int(released.start[i + 1]), int(min(released.end[i], released.end[i + 1]))
-        found.append(RowProblem(DifferenceKind.EXTRA, start, end, "two rows of the map say that they were released"))
-    return found
+        problems.append(RowProblem(DifferenceKind.EXTRA, start, end, "two rows of the map say that they were released"))
+    return problems

@@ -1,4 +1,4 @@
-"""Pure: items of both sides, in the order they are read, each with its partner. What finds none is left over.
+"""Pure: match items of both sides, in the order they are read, each with its partner. What has none is left over.
 
 Both sides are read in step, the one that is behind first. Below the horizon both are complete, so an item there that has
 no partner has none at all: memory holds what one side is ahead, and what is left over.
@@ -17,7 +17,7 @@ from shallow_mirror.verify.map_index import Bools
 
 @dataclass(slots=True)
 class Leftovers:
-    """Without a partner: not at the place that the map says, or with other content."""
+    """Items without a partner: not at the offset that the map says, or with other content."""
 
     source: Items = field(default_factory=no_items)
     target: Items = field(default_factory=no_items)
@@ -26,8 +26,8 @@ class Leftovers:
         return len(self.source) + len(self.target)
 
 
-class Pairing:
-    """`batches`, `records` and `offsets` count what was found equal, of the source; records of batches that were opened too."""
+class Matcher:
+    """`batches`, `records` and `offsets` of the source count what is equal, with the records of batches that were opened."""
 
     def __init__(self) -> None:
         self._source, self._target = no_items(), no_items()
@@ -43,10 +43,11 @@ class Pairing:
         self._target = joined([self._target, items])
 
     def advance(self, horizon: int) -> None:
-        """Everything whose place on the target is below `horizon` has been added, from both sides."""
-        is_ready, is_there = self._source["partner"] < horizon, self._target["offset"] < horizon
-        source, self._source = self._source[is_ready], self._source[~is_ready]
-        target, self._target = self._target[is_there], self._target[~is_there]
+        """Match what is below `horizon`, an offset of the target below which everything was added, from both sides."""
+        is_ready_source = self._source["partner"] < horizon
+        is_ready_target = self._target["offset"] < horizon
+        source, self._source = self._source[is_ready_source], self._source[~is_ready_source]
+        target, self._target = self._target[is_ready_target], self._target[~is_ready_target]
         left = self.pair(source, target)
         self._left_source.append(left.source)
         self._left_target.append(left.target)
@@ -61,30 +62,32 @@ class Pairing:
         self.offsets += int((equal["end"] - equal["offset"]).sum())
         return Leftovers(source[~paired_source], target[~paired_target])
 
-    def count_with(self, other: Pairing) -> None:
-        """What `other` found equal was left over here."""
+    def count_with(self, other: Matcher) -> None:
+        """Add the counts of `other`, which compared what was left over here."""
         self.batches += other.batches
         self.records += other.records
         self.offsets += other.offsets
 
     def take_leftovers(self) -> Leftovers:
-        """Of all that was left over since the last time, what does not pair among itself: rows may be out of order."""
+        """Return and forget what was left over since the last call, unless it matches among itself: rows may be out of order."""
         left = self.pair(joined(self._left_source), joined(self._left_target))
         self._left_source, self._left_target, self.left_records = [], [], 0
         return left
 
 
 def partners(source: Items, target: Items) -> tuple[Bools, Bools]:
-    """Masks of those that lie where the map says and have the same content; no item has two partners."""
+    """Return masks of the items that lie where the map says and have the same content; no item has two partners."""
     in_source, in_target = np.zeros(len(source), np.bool_), np.zeros(len(target), np.bool_)
     if not len(source) or not len(target):
         return in_source, in_target
     order = np.argsort(target["offset"], kind="stable")
     offsets = target["offset"][order]
+    # A partner behind all offsets would be an index out of range; the comparison below says that it is not there.
     at = np.minimum(np.searchsorted(offsets, source["partner"]), len(target) - 1)
     chosen = order[at]
     is_there = (offsets[at] == source["partner"]) & (source["partner"] != NOWHERE)
     is_same = is_there & same_content(source, target[chosen])
+    # Several source items may point at one target item, where rows of the map overlap: the first of them gets it.
     first = np.zeros(len(source), np.bool_)
     candidates = np.flatnonzero(is_same)
     first[candidates[np.unique(chosen[candidates], return_index=True)[1]]] = True
@@ -92,17 +95,17 @@ def partners(source: Items, target: Items) -> tuple[Bools, Bools]:
     return in_source, in_target
 
 
-def found_elsewhere(left: Leftovers) -> list[tuple[int, int]]:
-    """Indices of items with the same content at another place than the map says, the k-th with the k-th."""
-    places: dict[tuple[int, bytes], list[int]] = {}
+def moved_pairs(left: Leftovers) -> list[tuple[int, int]]:
+    """Return the indices of items with the same content at another offset than the map says, the k-th with the k-th."""
+    by_content: dict[tuple[int, bytes], list[int]] = {}
     for i, (level, content) in enumerate(zip(left.target["level"].tolist(), left.target["content"], strict=True)):
         if level != Level.DAMAGED:
-            places.setdefault((level, content.tobytes()), []).append(i)
+            by_content.setdefault((level, content.tobytes()), []).append(i)
     pairs = []
     for i, (level, content) in enumerate(zip(left.source["level"].tolist(), left.source["content"], strict=True)):
-        there = places.get((level, content.tobytes()))
-        if there:
-            pairs.append((i, there.pop(0)))
+        same_content_at = by_content.get((level, content.tobytes()))
+        if same_content_at:
+            pairs.append((i, same_content_at.pop(0)))
     return pairs
 
 
@@ -110,18 +113,18 @@ def without(left: Leftovers, source: Iterable[int], target: Iterable[int]) -> Le
     return Leftovers(np.delete(left.source, list(source)), np.delete(left.target, list(target)))
 
 
-def to_open(left: Leftovers) -> tuple[Bools, Bools]:
-    """Masks of the whole batches that overlap something of the other side: only their records can tell what differs."""
+def overlapping_batches(left: Leftovers) -> tuple[Bools, Bools]:
+    """Return masks of the whole batches that overlap something of the other side: only their records show what differs."""
     source, target = left.source, left.target
-    has_place = source["partner"] != NOWHERE
+    has_partner = source["partner"] != NOWHERE
     starts, ends = source["partner"], source["partner"] + source["end"] - source["offset"]
-    of_source = _overlaps(starts, ends, target["offset"], target["end"]) & has_place
-    of_target = _overlaps(target["offset"], target["end"], starts[has_place], ends[has_place])
+    of_source = _overlaps(starts, ends, target["offset"], target["end"]) & has_partner
+    of_target = _overlaps(target["offset"], target["end"], starts[has_partner], ends[has_partner])
     return of_source & (source["level"] == Level.BATCH), of_target & (target["level"] == Level.BATCH)
 
 
 def _overlaps(starts: np.ndarray, ends: np.ndarray, other_starts: np.ndarray, other_ends: np.ndarray) -> Bools:
-    """For each interval, whether any of the others overlaps it: more have begun before its end than ended by its start."""
+    """Return for each interval whether any of the others overlaps it: more have begun before its end than ended by its start."""
     begun = np.searchsorted(np.sort(other_starts), ends, "left")
     over = np.searchsorted(np.sort(other_ends), starts, "right")
     return np.asarray(begun > over, np.bool_)

@@ -1,4 +1,4 @@
-"""Pure: the map's rows of one source topic as lanes: each target partition with the rows that lead to it."""
+"""Pure: the map's rows of one source topic as pairs of partitions: each target partition with the rows that lead to it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from shallow_mirror.verify.map_index import (
 )
 
 _PLACE = ["source_topic_id", "source_partition", "target_topic", "target_topic_id", "target_partition"]
-LANE_COLUMNS = [*_PLACE, *COLUMNS]
+PAIR_COLUMNS = [*_PLACE, *COLUMNS]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lane:
+class PartitionPair:
     """`rows` are those of the source topic as it is now; none where it is gone. `gone_offsets`: copied from what is gone.
 
     `elsewhere`: target offsets [starts, ends), ascending, that other rows name: of an incarnation that is gone, of batches that
@@ -47,29 +47,29 @@ class Lane:
     problems: tuple[RowProblem, ...]
 
 
-def lanes_of(table: pa.Table, topic: str, topic_id: str | None, undecided: Iterable[Segment]) -> list[Lane]:
+def partition_pairs(table: pa.Table, topic: str, topic_id: str | None, undecided: Iterable[Segment]) -> list[PartitionPair]:
     """From LANE_COLUMNS of all settled rows of a topic. `topic_id`: of the topic as it is now; None where it is gone."""
-    pending = [one for one in undecided if one.source.topic == topic and one.target_start is not None]
-    return [_lane(rows, topic, topic_id, pending) for rows in _by_partition(table)]
+    pending = [segment for segment in undecided if segment.source.topic == topic and segment.target_start is not None]
+    return [_partition_pair(rows, topic, topic_id, pending) for rows in _by_partition(table)]
 
 
 def _by_partition(table: pa.Table) -> Iterator[pa.Table]:
     partitions = np.asarray(table.column("source_partition").to_numpy(), np.int64)
     order = np.argsort(partitions, kind="stable")
-    for places in np.split(order, np.flatnonzero(np.diff(partitions[order])) + 1):
-        if len(places):
-            yield table.take(pa.array(places))
+    for row_numbers in np.split(order, np.flatnonzero(np.diff(partitions[order])) + 1):
+        if len(row_numbers):
+            yield table.take(pa.array(row_numbers))
 
 
-def _lane(table: pa.Table, topic: str, topic_id: str | None, pending: Sequence[Segment]) -> Lane:
+def _partition_pair(table: pa.Table, topic: str, topic_id: str | None, pending: Sequence[Segment]) -> PartitionPair:
     partition = int(table.column("source_partition")[0].as_py())
     ids = _codes(table, "source_topic_id")
     live_code = ids.names.index(topic_id) if topic_id in ids.names else NOWHERE
     targets = [_codes(table, name) for name in ("target_topic", "target_topic_id", "target_partition")]
-    keys = np.stack([one.codes for one in targets], axis=1)
-    found, counts = np.unique(keys, axis=0, return_counts=True)
-    main = found[int(np.argmax(counts))]
-    target = TargetPartition(*(one.names[code] for one, code in zip(targets, main.tolist(), strict=True)))
+    keys = np.stack([column.codes for column in targets], axis=1)
+    distinct, counts = np.unique(keys, axis=0, return_counts=True)
+    main = distinct[int(np.argmax(counts))]
+    target = TargetPartition(*(column.names[code] for column, code in zip(targets, main.tolist(), strict=True)))
     leads_here, is_live = (keys == main).all(axis=1), ids.codes == live_code
     kinds = np.array(table.column("kind").to_pylist())
     is_released = kinds == KINDS[RELEASED].value
@@ -78,11 +78,11 @@ def _lane(table: pa.Table, topic: str, topic_id: str | None, pending: Sequence[S
     released = _rows(table, leads_here & is_released)
     strays = _rows(table, is_live & ~leads_here)
     source_id = topic_id if live_code != NOWHERE and topic_id is not None else ids.names[-1]
-    return Lane(
+    return PartitionPair(
         source=SourcePartition(topic, source_id, partition),
         target=target,
         rows=rows,
-        elsewhere=_elsewhere([gone, released], [one for one in pending if one.target == target]),
+        elsewhere=_elsewhere([gone, released], [segment for segment in pending if segment.target == target]),
         gone_offsets=int((gone.end - gone.start)[gone.kind == DATA].sum()),
         quarantines=bool((kinds == KINDS[QUARANTINED].value).any()),
         problems=(*row_problems(rows), *released_problems(rows, _rows(table, is_live & is_released)), *_stray_problems(strays)),
@@ -99,10 +99,10 @@ def _stray_problems(strays: MapRows) -> Iterator[RowProblem]:
 
 
 def _elsewhere(settled: Sequence[MapRows], pending: Sequence[Segment]) -> tuple[Longs, Longs]:
-    """Neighbours as one: a batch of the target may be what several rows name."""
+    """Join adjacent ranges: several rows may name one batch of the target."""
     named = [pair for rows in settled for pair in zip(rows.target_starts.tolist(), rows.target_ends.tolist(), strict=True)]
     joined: list[tuple[int, int]] = []
-    for start, end in sorted([*named, *((one.target_start or 0, one.target_end or 0) for one in pending)]):
+    for start, end in sorted([*named, *((segment.target_start or 0, segment.target_end or 0) for segment in pending)]):
         if joined and joined[-1][1] >= start:
             joined[-1] = (joined[-1][0], max(joined[-1][1], end))
         else:

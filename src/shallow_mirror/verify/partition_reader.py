@@ -1,6 +1,6 @@
 """Driver: one topic-partition of one cluster, read batch by batch without opening any, and without trusting any.
 
-What a damaged batch says of where the next one begins is not believed: where its header cannot be true, reading goes on
+What a damaged batch says of where the next one begins is ignored: where its header cannot be true, reading continues
 at the next offset that the map knows as the beginning of a batch.
 """
 
@@ -21,13 +21,13 @@ from shallow_mirror.errors import BatchRefusedError, CorruptBatchError, DataLoss
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, OffsetRange, TopicPartition
 from shallow_mirror.verify.classify import SideFacts
 from shallow_mirror.verify.map_index import Bools, Longs
-from shallow_mirror.wire.admission import Admission, Verdict, admit
-from shallow_mirror.wire.batch_bounds import has_an_end
-from shallow_mirror.wire.batch_index import BatchIndex
-from shallow_mirror.wire.crc import verify_crcs
+from shallow_mirror.wire.batches.admission import Admission, Verdict, admit
+from shallow_mirror.wire.batches.batch_bounds import has_an_end
+from shallow_mirror.wire.batches.batch_index import BatchIndex
+from shallow_mirror.wire.batches.crc import verify_crcs
 
 PATIENCE_MS = 120_000
-"""A cluster that sends nothing for so long ends the audit, which can be continued."""
+"""A cluster that sends nothing for so long ends the verification, which can be continued."""
 
 MAX_WAIT_MS = 100
 """What is read lies below the log's end, so a broker has nothing to wait for."""
@@ -59,7 +59,7 @@ class Skipped:
 
 @dataclass(slots=True)
 class LogView:
-    """What is known of a log; it grows while the log is read.
+    """What is known of a log; more while the log is read.
 
     `damages`: why the batch at an offset equals nothing; `unreadable`: offsets [start, end) that were skipped behind one;
     `wrong_headers`: opened batches [start, end) that hold what they should, but whose header says otherwise.
@@ -76,7 +76,7 @@ class LogView:
         return SideFacts(self.log_start, self.is_compacted, self.damages, self.unreadable)
 
 
-class Side:
+class PartitionReader:
     """`starts`: offsets, ascending, where the map knows that a batch begins. Not thread-safe.
 
     One Side at a time uses `buffer`: the batches of a chunk are views of it.
@@ -85,7 +85,7 @@ class Side:
     def __init__(
         self,
         cluster: Cluster,
-        place: TopicPartition,
+        topic_partition: TopicPartition,
         log: LogView,
         *,
         isolation: IsolationLevel,
@@ -94,7 +94,7 @@ class Side:
         buffer: ReceiveBuffer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.place, self.log, self.fetch_bytes = place, log, fetch_bytes
+        self.topic_partition, self.log, self.fetch_bytes = topic_partition, log, fetch_bytes
         self.read_bytes = 0
         self._cluster, self._isolation, self._starts, self._clock = cluster, isolation, starts, clock
         self._buffer = buffer
@@ -102,11 +102,11 @@ class Side:
             max_message_bytes=MAX_BATCH_BYTES, isolation_level=isolation, log_append_time=LogAppendTimePolicy.PRODUCER
         )
 
-    def again(self, cluster: Cluster) -> Side:
-        """The same log over other connections, for reading while an iteration of this one is under way."""
-        return Side(
+    def with_cluster(self, cluster: Cluster) -> PartitionReader:
+        """Return a reader of the same log over other connections, for use while an iteration of this one is under way."""
+        return PartitionReader(
             cluster,
-            self.place,
+            self.topic_partition,
             self.log,
             isolation=self._isolation,
             fetch_bytes=self.fetch_bytes,
@@ -116,9 +116,9 @@ class Side:
         )
 
     def read(self, wanted: OffsetRange, bytes_per_offset: float, *, is_first: bool) -> Iterator[Chunk | Skipped]:
-        """Every batch whose base offset lies in `wanted`; with `is_first` also one that reaches into it.
+        """Yield every batch whose base offset lies in `wanted`; with `is_first` also one that reaches into it.
 
-        What retention has deleted, or deletes meanwhile, is passed over: `log_start` rises. Raises RetriableError, ConfigError.
+        What retention has deleted, or deletes meanwhile, is skipped: `log_start` rises. Raises RetriableError, ConfigError.
         """
         end = min(wanted.end, self.log.log_end)
         position = max(wanted.start, self.log.log_start)
@@ -127,7 +127,7 @@ class Side:
             silence = Silence(self._clock)
             reader = RangeReader(
                 self._cluster,
-                [ReadRange(self.place, position, end, bytes_per_offset)],
+                [ReadRange(self.topic_partition, position, end, bytes_per_offset)],
                 isolation=self._isolation,
                 fetch_bytes=self.fetch_bytes,
                 deadline=Deadline.after_ms(PATIENCE_MS, silence),
@@ -138,7 +138,7 @@ class Side:
                 skipped, before = None, -1
                 for response in reader:
                     (part,) = response
-                    if part.fetch_offset == before:
+                    if part.fetch_offset == before:  # without progress the loop would never end
                         skipped = self._skip(before, end, "behind it the offsets of the log do not rise")
                         break
                     before = part.fetch_offset
@@ -156,7 +156,7 @@ class Side:
                 self.log.log_start = position = loss.log_start_offset
                 continue
             except (CorruptBatchError, BatchRefusedError) as error:
-                skipped = self._skip(reader.positions()[self.place], end, str(error))
+                skipped = self._skip(reader.positions()[self.topic_partition], end, str(error))
             self.log.unreadable.append((skipped.start, skipped.end))
             yield skipped
             position = skipped.end
@@ -187,7 +187,7 @@ class Side:
         return np.asarray(damaged, np.bool_)
 
     def _skip_behind(self, chunk: Chunk, position: int, end: int) -> Skipped | None:
-        """Where the last batch of an answer is damaged so that nobody knows its end, and the reader with it."""
+        """Return what to skip where the last batch of a response is damaged, and its end, where the reader is now, unknown."""
         last = len(chunk.index) - 1
         if not chunk.is_damaged[last] or has_an_end(chunk.index.headers[last]):
             return None
@@ -201,7 +201,7 @@ class Side:
 
 
 def runs_of(offsets: Longs, ends: Longs) -> list[OffsetRange]:
-    """Adjacent ranges as one; `offsets` ascending."""
+    """Join adjacent ranges; `offsets` ascending."""
     runs: list[OffsetRange] = []
     for start, end in zip(offsets.tolist(), ends.tolist(), strict=True):
         if runs and runs[-1].end == start:
@@ -212,5 +212,5 @@ def runs_of(offsets: Longs, ends: Longs) -> list[OffsetRange]:
 
 
 def bytes_per_offset(size_bytes: int, offsets: int) -> float:
-    """For the reader's estimate of what is left of a range."""
+    """Return the reader's estimate of what is left of a range."""
     return size_bytes / max(1, offsets)

@@ -11,7 +11,7 @@ from shallow_mirror.checkpoints.verify_log import VerifiedRange
 from shallow_mirror.plurals import counted
 from shallow_mirror.verify.classify import Unchecked
 from shallow_mirror.verify.differences import Difference, DifferenceKind
-from shallow_mirror.verify.range_verifier import StretchResult
+from shallow_mirror.verify.range_verifier import RangeResult
 
 KEPT_DIFFERENCES = 1_000
 """So many are kept with their places; all are counted."""
@@ -54,7 +54,7 @@ class VerifyReport:
         return not self.difference_counts
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the report for JSON."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {
             **fields,
@@ -62,20 +62,20 @@ class VerifyReport:
             "topics": list(self.topics),
             "unchecked": {why.value: count for why, count in self.unchecked.items()},
             "difference_counts": {kind.value: count for kind, count in self.difference_counts.items()},
-            "differences": [one.document() for one in self.differences],
+            "differences": [difference.document() for difference in self.differences],
         }
 
     def _ways(self) -> str:
-        """How the batches were compared."""
+        """Return how the batches were compared."""
         counts = {"by checksum and header": self.batch_count, "by records": self.opened_batch_count}
         ways = ", ".join(f"{counted(count, 'batch')} {how}" for how, count in counts.items() if count)
         return ways and f": {ways}"
 
     def sentences(self) -> list[str]:
-        """The answer first, then what it rests on, then the first differences."""
+        """Return the result, what it rests on, and the first differences."""
         total = sum(self.difference_counts.values())
-        found = ", ".join(f"{count} {kind}" for kind, count in sorted(self.difference_counts.items()))
-        lines = ["no difference" if self.is_equal else f"{counted(total, 'difference')}: {found}"]
+        counts_by_kind = ", ".join(f"{count} {kind}" for kind, count in sorted(self.difference_counts.items()))
+        lines = ["no difference" if self.is_equal else f"{counted(total, 'difference')}: {counts_by_kind}"]
         lines.append(
             f"{counted(self.record_count, 'record')} in {counted(self.partition_count, 'partition')} of "
             f"{counted(len(self.topics), 'topic')} found equal{self._ways()}"
@@ -86,7 +86,7 @@ class VerifyReport:
         )
         lines += [f"{_BEGINNINGS.get(why, _GONE)}: {count:,} source offsets {why.value}" for why, count in self.unchecked.items()]
         shown = self.differences[:SHOWN_DIFFERENCES]
-        lines += [f"  {one.sentence}" for one in shown]
+        lines += [f"  {difference.sentence}" for difference in shown]
         if total > len(shown):
             lines.append(f"  and {total - len(shown)} more (--json lists up to {KEPT_DIFFERENCES})")
         return lines
@@ -94,7 +94,7 @@ class VerifyReport:
 
 @dataclass(slots=True)
 class Tally:
-    """What is known so far; ranges of an interrupted audit are added as they were written."""
+    """The result so far; ranges of an interrupted verification are added as they were written."""
 
     batch_count: int = 0
     opened_batch_count: int = 0
@@ -106,31 +106,31 @@ class Tally:
     differences: list[Difference] = field(default_factory=list)
 
     def counts(self) -> dict[str, int]:
-        """By the names that reports and ranges give them."""
+        """Return them by the names that reports and ranges give them."""
         return {name: getattr(self, name) for name in _COUNTS}
 
-    def add(self, result: StretchResult) -> None:
+    def add(self, result: RangeResult) -> None:
         self._count(result)
         self.unchecked.update(result.unchecked)
-        self.tell(result.differences)
+        self.add_differences(result.differences)
 
     def restore(self, verified: VerifiedRange) -> None:
-        """A range of an audit that was interrupted: its differences are counted, the first of them with their places."""
+        """Add a range of an interrupted verification: its differences are counted, and the first of them kept."""
         self._count(verified)
         self.unchecked.update({Unchecked(why): count for why, count in verified.unchecked.items()})
         self.difference_counts.update({DifferenceKind(kind): count for kind, count in verified.difference_counts.items()})
-        for one in verified.differences:
-            self._keep(Difference.from_document(one))
+        for difference in verified.differences:
+            self._keep(Difference.from_document(difference))
 
-    def tell(self, differences: Iterable[Difference]) -> None:
-        for one in differences:
-            self.difference_counts[one.kind] += 1
-            self._keep(one)
+    def add_differences(self, differences: Iterable[Difference]) -> None:
+        for difference in differences:
+            self.difference_counts[difference.kind] += 1
+            self._keep(difference)
 
-    def _count(self, part: StretchResult | VerifiedRange) -> None:
+    def _count(self, part: RangeResult | VerifiedRange) -> None:
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(part, name))
 
-    def _keep(self, one: Difference) -> None:
+    def _keep(self, difference: Difference) -> None:
         if len(self.differences) < KEPT_DIFFERENCES:
-            self.differences.append(one)
+            self.differences.append(difference)

@@ -1,4 +1,4 @@
-"""Driver: `verify`: the proof of copy of a mirror, partition by partition. Starts no JVM, writes nothing but `audit`."""
+"""Driver: `verify`: compare source and target of a mirror, partition by partition. Starts no JVM, writes nothing but `audit`."""
 
 from __future__ import annotations
 
@@ -13,59 +13,62 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shallow_mirror.checkpoints.backends.best_effort_table import ObservationStore, open_store_to_read
+from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.positions import Position
-from shallow_mirror.checkpoints.quarantine import Quarantine
-from shallow_mirror.checkpoints.quarantine_tables import open_quarantine_to_read
+from shallow_mirror.checkpoints.quarantine.entries import Quarantine, QuarantineTable
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
-from shallow_mirror.checkpoints.verify_log import FLUSH_S, AuditIdentity, AuditLog, VerifiedRange, interrupted_audit
+from shallow_mirror.checkpoints.verify_log import FLUSH_S, VerifiedRange, VerifyIdentity, VerifyLog, interrupted_verification
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import counted
 from shallow_mirror.types import IsolationLevel, SourcePartition, TargetPartition, TopicPartition
 from shallow_mirror.verify.classify import Unchecked
-from shallow_mirror.verify.clusters import AuditedCluster
+from shallow_mirror.verify.clusters import ClusterReader
 from shallow_mirror.verify.differences import Difference, DifferenceKind, merged
-from shallow_mirror.verify.map_index import plan_stretches
-from shallow_mirror.verify.partition_map import LANE_COLUMNS, Lane, lanes_of
+from shallow_mirror.verify.map_index import plan_range_pairs
+from shallow_mirror.verify.partition_map import PAIR_COLUMNS, PartitionPair, partition_pairs
 from shallow_mirror.verify.quarantined import QuarantineCheck
-from shallow_mirror.verify.range_verifier import OnPosition, Sides, StretchResult, verify_stretch
+from shallow_mirror.verify.range_verifier import OnPosition, PartitionReaders, RangeResult, verify_range
 from shallow_mirror.verify.report import SHOWN_DIFFERENCES, Tally, VerifyReport
 from shallow_mirror.version import __version__
 
-STRETCH_FETCHES = 16
-"""What is verified, and noted, in one go is about this many `read.fetch_bytes`."""
+RANGE_FETCHES = 16
+"""Ranges of about this many `read.fetch_bytes` are verified, and recorded, at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditProgress:
+class VerifyProgress:
     """`done_offsets` of `total_offsets` of the source; `read_bytes` from both sides, of this run."""
 
-    place: TopicPartition
+    topic_partition: TopicPartition
     done_offsets: int
     total_offsets: int
     read_bytes: int
     difference_count: int
 
     def __str__(self) -> str:
-        found = "no difference" if self.difference_count == 0 else counted(self.difference_count, "difference")
-        return f"{self.place}, {self.read_bytes / 1e6:,.0f} MB read, {found}"
+        differences = "no difference" if self.difference_count == 0 else counted(self.difference_count, "difference")
+        return f"{self.topic_partition}, {self.read_bytes / 1e6:,.0f} MB read, {differences}"
 
 
-OnProgress = Callable[[AuditProgress], None]
+OnProgress = Callable[[VerifyProgress], None]
 
 
-def ignore_progress(progress: AuditProgress) -> None:
+def ignore_progress(progress: VerifyProgress) -> None:
     return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditOptions:
-    """`stretch_bytes` is verified, and noted, in one go; rows of the map are never cut. `flush_s`: how long notes may wait."""
+class VerifyOptions:
+    """Ranges of `range_bytes` are verified, and recorded, at once; rows of the map are never cut.
+
+    `flush_s`: how long rows of the table may wait for each other.
+    """
 
     is_deep: bool
-    stretch_bytes: int
+    range_bytes: int
     flush_s: float
 
 
@@ -76,27 +79,26 @@ def verify_mirror(
     is_deep: bool = False,
     from_start: bool = False,
     on_progress: OnProgress = ignore_progress,
-    stretch_bytes: int | None = None,
+    range_bytes: int | None = None,
     flush_s: float = FLUSH_S,
     clock: Callable[[], float] = time.monotonic,
     spark: Any = None,
 ) -> VerifyReport:
     """Compare what both clusters hold through the offset map, as far as it is settled.
 
-    `topics`: source topics, all by default. `is_deep`: open every batch. An audit of the same topics and depth that was
-    interrupted is continued, unless `from_start`. `stretch_bytes` by default STRETCH_FETCHES times `read.fetch_bytes`.
+    `topics`: source topics, all by default. `is_deep`: open every batch. A verification of the same topics and depth that
+    was interrupted is continued, unless `from_start`. `range_bytes` by default RANGE_FETCHES times `read.fetch_bytes`.
     `spark`: for tables in a catalog, the session that has it. Differences are in the report. Raises ConfigError (no map,
-    another mirror's clusters, a right that is missing), RetriableError (a cluster does not answer), BatchRefusedError (a batch is
+    another mirror's clusters, a missing permission), RetriableError (a cluster does not answer), BatchRefusedError (a batch is
     too large to be opened); what was verified until then is kept.
     """
-    options = AuditOptions(
-        is_deep=is_deep, stretch_bytes=stretch_bytes or STRETCH_FETCHES * config.read.fetch_bytes, flush_s=flush_s
-    )
-    offset_map = OffsetMap.open(config.table_storage, spark, mirror=config.mirror)
+    options = VerifyOptions(is_deep=is_deep, range_bytes=range_bytes or RANGE_FETCHES * config.read.fetch_bytes, flush_s=flush_s)
+    storage = MirrorStorage(config.table_location, spark)
+    offset_map = OffsetMap.open(storage, mirror=config.mirror)
     level, fetch_bytes = config.read.isolation_level, config.read.fetch_bytes
     with (
-        AuditedCluster(config.source.client, config.source_cluster_name, level, fetch_bytes=fetch_bytes, clock=clock) as source,
-        AuditedCluster(
+        ClusterReader(config.source.client, config.source_cluster_name, level, fetch_bytes=fetch_bytes, clock=clock) as source,
+        ClusterReader(
             config.target.client,
             config.target_cluster_name,
             IsolationLevel.READ_COMMITTED,
@@ -104,170 +106,182 @@ def verify_mirror(
             clock=clock,
         ) as target,
     ):
-        quarantine = Quarantine(offset_map, open_quarantine_to_read(config.table_storage, spark))
-        audit = _Audit(config, offset_map, quarantine, source, target, options, on_progress, clock)
-        return audit.run(topics, open_store_to_read(config.table_storage, spark), from_start=from_start)
+        quarantine = Quarantine(offset_map, QuarantineTable.open(storage))
+        audit = _MirrorVerifier(config, offset_map, quarantine, source, target, options, on_progress, clock)
+        return audit.run(topics, storage.best_effort_tables(), from_start=from_start)
 
 
-class _Audit:
+class _MirrorVerifier:
     def __init__(
         self,
         config: MirrorConfig,
         offset_map: OffsetMap,
         quarantine: Quarantine,
-        source: AuditedCluster,
-        target: AuditedCluster,
-        options: AuditOptions,
+        source: ClusterReader,
+        target: ClusterReader,
+        options: VerifyOptions,
         on_progress: OnProgress,
         clock: Callable[[], float],
     ) -> None:
-        self._config, self._map, self._options = config, offset_map, options
-        self._quarantine, self._source, self._target = quarantine, source, target
+        self._config = config
+        self._map = offset_map
+        self._options = options
+        self._quarantine = quarantine
+        self._source = source
+        self._target = target
         self._clock, self._began = clock, clock()
         self._tally = Tally()
         self._verified: dict[tuple[SourcePartition, TargetPartition], tuple[int, int]] = {}
         self._progress = _Meter(on_progress, self._tally)
         self._partition_count = 0
 
-    def run(self, topics: Sequence[str] | None, store: ObservationStore, *, from_start: bool) -> VerifyReport:
-        names = self._look_at(topics)
-        identity, continues = self._begin(store, topics, from_start)
-        log = AuditLog(store, identity, clock=self._clock, flush_s=self._options.flush_s)
+    def run(self, topics: Sequence[str] | None, tables: BestEffortTables, *, from_start: bool) -> VerifyReport:
+        names = self._load_metadata(topics)
+        identity, continues = self._begin(tables, topics, from_start)
+        log = VerifyLog(tables, identity, clock=self._clock, flush_s=self._options.flush_s)
         if not continues:
             log.begin()
         try:
             for name in names:
-                for lane in self._lanes(name):
-                    self._verify_lane(lane, log)
+                for pair in self._partition_pairs(name):
+                    self._verify_partition(pair, log)
             log.finish()
         finally:
             log.flush()
         return self._report(identity, names, continues=continues)
 
-    def _look_at(self, topics: Sequence[str] | None) -> list[str]:
-        """The names to be verified. Order matters: what the target showed before the map was read, the map knows."""
+    def _load_metadata(self, topics: Sequence[str] | None) -> list[str]:
+        """Return the names of the topics to verify.
+
+        The target's log ends are read before the map: so the map has rows for all that they cover.
+        """
         self._check_clusters()
-        targets = _places(self._map.positions(), topics, "target")
-        self._target.look_at(targets)
-        self._target_ends = {place: self._target.log_view(place).log_end for place in targets if self._target.has(place)}
+        targets = _topic_partitions(self._map.positions(), topics, "target")
+        self._target.load_metadata(targets)
+        self._target_ends = {
+            topic_partition: self._target.log_view(topic_partition).log_end
+            for topic_partition in targets
+            if self._target.has(topic_partition)
+        }
         self._map.refresh()
         positions = self._map.positions()
-        self._source.look_at(_places(positions, topics, "source"))
-        self._target.look_at(_places(positions, topics, "target"))
+        self._source.load_metadata(_topic_partitions(positions, topics, "source"))
+        self._target.load_metadata(_topic_partitions(positions, topics, "target"))
         refused = [*self._source.refused, *self._target.refused]
         if refused:
             raise ConfigError(refused)
         for source, position in positions.items():
-            place = source.topic_partition
-            if self._source.has(place) and (topics is None or source.topic in topics):
-                self._progress.expect(place, position.offset - self._source.log_view(place).log_start)
+            topic_partition = source.topic_partition
+            if self._source.has(topic_partition) and (topics is None or source.topic in topics):
+                self._progress.expect(topic_partition, position.offset - self._source.log_view(topic_partition).log_start)
         return sorted({source.topic for source in positions if topics is None or source.topic in topics})
 
     def _check_clusters(self) -> None:
         self._map.require_clusters(source=self._source.cluster_id(), target=self._target.cluster_id())
 
-    def _begin(self, store: ObservationStore, topics: Sequence[str] | None, from_start: bool) -> tuple[AuditIdentity, bool]:
-        """Who this audit is, and whether it was begun before."""
+    def _begin(self, tables: BestEffortTables, topics: Sequence[str] | None, from_start: bool) -> tuple[VerifyIdentity, bool]:
+        """Return who verifies, and whether an interrupted verification is continued."""
         scope = json.dumps({"topics": None if topics is None else sorted(topics), "deep": self._options.is_deep})
-        found = None if from_start else interrupted_audit(store, scope)
-        for one in [] if found is None else found[1]:
-            self._restore(one)
-        identity = AuditIdentity(
-            audit_id=str(uuid.uuid4()) if found is None else found[0],
+        interrupted = None if from_start else interrupted_verification(tables, scope)
+        for verified in [] if interrupted is None else interrupted[1]:
+            self._restore(verified)
+        identity = VerifyIdentity(
+            audit_id=str(uuid.uuid4()) if interrupted is None else interrupted[0],
             scope=scope,
             host=socket.gethostname(),
             pid=os.getpid(),
             version=__version__,
         )
-        return identity, found is not None
+        return identity, interrupted is not None
 
-    def _restore(self, one: VerifiedRange) -> None:
-        lane = (one.source, one.target)
-        source_end, target_end = self._verified.get(lane, (0, 0))
-        self._verified[lane] = (max(source_end, one.source_range.end), max(target_end, one.target_range.end))
-        self._tally.restore(one)
+    def _restore(self, verified: VerifiedRange) -> None:
+        pair = (verified.source, verified.target)
+        source_end, target_end = self._verified.get(pair, (0, 0))
+        self._verified[pair] = (max(source_end, verified.source_range.end), max(target_end, verified.target_range.end))
+        self._tally.restore(verified)
 
-    def _lanes(self, topic: str) -> list[Lane]:
+    def _partition_pairs(self, topic: str) -> list[PartitionPair]:
         view = self._source.topic(topic)
-        rows = self._map.settled_rows((Comparison("source_topic", "=", topic),), columns=LANE_COLUMNS)
-        undecided = [one.segment for one in self._map.unsettled_rows()]
-        return lanes_of(rows, topic, None if view is None else view.topic_id, undecided)
+        rows = self._map.settled_rows((Comparison("source_topic", "=", topic),), columns=PAIR_COLUMNS)
+        undecided = [row.segment for row in self._map.unsettled_rows()]
+        return partition_pairs(rows, topic, None if view is None else view.topic_id, undecided)
 
-    def _verify_lane(self, lane: Lane, log: AuditLog) -> None:
+    def _verify_partition(self, pair: PartitionPair, log: VerifyLog) -> None:
         self._partition_count += 1
-        self._tell_problems(lane)
-        if lane.gone_offsets:
-            self._tally.unchecked[Unchecked.SOURCE_TOPIC_GONE] += lane.gone_offsets
-        self._check_quarantine(lane)
-        if self._is_target_gone(lane):
-            self._tell_gone(lane)
+        self._report_map_problems(pair)
+        if pair.gone_offsets:
+            self._tally.unchecked[Unchecked.SOURCE_TOPIC_GONE] += pair.gone_offsets
+        self._check_quarantine(pair)
+        if self._is_target_gone(pair):
+            self._report_missing_target(pair)
             return
-        sides = self._sides(lane)
-        verified = self._verified.get((lane.source, lane.target))
-        first = int(lane.rows.start[0]) if len(lane.rows) else 0
+        readers = self._readers(pair)
+        verified = self._verified.get((pair.source, pair.target))
+        first = int(pair.rows.start[0]) if len(pair.rows) else 0
         source_from, target_from = verified or (first, 0)
-        last_copy = int(lane.rows.target_ends.max()) if len(lane.rows.target_ends) else 0
-        stretches = plan_stretches(
-            lane.rows,
+        last_copy = int(pair.rows.target_ends.max()) if len(pair.rows.target_ends) else 0
+        range_pairs = plan_range_pairs(
+            pair.rows,
             source_from=source_from,
             target_from=target_from,
-            target_until=max(self._target_ends.get(lane.target.topic_partition, 0), last_copy),
-            size_bytes=self._options.stretch_bytes,
+            target_until=max(self._target_ends.get(pair.target.topic_partition, 0), last_copy),
+            size_bytes=self._options.range_bytes,
         )
-        with self._progress.lane(lane.source.topic_partition, source_from) as on_position:
-            for number, stretch in enumerate(stretches):
+        with self._progress.pair(pair.source.topic_partition, source_from) as on_position:
+            for number, range_pair in enumerate(range_pairs):
                 is_first = number == 0 and verified is None
-                result = verify_stretch(sides, stretch, is_first=is_first, on_position=on_position)
+                result = verify_range(readers, range_pair, is_first=is_first, on_position=on_position)
                 self._tally.add(result)
-                log.note(_verified_range(lane, result))
+                log.note(_verified_range(pair, result))
 
-    def _sides(self, lane: Lane) -> Sides:
-        source = self._source.side(lane.source.topic_partition, lane.rows.start)
-        target = self._target.side(lane.target.topic_partition, lane.rows.target_starts)
-        view = self._source.topic(lane.source.topic)
-        return Sides(
+    def _readers(self, pair: PartitionPair) -> PartitionReaders:
+        source = self._source.reader(pair.source.topic_partition, pair.rows.start)
+        target = self._target.reader(pair.target.topic_partition, pair.rows.target_starts)
+        view = self._source.topic(pair.source.topic)
+        return PartitionReaders(
             source=source,
             target=target,
-            source_again=source.again(self._source.again),
-            target_again=target.again(self._target.again),
-            rows=lane.rows,
-            elsewhere=lane.elsewhere,
+            source_reopened=source.with_cluster(self._source.second_connection),
+            target_reopened=target.with_cluster(self._target.second_connection),
+            rows=pair.rows,
+            elsewhere=pair.elsewhere,
             is_deep=self._options.is_deep or (view is not None and view.is_stamped_by_broker),
         )
 
-    def _check_quarantine(self, lane: Lane) -> None:
-        """Each time: an audit that is continued does it again."""
-        if not lane.quarantines:
+    def _check_quarantine(self, pair: PartitionPair) -> None:
+        """Check the batches in quarantine, also when a verification is continued: these checks are not recorded."""
+        if not pair.quarantines:
             return
-        of_lane = (
-            Comparison("source_topic", "=", lane.source.topic),
-            Comparison("source_partition", "=", lane.source.partition),
+        of_pair = (
+            Comparison("source_topic", "=", pair.source.topic),
+            Comparison("source_partition", "=", pair.source.partition),
         )
-        source = self._source.side(lane.source.topic_partition, lane.rows.start) if len(lane.rows) else None
-        target = None if self._is_target_gone(lane) else self._target.side(lane.target.topic_partition, lane.rows.target_starts)
+        source = self._source.reader(pair.source.topic_partition, pair.rows.start) if len(pair.rows) else None
+        target = None if self._is_target_gone(pair) else self._target.reader(pair.target.topic_partition, pair.rows.target_starts)
         check = QuarantineCheck(self._quarantine, source, target)
-        for entry in self._quarantine.entries(of_lane):
-            check.check(entry, is_live=entry.segment.source == lane.source)
-        self._tally.tell(merged(check.differences))
+        for entry in self._quarantine.entries(of_pair):
+            check.check(entry, is_live=entry.segment.source == pair.source)
+        self._tally.add_differences(merged(check.differences))
         self._tally.unchecked.update(check.unchecked)
 
-    def _is_target_gone(self, lane: Lane) -> bool:
-        view = self._target.topic(lane.target.topic)
-        return view is None or view.topic_id != lane.target.topic_id or not self._target.has(lane.target.topic_partition)
+    def _is_target_gone(self, pair: PartitionPair) -> bool:
+        view = self._target.topic(pair.target.topic)
+        return view is None or view.topic_id != pair.target.topic_id or not self._target.has(pair.target.topic_partition)
 
-    def _tell_gone(self, lane: Lane) -> None:
-        copied = lane.rows.is_data
+    def _report_missing_target(self, pair: PartitionPair) -> None:
+        copied = pair.rows.is_data
         if copied.any():
-            where = {"source_start": int(lane.rows.start[copied][0]), "source_end": int(lane.rows.end[copied][-1])}
+            where = {"source_start": int(pair.rows.start[copied][0]), "source_end": int(pair.rows.end[copied][-1])}
             reason = "the target topic that the map names was deleted, or created again without what was copied to it"
-            self._tally.tell([_difference(lane, DifferenceKind.MISSING, reason, **where)])
+            self._tally.add_differences([_difference(pair, DifferenceKind.MISSING, reason, **where)])
 
-    def _tell_problems(self, lane: Lane) -> None:
-        self._tally.tell(
-            _difference(lane, one.kind, one.reason, source_start=one.start, source_end=one.end) for one in lane.problems
+    def _report_map_problems(self, pair: PartitionPair) -> None:
+        self._tally.add_differences(
+            _difference(pair, problem.kind, problem.reason, source_start=problem.start, source_end=problem.end)
+            for problem in pair.problems
         )
 
-    def _report(self, identity: AuditIdentity, names: Sequence[str], *, continues: bool) -> VerifyReport:
+    def _report(self, identity: VerifyIdentity, names: Sequence[str], *, continues: bool) -> VerifyReport:
         tally = self._tally
         return VerifyReport(
             mirror=self._config.mirror,
@@ -284,7 +298,7 @@ class _Audit:
         )
 
 
-def _places(
+def _topic_partitions(
     positions: Mapping[SourcePartition, Position], topics: Sequence[str] | None, side: Literal["source", "target"]
 ) -> set[TopicPartition]:
     unknown = sorted(set(topics or ()) - {source.topic for source in positions})
@@ -297,55 +311,55 @@ def _places(
     }
 
 
-def _difference(lane: Lane, kind: DifferenceKind, reason: str, **where: int) -> Difference:
-    return Difference(kind=kind, source=lane.source.topic_partition, target=lane.target.topic_partition, reason=reason, **where)
+def _difference(pair: PartitionPair, kind: DifferenceKind, reason: str, **where: int) -> Difference:
+    return Difference(kind=kind, source=pair.source.topic_partition, target=pair.target.topic_partition, reason=reason, **where)
 
 
-def _verified_range(lane: Lane, result: StretchResult) -> VerifiedRange:
+def _verified_range(pair: PartitionPair, result: RangeResult) -> VerifiedRange:
     return VerifiedRange(
-        source=lane.source,
-        target=lane.target,
-        source_range=result.stretch.source,
-        target_range=result.stretch.target,
+        source=pair.source,
+        target=pair.target,
+        source_range=result.range_pair.source,
+        target_range=result.range_pair.target,
         batch_count=result.batch_count,
         opened_batch_count=result.opened_batch_count,
         record_count=result.record_count,
         source_bytes=result.source_bytes,
         target_bytes=result.target_bytes,
         unchecked={why.value: count for why, count in result.unchecked.items()},
-        difference_counts=Counter(one.kind.value for one in result.differences),
-        differences=[one.document() for one in result.differences[:SHOWN_DIFFERENCES]],
+        difference_counts=Counter(difference.kind.value for difference in result.differences),
+        differences=[difference.document() for difference in result.differences[:SHOWN_DIFFERENCES]],
     )
 
 
 class _Meter:
-    """Counts source offsets: those of lanes that are done, and how far the one under way is."""
+    """Count source offsets: those of partitions that are done, and how far the current one is."""
 
     def __init__(self, on_progress: OnProgress, tally: Tally) -> None:
         self._on_progress, self._tally = on_progress, tally
         self._expected: dict[TopicPartition, int] = {}
         self._done = 0
 
-    def expect(self, place: TopicPartition, offsets: int) -> None:
-        self._expected[place] = max(offsets, self._expected.get(place, 0), 0)
+    def expect(self, topic_partition: TopicPartition, offsets: int) -> None:
+        self._expected[topic_partition] = max(offsets, self._expected.get(topic_partition, 0), 0)
 
     @contextmanager
-    def lane(self, place: TopicPartition, start: int) -> Iterator[OnPosition]:
+    def pair(self, topic_partition: TopicPartition, start: int) -> Iterator[OnPosition]:
         total = sum(self._expected.values())
-        of_lane = self._expected.get(place, 0)
+        of_pair = self._expected.get(topic_partition, 0)
 
         def on_position(position: int) -> None:
-            self._tell(place, min(self._done + max(position - start, 0), total), total)
+            self._report_difference(topic_partition, min(self._done + max(position - start, 0), total), total)
 
         yield on_position
-        self._done += of_lane
-        self._tell(place, self._done, total)
+        self._done += of_pair
+        self._report_difference(topic_partition, self._done, total)
 
-    def _tell(self, place: TopicPartition, done: int, total: int) -> None:
+    def _report_difference(self, topic_partition: TopicPartition, done: int, total: int) -> None:
         tally = self._tally
         self._on_progress(
-            AuditProgress(
-                place=place,
+            VerifyProgress(
+                topic_partition=topic_partition,
                 done_offsets=done,
                 total_offsets=total,
                 read_bytes=tally.source_bytes + tally.target_bytes,

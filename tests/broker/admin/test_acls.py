@@ -5,7 +5,7 @@ from typing import Any
 from tests.fakes.clients import SleepingClock
 from tests.fakes.strict_broker import StrictCluster
 
-from shallow_mirror.broker.admin.acls import Operation, ask_rights
+from shallow_mirror.broker.admin.acls import Operation, request_permissions
 from shallow_mirror.broker.cluster.cluster import Cluster
 
 
@@ -17,7 +17,7 @@ def test_rights_are_asked_without_creating_anything_and_what_is_not_said_is_none
         body.topics[0].authorized_operations = {Operation.READ, Operation.DESCRIBE}
 
     fake.alter_answers("Metadata", answer)
-    rights = ask_rights(client, ["t", "missing"], clock.deadline())
+    rights = request_permissions(client, ["t", "missing"], clock.deadline())
     assert rights.cluster == {Operation.CREATE}
     assert rights.topics == {"t": {Operation.READ, Operation.DESCRIBE}, "missing": None}
     assert fake.auto_created == []
@@ -30,7 +30,7 @@ def test_no_right_at_all_on_the_cluster_is_what_who_may_not_describe_it_hears(
         body.authorized_operations = set()
 
     fake.alter_answers("Metadata", answer)
-    assert ask_rights(client, [], clock.deadline()).cluster is None
+    assert request_permissions(client, [], clock.deadline()).cluster is None
 
 
 def test_rights_are_called_what_acls_call_them() -> None:

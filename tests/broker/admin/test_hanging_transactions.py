@@ -14,7 +14,7 @@ from tests.fakes.raw_client import RawClient
 from tests.fakes.strict_broker import StrictCluster
 from tests.mirror_runs import create_topic, last_stable_offset
 
-from shallow_mirror.broker.admin.hanging_transactions import ProducersOfMap, abort_forgotten
+from shallow_mirror.broker.admin.hanging_transactions import ProducersOfMap, abort_hanging
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.transactions import add_partitions, init_producer_id
@@ -44,7 +44,7 @@ class Hanging:
 
     def clean(self, *fenced: str, named: ProducersOfMap | None) -> None:
         txns = [init_producer_id(self.client, name, 60_000, self.clock.deadline()) for name in fenced]
-        abort_forgotten(self.client, txns, PLACES, 60_000, self.clock.deadline(), named=named)
+        abort_hanging(self.client, txns, PLACES, 60_000, self.clock.deadline(), named=named)
 
     def is_open(self, place: TopicPartition) -> bool:
         log = self.fake.log(place.topic, place.partition)
@@ -101,6 +101,22 @@ def test_the_map_is_read_for_it_only_where_a_producer_of_before_has_something_op
         hanging.clean(OURS, named=refuse)
 
 
+@pytest.mark.parametrize("code", [47, 90], ids=["it timed out", "another producer has its id"])
+def test_an_abort_that_is_over_before_its_end_is_asked_for_is_not_taken_for_done(
+    fake: StrictCluster, hanging: Hanging, code: int
+) -> None:
+    txn = init_producer_id(hanging.client, OURS, 60_000, hanging.clock.deadline())
+    fake.log(A.topic, A.partition).append(
+        transactional(0, (txn.producer_id, txn.producer_epoch)), NOW_MS
+    )  # no transaction knows it
+    fake.change("EndTxn", error(code), AS_IT_SHOULD)
+    with pytest.raises(RetriableError, match="INVALID_PRODUCER_EPOCH: mirror-0: the transaction that aborts again timed out"):
+        hanging.clean(OURS, named=None)
+    assert hanging.is_open(A)
+    hanging.clean(OURS, named=None)
+    assert not hanging.is_open(A)
+
+
 @pytest.mark.parametrize("code", [6, 47, 52], ids=["leader moved", "newer producer epoch", "newer coordinator epoch"])
 def test_a_leader_or_an_epoch_that_moved_on_is_looked_at_again(fake: StrictCluster, hanging: Hanging, code: int) -> None:
     old = hanging.open(OURS, A)
@@ -155,7 +171,7 @@ def test_a_real_broker_ends_it_and_takes_nothing_of_it_any_more(target_cluster: 
         assert raw.produce(topic_name, made, txn=topic_name).error_code == 0
         assert last_stable_offset(bootstrap, topic_name) == 0
         new = SlotTxn(topic_name, old.producer_id + 1_000_000, 0)  # what the coordinator answers once it has forgotten the id
-        abort_forgotten(cluster, [new], [place], 60_000, deadline, named=of_map(old))
+        abort_hanging(cluster, [new], [place], 60_000, deadline, named=of_map(old))
         assert last_stable_offset(bootstrap, topic_name) == 2
         again = transactional(1, (old.producer_id, old.producer_epoch))
         assert raw.produce(topic_name, again, txn=topic_name).error_code == 47

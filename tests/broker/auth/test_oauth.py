@@ -13,7 +13,7 @@ import pytest
 from tests.security.token_endpoint import TokenEndpoint
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.auth.oauth import KeptToken, Token, token_source
+from shallow_mirror.broker.auth.oauth import CachedToken, Token, token_source
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
 
@@ -122,7 +122,7 @@ def test_a_token_is_kept_for_most_of_its_life() -> None:
         asked.append(now[0])
         return Token("t", now[0] + 100)
 
-    kept = KeptToken(fetch, lambda: now[0])
+    kept = CachedToken(fetch, lambda: now[0])
     for now[0] in (0.0, 79.0, 81.0, 160.0, 162.0):
         kept.token(deadline())
     assert asked == [0.0, 81.0, 162.0]

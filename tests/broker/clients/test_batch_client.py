@@ -25,8 +25,8 @@ from shallow_mirror.broker.clients.batch_client import (
     TxnStateError,
 )
 from shallow_mirror.errors import BatchRefusedError, ConfigError, DataLossError, ProducerEpochFencedError, RetriableError
-from shallow_mirror.wire.header import BATCH_HEADER_BYTES
-from shallow_mirror.wire.produce import ProduceFrames
+from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES
+from shallow_mirror.wire.protocol.produce import ProduceFrames
 
 pytestmark = pytest.mark.brokers
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -218,7 +218,7 @@ def test_an_answer_that_was_lost_is_no_duplicate_where_the_broker_remembers_the_
     create(two_clusters.target, topic_name)
     for codec in CODECS:
         write(two_clusters.source, topic_name, codec)
-    understood, answers = ProduceFrames.plain_answer, 0
+    understood, answers = ProduceFrames.parse_appended, 0
 
     def lose_every_third(frames: ProduceFrames, frame: memoryview) -> Any:
         nonlocal answers
@@ -227,7 +227,7 @@ def test_an_answer_that_was_lost_is_no_duplicate_where_the_broker_remembers_the_
             raise RetriableError("NETWORK_EXCEPTION", "the answer was lost")
         return understood(frames, frame)
 
-    monkeypatch.setattr(ProduceFrames, "plain_answer", lose_every_third)
+    monkeypatch.setattr(ProduceFrames, "parse_appended", lose_every_third)
     with BatchProducer(client(two_clusters.target), in_flight_requests=5) as producer:
         copy(two_clusters.source, producer, topic_name)
     assert answers >= 5

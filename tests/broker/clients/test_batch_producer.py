@@ -34,7 +34,7 @@ from shallow_mirror.errors import (
     ProducerEpochFencedError,
     RetriableError,
 )
-from shallow_mirror.wire.header import BATCH_HEADER_BYTES
+from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES
 
 pytestmark = pytest.mark.thorough
 

@@ -212,6 +212,21 @@ def test_one_connection_per_broker_and_purpose_is_kept(fake: StrictCluster, clie
     assert fake.connections == bootstrap + control + fetch
 
 
+def test_an_idle_connection_that_its_broker_has_closed_is_not_used_again(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    """Nobody has sent a request there that could have failed."""
+    lost = client.connection(1, "produce", clock.deadline())
+    fake.stop_node(1)
+    with pytest.raises(RetriableError, match="cannot connect"):
+        client.connection(1, "produce", clock.deadline())
+    fake.start_node(1)
+    again = client.connection(1, "produce", clock.deadline())
+    assert again is not lost
+    assert lost.is_closed
+    assert client.connection(1, "produce", clock.deadline()) is again
+
+
 def test_a_broker_that_is_too_old_is_refused_in_one_line_with_all_that_it_lacks(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:

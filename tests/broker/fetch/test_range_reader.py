@@ -33,7 +33,7 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.fetch.range_reader import IndexedPartition, RangeReader, ReadRange
 from shallow_mirror.errors import ConfigError, CorruptBatchError, DataLossError, MirrorError, RetriableError, TopicRecreatedError
 from shallow_mirror.types import IsolationLevel, TopicPartition
-from shallow_mirror.wire.records import open_batch
+from shallow_mirror.wire.records.unpacked_batch import open_batch
 
 A, B, C = (TopicPartition("t", partition) for partition in range(3))
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
@@ -389,7 +389,7 @@ def test_a_broker_that_is_away_for_a_while_is_waited_for(fake: StrictCluster, cl
         if len(clock.sleeps) == 5:
             fake.start_node(1)
 
-    client._sleep = sleep_and_return
+    client._retries._sleep = sleep_and_return
     reading = Reading(client, clock, whole(A, end), fetch_bytes=150)
     iteration = iter(reading.reader)
     for part in next(iteration):

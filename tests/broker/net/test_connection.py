@@ -120,3 +120,20 @@ def test_a_cluster_that_cannot_be_reached_is_retried_until_the_deadline() -> Non
         cluster.cluster_id(deadline(100))
     assert len(pauses) > 2
     cluster.close()
+
+
+def test_an_answer_in_front_of_the_close_is_received_before_the_connection_counts_as_closed(servers: list[Server]) -> None:
+    correlation, body = (1).to_bytes(4, "big"), b"answer"
+    server = Server((4 + len(body)).to_bytes(4, "big") + correlation + body, closes=True)
+    servers.append(server)
+    connection = Connection(Transport("127.0.0.1", server.port, deadline()), "test", 1 << 20)
+    assert connection.check_open()
+    connection.send(connection.next_correlation_id(), [b"question"], deadline())
+    server.thread.join()
+    patience = deadline()
+    while not connection.transport.is_closed_by_peer():
+        patience.require("the end of the connection")
+    assert connection.check_open()
+    assert bytes(connection.receive(deadline())) == correlation + body
+    assert not connection.check_open()
+    assert connection.is_closed

@@ -37,7 +37,9 @@ from tests.record_batches import batch, record
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.transport import Part
-from shallow_mirror.broker.produce.produce_pipeline import REQUEST_BYTES, SMALL_BYTES, ProduceRefusedError, ProduceWindow
+from shallow_mirror.broker.produce.leader_pipeline import SMALL_BYTES
+from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError
+from shallow_mirror.broker.produce.produce_pipeline import REQUEST_BYTES, ProducePipeline
 from shallow_mirror.broker.produce.transactions import EndTxnAnswer, add_partitions, end_txn, init_producer_id
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, ProducerEpochFencedError, RetriableError
@@ -70,7 +72,7 @@ class Slot:
         placed: dict[TopicPartition, list[int]] | None = None,
     ) -> dict[TopicPartition, list[int]]:
         deadline = self.clock.deadline()
-        window = ProduceWindow(self.client, NAME, in_flight_requests=requests, in_flight_bytes=size, deadline=deadline)
+        window = ProducePipeline(self.client, NAME, in_flight_requests=requests, in_flight_bytes=size, deadline=deadline)
         return window.produce_all(queues, placed)
 
     def commit(self) -> None:
@@ -227,7 +229,7 @@ class Paced:
         for each in seconds:
             fake.change("Produce", after(partial(clock.sleep, each)))
         limit, deadline = clock.deadline(LIMIT_MS), clock.deadline(deadline_ms)
-        self.window = ProduceWindow(
+        self.window = ProducePipeline(
             slot.client, NAME, in_flight_requests=1, in_flight_bytes=1 << 24, deadline=deadline, until=limit
         )
 
@@ -285,7 +287,7 @@ def test_on_a_slow_link_no_more_is_in_flight_than_comes_through_before_the_limit
         slot = Slot(client, clock)
         fake.change_always("Produce", after(partial(clock.sleep, 0.5)))
         limit = clock.deadline(LIMIT_MS)
-        window = ProduceWindow(
+        window = ProducePipeline(
             client, NAME, in_flight_requests=16, in_flight_bytes=4 << 20, deadline=clock.deadline(100_000), until=limit
         )
         placed = window.produce_all({A: slot.batches([1] * 100, 50_000)})
@@ -319,7 +321,7 @@ def test_where_not_even_the_first_request_is_acknowledged_the_error_says_what_to
     slot = Slot(client, clock)
     hold = threading.Event()
     fake.change("Produce", held(hold))
-    window = ProduceWindow(
+    window = ProducePipeline(
         client, NAME, in_flight_requests=5, in_flight_bytes=1 << 24, deadline=clock.deadline(), until=clock.deadline(LIMIT_MS)
     )
     with pytest.raises(
@@ -525,7 +527,7 @@ def test_a_leader_that_takes_no_bytes_any_more_is_given_up(fake: StrictCluster, 
     client = client_of(fake, clock, request_timeout_ms=200)
     slot = Slot(client, clock)
     fake.change("Produce", held(threading.Event()))
-    window = ProduceWindow(client, NAME, in_flight_requests=100, in_flight_bytes=1 << 30, deadline=clock.deadline(3_600_000))
+    window = ProducePipeline(client, NAME, in_flight_requests=100, in_flight_bytes=1 << 30, deadline=clock.deadline(3_600_000))
     with pytest.raises(RetriableError, match="sending to"):
         window.produce_all({A: slot.batches([1] * 40, 1 << 20)})
     client.close()

@@ -15,21 +15,15 @@ from tests.mirror_runs import create_topic, wait_for
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.fetch.range_reader import RangeReader, ReadRange
-from shallow_mirror.broker.produce.produce_pipeline import ProduceRefusedError, ProduceWindow
-from shallow_mirror.broker.produce.transactions import (
-    EndTxnAnswer,
-    Receipt,
-    add_partitions,
-    end_txn,
-    init_producer_id,
-    read_receipt,
-    write_receipt,
-)
+from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError
+from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
+from shallow_mirror.broker.produce.receipts import Receipt, read_receipt, write_receipt
+from shallow_mirror.broker.produce.transactions import EndTxnAnswer, add_partitions, end_txn, init_producer_id
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLossError, ProducerEpochFencedError, TopicRecreatedError
 from shallow_mirror.types import IsolationLevel, SlotTxn, TopicPartition
-from shallow_mirror.wire.header import BATCH_HEADER_BYTES
-from shallow_mirror.wire.restamp import restamp
+from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES
+from shallow_mirror.wire.batches.restamp import restamp
 
 pytestmark = pytest.mark.brokers
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -97,7 +91,7 @@ def records(node: Any, topic: str) -> list[list[Any]]:
 def copy(source: Cluster, target: Cluster, topic: str, txn: SlotTxn) -> dict[TopicPartition, list[int]]:
     places = [TopicPartition(topic, partition) for partition in range(2)]
     ends = source.list_offsets(dict.fromkeys(places, -1), IsolationLevel.READ_COMMITTED, deadline())
-    window = ProduceWindow(target, txn.transactional_id, in_flight_requests=5, in_flight_bytes=1 << 20, deadline=deadline())
+    window = ProducePipeline(target, txn.transactional_id, in_flight_requests=5, in_flight_bytes=1 << 20, deadline=deadline())
     add_partitions(target, txn, places, deadline())
     ranges = [ReadRange(place, 0, ends[place].offset, 100.0) for place in places]
     sequences, placed = dict.fromkeys(places, 0), {place: list[int]() for place in places}

@@ -29,17 +29,8 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.record_batches import batch
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.produce.transactions import (
-    EndTxnAnswer,
-    PendingReceipt,
-    Receipt,
-    add_offsets,
-    add_partitions,
-    end_txn,
-    init_producer_id,
-    read_receipt,
-    write_receipt,
-)
+from shallow_mirror.broker.produce.receipts import PendingReceipt, Receipt, read_receipt, write_receipt
+from shallow_mirror.broker.produce.transactions import EndTxnAnswer, add_offsets, add_partitions, end_txn, init_producer_id
 from shallow_mirror.errors import ConfigError, OutcomeUnknownError, ProducerEpochFencedError, RetriableError
 from shallow_mirror.types import SlotTxn, TopicPartition
 

@@ -128,7 +128,7 @@ def test_a_whole_commit_that_does_not_say_its_files_is_no_power_failure(tmp_path
     with pytest.raises(
         OffsetMapConflictError, match=f"{commit.name} is no commit of a Delta table: a file lacks its path or size"
     ):
-        LocalLog(tmp_path / "offset_map").set_torn_aside()
+        LocalLog(tmp_path / "offset_map").discard_torn_commit()
     assert commit.exists()
 
 
@@ -139,7 +139,7 @@ def test_a_whole_commit_that_names_what_can_be_no_file_is_no_power_failure(tmp_p
     commit.write_text(json.dumps({"add": {"path": path, "size": 5}}))
     age(commit)
     with pytest.raises(OffsetMapConflictError, match="which the log names, cannot be read"):
-        LocalLog(tmp_path / "offset_map").set_torn_aside()
+        LocalLog(tmp_path / "offset_map").discard_torn_commit()
     assert commit.exists()
 
 

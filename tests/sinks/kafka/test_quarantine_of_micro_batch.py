@@ -16,9 +16,8 @@ from tests.record_batches import batch
 from tests.sinks.two_strict_clusters import Clusters
 
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.quarantine import Quarantine
-from shallow_mirror.checkpoints.quarantine_tables import open_quarantine
-from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
+from shallow_mirror.checkpoints.quarantine.entries import Quarantine, QuarantineTable
 from shallow_mirror.errors import BatchRefusedError
 from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.kafka.protocol import actions
@@ -55,7 +54,7 @@ class Driver:
         self.sink = MicroBatchSink(
             job=clusters.job({}, quarantine=limits), slots=2, owner=self.owner, performer=self,  # type: ignore[arg-type]
             targets=SimpleNamespace(known={}), source=None, report=lambda _report: None, observer=observer,  # type: ignore[arg-type]
-            quarantine=open_quarantine(tables, "deltalake", None),
+            quarantine=QuarantineTable.open(tables),
         )  # fmt: skip
 
     def perform(self, action: actions.Action, _deadline: object) -> Any:

@@ -16,7 +16,7 @@ from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.operations.status import gather_status
 from shallow_mirror.verify import Unchecked, verify_mirror
-from shallow_mirror.wire.header import CONTROL_BIT
+from shallow_mirror.wire.batches.header import CONTROL_BIT
 
 pytestmark = [pytest.mark.brokers, pytest.mark.timeout(120)]
 

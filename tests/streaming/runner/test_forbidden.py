@@ -25,7 +25,7 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.groups.group_client import ClusterView
+from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
 from shallow_mirror.local_kafka.properties import SINGLE_NODE_ID
 from shallow_mirror.preflight import preflight_mirror
@@ -177,7 +177,7 @@ def test_preflight_names_missing_rights_and_the_brokers_cap(
         assert (told_cap, subject) == (cap, f"target topic {topic_name}")
         assert told_new == (f"target topic {topic_name}-new", "grant DescribeConfigs")
         assert what.endswith(f"grant DescribeConfigs on topic {topic_name}")
-    with closing(ClusterView(too_long.target.client, "target")) as groups:
+    with closing(GroupClient(too_long.target.client, "target")) as groups:
         assert groups.committed([topic_name]) == {topic_name: ()}, "now the cluster has a topic for groups"
     with Acl(guarded, ResourceType.GROUP, too_long.mirror, AclOperation.DESCRIBE, AclPermissionType.ALLOW):
         assert stops() == [cap, ("cluster west", f"grant Read on group {too_long.mirror}-0")]

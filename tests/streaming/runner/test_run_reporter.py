@@ -15,11 +15,12 @@ import pytest
 from tests.observed import OBSERVED
 from tests.operations.test_status import NOW_MS, A, B, config, decide, segment, take_over
 
-from shallow_mirror.checkpoints.backends.best_effort_table import DeltalakeStore
+from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.problem_log import read_problems
 from shallow_mirror.checkpoints.problems import ProblemKind
-from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import (
     BatchRefusedError,
@@ -54,8 +55,8 @@ def report(*rows: Any, **changes: Any) -> MicroBatchReport:
     return MicroBatchReport(micro_batch=1, rows=rows, fetched_bytes=2_000, duration_ms=STEPS, **changes)
 
 
-def witness_of(settings: MirrorConfig) -> tuple[Witness, DeltalakeStore, Any]:
-    owner, store = take_over(settings.tables), DeltalakeStore(settings.tables)
+def witness_of(settings: MirrorConfig) -> tuple[Witness, BestEffortTables, Any]:
+    owner, store = take_over(settings.tables), MirrorStorage(settings.tables).best_effort_tables()
     witness = Witness(settings, RunIdentity.of_this_process())
     witness.took_over(owner, store)
     return witness, store, owner
@@ -120,7 +121,7 @@ def test_what_the_supervisor_meets_is_counted_from_the_first_wait_to_the_error_t
     away = RetriableError("NETWORK_EXCEPTION", "cannot connect to 127.0.0.1:1")
     for since_ms in (1, 2):
         witness.failed("source cluster east", away, since_ms, 1.0)
-    store = DeltalakeStore(settings.tables)
+    store = MirrorStorage(settings.tables).best_effort_tables()
     witness.took_over(take_over(settings.tables), store)
     refused = BatchRefusedError(A.topic_partition, 7, "it is too large", "Raise max.message.bytes")
     witness.ended("BatchRefusedError", refused)

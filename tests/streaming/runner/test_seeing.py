@@ -15,8 +15,8 @@ from tests import mirror_runs as runs
 from tests.console_entry import console
 from tests.mirror_runs import command, conf_file, create_topic, open_transaction, said, set_topic, wait_for_run, write
 
-from shallow_mirror.checkpoints.backends.best_effort_table import DeltalakeStore
 from shallow_mirror.checkpoints.problem_log import read_problems
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.local_kafka.node import free_ports
 
@@ -90,7 +90,7 @@ def test_a_mirror_tells_what_it_does_in_its_log_its_metrics_its_problems_and_a_r
 
     lines = [json.loads(line) for line in said(tmp_path).splitlines()]
     told = [line["micro_batch"] for line in lines if "micro_batch" in line]
-    rows = DeltalakeStore(settings.tables).read("micro_batches", ())
+    rows = MirrorStorage(settings.tables).best_effort_tables().read("micro_batches", ())
     assert sorted((one["micro_batch"], one["record_count"]) for one in told) == sorted(
         (row["micro_batch"], row["record_count"]) for row in rows
     )
@@ -100,7 +100,7 @@ def test_a_mirror_tells_what_it_does_in_its_log_its_metrics_its_problems_and_a_r
     assert (seen["run_epoch", ""], seen["waiting", ""], seen["batches_total", "refused"]) == (1, 0, 1)
     assert all(one["level"] != "ERROR" for one in lines)
 
-    problems = read_problems(DeltalakeStore(settings.tables), 1)
+    problems = read_problems(MirrorStorage(settings.tables).best_effort_tables(), 1)
     assert [one.problem.place for one in problems if one.problem.kind == "quarantined"] == [(narrow, 0)]
     stamping = [f"target topic {one} has message.timestamp.type=LogAppendTime" for one in (narrow, plain)]
     in_config = [(one.problem.text.partition(":")[0], one.occurrences) for one in problems if one.problem.kind == "config"]

@@ -11,11 +11,11 @@ from tests.mirror_runs import conf_file, create_topic, delete_records, delete_to
 from tests.verify.log_files import LogFile, stopped
 from tests.verify.mirror_main import catch_up, mirror
 
-from shallow_mirror.checkpoints.backends.best_effort_table import open_store
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.problem_log import read_problems
 from shallow_mirror.checkpoints.problems import ProblemKind
 from shallow_mirror.checkpoints.schema import OFFSET_MAP_TABLE, table_uri
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.types import SegmentKind
 from shallow_mirror.verify import Unchecked, verify_mirror
@@ -78,7 +78,7 @@ def test_a_log_that_was_cut_and_grew_beyond_the_position_stops_the_mirror_or_is_
     assert read_values(target, topic_name) == [*first, *(f"second {n}" for n in range(4, 20))]
     assert kinds(conf)[-1] == (10, 26, "data")
     settings = MirrorConfig.load(conf)
-    problems = [one.problem for one in read_problems(open_store(settings.tables, "deltalake", None), 10)]
+    problems = [one.problem for one in read_problems(MirrorStorage(settings.tables).background_tables(), 10)]
     (problem,) = [one for one in problems if one.kind is ProblemKind.TRUNCATED]
     assert problem.text.startswith("the source holds other records at offsets 6 to 9 than were copied")
     differing = [range(one.source_start or 0, one.source_end or 0) for one in verify_mirror(settings).differences]

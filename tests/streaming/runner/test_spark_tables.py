@@ -17,7 +17,7 @@ from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.schema import OFFSET_MAP_TABLE
 from shallow_mirror.checkpoints.verify_log import AUDIT_TABLE
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.groups.group_client import ClusterView
+from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.report import Step
 from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.operations.status import gather_status
@@ -87,10 +87,10 @@ def test_groups_are_kept_in_step_and_remembered_with_tables_in_a_catalog(
     for values in (["a", "b"], ["c"]):
         mirror_runs.write(source, topic_name, values)
         mirror_runs.catch_up(settings, spark)
-    with closing(ClusterView(settings.source.client, "the source")) as view:
+    with closing(GroupClient(settings.source.client, "the source")) as view:
         assert view.commit(group, {place: (2, "")}) == {}
     mirror_runs.catch_up(settings, spark)
-    with closing(ClusterView(settings.target.client, "the target")) as view:
+    with closing(GroupClient(settings.target.client, "the target")) as view:
         (committed,) = view.committed([group])[group]
     assert (committed.topic_partition, committed.offset) == (place, 3), "behind the marker of the first transaction"
     now = sync_groups(settings, spark=spark)

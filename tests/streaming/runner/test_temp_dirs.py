@@ -11,7 +11,7 @@ import pytest
 
 from shallow_mirror.streaming.runner import temp_dirs
 
-_HOLD = "from shallow_mirror.streaming import scratch; print(scratch.scratch_folder(), flush=True); input()"
+_HOLD = "from shallow_mirror.streaming.runner import temp_dirs; print(temp_dirs.scratch_folder(), flush=True); input()"
 
 
 def _holding(folder: Path) -> tuple[subprocess.Popen[str], Path]:

@@ -20,8 +20,8 @@ from tests.one_batch import one_batch_producer
 
 from shallow_mirror.streaming.runner import spark_session
 from shallow_mirror.streaming.sources import kafka_batches
-from shallow_mirror.wire.batch_index import index_batches
-from shallow_mirror.wire.crc import verify_crc
+from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches.crc import verify_crc
 
 PARTITIONS = 2
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -1,4 +1,4 @@
-"""Everywhere: what a cluster lets us do, asked without doing it (the authorized operations of KIP-430)."""
+"""Everywhere: permissions on a cluster, asked for without using them (the authorized operations of KIP-430)."""
 
 from __future__ import annotations
 
@@ -31,28 +31,30 @@ _CODES = frozenset(Operation)
 
 
 @dataclass(frozen=True, slots=True)
-class Rights:
-    """On the cluster and on topics, existing or not. None where the cluster does not say: who may not describe a thing hears
-    nothing of it, and who may hears of that at least. Without an authorizer everything is allowed.
+class Permissions:
+    """Operations that are permitted on the cluster and on topics, existing or not.
+
+    None where the cluster does not report them: without Describe on a resource a client learns nothing of it. Without an
+    authorizer everything is permitted.
     """
 
     cluster: frozenset[Operation] | None
     topics: Mapping[str, frozenset[Operation] | None]
 
     def missing_on(self, topic: str, needed: Iterable[Operation]) -> list[Operation]:
-        """Those of `needed` that we do not have, in their order; none where the cluster does not say."""
-        held = self.topics.get(topic)
-        return [] if held is None else [one for one in needed if one not in held]
+        """Return those of `needed` that are not granted, in their order; none where the cluster does not report them."""
+        granted = self.topics.get(topic)
+        return [] if granted is None else [operation for operation in needed if operation not in granted]
 
 
-def ask_rights(cluster: Cluster, topics: Sequence[str], deadline: Deadline) -> Rights:
-    """Raises RetriableError, ConfigError. Creates nothing."""
-    return cluster.retrying("asking for rights", lambda one: _ask_once(cluster, topics, one), deadline)
+def request_permissions(cluster: Cluster, topics: Sequence[str], deadline: Deadline) -> Permissions:
+    """Return the permissions. Creates nothing. Raises RetriableError, ConfigError."""
+    return cluster.retrying("asking for rights", lambda attempt: _ask_once(cluster, topics, attempt), deadline)
 
 
-def _ask_once(cluster: Cluster, topics: Sequence[str], deadline: Deadline) -> Rights:
+def _ask_once(cluster: Cluster, topics: Sequence[str], deadline: Deadline) -> Permissions:
     entry = request_class("Metadata").MetadataRequestTopic
-    answer = call(
+    response = call(
         cluster.any_broker(deadline),
         "Metadata",
         deadline,
@@ -61,27 +63,29 @@ def _ask_once(cluster: Cluster, topics: Sequence[str], deadline: Deadline) -> Ri
         include_cluster_authorized_operations=True,
         include_topic_authorized_operations=True,
     )
-    return Rights(
-        _operations(answer.authorized_operations) or None,
-        {one.name: _operations(one.authorized_operations) or None for one in answer.topics},
+    return Permissions(
+        _operations(response.authorized_operations) or None,
+        {topic.name: _operations(topic.authorized_operations) or None for topic in response.topics},
     )
 
 
-def missing_slot_rights(cluster: Cluster, name: str, deadline: Deadline) -> list[str]:
-    """What to grant so that `name` can be a transactional id and a group. Raises RetriableError, BrokerTooOldError.
+def missing_slot_permissions(cluster: Cluster, name: str, deadline: Deadline) -> list[str]:
+    """Return what to grant so that `name` can be a transactional id and a group. Raises RetriableError, BrokerTooOldError.
 
-    Asked by what no coordinator accepts, of any broker: the end of a transaction of a producer that nobody is, and the heartbeat
-    of a member that nobody is. Brokers look at the right before anything else, so nothing is created, and it does not matter who
-    coordinates, or whether the topics of transactions and groups exist or are shown to us.
+    Any broker is asked, with requests that no coordinator accepts: EndTxn of an impossible producer id, and Heartbeat of an
+    unknown member. Brokers check the ACL before anything else, so nothing is created, and it does not matter which broker
+    coordinates, or whether the topics of transactions and groups exist or are visible.
     """
-    return cluster.retrying("asking for rights", lambda one: _missing_once(cluster, name, one), deadline)
+    return cluster.retrying("asking for rights", lambda attempt: _missing_once(cluster, name, attempt), deadline)
 
 
 def _missing_once(cluster: Cluster, name: str, deadline: Deadline) -> list[str]:
     broker = cluster.any_broker(deadline)
-    ended = call(broker, "EndTxn", deadline, transactional_id=name, producer_id=-1, producer_epoch=-1, committed=False)
-    beaten = call(broker, "Heartbeat", deadline, group_id=name, generation_id=-1, member_id="", group_instance_id=None)
-    codes = {"EndTxn": int(ended.error_code), "Heartbeat": int(beaten.error_code)}
+    end_txn_response = call(broker, "EndTxn", deadline, transactional_id=name, producer_id=-1, producer_epoch=-1, committed=False)
+    heartbeat_response = call(
+        broker, "Heartbeat", deadline, group_id=name, generation_id=-1, member_id="", group_instance_id=None
+    )
+    codes = {"EndTxn": int(end_txn_response.error_code), "Heartbeat": int(heartbeat_response.error_code)}
     return [refusal(code, api, key=name) for api, code in codes.items() if is_forbidden(code)]
 
 

@@ -1,7 +1,7 @@
 """Driver and reading commands: consumer groups of one cluster.
 
-By requests of our own, as librdkafka's ListConsumerGroupOffsets ends the whole process where a coordinator is not there for a
-moment (librdkafka issue 5040): beside a mirror that must not be.
+With requests of our own, because librdkafka's ListConsumerGroupOffsets ends the whole process where a coordinator is
+unavailable for a moment (librdkafka issue 5040), and a mirror may run in it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
 from shallow_mirror.broker.net.error_codes import ErrorClass, error_class, error_name, is_forbidden
 from shallow_mirror.broker.net.requests import call, request_class
-from shallow_mirror.broker.produce.transactions import ask_coordinator
+from shallow_mirror.broker.produce.coordinator_requests import ask_coordinator
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, OutcomeUnknownError, RetriableError
 from shallow_mirror.types import TopicPartition
 
 _UNKNOWN_MEMBER, _UNSTABLE = 25, 88
 _COORDINATOR_COMES = frozenset({14, 15, 16})
-"""A cluster that had no groups yet answers so for a moment; so does one whose broker went away."""
+"""A cluster that had no groups yet answers so for a moment; so does one whose broker became unreachable."""
 _OF_CONSUMERS = ("consumer", "streams", "")
 """Protocol types: the second is that of KIP-1071, the last that of groups which only ever committed offsets."""
 _FREE_STATES = ("Empty", "Dead")
@@ -30,7 +30,7 @@ _FREE_STATES = ("Empty", "Dead")
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """The next offset to read. `offset` None: a transaction that commits one is not over yet, and nobody knows it before."""
+    """The next offset to read. `offset` None: a transaction that commits one is not over yet."""
 
     topic_partition: TopicPartition
     offset: int | None
@@ -50,53 +50,54 @@ class ListedGroup:
 
 
 class ConsumerGroups:
-    """Raises RetriableError where the cluster does not answer until the deadline, ConfigError where a right is missing."""
+    """Groups of one cluster. Raises RetriableError where it does not answer in time, ConfigError where an ACL is missing."""
 
     def __init__(self, cluster: Cluster, where: str) -> None:
-        """`where` names the cluster in errors."""
-        self._cluster, self._where = cluster, where
+        """Take `where` as the name of the cluster in errors."""
+        self._cluster = cluster
+        self._where = where
 
     def listed(self, deadline: Deadline) -> dict[str, ListedGroup]:
-        """Every group that may have committed offsets, as its coordinator says."""
+        """Return every group that may have committed offsets, as its coordinator reports it."""
         with self._named():
             return self._cluster.retrying("listing consumer groups", self._listed, deadline)
 
     def _listed(self, deadline: Deadline) -> dict[str, ListedGroup]:
-        found = {}
+        groups = {}
         for node_id in self._cluster.metadata([], deadline).brokers:
             connection = self._cluster.connection(node_id, "control", deadline)
-            answer = call(connection, "ListGroups", deadline, states_filter=[])
-            self._raise_for(answer.error_code, "listing consumer groups")
-            for one in answer.groups:
-                if one.protocol_type in _OF_CONSUMERS:
-                    found[one.group_id] = ListedGroup(one.group_id, one.group_state)
-                    self._cluster.learn_coordinator(CoordinatorKind.GROUP, one.group_id, node_id)
-        return found
+            response = call(connection, "ListGroups", deadline, states_filter=[])
+            self._raise_for(response.error_code, "listing consumer groups")
+            for group in response.groups:
+                if group.protocol_type in _OF_CONSUMERS:
+                    groups[group.group_id] = ListedGroup(group.group_id, group.group_state)
+                    self._cluster.learn_coordinator(CoordinatorKind.GROUP, group.group_id, node_id)
+        return groups
 
     def committed(self, group: str, deadline: Deadline) -> tuple[CommittedOffset, ...]:
-        """In order of place."""
+        """Return the committed offsets in order of topic-partition."""
         with self._named():
-            answer = self._ask(
+            response = self._ask(
                 group, "OffsetFetch", lambda one: int(one.error_code), deadline, group_id=group, topics=None, require_stable=True
             )
-            self._raise_for(answer.error_code, f"reading the offsets of group {group}")
-            return tuple(sorted(self._offsets(group, answer), key=lambda one: one.topic_partition))
+            self._raise_for(response.error_code, f"reading the offsets of group {group}")
+            return tuple(sorted(self._offsets(group, response), key=lambda one: one.topic_partition))
 
-    def _offsets(self, group: str, answer: Any) -> Iterator[CommittedOffset]:
-        for topic in answer.topics:
-            for one in topic.partitions:
-                place = TopicPartition(topic.name, one.partition_index)
-                if one.error_code == _UNSTABLE:
-                    yield CommittedOffset(place, None, "")
+    def _offsets(self, group: str, response: Any) -> Iterator[CommittedOffset]:
+        for topic in response.topics:
+            for partition in topic.partitions:
+                topic_partition = TopicPartition(topic.name, partition.partition_index)
+                if partition.error_code == _UNSTABLE:
+                    yield CommittedOffset(topic_partition, None, "")
                     continue
-                self._raise_for(one.error_code, f"reading the offset of group {group} on {place}")
-                if one.committed_offset >= 0:
-                    yield CommittedOffset(place, one.committed_offset, one.metadata or "")
+                self._raise_for(partition.error_code, f"reading the offset of group {group} on {topic_partition}")
+                if partition.committed_offset >= 0:
+                    yield CommittedOffset(topic_partition, partition.committed_offset, partition.metadata or "")
 
     def clients(self, group: str, deadline: Deadline) -> tuple[str, ...]:
-        """Client id and host of each member, as far as the coordinator tells: not of groups of the newer protocol (KIP-848)."""
+        """Return client id and host of each member. Not of groups of the newer protocol (KIP-848)."""
         with self._named():
-            answer = self._ask(
+            response = self._ask(
                 group,
                 "DescribeGroups",
                 lambda one: int(one.groups[0].error_code),
@@ -104,28 +105,28 @@ class ConsumerGroups:
                 groups=[group],
                 include_authorized_operations=False,
             )
-            self._raise_for(answer.groups[0].error_code, f"describing group {group}")
-            return tuple(f"{one.client_id} at {one.client_host.lstrip('/')}" for one in answer.groups[0].members)
+            self._raise_for(response.groups[0].error_code, f"describing group {group}")
+            return tuple(f"{one.client_id} at {one.client_host.lstrip('/')}" for one in response.groups[0].members)
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]], deadline: Deadline
     ) -> dict[TopicPartition, str]:
-        """Offset and metadata of each. Returns a sentence for each that the cluster refused.
+        """Commit offset and metadata of each. Return a sentence for each that the cluster refused.
 
         The broker refuses offsets of a group that has members. Raises OutcomeUnknownError where no answer came.
         """
         request = request_class("OffsetCommit").OffsetCommitRequestTopic
         by_topic: dict[str, list[Any]] = {}
-        for place, (offset, metadata) in offsets.items():
+        for topic_partition, (offset, metadata) in offsets.items():
             partition = request.OffsetCommitRequestPartition(
-                partition_index=place.partition,
+                partition_index=topic_partition.partition,
                 committed_offset=offset,
                 committed_leader_epoch=-1,  # the epochs of one cluster mean nothing on another
                 committed_metadata=metadata,
             )
-            by_topic.setdefault(place.topic, []).append(partition)
+            by_topic.setdefault(topic_partition.topic, []).append(partition)
         try:
-            answer = self._ask(
+            response = self._ask(
                 group,
                 "OffsetCommit",
                 _worst_of_coordinator,
@@ -139,16 +140,18 @@ class ConsumerGroups:
         except RetriableError as error:
             raise OutcomeUnknownError(f"{self._where}: committing offsets of group {group}: {error}") from error
         codes = {
-            TopicPartition(topic.name, one.partition_index): one.error_code for topic in answer.topics for one in topic.partitions
+            TopicPartition(topic.name, entry.partition_index): entry.error_code
+            for topic in response.topics
+            for entry in topic.partitions
         }
-        return {place: _refusal(code) for place, code in codes.items() if code}
+        return {topic_partition: _refusal(code) for topic_partition, code in codes.items() if code}
 
     def _ask(self, group: str, api: str, code_of: Any, deadline: Deadline, **fields: Any) -> Any:
         return ask_coordinator(self._cluster, CoordinatorKind.GROUP, group, api, code_of, deadline, **fields)
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Which cluster it was, in errors."""
+        """Name the cluster in errors."""
         try:
             yield
         except RetriableError as error:
@@ -170,9 +173,9 @@ _ACLS = (
 )
 
 
-def _worst_of_coordinator(answer: Any) -> int:
-    """The coordinator of a group has all of its partitions, or none."""
-    codes = {one.error_code for topic in answer.topics for one in topic.partitions}
+def _worst_of_coordinator(response: Any) -> int:
+    """Return the code of a coordinator that is not ready: it has all partitions of its group, or none."""
+    codes = {partition.error_code for topic in response.topics for partition in topic.partitions}
     return max(codes & _COORDINATOR_COMES, default=0)
 
 

@@ -1,4 +1,4 @@
-"""Driver: a note that one who writes to a cluster leaves there: the metadata of a consumer group's only offset."""
+"""Driver: notes that a mirror leaves on a cluster: the metadata of a consumer group's only offset."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ MAX_NOTE_BYTES = 4000
 
 
 def write_group_note(client: ClientConfig, group: str, topic: str, note: str, *, timeout_s: float) -> None:
-    """At partition 0 of `topic`, in the place of the note before. It goes with the topic, and with `offsets.retention.minutes`.
+    """Commit a note at partition 0 of `topic`, instead of the note before. Deleted with the topic, and after offsets.retention.
 
-    Raises RetriableError, OutcomeUnknownError; ConfigError where the cluster does not let us in.
+    Raises RetriableError, OutcomeUnknownError; ConfigError where the cluster does not authorize it.
     """
     with closing(Cluster(client)) as cluster:
-        place = TopicPartition(topic, 0)
-        refused = ConsumerGroups(cluster, "target").commit(group, {place: (0, note)}, _deadline(timeout_s))
-    if refused:
-        raise RetriableError("REFUSED", f"writing to the consumer group {group}: {refused[place]}")
+        topic_partition = TopicPartition(topic, 0)
+        refusals = ConsumerGroups(cluster, "target").commit(group, {topic_partition: (0, note)}, _deadline(timeout_s))
+    if refusals:
+        raise RetriableError("REFUSED", f"writing to the consumer group {group}: {refusals[topic_partition]}")
 
 
 def read_group_notes(client: ClientConfig, suffix: str, *, timeout_s: float) -> dict[str, str]:
-    """The notes of all groups whose names end so. Raises RetriableError; ConfigError where a right is missing."""
+    """Return the notes of all groups whose names end so. Raises RetriableError; ConfigError where an ACL is missing."""
     deadline = _deadline(timeout_s)
     with closing(Cluster(client)) as cluster:
         groups = ConsumerGroups(cluster, "source")
         names = sorted(name for name in groups.listed(deadline) if name.endswith(suffix))
-        return {name: one.metadata for name in names for one in groups.committed(name, deadline) if one.metadata}
+        return {
+            name: committed.metadata for name in names for committed in groups.committed(name, deadline) if committed.metadata
+        }
 
 
 def _deadline(timeout_s: float) -> Deadline:

@@ -1,14 +1,14 @@
-"""Everywhere: transactions that are over for their coordinator and still open in the logs of their partitions.
+"""Everywhere: hanging transactions: ended for their coordinator and still open in the logs of their partitions (KIP-664).
 
-A broker that is killed and started again can end a transaction before it knows its topics; seen with 4.3.0: it takes the
-partitions for deleted, writes no marker to them, and calls the transaction complete. Its records then stay open, hold the
-last stable offset, and the next marker of the same producer id ends them together with its own: an aborted copy would
-become visible behind a committed one. So whoever takes a producer id up again after a failure has to look, and an empty
-transaction over the same partitions writes the markers that never came.
+A broker that is killed and started again can end a transaction before it has loaded its topics; observed with 4.3.0: it takes
+the partitions for deleted, writes no marker to them, and reports the transaction complete. It does the same while a partition
+has no leader (KAFKA-20734). The records then stay open, hold the last stable offset, and the next marker of the same producer
+id ends them together with its own: an aborted copy would become visible behind a committed one. So a producer id that is used
+again after a failure has to be checked, and an empty transaction over the same partitions writes the missing markers.
 
-A coordinator forgets an unused transactional id after transactional.id.expiration.ms, a week by default, and gives it a new
-producer id when it comes again. An empty transaction has that one, and its markers end nothing of the old one. What is open
-under a producer id that the offset map names is ended as `kafka-transactions.sh abort` does it (KIP-664): WriteTxnMarkers to
+A coordinator removes an unused transactional id after transactional.id.expiration.ms, a week by default, and gives it a new
+producer id when it is used again. Markers of an empty transaction then have that one, and end nothing of the old one. What
+is open under a producer id that the offset map names is ended as `kafka-transactions.sh abort` does it: WriteTxnMarkers to
 the leader of the partition, which needs ClusterAction on the cluster (or Alter, from Kafka 3.8 on).
 """
 
@@ -19,11 +19,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from shallow_mirror.broker.cluster.cluster import CONTROL, Cluster
+from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import ProducerState
+from shallow_mirror.broker.cluster.connection_pool import CONTROL
 from shallow_mirror.broker.net.error_codes import ErrorClass, error_class, error_name, refusal
 from shallow_mirror.broker.net.requests import call, request_class
-from shallow_mirror.broker.produce.transactions import add_offsets, add_partitions, end_txn, init_producer_id
+from shallow_mirror.broker.produce.transactions import EndTxnAnswer, add_offsets, add_partitions, end_txn, init_producer_id
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, RetriableError
 from shallow_mirror.types import IsolationLevel, SlotTxn, TopicPartition
@@ -38,7 +39,7 @@ _LAST_EPOCH = 32766
 class OpenTxn:
     """What a producer has open at a partition of the target."""
 
-    place: TopicPartition
+    topic_partition: TopicPartition
     producer: ProducerState
 
     def __str__(self) -> str:
@@ -47,7 +48,7 @@ class OpenTxn:
             at = datetime.fromtimestamp(self.producer.last_timestamp_ms / 1000, UTC)
             since = f"; its newest record there is of {at.isoformat(timespec='seconds')}"
         return (
-            f"target {self.place}: the transaction of producer id {self.producer.producer_id} (epoch "
+            f"target {self.topic_partition}: the transaction of producer id {self.producer.producer_id} (epoch "
             f"{self.producer.producer_epoch}) is open from offset {self.producer.current_txn_start_offset} on{since}"
         )
 
@@ -55,8 +56,8 @@ class OpenTxn:
         """Return the command that ends it, for an operator."""
         host, port = target.config.bootstrap[0]
         return (
-            f"kafka-transactions.sh --bootstrap-server {host}:{port} abort --topic {self.place.topic} --partition "
-            f"{self.place.partition} --start-offset {self.producer.current_txn_start_offset}"
+            f"kafka-transactions.sh --bootstrap-server {host}:{port} abort --topic {self.topic_partition.topic} --partition "
+            f"{self.topic_partition.partition} --start-offset {self.producer.current_txn_start_offset}"
         )
 
 
@@ -64,75 +65,88 @@ ProducersOfMap = Callable[[], Mapping[int, str]]
 """The transactional id of every producer id that the offset map names."""
 
 
-def abort_forgotten(
+def abort_hanging(
     target: Cluster,
     fenced: Sequence[SlotTxn],
-    places: Collection[TopicPartition],
+    topic_partitions: Collection[TopicPartition],
     transaction_timeout_ms: int,
     deadline: Deadline,
     *,
     named: ProducersOfMap | None = None,
 ) -> None:
-    """Abort what is still open at `places` under the transactional ids of `fenced`, the answers of InitProducerId a moment ago.
+    """Abort what is still open at `topic_partitions` under the transactional ids of `fenced`, fresh from InitProducerId.
 
-    Because of those answers nothing of theirs can be open rightly, neither under the producer ids that they have now nor, with
-    `named`, under those that they had before. Places that the target does not have are left out.
+    InitProducerId succeeds when nothing of an id is open for the coordinator: what is open in a log hangs, under the producer ids
+    of now and, with `named`, under earlier ones. Topic-partitions that the target does not have are left out.
 
+    Raises RetriableError("INVALID_PRODUCER_EPOCH") where an abort timed out itself: it may be forgotten like the one before.
     Raises RetriableError("HANGING_TRANSACTION") with what an operator has to do, where an earlier producer id has something open
-    and the target does not let us end it: readers of that partition wait for it, and so would every micro-batch.
+    and the target does not permit to end it: readers of that partition wait for it, and so would every micro-batch.
     """
-    found = open_transactions(target, places, deadline)
+    open_txns = open_transactions(target, topic_partitions, deadline)
     current = {txn.producer_id: txn.transactional_id for txn in fenced}
-    again: dict[str, list[TopicPartition]] = {}
-    for one in found:
-        if one.producer.producer_id in current:
-            again.setdefault(current[one.producer.producer_id], []).append(one.place)
-    for transactional_id, members in again.items():
+    forgotten: dict[str, list[TopicPartition]] = {}
+    for open_txn in open_txns:
+        if open_txn.producer.producer_id in current:
+            forgotten.setdefault(current[open_txn.producer.producer_id], []).append(open_txn.topic_partition)
+    for transactional_id, partitions in forgotten.items():
         _log.warning("%s: its abort was forgotten by the target: aborting it again", transactional_id)
-        write_markers(target, transactional_id, members, False, transaction_timeout_ms, deadline)
-    others = [one for one in found if one.producer.producer_id not in current]
-    if named is not None and others:  # hardly ever: so the map is read for it only now
+        answer = write_markers(target, transactional_id, partitions, False, transaction_timeout_ms, deadline)
+        if answer is EndTxnAnswer.AMBIGUOUS:
+            # The empty transaction timed out, and its own abort may be forgotten, too. It is not repeated here: where another
+            # run has taken the id over, this run has to find that out before it fences the other.
+            raise RetriableError("INVALID_PRODUCER_EPOCH", f"{transactional_id}: the transaction that aborts again timed out")
+    others = [open_txn for open_txn in open_txns if open_txn.producer.producer_id not in current]
+    # Hardly ever: so the offset map is read for it only now.
+    if named is not None and others:
         _abort_earlier_producers(target, others, named(), frozenset(current.values()), deadline)
 
 
 def _abort_earlier_producers(
-    target: Cluster, found: Sequence[OpenTxn], named: Mapping[int, str], fenced_ids: Collection[str], deadline: Deadline
+    target: Cluster, open_txns: Sequence[OpenTxn], named: Mapping[int, str], fenced_ids: Collection[str], deadline: Deadline
 ) -> None:
-    """Nothing can be written under these producer ids any more: the coordinator knows them no longer, and the only transactional
-    id that they ever had has another one now."""
+    """Abort what is open under producer ids of expired transactional ids, with markers of our own.
+
+    Nothing can be written under these producer ids any more: the coordinator has removed them, and the transactional id that they
+    belonged to has another one now.
+    """
     refused = list[str]()
-    for one in found:
-        transactional_id = named.get(one.producer.producer_id)
+    for open_txn in open_txns:
+        transactional_id = named.get(open_txn.producer.producer_id)
         if transactional_id not in fenced_ids:
-            continue  # another application's, or of a slot that was not fenced: it may be going on
-        _log.warning("%s; the target has forgotten its transactional id %s: aborting it", one, transactional_id)
-        reason = _abort_at(target, one.place, one.producer.producer_id, deadline)
+            # Another application's, or of a slot that was not fenced: it may still be in use.
+            continue
+        _log.warning("%s; the target has forgotten its transactional id %s: aborting it", open_txn, transactional_id)
+        reason = _abort_at(target, open_txn.topic_partition, open_txn.producer.producer_id, deadline)
         if reason is not None:
             refused.append(
-                f"{one}, of transactional id {transactional_id} of this mirror, which the target has forgotten since: readers of "
-                f"that partition wait for its end. WriteTxnMarkers: {reason}. Or end it by: {one.abort_command(target)}"
+                f"{open_txn}, of transactional id {transactional_id} of this mirror, which the target has forgotten "
+                f"since: readers of that partition wait for its end. WriteTxnMarkers: {reason}. "
+                f"Or end it by: {open_txn.abort_command(target)}"
             )
     if refused:
         raise RetriableError("HANGING_TRANSACTION", "; ".join(refused))
 
 
-def _abort_at(target: Cluster, place: TopicPartition, producer_id: int, deadline: Deadline) -> str | None:
-    """Write an abort marker to the leader of `place`. Return why that is refused for good, None when nothing is open any more.
+def _abort_at(target: Cluster, topic_partition: TopicPartition, producer_id: int, deadline: Deadline) -> str | None:
+    """Write an abort marker to the leader. Return why that is refused for good, None when nothing is open any more.
 
     Raises RetriableError. Each try looks at the producer's state again: a marker of old epochs is refused.
     """
 
-    def attempt(left: Deadline) -> str | None:
-        states = target.describe_producers([place], left)[place]
+    def attempt(attempt_deadline: Deadline) -> str | None:
+        states = target.describe_producers([topic_partition], attempt_deadline)[topic_partition]
         for state in states:
             if state.producer_id == producer_id and state.current_txn_start_offset >= 0:
-                return _write_abort_marker(target, place, state, left)
+                return _write_abort_marker(target, topic_partition, state, attempt_deadline)
         return None
 
-    return target.retrying(f"aborting the transaction of producer id {producer_id} at {place}", attempt, deadline)
+    return target.retrying(f"aborting the transaction of producer id {producer_id} at {topic_partition}", attempt, deadline)
 
 
-def _write_abort_marker(target: Cluster, place: TopicPartition, producer: ProducerState, deadline: Deadline) -> str | None:
+def _write_abort_marker(
+    target: Cluster, topic_partition: TopicPartition, producer: ProducerState, deadline: Deadline
+) -> str | None:
     request = request_class("WriteTxnMarkers").WritableTxnMarker
     marker = request(
         producer_id=producer.producer_id,
@@ -140,63 +154,74 @@ def _write_abort_marker(target: Cluster, place: TopicPartition, producer: Produc
         # Kafka 3.6 it does not ask the coordinator, and would open another transaction with it.
         producer_epoch=max(producer.producer_epoch, min(producer.producer_epoch + 1, _LAST_EPOCH)),
         transaction_result=False,
-        topics=[request.WritableTxnMarkerTopic(name=place.topic, partition_indexes=[place.partition])],
+        topics=[request.WritableTxnMarkerTopic(name=topic_partition.topic, partition_indexes=[topic_partition.partition])],
         # A lower one than that of the producer's last marker is refused. -1: there was none; coordinators have 0 at least.
         coordinator_epoch=max(0, producer.coordinator_epoch),
     )
     try:
-        leader = target.leaders([place], deadline)[place].leader
-        answer = call(target.connection(leader, CONTROL, deadline), "WriteTxnMarkers", deadline, markers=[marker])
+        leader = target.leaders([topic_partition], deadline)[topic_partition].leader
+        response = call(target.connection(leader, CONTROL, deadline), "WriteTxnMarkers", deadline, markers=[marker])
     except BrokerTooOldError as error:
         return str(error)
-    code = int(answer.markers[0].topics[0].partitions[0].error_code)
+    code = int(response.markers[0].topics[0].partitions[0].error_code)
     if code and error_class(code) is not ErrorClass.DEFINITE:
-        raise RetriableError(error_name(code), f"WriteTxnMarkers to {place}")
+        raise RetriableError(error_name(code), f"WriteTxnMarkers to {topic_partition}")
     return refusal(code, "WriteTxnMarkers") if code else None
 
 
-def open_places(
-    target: Cluster, producer_ids: Collection[int], places: Collection[TopicPartition], deadline: Deadline
+def open_partitions_by_producer(
+    target: Cluster, producer_ids: Collection[int], topic_partitions: Collection[TopicPartition], deadline: Deadline
 ) -> dict[int, list[TopicPartition]]:
-    """Where these producers have open transactions."""
-    found: dict[int, list[TopicPartition]] = {}
-    for one in open_transactions(target, places, deadline):
-        if one.producer.producer_id in producer_ids:
-            found.setdefault(one.producer.producer_id, []).append(one.place)
-    return found
+    """Return where these producers have open transactions, by producer id."""
+    by_producer: dict[int, list[TopicPartition]] = {}
+    for open_txn in open_transactions(target, topic_partitions, deadline):
+        if open_txn.producer.producer_id in producer_ids:
+            by_producer.setdefault(open_txn.producer.producer_id, []).append(open_txn.topic_partition)
+    return by_producer
 
 
-def open_transactions(target: Cluster, places: Collection[TopicPartition], deadline: Deadline) -> list[OpenTxn]:
-    """Return what is open at `places`, of whatever producer. Producers are only asked for where something is open at all."""
-    if not places:
+def open_transactions(target: Cluster, topic_partitions: Collection[TopicPartition], deadline: Deadline) -> list[OpenTxn]:
+    """Return what is open at `topic_partitions`, of any producer. Producers are described only where something is open."""
+    if not topic_partitions:
         return []
-    listed = target.metadata(sorted({place.topic for place in places}), deadline)
-    there = [place for place in places if listed.has(place)]
-    latest = dict.fromkeys(there, -1)
+    metadata = target.metadata(sorted({topic_partition.topic for topic_partition in topic_partitions}), deadline)
+    existing = [topic_partition for topic_partition in topic_partitions if metadata.has(topic_partition)]
+    latest = dict.fromkeys(existing, -1)
     stable = target.list_offsets(latest, IsolationLevel.READ_COMMITTED, deadline)
     ends = target.list_offsets(latest, IsolationLevel.READ_UNCOMMITTED, deadline)
-    held = sorted(place for place in there if stable[place].offset < ends[place].offset)
-    described = target.describe_producers(held, deadline) if held else {}
-    return [OpenTxn(place, state) for place in held for state in described[place] if state.current_txn_start_offset >= 0]
+    waiting = sorted(
+        topic_partition for topic_partition in existing if stable[topic_partition].offset < ends[topic_partition].offset
+    )
+    described = target.describe_producers(waiting, deadline) if waiting else {}
+    return [
+        OpenTxn(topic_partition, state)
+        for topic_partition in waiting
+        for state in described[topic_partition]
+        if state.current_txn_start_offset >= 0
+    ]
 
 
-def held_back_by(target: Cluster, places: Collection[TopicPartition], ours: int, deadline: Deadline) -> str:
-    """Return what other producers than `ours` have open at `places`, as the end of a sentence; empty where nothing is."""
-    others = [one for one in open_transactions(target, places, deadline) if one.producer.producer_id != ours]
-    told = [f"{one}: if that producer is gone, end it by {one.abort_command(target)}" for one in others]
-    return "".join(f"; {sentence}" for sentence in told)
+def describe_blocking_producers(
+    target: Cluster, topic_partitions: Collection[TopicPartition], ours: int, deadline: Deadline
+) -> str:
+    """Return what producers other than `ours` have open, as the end of a sentence; empty where nothing is."""
+    others = [
+        open_txn for open_txn in open_transactions(target, topic_partitions, deadline) if open_txn.producer.producer_id != ours
+    ]
+    sentences = [f"{open_txn}: if that producer is gone, end it by {open_txn.abort_command(target)}" for open_txn in others]
+    return "".join(f"; {sentence}" for sentence in sentences)
 
 
 def write_markers(
     target: Cluster,
     transactional_id: str,
-    places: Sequence[TopicPartition],
+    topic_partitions: Sequence[TopicPartition],
     commit: bool,
     transaction_timeout_ms: int,
     deadline: Deadline,
-) -> None:
-    """An empty transaction over `places` and the receipt's group."""
+) -> EndTxnAnswer:
+    """Write markers to `topic_partitions` and the receipt's group by an empty transaction, and return how that ended."""
     empty = init_producer_id(target, transactional_id, transaction_timeout_ms, deadline)
-    add_partitions(target, empty, places, deadline)
+    add_partitions(target, empty, topic_partitions, deadline)
     add_offsets(target, empty, deadline)
-    end_txn(target, empty, commit, deadline)
+    return end_txn(target, empty, commit, deadline)

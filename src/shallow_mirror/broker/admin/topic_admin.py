@@ -34,9 +34,12 @@ def ensure_topics(client: ClientConfig, specs: Sequence[TopicSpec], *, timeout_s
     futures = admin.create_topics(
         [
             NewTopic(
-                one.name, num_partitions=one.partitions, replication_factor=one.replication_factor or -1, config=dict(one.configs)
+                spec.name,
+                num_partitions=spec.partitions,
+                replication_factor=spec.replication_factor or -1,
+                config=dict(spec.configs),
             )
-            for one in specs
+            for spec in specs
         ],
         operation_timeout=timeout_s,
         request_timeout=timeout_s,
@@ -56,7 +59,7 @@ def add_partitions(client: ClientConfig, partitions: Mapping[str, int], *, timeo
 
 
 def set_topic_configs(client: ClientConfig, changes: Mapping[str, Mapping[str, str]], *, timeout_s: float) -> dict[str, str]:
-    """Set these settings and leave the others alone. Returns by topic why it was not done; empty: all were."""
+    """Set these settings and leave the others alone. Return by topic why that failed; empty: all were set."""
     admin = _admin(client)
     resources = {
         name: ConfigResource(
@@ -75,10 +78,10 @@ def set_topic_configs(client: ClientConfig, changes: Mapping[str, Mapping[str, s
             futures[resource].result(timeout_s + 1)
         except KafkaException as error:
             failure = error.args[0]
-            is_right = is_forbidden(failure.code())
+            is_acl_missing = is_forbidden(failure.code())
             problems[name] = (
                 refusal(failure.code(), "IncrementalAlterConfigs", topic=name)
-                if is_right
+                if is_acl_missing
                 else f"{failure.name()}: {failure.str()}"
             )
         except TimeoutError:  # the client itself is late
@@ -87,7 +90,7 @@ def set_topic_configs(client: ClientConfig, changes: Mapping[str, Mapping[str, s
 
 
 def _admin(client: ClientConfig) -> AdminClient:
-    """To be kept in a variable until its futures are done: they end with it."""
+    """Return an admin client; keep it in a variable until its futures are done: they end with it."""
     return AdminClient({**client.as_confluent(), "log_level": "0"})
 
 

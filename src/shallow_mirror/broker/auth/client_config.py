@@ -26,7 +26,7 @@ from shallow_mirror.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """As written: references are resolved where a value is used, so they travel and print unresolved."""
+    """Properties as written: references are resolved where a value is used, so they travel and print unresolved."""
 
     _properties: tuple[tuple[str, str], ...] = field(repr=False)
 
@@ -34,27 +34,30 @@ class ClientConfig:
     def from_properties(
         cls, properties: Mapping[str, object], where: str = "client", *, allows_literal_secrets: bool = False
     ) -> ClientConfig:
-        """Raises ConfigError with every problem. Where a config would travel through Spark, secrets must be references."""
+        """Check and keep properties. Raises ConfigError with every problem.
+
+        Secrets must be references where a config would travel through Spark.
+        """
         given = {canonical_name(name): _text(value) for name, value in properties.items()}
         problems: list[str] = [f"{name}: {problem}" for name in given if (problem := name_problem(name)) is not None]
         if BOOTSTRAP not in given:
             problems.append(f"{BOOTSTRAP}: is missing")
-        known = {name: value for name, value in given.items() if name in KNOWN}
+        supported = {name: value for name, value in given.items() if name in KNOWN}
         if not allows_literal_secrets:
             problems += [
                 f"{name}: must not be written out here: give a reference, ${{env:NAME}}, ${{file:PATH}} or ${{secret:scope/key}}"
-                for name in known
-                if name in SECRET and not secrets.is_only_references(known[name])
+                for name in supported
+                if name in SECRET and not secrets.is_only_references(supported[name])
             ]
-        config = cls(tuple(sorted({**DEFAULTS, **known}.items())))
-        problems += security_problems({name: config._to_be_checked(name) for name in known})
-        problems += config._value_problems(known)
+        config = cls(tuple(sorted({**DEFAULTS, **supported}.items())))
+        problems += security_problems({name: config._value_to_check(name) for name in supported})
+        problems += config._value_problems(supported)
         if problems:
             raise ConfigError([f"{where}.{problem}" for problem in problems])
         return config
 
-    def _to_be_checked(self, name: str) -> str:
-        """As written where it is a secret, or cannot be resolved, which is told elsewhere."""
+    def _value_to_check(self, name: str) -> str:
+        """Return a value as written where it is a secret, or cannot be resolved, which `_value_problems` reports."""
         try:
             return dict(self._properties)[name] if name in SECRET else self.value(name)
         except ConfigError:
@@ -77,28 +80,28 @@ class ClientConfig:
         return problems
 
     def value(self, name: str) -> str:
-        """Resolved now; empty where it is not given. Raises ConfigError."""
+        """Return a value, resolved now; empty where it is not given. Raises ConfigError."""
         try:
             return secrets.resolve(dict(self._properties).get(name, ""))
         except ConfigError as error:
             raise ConfigError([f"{name}: {problem}" for problem in error.problems]) from None
 
     def written(self, name: str) -> str | None:
-        """References unresolved; None where it is not given."""
+        """Return a value with its references unresolved; None where it is not given."""
         return dict(self._properties).get(name)
 
     @property
     def references(self) -> frozenset[str]:
-        """Every `${...}` of every property, as written."""
-        return frozenset(one for _, value in self._properties for one in secrets.references_in(value))
+        """Return every `${...}` of every property, as written."""
+        return frozenset(reference for _, value in self._properties for reference in secrets.references_in(value))
 
     def __repr__(self) -> str:
         return f"ClientConfig({BOOTSTRAP}={dict(self._properties)[BOOTSTRAP]!r})"
 
     @property
     def bootstrap(self) -> tuple[tuple[str, int], ...]:
-        """(host, port) of every bootstrap broker."""
-        return tuple(_host_and_port(one) for one in self.value(BOOTSTRAP).split(","))
+        """Return (host, port) of every bootstrap server."""
+        return tuple(_host_and_port(server) for server in self.value(BOOTSTRAP).split(","))
 
     @property
     def client_id(self) -> str:
@@ -106,7 +109,7 @@ class ClientConfig:
 
     @property
     def client_rack(self) -> str:
-        """Sent with every Fetch; empty where it is not given."""
+        """Return the rack that is sent with every Fetch; empty where it is not given."""
         return self.value("client.rack")
 
     @property
@@ -127,7 +130,7 @@ class ClientConfig:
 
     @property
     def protocol(self) -> str:
-        """plaintext, ssl, sasl_plaintext or sasl_ssl."""
+        """Return plaintext, ssl, sasl_plaintext or sasl_ssl."""
         return self.value(PROTOCOL).lower()
 
     @property
@@ -140,11 +143,11 @@ class ClientConfig:
 
     @property
     def sasl_mechanism(self) -> str:
-        """Empty without SASL."""
+        """Return the mechanism; empty without SASL."""
         return self.value("sasl.mechanism").upper()
 
     def as_confluent(self) -> dict[str, Any]:
-        """For confluent_kafka's clients: resolved now, so it holds secrets. Tokens come from the same source as ours."""
+        """Return settings for confluent_kafka's clients, resolved now: they hold secrets. Tokens come from the same source."""
         names = {BOOTSTRAP, "client.id", PROTOCOL, *TLS, *SASL} - set(OAUTH)
         settings: dict[str, Any] = {
             name: pem_text(self.value(name)) if name.endswith(".pem") else self.value(name)
@@ -159,7 +162,7 @@ class ClientConfig:
 
 
 def pem_text(value: str) -> str:
-    """Line breaks may be written as `\\n`, where a variable or a secret cannot hold them."""
+    r"""Return PEM text. Line breaks may be written as `\n`, where a variable or a secret cannot hold them."""
     return value.replace("\\n", "\n")
 
 
@@ -169,11 +172,11 @@ def _text(value: object) -> str:
 
 def _bootstrap_problems(servers: str) -> list[str]:
     problems = []
-    for one in servers.split(","):
+    for server in servers.split(","):
         try:
-            _host_and_port(one)
+            _host_and_port(server)
         except ValueError:
-            problems.append(f"{BOOTSTRAP}: {one.strip()!r} is not host:port")
+            problems.append(f"{BOOTSTRAP}: {server.strip()!r} is not host:port")
     return problems
 
 

@@ -79,12 +79,12 @@ PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 
 
 def canonical_name(name: str) -> str:
-    """What an alias stands for."""
+    """Return the property that an alias stands for, other names as they are."""
     return ALIASES.get(name, name)
 
 
 def name_problem(name: str) -> str | None:
-    """None for a known one."""
+    """Return why a property is not accepted, None for a supported one."""
     if name in KNOWN:
         return None
     if _RECORD_LEVEL.match(name):
@@ -100,8 +100,10 @@ def name_problem(name: str) -> str | None:
 
 
 def security_problems(given: Mapping[str, str]) -> list[str]:
-    """What contradicts itself or is missing among `given`, by canonical name. Each begins with a property; values of SECRET
-    are not looked at."""
+    """Return contradictions and missing properties among `given`, by canonical name.
+
+    Each begins with the name of a property. Values of SECRET are not examined.
+    """
     protocol, mechanism = given.get(PROTOCOL, "plaintext").lower(), given.get("sasl.mechanism", "").upper()
     if protocol not in PROTOCOLS:
         return [f"{PROTOCOL}: {protocol!r} is not one of {', '.join(PROTOCOLS)}"]
@@ -113,8 +115,8 @@ def security_problems(given: Mapping[str, str]) -> list[str]:
             if name in given
         ]
     elif mechanism not in MECHANISMS:
-        said = f"{mechanism!r} is not one of" if mechanism else "is missing; it is one of"
-        problems.append(f"sasl.mechanism: {said} {', '.join(MECHANISMS)}")
+        problem = f"{mechanism!r} is not one of" if mechanism else "is missing; it is one of"
+        problems.append(f"sasl.mechanism: {problem} {', '.join(MECHANISMS)}")
     elif mechanism == "OAUTHBEARER":
         problems += _oauth_problems(given)
     else:

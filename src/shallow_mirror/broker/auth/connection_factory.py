@@ -21,22 +21,28 @@ from shallow_mirror.errors import ConfigError, RetriableError
 
 
 class ConnectionOpener:
-    """Of one client in one process. Files and references are read anew for every connection: secrets may rotate."""
+    """Opens connections of one client in one process.
+
+    Files and references are read again for every connection: secrets may rotate.
+    """
 
     def __init__(self, config: ClientConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._config, self._clock = config, clock
+        self._config = config
+        self._clock = clock
         self._tls: tuple[TlsSettings, ssl.SSLContext] | None = None
         self._tokens: TokenSource | None = token_source(config) if config.sasl_mechanism == "OAUTHBEARER" else None
 
     def open(self, address: tuple[str, int], deadline: Deadline) -> Connection:
-        """Raises RetriableError where the broker is away; ConfigError where it refuses us, we refuse it, or its listener speaks
-        another security protocol."""
-        transport = self._connected(address, deadline)
+        """Connect and authenticate. Raises RetriableError where the broker is unreachable.
+
+        Raises ConfigError where one side does not accept the other, or where the listener has another security protocol.
+        """
+        transport = self._connect(address, deadline)
         try:
-            return self._introduced(transport, address, deadline)
+            return self._handshake(transport, address, deadline)
         except RetriableError as error:
             transport.close()
-            explained = self._explained(error, address)
+            explained = self._explain_hangup(error, address)
             if explained is not None:
                 raise explained from error
             raise
@@ -44,7 +50,7 @@ class ConnectionOpener:
             transport.close()
             raise
 
-    def _connected(self, address: tuple[str, int], deadline: Deadline) -> Transport:
+    def _connect(self, address: tuple[str, int], deadline: Deadline) -> Transport:
         if not self._config.uses_tls:
             return Transport(*address, deadline)
         return TlsTransport(*address, self._context(), deadline)
@@ -55,7 +61,7 @@ class ConnectionOpener:
             self._tls = settings, settings.context()
         return self._tls[1]
 
-    def _introduced(self, transport: Transport, address: tuple[str, int], deadline: Deadline) -> Connection:
+    def _handshake(self, transport: Transport, address: tuple[str, int], deadline: Deadline) -> Connection:
         config = self._config
         if isinstance(transport, TlsTransport):
             transport.handshake(deadline)
@@ -64,7 +70,9 @@ class ConnectionOpener:
                 transport,
                 config.client_id,
                 config.max_frame_bytes,
-                authenticate=lambda one, until: authenticate(one, config, self._tokens, until),
+                authenticate=lambda connection, attempt_deadline: authenticate(
+                    connection, config, self._tokens, attempt_deadline
+                ),
                 clock=self._clock,
             )
             check_versions(connection, deadline)
@@ -72,10 +80,11 @@ class ConnectionOpener:
             return connection
         plain = Connection(transport, config.client_id, config.max_frame_bytes)
         check_versions(plain, deadline)
-        plain.explain_next(lambda error: self._explained(error, address))
+        plain.explain_next(lambda error: self._explain_hangup(error, address))
         return plain
 
-    def _explained(self, error: RetriableError, address: tuple[str, int]) -> ConfigError | None:
-        """A listener of another security protocol hangs up without a word, as does a broker that goes away (None)."""
+    def _explain_hangup(self, error: RetriableError, address: tuple[str, int]) -> ConfigError | None:
+        """Return why a listener closed the connection; None where it may have been the broker that stopped."""
         has_hung_up = error.error_name in ("NETWORK_EXCEPTION", "PROTOCOL") and not isinstance(error.__cause__, TimeoutError)
+        # A listener with another security protocol closes the connection without an answer, as a broker that stops does.
         return listener_probe.problem(self._config, address, self._clock) if has_hung_up else None

@@ -1,4 +1,4 @@
-"""Everywhere: what a listener speaks that hung up on us: asked on connections of their own, without credentials."""
+"""Everywhere: which security protocol a listener has that closed the connection, probed without credentials."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
 
 PATIENCE_MS = 2_000
-"""Of one question; there are two at most."""
+"""For one probe; there are two at most."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
-    """`asks_for_sasl` None: it did not say, because it asks for a client certificate first."""
+class ListenerProtocol:
+    """The security protocol of a listener. `asks_for_sasl` None: unknown, because it asks for a client certificate first."""
 
     is_tls: bool
     asks_for_sasl: bool | None
 
 
 def problem(config: ClientConfig, address: tuple[str, int], clock: Callable[[], float]) -> ConfigError | None:
-    """None where the listener speaks what the properties say, or nothing at all."""
+    """Return the error of another protocol; None where the listener has the one of the properties, or does not answer."""
     for is_tls in (not config.uses_tls, config.uses_tls):
-        spoken = _spoken(config.client_id, address, Deadline.after_ms(PATIENCE_MS, clock), is_tls=is_tls)
-        if spoken is not None:
-            return _difference(config, spoken, f"{address[0]}:{address[1]}")
+        listener = _probe_listener(config.client_id, address, Deadline.after_ms(PATIENCE_MS, clock), is_tls=is_tls)
+        if listener is not None:
+            return _difference(config, listener, f"{address[0]}:{address[1]}")
     return None
 
 
-def _difference(config: ClientConfig, spoken: Spoken, peer: str) -> ConfigError | None:
-    wants_sasl = config.uses_sasl if spoken.asks_for_sasl is None else spoken.asks_for_sasl
-    protocol = ("sasl_" if wants_sasl else "") + ("ssl" if spoken.is_tls else "plaintext")
+def _difference(config: ClientConfig, listener: ListenerProtocol, peer: str) -> ConfigError | None:
+    wants_sasl = config.uses_sasl if listener.asks_for_sasl is None else listener.asks_for_sasl
+    protocol = ("sasl_" if wants_sasl else "") + ("ssl" if listener.is_tls else "plaintext")
     if protocol == config.protocol:
         return None
-    said = {
+    spoken = {
         "plaintext": "neither TLS nor SASL",
         "ssl": "TLS without SASL",
         "sasl_plaintext": "SASL without TLS",
         "sasl_ssl": "TLS and SASL",
     }[protocol]
-    if spoken.asks_for_sasl is None:
-        said = "TLS"
+    if listener.asks_for_sasl is None:
+        spoken = "TLS"
     return ConfigError(
-        f"broker {peer} speaks {said} at this port, not {config.protocol}: set security.protocol: {protocol}, or "
+        f"broker {peer} speaks {spoken} at this port, not {config.protocol}: set security.protocol: {protocol}, or "
         "bootstrap.servers to another listener"
     )
 
 
-def _spoken(client_id: str, address: tuple[str, int], deadline: Deadline, *, is_tls: bool) -> Spoken | None:
-    """None where nobody answers that way."""
+def _probe_listener(client_id: str, address: tuple[str, int], deadline: Deadline, *, is_tls: bool) -> ListenerProtocol | None:
+    """Return what a listener answers to SaslHandshake with or without TLS; None where it does not answer."""
     try:
         transport = TlsTransport(*address, _any_certificate(), deadline) if is_tls else Transport(*address, deadline)
     except RetriableError:
@@ -66,9 +66,10 @@ def _spoken(client_id: str, address: tuple[str, int], deadline: Deadline, *, is_
         if isinstance(transport, TlsTransport):
             transport.handshake(deadline)
         answer = call(connection, "SaslHandshake", deadline, mechanism="PLAIN")
-        return Spoken(is_tls, answer.error_code != ILLEGAL_SASL_STATE)
-    except ConfigError:  # an alert, which only TLS has
-        return Spoken(is_tls, None)
+        return ListenerProtocol(is_tls, answer.error_code != ILLEGAL_SASL_STATE)
+    # A TLS alert: so it has TLS.
+    except ConfigError:
+        return ListenerProtocol(is_tls, None)
     except RetriableError:
         return None
     finally:
@@ -76,7 +77,8 @@ def _spoken(client_id: str, address: tuple[str, int], deadline: Deadline, *, is_
 
 
 def _any_certificate() -> ssl.SSLContext:
-    """Nothing is said on such a connection that anybody must not hear."""
+    """Return a context that verifies nothing: no credentials are sent on such a connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
     return context

@@ -1,4 +1,4 @@
-"""Everywhere: bearer tokens: of a token endpoint (client credentials, RFC 6749), or of a callable of the user's."""
+"""Everywhere: bearer tokens, from a token endpoint (client credentials, RFC 6749) or from a callable of the user's."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
 
 _ENDPOINT_TIMEOUT_S = 10.0
-_MOST_ANSWER_BYTES = 1 << 20
+_MAX_RESPONSE_BYTES = 1 << 20
 _USED_FOR = 0.8
-"""Of its life: a broker must still accept the token when it arrives there, and for some time after."""
+"""Share of a token's lifetime: a broker must still accept the token when it arrives there, and for some time after."""
 
 _CREDENTIALS = "sasl.oauthbearer.client.id, sasl.oauthbearer.client.secret and sasl.oauthbearer.scope"
 _PASSING = {408, 425, 429}
@@ -35,7 +35,7 @@ _PUBLIC_ERROR = re.compile(r"[a-z_]{1,40}")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`expires_at_s` since the epoch."""
+    """A bearer token. `expires_at_s`: since the epoch."""
 
     value: str = field(repr=False)
     expires_at_s: float
@@ -44,14 +44,15 @@ class Token:
 
 class TokenSource(Protocol):
     def token(self, deadline: Deadline) -> Token:
-        """One that is valid now. Raises ConfigError, RetriableError."""
+        """Return a token that is valid now. Raises ConfigError, RetriableError."""
 
 
-class KeptToken:
-    """Fetches a token when there is none, or when the last one has lived for most of its time."""
+class CachedToken:
+    """A token source that fetches when there is no token, or when the last one has used up most of its lifetime."""
 
     def __init__(self, fetch: Callable[[Deadline], Token], now_s: Callable[[], float] = time.time) -> None:
-        self._fetch, self._now_s = fetch, now_s
+        self._fetch = fetch
+        self._now_s = now_s
         self._token: Token | None = None
         self._renew_at_s = 0.0
 
@@ -64,37 +65,37 @@ class KeptToken:
 
 
 def token_source(config: ClientConfig) -> TokenSource:
-    """What the properties name. Nothing is asked yet."""
+    """Return the source that the properties name. No request is sent yet."""
     is_oidc = config.value("sasl.oauthbearer.method").lower() == "oidc"
-    fetch = _of_endpoint if is_oidc else _of_callable
-    return KeptToken(lambda deadline: fetch(config, deadline))
+    fetch = _fetch_from_endpoint if is_oidc else _fetch_from_callable
+    return CachedToken(lambda deadline: fetch(config, deadline))
 
 
 def confluent_callback(config: ClientConfig) -> Callable[[str], tuple[str, float, str, dict[str, str]]]:
-    """The same source as `oauth_cb` of confluent_kafka's clients, which call it in a thread of theirs."""
+    """Return the same source as an `oauth_cb` of confluent_kafka's clients, which call it in a thread of their own."""
     source = token_source(config)
 
     def token(_config: str) -> tuple[str, float, str, dict[str, str]]:
-        found = source.token(Deadline.after_ms(_ENDPOINT_TIMEOUT_S * 1000, time.monotonic))
-        return found.value, found.expires_at_s, "", dict(found.extensions)
+        current = source.token(Deadline.after_ms(_ENDPOINT_TIMEOUT_S * 1000, time.monotonic))
+        return current.value, current.expires_at_s, "", dict(current.extensions)
 
     return token
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """The client's secret goes to the host that was named, and to no other."""
+    """Refuses redirects: the client's secret is for the configured host only."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
-def _of_endpoint(config: ClientConfig, deadline: Deadline) -> Token:
+def _fetch_from_endpoint(config: ClientConfig, deadline: Deadline) -> Token:
     url = config.value("sasl.oauthbearer.token.endpoint.url")
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"sasl.oauthbearer.token.endpoint.url: {url!r} begins neither with https:// nor with http://")
     scope = config.value("sasl.oauthbearer.scope")
-    named = (config.value(f"sasl.oauthbearer.client.{what}") for what in ("id", "secret"))
-    credentials = ":".join(urllib.parse.quote_plus(one) for one in named)
+    client_credentials = (config.value(f"sasl.oauthbearer.client.{what}") for what in ("id", "secret"))
+    credentials = ":".join(urllib.parse.quote_plus(credential) for credential in client_credentials)
     request = urllib.request.Request(
         url,
         data=urllib.parse.urlencode({"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})).encode(),
@@ -108,27 +109,27 @@ def _of_endpoint(config: ClientConfig, deadline: Deadline) -> Token:
     deadline.require(f"a token of {url}")
     try:
         with opener.open(request, timeout=min(_ENDPOINT_TIMEOUT_S, max(deadline.remaining_ms() / 1000, 0.001))) as response:
-            answer = response.read(_MOST_ANSWER_BYTES)
+            body = response.read(_MAX_RESPONSE_BYTES)
     except urllib.error.HTTPError as refused:
         with refused:
-            raise _refusal(url, refused.code, refused.read(_MOST_ANSWER_BYTES)) from None
+            raise _refusal(url, refused.code, refused.read(_MAX_RESPONSE_BYTES)) from None
     except (http.client.InvalidURL, ValueError):
         raise ConfigError(f"sasl.oauthbearer.token.endpoint.url: {url} is not a URL") from None
     except (OSError, http.client.HTTPException) as error:
         raise _unreachable(url, getattr(error, "reason", error)) from None
-    return _parsed(url, answer, extensions_of(config.value("sasl.oauthbearer.extensions")))
+    return _parse_token(url, body, extensions_of(config.value("sasl.oauthbearer.extensions")))
 
 
 def _refusal(url: str, status: int, body: bytes) -> MirrorError:
     if _may_pass(status):
         return RetriableError("TOKEN_ENDPOINT_AWAY", f"the token endpoint {url} answered {status}")
     try:
-        said = str(json.loads(body)["error"])
+        oauth_error = str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
-        said = ""
-    why = f"{status} {said}" if _PUBLIC_ERROR.fullmatch(said) else str(status)
+        oauth_error = ""
+    reason = f"{status} {oauth_error}" if _PUBLIC_ERROR.fullmatch(oauth_error) else str(status)
     remedy = f"correct {_CREDENTIALS}" if status in (400, 401, 403) else "correct sasl.oauthbearer.token.endpoint.url"
-    return ConfigError(f"the token endpoint {url} gave no token ({why}): {remedy}")
+    return ConfigError(f"the token endpoint {url} gave no token ({reason}): {remedy}")
 
 
 def _may_pass(status: int) -> bool:
@@ -148,13 +149,13 @@ def _unreachable(url: str, reason: object) -> MirrorError:
     return RetriableError("TOKEN_ENDPOINT_AWAY", f"cannot reach the token endpoint {url}: {reason}")
 
 
-def _parsed(url: str, answer: bytes, extensions: Mapping[str, str]) -> Token:
+def _parse_token(url: str, body: bytes, extensions: Mapping[str, str]) -> Token:
     try:
-        document = json.loads(answer)
+        document = json.loads(body)
         value = document["access_token"]
         if not (isinstance(value, str) and value.isascii() and value.isprintable()):
             raise ValueError
-        expires_at_s = time.time() + float(document["expires_in"]) if "expires_in" in document else _end_of_jwt(value)
+        expires_at_s = time.time() + float(document["expires_in"]) if "expires_in" in document else _jwt_expiry_s(value)
     except (ValueError, KeyError, TypeError):
         raise ConfigError(
             f"{url} answered, but not with a token and its time (access_token and expires_in in JSON): correct "
@@ -163,35 +164,38 @@ def _parsed(url: str, answer: bytes, extensions: Mapping[str, str]) -> Token:
     return Token(value, expires_at_s, extensions)
 
 
-def _end_of_jwt(token: str) -> float:
-    """Its own word, where the endpoint says nothing (`expires_in` is optional). Raises ValueError, KeyError, TypeError."""
+def _jwt_expiry_s(token: str) -> float:
+    """Return `exp` of a JWT, for responses without `expires_in`. Raises ValueError, KeyError, TypeError."""
     _, payload, _ = token.split(".")
     return float(json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["exp"])
 
 
 def extensions_of(text: str) -> dict[str, str]:
-    """Of `name=value,name=value`."""
-    pairs = (one.partition("=") for one in text.split(",") if one.strip())
+    """Parse `name=value,name=value`."""
+    pairs = (pair.partition("=") for pair in text.split(",") if pair.strip())
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _of_callable(config: ClientConfig, _deadline: Deadline) -> Token:
-    """With the signature of confluent-kafka's `oauth_cb`: from a text to (token, seconds since the epoch when it expires),
-    behind which may stand a principal and a dict of extensions."""
-    name, given = config.value("oauth_cb"), config.value("sasl.oauthbearer.config")
-    source = _imported(name)
+def _fetch_from_callable(config: ClientConfig, _deadline: Deadline) -> Token:
+    """Call the user's function, which has the signature of confluent-kafka's `oauth_cb`.
+
+    It takes a text and returns (token, seconds since the epoch when it expires), optionally with a principal and a dict of
+    extensions.
+    """
+    name, argument = config.value("oauth_cb"), config.value("sasl.oauthbearer.config")
+    source = _import_callable(name)
     try:
-        found = source(given)
+        result = source(argument)
     except MirrorError:
         raise
     except OSError as error:
-        raise _failed(name, error) from None
+        raise _callable_error(name, error) from None
     except Exception as error:  # noqa: BLE001 - of the user's; its text may hold a secret
         raise ConfigError(f"oauth_cb: {name} raised {type(error).__name__} instead of returning {_EXPECTED}") from None
-    return _token_of(name, found, extensions_of(config.value("sasl.oauthbearer.extensions")))
+    return _token_of(name, result, extensions_of(config.value("sasl.oauthbearer.extensions")))
 
 
-def _imported(name: str) -> Callable[[str], Any]:
+def _import_callable(name: str) -> Callable[[str], Any]:
     module_name, _, attribute = name.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -205,41 +209,41 @@ def _imported(name: str) -> Callable[[str], Any]:
     source: Callable[[str], Any] | None = getattr(module, attribute, None)
     if callable(source):
         return source
-    known = [one for one, what in vars(module).items() if callable(what)]
-    near = difflib.get_close_matches(attribute, known, n=1)
+    functions = [function_name for function_name, value in vars(module).items() if callable(value)]
+    near = difflib.get_close_matches(attribute, functions, n=1)
     remedy = f"did you mean {near[0]}?" if near else "correct its name"
     raise ConfigError(f"oauth_cb: {module_name} has no function {attribute}: {remedy}")
 
 
-def _failed(name: str, error: OSError) -> MirrorError:
+def _callable_error(name: str, error: OSError) -> MirrorError:
     status = _status_of(error)
-    said = f"oauth_cb: {name} raised {type(error).__name__}"
+    problem = f"oauth_cb: {name} raised {type(error).__name__}"
     if status is None:
-        return RetriableError("OAUTH_CB_FAILED", said)
+        return RetriableError("OAUTH_CB_FAILED", problem)
     if _may_pass(status):
-        return RetriableError("OAUTH_CB_FAILED", f"{said} ({status})")
-    return ConfigError(f"{said} ({status}): correct what it asks for tokens, or sasl.oauthbearer.config")
+        return RetriableError("OAUTH_CB_FAILED", f"{problem} ({status})")
+    return ConfigError(f"{problem} ({status}): correct what it asks for tokens, or sasl.oauthbearer.config")
 
 
 def _status_of(error: OSError) -> int | None:
-    """What an HTTP server answered: urllib says it itself, requests by the response."""
+    """Return the HTTP status of an error of urllib or requests, None for others."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code
     status = getattr(getattr(error, "response", None), "status_code", None)
     return status if isinstance(status, int) else None
 
 
-def _token_of(name: str, found: object, extensions: Mapping[str, str]) -> Token:
-    if isinstance(found, tuple | list) and 2 <= len(found) <= 4:
-        value, expires_at_s = found[:2]
-        more = found[3] if len(found) == 4 else {}
+def _token_of(name: str, result: object, extensions: Mapping[str, str]) -> Token:
+    if isinstance(result, tuple | list) and 2 <= len(result) <= 4:
+        value, expires_at_s = result[:2]
+        more = result[3] if len(result) == 4 else {}
         if isinstance(value, str) and isinstance(expires_at_s, SupportsFloat) and isinstance(more, Mapping):
             return Token(value, float(expires_at_s), {**extensions, **more})
-    raise ConfigError(f"oauth_cb: {name} returned {_kind(found)} instead of {_EXPECTED}")
+    raise ConfigError(f"oauth_cb: {name} returned {_type_names(result)} instead of {_EXPECTED}")
 
 
-def _kind(found: object) -> str:
-    """Without its content, which may be a secret."""
-    if isinstance(found, tuple | list):
-        return f"({', '.join(_kind(one) for one in found)})"
-    return "None" if found is None else type(found).__name__
+def _type_names(value: object) -> str:
+    """Return the type of a value, without its content, which may be a secret."""
+    if isinstance(value, tuple | list):
+        return f"({', '.join(_type_names(item) for item in value)})"
+    return "None" if value is None else type(value).__name__

@@ -12,48 +12,48 @@ from shallow_mirror.broker.net.error_codes import error_name
 from shallow_mirror.broker.net.requests import call
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
-from shallow_mirror.wire.scram import ScramClient, ScramError
+from shallow_mirror.wire.protocol.scram import ScramClient, ScramError
 
 UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED = 33, 34, 58
 
 _Conversation = Generator[bytes, bytes, None]
-"""Yields what is said to the broker and is sent what it answers."""
+"""Yields messages to the broker and is sent its responses."""
 
 
 def authenticate(connection: Connection, config: ClientConfig, tokens: TokenSource | None, deadline: Deadline) -> int:
-    """Also again, on a connection that is in use. Returns for how many ms the broker takes it; 0: for ever (KIP-368).
+    """Authenticate a connection, also again while it is in use. Return the session's lifetime in ms; 0: no limit (KIP-368).
 
     Credentials are resolved now. Raises ConfigError where the broker refuses them, RetriableError.
     """
     mechanism, peer = config.sasl_mechanism, connection.transport.peer
-    answer = call(connection, "SaslHandshake", deadline, mechanism=mechanism)
-    if answer.error_code == UNSUPPORTED_SASL_MECHANISM:
-        offered = ", ".join(sorted(answer.mechanisms)) or "none"
+    response = call(connection, "SaslHandshake", deadline, mechanism=mechanism)
+    if response.error_code == UNSUPPORTED_SASL_MECHANISM:
+        offered = ", ".join(sorted(response.mechanisms)) or "none"
         raise ConfigError(
             f"broker {peer} does not offer {mechanism} at this listener; it offers {offered}: set sasl.mechanism, or "
             "bootstrap.servers to another listener"
         )
-    if answer.error_code == ILLEGAL_SASL_STATE:
+    if response.error_code == ILLEGAL_SASL_STATE:
         raise ConfigError(
             f"broker {peer} asks for no SASL at this listener: set security.protocol: {config.protocol.removeprefix('sasl_')}, "
             "or bootstrap.servers to another listener"
         )
-    if answer.error_code:
-        raise RetriableError(error_name(answer.error_code), f"opening SASL with {peer}")
-    said_by_us = _conversation(config, tokens, deadline)
-    said = next(said_by_us)
+    if response.error_code:
+        raise RetriableError(error_name(response.error_code), f"opening SASL with {peer}")
+    exchange = _conversation(config, tokens, deadline)
+    message = next(exchange)
     while True:
-        answer = call(connection, "SaslAuthenticate", deadline, auth_bytes=said)
-        if answer.error_code == SASL_AUTHENTICATION_FAILED:
+        response = call(connection, "SaslAuthenticate", deadline, auth_bytes=message)
+        if response.error_code == SASL_AUTHENTICATION_FAILED:
             raise ConfigError(
-                f"broker {peer} refused {_who(config)}: {answer.error_message or 'it does not say why'}: {_remedy(mechanism)}"
+                f"broker {peer} refused {_who(config)}: {response.error_message or 'it does not say why'}: {_remedy(mechanism)}"
             )
-        if answer.error_code:
-            raise RetriableError(error_name(answer.error_code), f"authentication at {peer}: {answer.error_message or ''}")
+        if response.error_code:
+            raise RetriableError(error_name(response.error_code), f"authentication at {peer}: {response.error_message or ''}")
         try:
-            said = said_by_us.send(answer.auth_bytes)
+            message = exchange.send(response.auth_bytes)
         except StopIteration:
-            return int(answer.session_lifetime_ms)
+            return int(response.session_lifetime_ms)
         except ScramError as error:
             raise ConfigError(f"broker {peer}, {mechanism}: {error}") from None
 
@@ -68,7 +68,7 @@ def _conversation(config: ClientConfig, tokens: TokenSource | None, deadline: De
 
 
 def _plain(username: str, password: str) -> _Conversation:
-    """RFC 4616."""
+    """Yield the message of PLAIN (RFC 4616)."""
     yield f"\0{username}\0{password}".encode()
 
 
@@ -78,9 +78,10 @@ def _scram(mechanism: str, username: str, password: str) -> _Conversation:
 
 
 def _bearing(token: Token) -> _Conversation:
-    """RFC 7628. A broker that refuses says why, in JSON, and waits for one more byte before it gives the error."""
+    """Yield the messages of OAUTHBEARER (RFC 7628)."""
     extensions = "".join(f"\x01{name}={value}" for name, value in token.extensions.items())
     refused = yield f"n,,\x01auth=Bearer {token.value}{extensions}\x01\x01".encode()
+    # A broker that refuses sends its reason in JSON, and waits for one more byte before it returns the error.
     if refused:
         yield b"\x01"
 

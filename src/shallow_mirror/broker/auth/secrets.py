@@ -17,25 +17,25 @@ _ONLY_REFERENCES = re.compile(rf"(?:{_REFERENCE.pattern})+")
 
 
 def is_only_references(text: str) -> bool:
-    """Nothing of it is written out."""
+    """Return whether the text consists of references alone, with nothing of the value written out."""
     return _ONLY_REFERENCES.fullmatch(text.strip()) is not None
 
 
 def references_in(text: str) -> tuple[str, ...]:
-    """As they are written."""
+    """Return the references of a text, as they are written."""
     return tuple(match[0] for match in _REFERENCE.finditer(text))
 
 
 def resolve(text: str) -> str:
-    """Raises ConfigError that names the reference, never what is behind it."""
+    """Replace references by what they stand for. Raises ConfigError that names the reference, never the value."""
     return _REFERENCE.sub(lambda match: _RESOLVERS[match[1]](match[2]), text)
 
 
 def _of_environment(name: str) -> str:
-    found = os.environ.get(name, os.environ.get(handed_over_name(f"${{env:{name}}}")))
-    if found is None:
+    value = os.environ.get(name, os.environ.get(handed_over_name(f"${{env:{name}}}")))
+    if value is None:
         raise ConfigError(f"environment variable {name} is not set")
-    return found
+    return value
 
 
 def _of_file(path: str) -> str:
@@ -66,7 +66,7 @@ _ELSEWHERE = "look at the scope, the key and who may read it; outside of Databri
 
 
 def _dbutils() -> Any:
-    """Of the runtime, or of databricks-sdk with whatever credentials it finds."""
+    """Return the runtime's dbutils, or those of databricks-sdk with whatever credentials it finds."""
     try:
         from databricks.sdk.runtime import dbutils  # brought along by Databricks runtimes
     except ImportError:
@@ -77,12 +77,12 @@ def _dbutils() -> Any:
 
 
 def may_be_missing_elsewhere(reference: str) -> bool:
-    """On another machine, or in another process of this one. Files are expected on every machine."""
+    """Return whether another machine or process may lack the value. Files are expected on every machine."""
     return not reference.startswith("${file:")
 
 
 def handed_over_name(reference: str) -> str:
-    """The environment variable by which a driver hands what a reference stands for to its Python workers."""
+    """Return the environment variable by which a driver hands a resolved reference to its Python workers."""
     return "SHALLOW_MIRROR_" + reference.encode().hex()
 
 

@@ -1,4 +1,4 @@
-"""Everywhere: what the `ssl.*` properties mean to Python's ssl: one context, made anew when files or references change."""
+"""Everywhere: the `ssl.*` properties as a context of Python's ssl, made again when files or references change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shallow_mirror.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class _Pem:
-    """`origin` says where it came from: a property, and a file where it is one."""
+    """PEM text. `origin`: the property it came from, and the file where it is one."""
 
     origin: str
     text: str = field(repr=False)
@@ -24,7 +24,7 @@ class _Pem:
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Resolved: holds the private key. Equal as long as nothing changed. Never pickled, never shown."""
+    """Resolved settings, with the private key. Equal as long as nothing changed. Never pickled, never shown."""
 
     ca: _Pem | None
     certificate: _Pem | None = None
@@ -35,25 +35,25 @@ class TlsSettings:
 
     @classmethod
     def of(cls, config: ClientConfig) -> TlsSettings:
-        """Reads the files. Raises ConfigError with every problem."""
+        """Read the files. Raises ConfigError with every problem."""
         problems: list[str] = []
-        found: dict[str, _Pem | None] = {}
-        for what in ("ca", "certificate", "key"):
+        pems: dict[str, _Pem | None] = {}
+        for part in ("ca", "certificate", "key"):
             try:
-                found[what] = _read_pem(config, f"ssl.{what}")
+                pems[part] = _read_pem(config, f"ssl.{part}")
             except ConfigError as error:
                 problems += error.problems
         if problems:
             raise ConfigError(problems)
         return cls(
-            **found,
+            **pems,
             key_password=config.value("ssl.key.password"),
             verifies=config.value("enable.ssl.certificate.verification") != "false",
             checks_host_name=config.value("ssl.endpoint.identification.algorithm") != "none",
         )
 
     def context(self) -> ssl.SSLContext:
-        """Raises ConfigError where a file is not what its property says, or key and certificate do not belong together."""
+        """Return a context. Raises ConfigError for files that are not PEM, and where key and certificate do not match."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.check_hostname = self.verifies and self.checks_host_name
@@ -65,7 +65,7 @@ class TlsSettings:
 
 
 def ca_context(config: ClientConfig, prefix: str) -> ssl.SSLContext:
-    """For a server that is asked for tokens: `<prefix>.ca.location` or `<prefix>.ca.pem`, else the system's."""
+    """Return a context for a token endpoint: with `<prefix>.ca.location` or `<prefix>.ca.pem`, else the system's CAs."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     trust(context, _read_pem(config, f"{prefix}.ca"))
@@ -73,7 +73,7 @@ def ca_context(config: ClientConfig, prefix: str) -> ssl.SSLContext:
 
 
 def trust(context: ssl.SSLContext, ca: _Pem | None) -> None:
-    """None: the certificate authorities of the system."""
+    """Trust a CA. None: the certificate authorities of the system."""
     if ca is None:
         context.load_default_certs()
         return
@@ -100,15 +100,15 @@ def _read_pem(config: ClientConfig, what: str) -> _Pem | None:
 
 
 class _PasswordRequiredError(Exception):
-    """Instead of OpenSSL's question on the terminal."""
+    """The private key is encrypted. Without it OpenSSL would ask for the password on the terminal."""
 
 
 def _identify(context: ssl.SSLContext, certificate: _Pem, key: _Pem, password: str) -> None:
-    asked = False
+    is_password_requested = False
 
     def answer() -> bytes:
-        nonlocal asked
-        asked = True
+        nonlocal is_password_requested
+        is_password_requested = True
         if not password:
             raise _PasswordRequiredError
         return password.encode()
@@ -125,14 +125,14 @@ def _identify(context: ssl.SSLContext, certificate: _Pem, key: _Pem, password: s
     except (ssl.SSLError, ValueError) as error:
         if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
             raise ConfigError(f"{key.origin}: is not the private key of the certificate in {certificate.origin}") from None
-        if asked:
+        if is_password_requested:
             raise ConfigError("ssl.key.password: does not open the private key") from None
         raise ConfigError(f"{key.origin}: or the certificate in {certificate.origin}, cannot be read: damaged PEM") from None
 
 
 @contextlib.contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """OpenSSL reads a private key by its path only: in memory where the system has such files (Linux), else for our eyes only."""
+    """Yield a path to the text, because OpenSSL reads private keys by path only: in memory (Linux), else a private file."""
     if hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("pem"), "w", encoding="ascii") as file:
             file.write(text)

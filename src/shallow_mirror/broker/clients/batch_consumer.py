@@ -1,12 +1,14 @@
 """Everywhere: `BatchConsumer`: record batches as a poll loop, without Spark and without opening them.
 
 Every broker that is read from has at most one Fetch on the wire, for those of its partitions that no other request names.
-A poll takes the first answer that is there, whoever sent it, and asks that broker for more before it returns: positions
-follow from headers alone. Answers that were not taken wait in their sockets, so one receive buffer serves all brokers.
+A poll takes the first response that is there, from whichever broker, and sends that broker the next Fetch before it returns:
+positions follow from headers alone. Responses that were not taken wait in their sockets, so one receive buffer serves all
+brokers.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -36,16 +38,16 @@ from shallow_mirror.broker.net.transport import first_readable
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefusedError, ConfigError, MirrorError, RetriableError
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, TopicPartition
-from shallow_mirror.wire.admission import Admission, Verdict, admit
-from shallow_mirror.wire.batch_index import BatchIndex, index_batches
-from shallow_mirror.wire.fetch import FetchedPartition, FetchPartition
+from shallow_mirror.wire.batches.admission import Admission, Verdict, admit
+from shallow_mirror.wire.batches.batch_index import BatchIndex, index_batches
+from shallow_mirror.wire.protocol.fetch import FetchedPartition, FetchPartition
 
 MAX_WAIT_MS = 500
 """A leader without data answers after this long, as fetch.max.wait.ms of Java's consumer."""
 
 PARTITION_BYTES = 1 << 20
-"""A partition's share of an answer is at least this much, as max.partition.fetch.bytes of Java's consumer. Without shares
-one partition would fill whole answers, and a producer, which sends one batch per partition in a request, would crawl."""
+"""A partition's share of a response is at least this much, as max.partition.fetch.bytes of Java's consumer. Without shares
+one partition would fill whole responses, and a producer, which sends one batch per partition in a request, would be slow."""
 
 _TIMESTAMPS = {"earliest": -2, "latest": -1}
 _NO_END = (1 << 63) - 1
@@ -54,7 +56,7 @@ _VISIBLE = (Verdict.RAW, Verdict.REBUILD)
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A Fetch on the wire. `expires`: when its broker counts as gone."""
+    """A Fetch on the wire. `expires`: when its broker counts as unreachable."""
 
     connection: Connection
     form: FetchForm
@@ -79,7 +81,9 @@ class BatchConsumer:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._cluster = Cluster(client_config(client), clock=clock, sleep=sleep)
-        self._isolation, self._clock, self._sleep = isolation, clock, sleep
+        self._isolation = isolation
+        self._clock = clock
+        self._sleep = sleep
         self._limits = BatchLimits(
             max_message_bytes=MAX_BATCH_BYTES, isolation_level=isolation, log_append_time=LogAppendTimePolicy.PRODUCER
         )
@@ -101,29 +105,32 @@ class BatchConsumer:
         deadline = Deadline.after_ms(self._cluster.config.request_timeout_ms, self._clock)
         if offsets:
             self._cluster.require_partitions(offsets, deadline)
-        named = {place: _TIMESTAMPS[offset] for place, offset in offsets.items() if isinstance(offset, str)}
-        listed = self._cluster.list_offsets(named, self._isolation, deadline) if named else {}
+        timestamps = {
+            topic_partition: _TIMESTAMPS[offset] for topic_partition, offset in offsets.items() if isinstance(offset, str)
+        }
+        listed = self._cluster.list_offsets(timestamps, self._isolation, deadline) if timestamps else {}
         self._forget_asked()
         self._failure = None
         self._positions = {
-            place: listed[place].offset if isinstance(offset, str) else offset for place, offset in offsets.items()
+            topic_partition: listed[topic_partition].offset if isinstance(offset, str) else offset
+            for topic_partition, offset in offsets.items()
         }
         self._order = deque(self._positions)
 
     def position(self, topic_partition: TopicPartition) -> int:
-        """Offset of the next batch to be polled: behind everything handed out or left out. Raises KeyError if not assigned."""
+        """Return the offset of the next batch: behind everything handed out or left out. Raises KeyError if not assigned."""
         return self._positions[topic_partition]
 
     def poll_batches(self, max_bytes: int, timeout_ms: float) -> FetchedBatches:
-        """The batches of one leader's answer: about `max_bytes`, but a single batch of any size; empty after `timeout_ms`.
+        """Return the batches of one response: about `max_bytes`, but a single batch of any size; empty after `timeout_ms`.
 
         Ends the loan of the last poll: its batches lose their bytes. Raises BatchesInFlightError while a producer still needs
-        them, and then nothing changed. The answer may have been asked for by the poll before, with its `max_bytes`;
-        `timeout_ms` bounds the wait for data, not the making of connections (`request.timeout.ms`).
+        them, and then nothing changed. The request may have been sent by the poll before, with its `max_bytes`; `timeout_ms`
+        bounds the wait for data, not for connections (`request.timeout.ms`), nor a response that has begun: over a slow link it
+        may take longer, as long as `request.timeout.ms` never passes without a part of it.
 
-        Raises RetriableError (the position stands: poll again), DataLossError, CorruptBatchError, BatchRefusedError (formats
-        before Kafka 0.11). All of these come after the good batches in front of them were handed out, and leave the position
-        where it is.
+        Raises RetriableError (poll again), DataLossError, CorruptBatchError, BatchRefusedError (formats before Kafka 0.11). All
+        of these are raised after the good batches in front of them were handed out, and leave the position where it is.
         """
         raise_problems(number_problems("max_bytes", max_bytes, 1), number_problems("timeout_ms", timeout_ms, 0))
         if not self._positions:
@@ -177,7 +184,8 @@ class BatchConsumer:
         if self._lent is not None:
             self._lent.loan.end()
             self._lent = None
-        if self._buffer.is_viewed():  # by slices or arrays that the caller made: their bytes never change under them
+        # Slices or arrays that the caller made look through the buffer: their bytes must not change.
+        if self._buffer.is_viewed():
             self._buffer = ReceiveBuffer(0, MAX_BATCH_BYTES)
 
     def _forget_asked(self) -> None:
@@ -186,9 +194,9 @@ class BatchConsumer:
         self._asked.clear()
 
     def _ask_where_idle(self, max_bytes: int) -> RetriableError | None:
-        """A Fetch to every broker that has none on the wire; the last error of those that could not be asked."""
-        on_the_wire = {place for asked in self._asked.values() for place in asked.sources}
-        idle = [place for place in self._order if place not in on_the_wire]
+        """Send a Fetch to every broker that has none on the wire; return the last error of those where that failed."""
+        on_the_wire = {topic_partition for asked in self._asked.values() for topic_partition in asked.sources}
+        idle = [topic_partition for topic_partition in self._order if topic_partition not in on_the_wire]
         if not idle:
             return None
         deadline = Deadline.after_ms(self._cluster.config.request_timeout_ms, self._clock)
@@ -198,15 +206,15 @@ class BatchConsumer:
         except RetriableError as error:
             return error
         by_path: dict[FetchPath, dict[TopicPartition, ReadSource]] = {}
-        for place in idle:
-            by_path.setdefault(sources[place].path, {})[place] = sources[place]
-        for path, members in by_path.items():
+        for topic_partition in idle:
+            by_path.setdefault(sources[topic_partition].path, {})[topic_partition] = sources[topic_partition]
+        for path, path_sources in by_path.items():
             if path in self._asked:
                 continue
             try:
-                self._asked[path] = self._ask(path, members, max_bytes, deadline)
+                self._asked[path] = self._ask(path, path_sources, max_bytes, deadline)
             except RetriableError as error:
-                self._cluster.read_replicas.failed(members)
+                self._cluster.read_replicas.failed(path_sources)
                 failed = error
         return failed
 
@@ -215,7 +223,7 @@ class BatchConsumer:
         share = min(max_bytes, max(max_bytes // len(sources), PARTITION_BYTES))
         form = send_fetch(
             connection,
-            [FetchPartition(place, -1, self._positions[place], share) for place in sources],
+            [FetchPartition(topic_partition, -1, self._positions[topic_partition], share) for topic_partition in sources],
             isolation=self._isolation,
             max_wait_ms=MAX_WAIT_MS,
             max_bytes=max_bytes,
@@ -227,7 +235,7 @@ class BatchConsumer:
         return _Asked(connection, form, sources, expires)
 
     def _accept_next(self, wait: Deadline) -> tuple[FetchedPart, ...] | None:
-        """The next answer's batches; None when `wait` is over first, or nobody could be asked. Raises RetriableError."""
+        """Return the next response's batches; None when `wait` is over or nothing is on the wire. Raises RetriableError."""
         if not self._asked:
             return None
         by_transport = {id(asked.connection.transport): path for path, asked in self._asked.items()}
@@ -236,9 +244,11 @@ class BatchConsumer:
             self._give_up_expired()
             return None
         asked = self._asked.pop(by_transport[id(ready)])
-        deadline = Deadline.after_ms(self._cluster.config.request_timeout_ms, self._clock)
+        timeout_ms = self._cluster.config.request_timeout_ms
         try:
-            response = receive_fetch(asked.connection, self._buffer, deadline, asked.form)
+            response = receive_fetch(
+                asked.connection, self._buffer, Deadline(math.inf, self._clock), asked.form, silence_ms=timeout_ms
+            )
         except RetriableError:
             self._cluster.read_replicas.failed(asked.sources)
             raise
@@ -253,6 +263,7 @@ class BatchConsumer:
                 "PROTOCOL", f"{asked.connection.transport.peer} answered for other partitions than were asked for"
             )
         parts, error = [], None
+        deadline = Deadline.after_ms(timeout_ms, self._clock)
         for fetched in response.partitions:
             try:
                 part = self._part(fetched, asked.sources[fetched.topic_partition], deadline)
@@ -274,26 +285,27 @@ class BatchConsumer:
                 raise RetriableError("REQUEST_TIMED_OUT", f"{asked.connection.transport.peer} did not answer Fetch")
 
     def _part(self, fetched: FetchedPartition, source: ReadSource, deadline: Deadline) -> FetchedPart | None:
-        """Move the position of one partition; what is wrong with it is remembered for when the good batches are used up."""
-        place = fetched.topic_partition
-        position = self._positions[place]
+        """Move the position of one partition; keep an error for the poll after the good batches in front of it."""
+        topic_partition = fetched.topic_partition
+        position = self._positions[topic_partition]
         if self._cluster.read_replicas.is_redirected(fetched, source):
             return None
-        wrong = partition_error(self._cluster, fetched, position, self._isolation, deadline)
-        if isinstance(wrong, RetriableError):
-            raise wrong
-        if wrong is not None:
-            self._failure = wrong
+        fetch_error = partition_error(self._cluster, fetched, position, self._isolation, deadline)
+        if isinstance(fetch_error, RetriableError):
+            raise fetch_error
+        if fetch_error is not None:
+            self._failure = fetch_error
             return None
         index = index_batches(fetched.records)
-        if index.stop is not None and source.is_follower:  # another replica may hold what the disk of this one has damaged
-            self._cluster.read_replicas.ask_leader_alone(place, source.leader)
+        if index.stop is not None and source.is_follower:
+            # The log of the leader may be undamaged.
+            self._cluster.read_replicas.ask_leader_alone(topic_partition, source.leader)
         elif index.stop is not None:
-            self._failure = stop_error(place, index.stop)
+            self._failure = stop_error(topic_partition, index.stop)
         admission = admit(
             index,
             fetched.records,
-            topic_partition=place,
+            topic_partition=topic_partition,
             position=position,
             range_end=_NO_END,
             aborted=fetched.aborted,
@@ -303,9 +315,9 @@ class BatchConsumer:
         if admission.refusals:
             first = admission.refusals[0]
             end = first.index
-            self._failure = BatchRefusedError(place, first.base_offset, first.rule, first.remedy)
-        self._positions[place] = _position_after(index, end, position)
-        return FetchedPart(place, index, fetched.records, self._handed_out(admission, end))
+            self._failure = BatchRefusedError(topic_partition, first.base_offset, first.rule, first.remedy)
+        self._positions[topic_partition] = _position_after(index, end, position)
+        return FetchedPart(topic_partition, index, fetched.records, self._handed_out(admission, end))
 
     def _handed_out(self, admission: Admission, end: int) -> npt.NDArray[np.int64]:
         if self._isolation is IsolationLevel.READ_COMMITTED:
@@ -319,8 +331,8 @@ def _position_after(index: BatchIndex, end: int, position: int) -> int:
 
 def _raise_for_offsets(offsets: Mapping[TopicPartition, object]) -> None:
     problems = [
-        f"assign: {offset!r} of {place} is neither an offset nor earliest nor latest"
-        for place, offset in offsets.items()
+        f"assign: {offset!r} of {topic_partition} is neither an offset nor earliest nor latest"
+        for topic_partition, offset in offsets.items()
         if offset not in _TIMESTAMPS and not (isinstance(offset, int) and offset >= 0)
     ]
     raise_problems(problems)

@@ -20,7 +20,8 @@ from shallow_mirror.broker.clients.client_validation import client_config, numbe
 from shallow_mirror.broker.clients.fetched_batches import FetchedBatch
 from shallow_mirror.broker.clients.send_queue import Delivery, QueuedBatch, SendQueue, stamped
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.produce.produce_pipeline import ProduceRefusedError, ProduceWindow, explain_refusal
+from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError, explain_refusal
+from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
 from shallow_mirror.broker.produce.transactions import (
     EndTxnAnswer,
     ProducerIdentity,
@@ -32,7 +33,7 @@ from shallow_mirror.broker.produce.transactions import (
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefusedError, MirrorError, OutcomeUnknownError, ProducerEpochFencedError, RetriableError
 from shallow_mirror.types import LogAppendTimePolicy, SlotTxn, TopicPartition
-from shallow_mirror.wire.produce import SplitBatch
+from shallow_mirror.wire.protocol.produce import SplitBatch
 
 QUEUE_BYTES = 16 << 20
 """`send_batch` sends everything and waits when this much is queued."""
@@ -68,10 +69,12 @@ _ALLOWED: Mapping[str, frozenset[TxnState]] = {
 
 
 class TxnStateError(MirrorError):
-    """A call that the state does not allow; nothing was sent. `state` says what is the case, `because` what led to it."""
+    """A call that the state does not allow; nothing was sent. `because`: the error that led to the state."""
 
     def __init__(self, call: str, state: TxnState, because: MirrorError | None = None) -> None:
-        self.call, self.state, self.because = call, state, because
+        self.call = call
+        self.state = state
+        self.because = because
         super().__init__(f"{call}: {state.value}" + (f" ({because})" if because is not None else ""))
 
     def __reduce__(self) -> tuple[type[TxnStateError], tuple[str, TxnState, MirrorError | None]]:
@@ -114,10 +117,14 @@ class BatchProducer:
         )
         self._cluster = Cluster(client_config(client), clock=clock)
         self._transactional_id = transactional_id
-        self._transaction_timeout_ms, self._delivery_timeout_ms = transaction_timeout_ms, delivery_timeout_ms
-        self._in_flight_requests, self._in_flight_bytes = in_flight_requests, in_flight_bytes
-        self._queue_bytes, self._log_append_time = queue_bytes, log_append_time
-        self._clock, self._wall_clock = clock, wall_clock
+        self._transaction_timeout_ms = transaction_timeout_ms
+        self._delivery_timeout_ms = delivery_timeout_ms
+        self._in_flight_requests = in_flight_requests
+        self._in_flight_bytes = in_flight_bytes
+        self._queue_bytes = queue_bytes
+        self._log_append_time = log_append_time
+        self._clock = clock
+        self._wall_clock = wall_clock
         self._state = TxnState.IDEMPOTENT if transactional_id is None else TxnState.READY
         self._because: MirrorError | None = None
         self._txn: SlotTxn | None = None
@@ -148,9 +155,8 @@ class BatchProducer:
 
         Its bytes must not change until the Delivery is done: the consumer it comes from refuses to poll until then.
         Raises BatchRefusedError for what no broker stores unchanged (control batches, emptied ones, ones with holes),
-        StaleBatchError, ConfigError for a topic-partition that does not exist: nothing was queued then and the producer goes on.
-        Else as
-        `flush`.
+        StaleBatchError, ConfigError for a topic-partition that does not exist: nothing was queued then, and the producer can be
+        used further. Else as `flush`.
         """
         self._allow("send_batch")
         self._refuse_unsendable(batch)
@@ -187,7 +193,7 @@ class BatchProducer:
             raise
 
     def end_txn(self, *, commit: bool) -> None:
-        """Flush and commit, or abort. Without a sent batch there is nothing to end and nothing is asked.
+        """Flush and commit, or abort. Without a sent batch there is nothing to end and no request is sent.
 
         Raises what `flush` raises, and then nothing is committed. Raises OutcomeUnknownError where no definite answer to the
         commit came: it may have happened; ask again with `end_txn(commit=True)`. Raises ProducerEpochFencedError where the
@@ -215,7 +221,7 @@ class BatchProducer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """As `close`; after an error what is queued is dropped, and what goes wrong while closing becomes a note of it."""
+        """Close; after an error drop what is queued, and add what goes wrong while closing to that error as a note."""
         if error is None:
             self.close()
             return
@@ -255,16 +261,16 @@ class BatchProducer:
                 raise BatchRefusedError(batch.topic_partition, batch.base_offset, rule, remedy)
 
     def _write(self, queue: SendQueue, identity: ProducerIdentity, deadline: Deadline) -> None:
-        added = [place for place in queue.waiting() if place not in self._sequences]
+        added = [topic_partition for topic_partition in queue.waiting() if topic_partition not in self._sequences]
         if self._txn is not None and added:
             add_partitions(self._cluster, self._txn, added, deadline)
         self._sequences.update(dict.fromkeys(added, 0))
         ready: dict[TopicPartition, list[SplitBatch]] = {}
-        for place, queued in queue.waiting().items():
-            ready[place], self._sequences[place] = stamped(
-                queued, identity, self._sequences[place], transactional=self._txn is not None
+        for topic_partition, queued in queue.waiting().items():
+            ready[topic_partition], self._sequences[topic_partition] = stamped(
+                queued, identity, self._sequences[topic_partition], transactional=self._txn is not None
             )
-        window = ProduceWindow(
+        pipeline = ProducePipeline(
             self._cluster,
             self._transactional_id,
             in_flight_requests=self._in_flight_requests,
@@ -273,11 +279,14 @@ class BatchProducer:
         )
         tries = 0
         while waiting := queue.waiting():
-            placed: dict[TopicPartition, list[int]] = {}
+            base_offsets: dict[TopicPartition, list[int]] = {}
             try:
-                window.produce_all({place: ready[place][-len(queued) :] for place, queued in waiting.items()}, placed)
+                pipeline.produce_all(
+                    {topic_partition: ready[topic_partition][-len(queued) :] for topic_partition, queued in waiting.items()},
+                    base_offsets,
+                )
             except ProduceRefusedError as refused:
-                queue.settle(placed)
+                queue.settle(base_offsets)
                 culprit = waiting[refused.topic_partition][refused.index_in_queue]
                 explained = explain_refusal(
                     refused, culprit.view, culprit.batch.topic_partition, culprit.batch.base_offset, pos=0
@@ -285,21 +294,21 @@ class BatchProducer:
                 culprit.fail(explained)
                 raise explained from refused
             except RetriableError as error:
-                queue.settle(placed)
+                queue.settle(base_offsets)
                 if type(error) is not RetriableError or not self._may_repeat(queue) or deadline.is_over():
                     raise
                 self._cluster.pause(tries, deadline)
                 tries += 1
             else:
-                queue.settle(placed)
+                queue.settle(base_offsets)
 
     def _may_repeat(self, queue: SendQueue) -> bool:
-        """Whether the target recognises all it has already written. Nothing is repeated inside a transaction."""
+        """Return whether the target recognises a repetition of all that is queued. Never inside a transaction."""
         oldest_ms = self._wall_clock() * 1000 - REMEMBERED_MS
         return self._txn is None and all(queued.batch.max_timestamp_ms >= oldest_ms for queued in queue)
 
     def _fail(self, queue: SendQueue, error: MirrorError) -> None:
-        """Nothing is on the wire any more: the connections of a failed produce are closed."""
+        """Set the state after an error, and the outcome of what is queued. The connections of a failed produce are closed."""
         if self._txn is None:
             self._state = TxnState.BROKEN
         else:
@@ -317,14 +326,13 @@ class BatchProducer:
         self._over()
 
     def _abort(self) -> None:
-        """After an error by a new producer epoch: what may still be on its way then arrives too late. Else by EndTxn.
-
-        Nothing is asked where another producer may own the transactional id: it must not be fenced in turn.
-        """
+        """Abort the transaction: after an error by a new producer epoch, else by EndTxn."""
         self._queue.fail(OutcomeUnknownError("the transaction was aborted before this batch was sent"))
         assert self._txn is not None
+        # Another producer may own the transactional id: it must not be fenced in turn.
         if self._state is TxnState.FENCED:
             return
+        # Requests may still be on their way: with a new epoch they arrive too late.
         if self._state is TxnState.MUST_ABORT:
             self._next_txn = self._fresh_epoch(self._deadline())
         elif self._sequences:
@@ -340,5 +348,7 @@ class BatchProducer:
         raise self._because
 
     def _over(self) -> None:
-        self._txn, self._identity, self._because = None, None, None
+        self._txn = None
+        self._identity = None
+        self._because = None
         self._state = TxnState.READY

@@ -1,4 +1,4 @@
-"""Everywhere: how settings of the batch clients are refused: by name, all at once, with what to do instead."""
+"""Everywhere: validation of the settings of the batch clients: all problems at once, each with what to do instead."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ARGUMENTS = {
 
 
 def client_config(client: ClientConfig | Mapping[str, object]) -> ClientConfig:
-    """Raises ConfigError with every problem of every property."""
+    """Return the settings of a client. Raises ConfigError with every problem of every property."""
     if isinstance(client, ClientConfig):
         return client
     problems = [f"client.{name}: {_ARGUMENTS[name]}" for name in client if name in _ARGUMENTS]
@@ -40,7 +40,7 @@ def client_config(client: ClientConfig | Mapping[str, object]) -> ClientConfig:
 
 
 def number_problems(name: str, value: object, least: int, most: int | None = None) -> list[str]:
-    """A sentence for what is no number from `least` to `most`."""
+    """Return a sentence where `value` is no number from `least` to `most`."""
     if isinstance(value, int | float) and not isinstance(value, bool) and least <= value and (most is None or value <= most):
         return []
     limits = f"at least {least}" if most is None else f"{least} to {most}"
@@ -48,6 +48,6 @@ def number_problems(name: str, value: object, least: int, most: int | None = Non
 
 
 def raise_problems(*problems: Sequence[str]) -> None:
-    found = [problem for several in problems for problem in several]
-    if found:
-        raise ConfigError(found)
+    all_problems = [problem for group in problems for problem in group]
+    if all_problems:
+        raise ConfigError(all_problems)

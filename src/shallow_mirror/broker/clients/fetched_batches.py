@@ -1,8 +1,8 @@
 """Everywhere: what one poll of a `BatchConsumer` hands out: opaque record batches over bytes that are only lent.
 
 The bytes belong to the consumer's receive buffer. They are lent until the next poll, which ends the loan: views handed
-out are released, and a batch that is still asked for its bytes says so. A producer holds the loan while a batch waits to
-be acknowledged; a held loan cannot be ended.
+out are released, and a batch whose bytes are read later raises StaleBatchError. A producer holds the loan while a batch
+waits to be acknowledged; a held loan cannot be ended.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.batch_index import BatchIndex
-from shallow_mirror.wire.header import CODEC_MASK, CONTROL_BIT, LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT, Codec
+from shallow_mirror.wire.batches.batch_index import BatchIndex
+from shallow_mirror.wire.batches.header import CODEC_MASK, CONTROL_BIT, LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT, Codec
 
 
 class BatchesInFlightError(MirrorError):
@@ -35,11 +35,11 @@ class BatchesInFlightError(MirrorError):
 
 
 class StaleBatchError(MirrorError):
-    """The bytes of a batch were asked for after the next poll took them back."""
+    """The bytes of a batch were read after the next poll took them back."""
 
 
 class Loan:
-    """Bytes that are lent out until `end`, or for good where nobody calls it."""
+    """Bytes that are lent out until `end`, or for good where that is not called."""
 
     def __init__(self, parts: Sequence[memoryview]) -> None:
         self._parts: tuple[memoryview, ...] | None = tuple(part.toreadonly() for part in parts)
@@ -47,7 +47,7 @@ class Loan:
         self._held = 0
 
     def view(self, part: int, start: int, size_bytes: int) -> memoryview:
-        """Read-only. Raises StaleBatchError after the end."""
+        """Return a read-only view. Raises StaleBatchError after the end."""
         if self._parts is None:
             raise StaleBatchError(
                 "this batch is of an earlier poll, its bytes are gone: use it before the next poll, or keep batch.copy()"
@@ -63,14 +63,15 @@ class Loan:
         self._held -= 1
 
     def end(self) -> None:
-        """Take the bytes back. Raises BatchesInFlightError while somebody holds the loan, and then changes nothing."""
+        """Take the bytes back. Raises BatchesInFlightError while a producer holds the loan, and then changes nothing."""
         if self._held:
             raise BatchesInFlightError(self._held)
         self._parts = None
         while self._views:
             try:
                 self._views.pop().release()
-            except BufferError:  # an array looks through it: its bytes stay as they are, see ReceiveBuffer.is_viewed
+            # An array looks through the view: its bytes stay as they are, see ReceiveBuffer.is_viewed.
+            except BufferError:
                 continue
 
 
@@ -98,21 +99,21 @@ class FetchedBatch:
     producer_epoch: int
     base_sequence: int
     loan: Loan = field(repr=False, compare=False)
-    place: tuple[int, int] = field(repr=False, compare=False)
+    location: tuple[int, int] = field(repr=False, compare=False)
     """(part of the loan, byte in it): where the batch begins."""
 
     @property
     def view(self) -> memoryview:
-        """All its bytes, read-only, not copied. Valid until the next poll of its consumer; StaleBatchError after it."""
-        return self.loan.view(*self.place, self.size_bytes)
+        """Return all bytes of the batch, read-only, not copied. Valid until the next poll; raises StaleBatchError after it."""
+        return self.loan.view(*self.location, self.size_bytes)
 
     def copy(self) -> FetchedBatch:
-        """The same batch over bytes of its own, valid as long as it is referred to."""
+        """Return the same batch over bytes of its own, valid as long as it is referred to."""
         own = {name: getattr(self, name) for name in _FIELDS}
-        return FetchedBatch(**own, loan=Loan([memoryview(bytes(self.view))]), place=(0, 0))
+        return FetchedBatch(**own, loan=Loan([memoryview(bytes(self.view))]), location=(0, 0))
 
 
-_FIELDS = tuple(name for name in FetchedBatch.__dataclass_fields__ if name not in ("loan", "place"))
+_FIELDS = tuple(name for name in FetchedBatch.__dataclass_fields__ if name not in ("loan", "location"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +137,11 @@ class FetchedBatches(Sequence[FetchedBatch]):
         return len(self._batches)
 
     @overload
-    def __getitem__(self, at: int) -> FetchedBatch: ...
+    def __getitem__(self, index: int) -> FetchedBatch: ...
     @overload
-    def __getitem__(self, at: slice) -> Sequence[FetchedBatch]: ...
-    def __getitem__(self, at: int | slice) -> FetchedBatch | Sequence[FetchedBatch]:
-        return self._batches[at]
+    def __getitem__(self, index: slice) -> Sequence[FetchedBatch]: ...
+    def __getitem__(self, index: int | slice) -> FetchedBatch | Sequence[FetchedBatch]:
+        return self._batches[index]
 
     def __iter__(self) -> Iterator[FetchedBatch]:
         return iter(self._batches)
@@ -150,7 +151,7 @@ class FetchedBatches(Sequence[FetchedBatch]):
         return sum(batch.size_bytes for batch in self._batches)
 
 
-def _batches_of(part: FetchedPart, number: int, loan: Loan) -> Iterator[FetchedBatch]:
+def _batches_of(part: FetchedPart, part_number: int, loan: Loan) -> Iterator[FetchedBatch]:
     headers, index = part.index.headers[part.chosen], part.index
     attributes = headers["attributes"]
     columns: dict[str, list[Any]] = {
@@ -158,7 +159,7 @@ def _batches_of(part: FetchedPart, number: int, loan: Loan) -> Iterator[FetchedB
         "last_offset": index.last_offset[part.chosen].tolist(),
         "record_count": headers["records_count"].tolist(),
         "size_bytes": index.size_bytes[part.chosen].tolist(),
-        "codec": [Codec(one) for one in (attributes & CODEC_MASK).tolist()],
+        "codec": [Codec(code) for code in (attributes & CODEC_MASK).tolist()],
         "leader_epoch": headers["partition_leader_epoch"].tolist(),
         "base_timestamp_ms": headers["base_timestamp"].tolist(),
         "max_timestamp_ms": headers["max_timestamp"].tolist(),
@@ -168,7 +169,7 @@ def _batches_of(part: FetchedPart, number: int, loan: Loan) -> Iterator[FetchedB
         "producer_id": headers["producer_id"].tolist(),
         "producer_epoch": headers["producer_epoch"].tolist(),
         "base_sequence": headers["base_sequence"].tolist(),
-        "place": [(number, pos) for pos in index.pos[part.chosen].tolist()],
+        "location": [(part_number, pos) for pos in index.pos[part.chosen].tolist()],
     }
     for values in zip(*columns.values(), strict=True):
         yield FetchedBatch(topic_partition=part.topic_partition, loan=loan, **dict(zip(columns, values, strict=True)))

@@ -10,14 +10,14 @@ from shallow_mirror.broker.clients.fetched_batches import FetchedBatch
 from shallow_mirror.broker.produce.transactions import ProducerIdentity
 from shallow_mirror.errors import MirrorError, OutcomeUnknownError
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.batch_index import BatchIndex
-from shallow_mirror.wire.header import BATCH_HEADER_BYTES, HEADER, NATIVE_HEADER
-from shallow_mirror.wire.produce import SplitBatch
-from shallow_mirror.wire.restamp import restamp
+from shallow_mirror.wire.batches.batch_index import BatchIndex
+from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, HEADER, NATIVE_HEADER
+from shallow_mirror.wire.batches.restamp import restamp
+from shallow_mirror.wire.protocol.produce import SplitBatch
 
 
 class Delivery:
-    """What becomes of one sent batch. Acknowledged means by all in-sync replicas, not that its transaction committed."""
+    """The outcome of one sent batch. Acknowledged means by all in-sync replicas, not that its transaction committed."""
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
@@ -26,15 +26,15 @@ class Delivery:
 
     @property
     def is_done(self) -> bool:
-        """Acknowledged or failed."""
+        """Return whether the batch was acknowledged or failed."""
         return self._base_offset is not None or self._error is not None
 
     @property
     def base_offset(self) -> int:
-        """Offset of the batch's first record on the target.
+        """Return the offset of the batch's first record on the target.
 
-        Raises what failed the batch (BatchRefusedError and CorruptBatchError: surely not written; OutcomeUnknownError: may be),
-        and OutcomeUnknownError as long as nothing is known.
+        Raises what failed the batch (BatchRefusedError and CorruptBatchError: not written; OutcomeUnknownError: perhaps written),
+        and OutcomeUnknownError until it is acknowledged.
         """
         if self._error is not None:
             raise self._error
@@ -43,16 +43,16 @@ class Delivery:
         return self._base_offset
 
     def succeed(self, base_offset: int) -> None:
-        """For the producer."""
+        """Set the outcome; for the producer."""
         self._base_offset = base_offset
 
     def fail(self, error: MirrorError) -> None:
-        """For the producer."""
+        """Set the outcome; for the producer."""
         self._error = error
 
 
 class QueuedBatch:
-    """Holds the loan of its bytes until it is settled. Raises StaleBatchError where they are gone already."""
+    """A batch that holds the loan of its bytes until it is settled. Raises StaleBatchError where the loan has ended."""
 
     def __init__(self, batch: FetchedBatch, delivery: Delivery) -> None:
         self.view = batch.view
@@ -64,7 +64,7 @@ class QueuedBatch:
         self._let_go()
 
     def fail(self, error: MirrorError) -> None:
-        """No effect on one that is settled."""
+        """Settle the batch with an error; no effect where it is settled already."""
         if not self.delivery.is_done:
             self.delivery.fail(error)
             self._let_go()
@@ -81,49 +81,50 @@ class SendQueue:
         self._waiting: dict[TopicPartition, list[QueuedBatch]] = {}
         self.size_bytes = 0
 
-    def add(self, place: TopicPartition, queued: QueuedBatch) -> None:
-        self._waiting.setdefault(place, []).append(queued)
+    def add(self, topic_partition: TopicPartition, queued: QueuedBatch) -> None:
+        self._waiting.setdefault(topic_partition, []).append(queued)
         self.size_bytes += queued.batch.size_bytes
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     def waiting(self) -> dict[TopicPartition, list[QueuedBatch]]:
-        """Those not settled; partitions without any are left out."""
-        return {place: list(several) for place, several in self._waiting.items()}
+        """Return the batches that are not settled; partitions without any are left out."""
+        return {topic_partition: list(batches) for topic_partition, batches in self._waiting.items()}
 
     def __iter__(self) -> Iterator[QueuedBatch]:
-        return (queued for several in self._waiting.values() for queued in several)
+        return (queued for batches in self._waiting.values() for queued in batches)
 
-    def settle(self, placed: Mapping[TopicPartition, Sequence[int]]) -> None:
+    def settle(self, base_offsets: Mapping[TopicPartition, Sequence[int]]) -> None:
         """Take the first batches of each partition off the queue: these are their base offsets on the target."""
-        for place, offsets in placed.items():
-            for queued, offset in zip(self._waiting[place], offsets, strict=False):
+        for topic_partition, offsets in base_offsets.items():
+            for queued, offset in zip(self._waiting[topic_partition], offsets, strict=False):
                 queued.succeed(offset)
                 self.size_bytes -= queued.batch.size_bytes
-            del self._waiting[place][: len(offsets)]
-            if not self._waiting[place]:
-                del self._waiting[place]
+            del self._waiting[topic_partition][: len(offsets)]
+            if not self._waiting[topic_partition]:
+                del self._waiting[topic_partition]
 
     def fail(self, error: MirrorError) -> None:
-        """Everything that waits has this outcome; the queue is empty then."""
+        """Settle everything that waits with an error, and empty the queue."""
         for queued in self:
             queued.fail(error)
-        self._waiting, self.size_bytes = {}, 0
+        self._waiting = {}
+        self.size_bytes = 0
 
 
 def stamped(
     queued: Sequence[QueuedBatch], identity: ProducerIdentity, first_sequence: int, *, transactional: bool
 ) -> tuple[list[SplitBatch], int]:
-    """New headers in front of the payloads where they lie, and the sequence that follows. The CRC is patched."""
-    made = bytearray(b"".join(one.view[:BATCH_HEADER_BYTES] for one in queued))
-    headers = memoryview(made)
+    """Return new headers in front of the payloads where they lie, and the sequence that follows. The CRC is patched."""
+    header_bytes = bytearray(b"".join(queued_batch.view[:BATCH_HEADER_BYTES] for queued_batch in queued))
+    headers = memoryview(header_bytes)
     index = BatchIndex(
         np.arange(len(queued), dtype=np.int64) * BATCH_HEADER_BYTES,
-        np.array([one.batch.size_bytes for one in queued], np.int64),
-        np.frombuffer(bytes(made), HEADER).astype(NATIVE_HEADER),
+        np.array([queued_batch.batch.size_bytes for queued_batch in queued], np.int64),
+        np.frombuffer(bytes(header_bytes), HEADER).astype(NATIVE_HEADER),
         None,
-        len(made),
+        len(header_bytes),
     )
     next_sequence = restamp(
         headers,
@@ -135,7 +136,7 @@ def stamped(
         transactional=transactional,
     )
     batches = [
-        SplitBatch(headers[start : start + BATCH_HEADER_BYTES], one.view[BATCH_HEADER_BYTES:])
-        for start, one in zip(index.pos.tolist(), queued, strict=True)
+        SplitBatch(headers[start : start + BATCH_HEADER_BYTES], queued_batch.view[BATCH_HEADER_BYTES:])
+        for start, queued_batch in zip(index.pos.tolist(), queued, strict=True)
     ]
     return batches, next_sequence

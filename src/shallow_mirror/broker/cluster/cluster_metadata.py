@@ -1,4 +1,4 @@
-"""Everywhere: what a cluster says about itself, as values."""
+"""Everywhere: metadata of a cluster, as values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CoordinatorKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """`leader` is -1 while there is none. `in_sync_count`: replicas in sync, the leader's among them."""
+    """One partition. `leader` is -1 while there is none. `in_sync_count`: replicas in sync, the leader's among them."""
 
     partition: int
     leader: int
@@ -43,13 +43,13 @@ class ClusterMetadata:
     brokers: Mapping[int, tuple[str, int]]
     topics: Mapping[str, TopicMetadata]
 
-    def has(self, place: TopicPartition) -> bool:
-        return place.topic in self.topics and place.partition in self.topics[place.topic].partitions
+    def has(self, topic_partition: TopicPartition) -> bool:
+        return topic_partition.topic in self.topics and topic_partition.partition in self.topics[topic_partition.topic].partitions
 
 
 @dataclass(frozen=True, slots=True)
 class ListedOffset:
-    """`offset` is -1 where no record is as new as the timestamp that was asked for."""
+    """A result of ListOffsets. `offset` is -1 where no record is as new as the timestamp of the request."""
 
     offset: int
     timestamp_ms: int
@@ -58,8 +58,11 @@ class ListedOffset:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """`current_txn_start_offset` is -1 where the producer has no open transaction; `last_timestamp_ms`, of its newest batch, -1
-    where the broker does not know. `coordinator_epoch`: of its last transaction marker there, -1 where there was none."""
+    """A producer as the leader of a partition remembers it.
+
+    `current_txn_start_offset` is -1 where it has no open transaction; `last_timestamp_ms`, of its newest batch, -1 where the
+    broker has none. `coordinator_epoch`: of its last transaction marker there, -1 where there was none.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -75,15 +78,19 @@ def parse_topic_metadata(topic: Any) -> TopicMetadata:
         bool(topic.is_internal),
         topic.error_code,
         {
-            one.partition_index: PartitionMetadata(
-                one.partition_index, one.leader_id, one.leader_epoch, len(one.replica_nodes), len(one.isr_nodes)
+            partition.partition_index: PartitionMetadata(
+                partition.partition_index,
+                partition.leader_id,
+                partition.leader_epoch,
+                len(partition.replica_nodes),
+                len(partition.isr_nodes),
             )
-            for one in topic.partitions
+            for partition in topic.partitions
         },
     )
 
 
 def _topic_id(topic_id: uuid.UUID | None) -> str:
-    """As Kafka prints it: URL-safe base64 without padding. The decoder gives None for the zero id."""
+    """Format an id as Kafka prints it: URL-safe base64 without padding. The decoder returns None for the zero id."""
     raw = bytes(16) if topic_id is None else topic_id.bytes
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")

@@ -1,4 +1,4 @@
-"""Driver: the first question of a command that somebody waits for: it ends soon, and says which cluster, and what to look at."""
+"""Driver: the first request of a command: bounded in time, with errors that name the cluster and what to check."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ _WITHOUT_TOKEN = {
 
 
 def reach(cluster: Cluster, where: str, deadline: Deadline) -> ClusterMetadata:
-    """Its brokers and id. `where` as in "source cluster east". Raises RetriableError within REACH_MS, ConfigError."""
+    """Return brokers and id of a cluster. `where` as in "source cluster east".
+
+    Raises RetriableError within REACH_MS, ConfigError.
+    """
     try:
         with named_cluster(where):
             return cluster.metadata([], deadline.sooner(REACH_MS))
     except RetriableError as error:
-        said, remedy = _told(error.error_name)
-        raise RetriableError(error.error_name, f"the {where} {said}: {error.detail}: {remedy}") from error
+        problem, remedy = _problem_and_remedy(error.error_name)
+        raise RetriableError(error.error_name, f"the {where} {problem}: {error.detail}: {remedy}") from error
 
 
 @contextmanager
@@ -38,8 +41,8 @@ def named_cluster(where: str) -> Iterator[None]:
         raise BrokerTooOldError([f"{where}: {problem}" for problem in error.problems]) from error
 
 
-def _told(error_name: str) -> tuple[str, str]:
-    """What is the matter, and what to look at."""
+def _problem_and_remedy(error_name: str) -> tuple[str, str]:
+    """Return the problem, and what to check."""
     if error_name in _WITHOUT_TOKEN:
         return "lets nobody in without a token", _WITHOUT_TOKEN[error_name]
     return "does not answer", _BROKERS

@@ -1,56 +1,160 @@
-"""Everywhere: the ends of the same logs, asked before every micro-batch: what an idle partition costs there is its bytes.
+"""Everywhere: the latest offsets of the same logs, asked for before every micro-batch: an idle partition costs only its bytes.
 
-The request is built once for as long as the partitions and their leaders are the same, and an answer is read as arrays.
+A request is built once for as long as the partitions and their leaders are the same, and a response is read as arrays.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from shallow_mirror.broker.cluster.cluster_metadata import ListedOffset
+from shallow_mirror.broker.cluster.connection_pool import CONTROL
+from shallow_mirror.broker.cluster.log_queries import LogQueries
+from shallow_mirror.broker.cluster.metadata_cache import MetadataCache, group_by_leader
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import RetriableError
+from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.types import IsolationLevel, TopicPartition
-from shallow_mirror.wire import list_offsets
-from shallow_mirror.wire.primitives import WireError
+from shallow_mirror.wire.protocol import list_offsets
+from shallow_mirror.wire.protocol.primitives import WireError
 
 _LENGTH = struct.Struct(">i")
 
+_SLOW_FAILURE_S = 0.5
+"""A leader that takes so long to fail is not asked again for twice as long: it delays the others a third of the time at most."""
+
+_LEAST_SHARE_MS = 1_000.0
+"""A leader has at least so long to answer, and half of the time that is left."""
+
+Offsets = dict[TopicPartition, int]
+Errors = dict[TopicPartition, MirrorError]
+
+
+class LatestOffsets:
+    """Latest offsets by topic-partition, or an error for each that has none."""
+
+    def __init__(self, metadata: MetadataCache, queries: LogQueries, clock: Callable[[], float]) -> None:
+        self._metadata = metadata
+        self._queries = queries
+        self._clock = clock
+        self._plan: _RequestPlan | None = None
+        self._silent: dict[int, tuple[float, RetriableError]] = {}
+        """Leaders that are not asked until a time on the clock, and why."""
+
+    def ask(
+        self, topic_partitions: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline
+    ) -> tuple[Offsets, Errors]:
+        """Return the offsets of the leaders that answer, and an error for each of the other topic-partitions."""
+        offsets, errors = self._ask_once(topic_partitions, isolation, deadline)
+        # Most often the leader only moved to another broker.
+        if any(type(error) is RetriableError for error in errors.values()):
+            self._metadata.forget()
+            offsets, errors = self._ask_once(topic_partitions, isolation, deadline)
+        if errors:
+            self._metadata.forget()
+        return offsets, errors
+
+    def _ask_once(
+        self, topic_partitions: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline
+    ) -> tuple[Offsets, Errors]:
+        plan = self._plan
+        if plan is None or not plan.is_for(topic_partitions, isolation, self._metadata.version):
+            leaders, leaderless = self._metadata.leaders_and_errors(topic_partitions, deadline)
+            requests = {
+                node_id: LatestOffsetsRequest.of(partitions, isolation)
+                for node_id, partitions in group_by_leader(leaders).items()
+            }
+            # The version after the call, which may have refreshed the metadata.
+            plan = self._plan = _RequestPlan(topic_partitions, isolation, requests, leaderless, self._metadata.version)
+        offsets: Offsets = {}
+        errors: Errors = dict(plan.leaderless)
+        for node_id, request in plan.requests.items():
+            try:
+                self._raise_if_silent(node_id)
+                offsets.update(self._ask_leader(node_id, request, isolation, deadline, errors))
+            except RetriableError as error:
+                errors.update(dict.fromkeys(request.topic_partitions(), error))
+        return offsets, errors
+
+    def _raise_if_silent(self, node_id: int) -> None:
+        until, error = self._silent.get(node_id, (0.0, None))
+        if error is not None and self._clock() < until:
+            raise error
+
+    def _ask_leader(
+        self, node_id: int, request: LatestOffsetsRequest, isolation: IsolationLevel, deadline: Deadline, errors: Errors
+    ) -> Offsets:
+        """Return the offsets of one leader; put errors of single topic-partitions into `errors`. Raises RetriableError."""
+        started = self._clock()
+        deadline = deadline.sooner(max(_LEAST_SHARE_MS, deadline.remaining_ms() / 2))
+        try:
+            offsets = request.send(self._metadata.connection(node_id, CONTROL, deadline), deadline)
+            if offsets is not None:
+                return offsets
+            # The response holds errors: those are read by kafka-python's classes, of a request of their own.
+            partitions, timestamps = request.partitions(), dict.fromkeys(request.topic_partitions(), -1)
+            listed = self._queries.offsets_of_leader(node_id, "ListOffsets", partitions, timestamps, isolation, deadline)
+        except RetriableError as error:
+            now = self._clock()
+            if now - started >= _SLOW_FAILURE_S:
+                self._silent[node_id] = (now + 2 * (now - started), error)
+            raise
+        self._silent.pop(node_id, None)
+        left_out = RetriableError("PROTOCOL", "the answer to ListOffsets leaves it out")
+        errors.update({key: result for key, result in listed.items() if isinstance(result, MirrorError)})
+        errors.update({key: left_out for key in timestamps if key not in listed})
+        return {key: result.offset for key, result in listed.items() if isinstance(result, ListedOffset)}
+
 
 @dataclass(frozen=True, slots=True)
-class _Places:
+class _RequestPlan:
+    """Requests by leader, for the same object `topic_partitions` as long as the metadata has the same version."""
+
+    topic_partitions: Sequence[TopicPartition]
+    isolation: IsolationLevel
+    requests: Mapping[int, LatestOffsetsRequest]
+    leaderless: Mapping[TopicPartition, RetriableError]
+    version: int
+
+    def is_for(self, topic_partitions: Sequence[TopicPartition], isolation: IsolationLevel, version: int) -> bool:
+        return self.topic_partitions is topic_partitions and self.isolation is isolation and self.version == version
+
+
+@dataclass(frozen=True, slots=True)
+class _TopicOrder:
+    """The partitions of a topic in the order of a response."""
+
     partitions: list[int]
-    places: list[TopicPartition]
+    topic_partitions: list[TopicPartition]
 
     @classmethod
-    def of(cls, topic: str, partitions: list[int]) -> _Places:
-        return cls(partitions, [TopicPartition(topic, one) for one in partitions])
+    def of(cls, topic: str, partitions: list[int]) -> _TopicOrder:
+        return cls(partitions, [TopicPartition(topic, partition) for partition in partitions])
 
 
 @dataclass(frozen=True, slots=True)
-class LatestQuestion:
-    """What one leader is asked. `places` by topic, as they were answered last: brokers have an order of their own."""
+class LatestOffsetsRequest:
+    """A request to one leader. `topics` in the order of its last response: brokers have an order of their own."""
 
     body: bytes
-    places: dict[str, _Places]
+    topics: dict[str, _TopicOrder]
 
     @classmethod
-    def of(cls, partitions: Mapping[str, Sequence[int]], isolation: IsolationLevel) -> LatestQuestion:
-        places = {topic: _Places.of(topic, list(members)) for topic, members in partitions.items()}
-        return cls(list_offsets.build_latest_body(partitions, isolation), places)
+    def of(cls, partitions_by_topic: Mapping[str, Sequence[int]], isolation: IsolationLevel) -> LatestOffsetsRequest:
+        topics = {topic: _TopicOrder.of(topic, list(partitions)) for topic, partitions in partitions_by_topic.items()}
+        return cls(list_offsets.build_latest_body(partitions_by_topic, isolation), topics)
 
-    def members(self) -> list[TopicPartition]:
-        """Return the topic-partitions that are asked for."""
-        return [place for known in self.places.values() for place in known.places]
+    def topic_partitions(self) -> list[TopicPartition]:
+        return [topic_partition for order in self.topics.values() for topic_partition in order.topic_partitions]
 
     def partitions(self) -> dict[str, list[int]]:
-        """Return them by topic."""
-        return {topic: known.partitions for topic, known in self.places.items()}
+        """Return partitions by topic."""
+        return {topic: order.partitions for topic, order in self.topics.items()}
 
-    def ask(self, connection: Connection, deadline: Deadline) -> dict[TopicPartition, int] | None:
-        """None where the answer holds errors or is to another question. Raises RetriableError."""
+    def send(self, connection: Connection, deadline: Deadline) -> Offsets | None:
+        """Return the offsets; None where the response holds errors or is to another request. Raises RetriableError."""
         correlation_id = connection.next_correlation_id()
         header = list_offsets.build_header(correlation_id, connection.client_id)
         size = _LENGTH.pack(len(header) + len(self.body))
@@ -64,12 +168,12 @@ class LatestQuestion:
             ) from error
         if topics is None:
             return None
-        found: dict[TopicPartition, int] = {}
+        offsets: Offsets = {}
         for topic, entries in topics:
-            answered, known = entries["partition"].tolist(), self.places.get(topic)
-            if known is None or (answered != known.partitions and sorted(answered) != sorted(known.partitions)):
+            answered, order = entries["partition"].tolist(), self.topics.get(topic)
+            if order is None or (answered != order.partitions and sorted(answered) != sorted(order.partitions)):
                 return None
-            if answered != known.partitions:
-                known = self.places[topic] = _Places.of(topic, answered)
-            found.update(zip(known.places, entries["offset"].tolist(), strict=True))
-        return found
+            if answered != order.partitions:
+                order = self.topics[topic] = _TopicOrder.of(topic, answered)
+            offsets.update(zip(order.topic_partitions, entries["offset"].tolist(), strict=True))
+        return offsets

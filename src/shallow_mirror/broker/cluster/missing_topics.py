@@ -1,4 +1,4 @@
-"""Everywhere: which topics a cluster does not have, and which it does not show to our user."""
+"""Everywhere: which topics a cluster does not have, and which our user may not describe."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from shallow_mirror.deadline import Deadline
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """`gone`: topics that the cluster does not have. `hidden`: what to grant, by topic that it does not show us."""
+    """Topics that do not exist (`gone`), and what to grant by topic that our user may not describe (`hidden`)."""
 
     gone: tuple[str, ...] = ()
     hidden: Mapping[str, str] = field(default_factory=dict)
 
 
 def missing_topics(cluster: Cluster, names: Sequence[str], deadline: Deadline) -> Missing:
-    """Of `names`. Raises RetriableError."""
-    codes = {name: one.error_code for name, one in sorted(cluster.metadata(names, deadline).topics.items())} if names else {}
+    """Return which of `names` are missing. Raises RetriableError."""
+    codes = {name: topic.error_code for name, topic in sorted(cluster.metadata(names, deadline).topics.items())} if names else {}
     return Missing(
         tuple(name for name, code in codes.items() if code == UNKNOWN_TOPIC_OR_PARTITION),
         {name: refusal(code, "Fetch", topic=name) for name, code in codes.items() if is_forbidden(code)},

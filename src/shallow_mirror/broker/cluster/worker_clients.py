@@ -1,4 +1,4 @@
-"""Executor: what one Python worker keeps between tasks: its clusters, with their connections, and the frozen imports."""
+"""Executor: what a Python worker keeps between tasks: its clusters, with their connections, and the frozen imports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _frozen_pid: int | None = None
 
 
 def cluster_of_worker(config: ClientConfig) -> Cluster:
-    """One `Cluster` per process and client: Spark reuses its workers, and connections live between micro-batches."""
+    """Return the `Cluster` of this process and client: Spark reuses its workers, and connections outlive micro-batches."""
     key = (os.getpid(), config)
     if key not in _clusters:
         _clusters[key] = Cluster(config)
@@ -21,7 +21,7 @@ def cluster_of_worker(config: ClientConfig) -> Cluster:
 
 
 def freeze_imports_once() -> None:
-    """PySpark's daemon collects garbage after every task; what the imports made need not be walked each time."""
+    """Exclude what the imports made from garbage collection, which PySpark's daemon runs after every task."""
     global _frozen_pid
     if _frozen_pid != os.getpid():
         gc.collect()

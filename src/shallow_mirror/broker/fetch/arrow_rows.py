@@ -18,8 +18,15 @@ import pyarrow.compute as pc
 
 from shallow_mirror.broker.fetch.range_reader import IndexedPartition
 from shallow_mirror.types import BatchLimits, SegmentKind, SourcePartition
-from shallow_mirror.wire.admission import Admission, Verdict, admit, kind_of
-from shallow_mirror.wire.header import CODEC_MASK, CONTROL_BIT, DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT, Codec
+from shallow_mirror.wire.batches.admission import Admission, Verdict, admit, kind_of
+from shallow_mirror.wire.batches.header import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    LOG_APPEND_TIME_BIT,
+    TRANSACTIONAL_BIT,
+    Codec,
+)
 
 ARROW_SCHEMA = pa.schema(
     [

@@ -1,8 +1,8 @@
-"""Everywhere: does an answer without batches prove that a part of a log holds none?
+"""Everywhere: whether a response without batches proves that a part of a log holds none.
 
 Kafka leaves offsets without a batch in one case only: compaction. A leader whose older segments are in remote storage, and
-one that is broken, answer in the same way. So a range is given up as empty only where the topic is compacted and the leader
-has it on its own disk.
+one that is broken, answer in the same way. So a range counts as empty only where the topic is compacted and the leader has
+it on its own disk.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REMOTE_STORAGE = ("remote.storage.enable", "confluent.tier.enable", "redpanda.r
 
 @dataclass(frozen=True, slots=True)
 class TopicStorage:
-    """What the settings of a topic say of its logs. `refusal`: why they are not known; "" where they are."""
+    """What the settings of a topic say of its logs. `refusal`: why they could not be read; "" where they could."""
 
     is_compacted: bool = False
     is_remote: bool = False
@@ -43,62 +43,66 @@ def topic_storage(cluster: Cluster, topic: str, deadline: Deadline) -> TopicStor
     return TopicStorage("compact" in policies, is_remote)
 
 
-def is_in_remote_storage(cluster: Cluster, place: TopicPartition, position: int, deadline: Deadline) -> bool | None:
-    """Say whether the broker has to fetch an offset from there (tiered storage, KIP-405); None where it cannot be asked.
+def is_in_remote_storage(cluster: Cluster, topic_partition: TopicPartition, position: int, deadline: Deadline) -> bool | None:
+    """Return whether the broker has to fetch an offset from remote storage (KIP-405); None where brokers do not report it.
 
     While that takes longer than `remote.fetch.max.wait.ms`, the broker answers without batches and without an error.
     Raises RetriableError.
     """
     try:
-        return position < cluster.local_log_starts([place], deadline)[place]
+        return position < cluster.local_log_starts([topic_partition], deadline)[topic_partition]
     except BrokerTooOldError:
         return None
 
 
-def remote_failure(cluster: Cluster, place: TopicPartition, position: int, deadline: Deadline) -> str | None:
-    """Say why a broker that fails to read an offset may have failed at its remote storage; None where it read its own disk.
+def remote_failure(cluster: Cluster, topic_partition: TopicPartition, position: int, deadline: Deadline) -> str | None:
+    """Return why a broker may have failed to read an offset of its remote storage; None where it read its own disk.
 
     Raises RetriableError.
     """
-    is_remote = is_in_remote_storage(cluster, place, position, deadline)
+    is_remote = is_in_remote_storage(cluster, topic_partition, position, deadline)
     if is_remote:
         return "the broker cannot read it from its remote storage"
     if is_remote is None:
-        storage = topic_storage(cluster, place.topic, deadline)
+        storage = topic_storage(cluster, topic_partition.topic, deadline)
         if storage.is_remote or storage.refusal:
             return "the broker cannot read it, perhaps from remote storage" + (f" ({storage.refusal})" if storage.refusal else "")
     return None
 
 
 def doubt_of_hole(
-    cluster: Cluster, place: TopicPartition, wanted: OffsetRange, storage: TopicStorage, deadline: Deadline
+    cluster: Cluster, topic_partition: TopicPartition, offset_range: OffsetRange, storage: TopicStorage, deadline: Deadline
 ) -> RetriableError | None:
-    """Return why the leader's answers without batches do not prove that `wanted` is empty; None where they do.
+    """Return why responses without batches do not prove that `offset_range` is empty; None where they do.
 
-    REMOTE_STORAGE is waited for by the broker itself, EMPTY_FETCH needs somebody to look. Raises RetriableError.
+    For REMOTE_STORAGE the broker itself waits; EMPTY_FETCH needs an operator. Raises RetriableError.
     """
-    is_remote = is_in_remote_storage(cluster, place, wanted.start, deadline)
+    is_remote = is_in_remote_storage(cluster, topic_partition, offset_range.start, deadline)
     if is_remote:
-        return _doubt(REMOTE_STORAGE, place, wanted, "they are in remote storage, which the broker still waits for")
+        return _doubt(
+            REMOTE_STORAGE, topic_partition, offset_range, "they are in remote storage, which the broker still waits for"
+        )
     if storage.refusal:
-        return _doubt(EMPTY_FETCH, place, wanted, f"whether compaction removed them is not known: {storage.refusal}")
+        return _doubt(
+            EMPTY_FETCH, topic_partition, offset_range, f"whether compaction removed them is not known: {storage.refusal}"
+        )
     if not storage.is_compacted:
         reason = (
             "compaction cannot have removed them: cleanup.policy of the topic does not hold compact. Look at the broker's log, "
             "and at its remote storage if it has one"
         )
-        return _doubt(EMPTY_FETCH, place, wanted, reason)
+        return _doubt(EMPTY_FETCH, topic_partition, offset_range, reason)
     if is_remote is None and storage.is_remote:
         reason = (
             "they may be in remote storage: a setting of the topic says that it has some, and the broker cannot be asked where"
         )
-        return _doubt(EMPTY_FETCH, place, wanted, reason)
+        return _doubt(EMPTY_FETCH, topic_partition, offset_range, reason)
     return None
 
 
-def _doubt(name: str, place: TopicPartition, wanted: OffsetRange, reason: str) -> RetriableError:
+def _doubt(name: str, topic_partition: TopicPartition, offset_range: OffsetRange, reason: str) -> RetriableError:
     return RetriableError(
         name,
-        f"the leader of {place} answers Fetch at offset {wanted.start} without batches, though its log reaches {wanted.end} and "
-        f"beyond: {reason}",
+        f"the leader of {topic_partition} answers Fetch at offset {offset_range.start} without batches, though its log reaches "
+        f"{offset_range.end} and beyond: {reason}",
     )

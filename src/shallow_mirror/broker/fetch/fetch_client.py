@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -22,8 +22,8 @@ from shallow_mirror.errors import (
     TopicRecreatedError,
 )
 from shallow_mirror.types import IsolationLevel, TopicPartition
-from shallow_mirror.wire.batch_index import IndexStop, StopReason
-from shallow_mirror.wire.fetch import (
+from shallow_mirror.wire.batches.batch_index import IndexStop, StopReason
+from shallow_mirror.wire.protocol.fetch import (
     FetchedPartition,
     FetchPartition,
     FetchResponse,
@@ -32,8 +32,8 @@ from shallow_mirror.wire.fetch import (
     parse_fetch_response,
     topic_names,
 )
-from shallow_mirror.wire.leader_fetch import build_leader_fetch_request, parse_leader_fetch_response
-from shallow_mirror.wire.primitives import WireError
+from shallow_mirror.wire.protocol.leader_fetch import build_leader_fetch_request, parse_leader_fetch_response
+from shallow_mirror.wire.protocol.primitives import WireError
 
 MAX_BATCH_BYTES = 104_857_600
 """Largest answer accepted: socket.request.max.bytes of brokers bounds what anybody could have produced."""
@@ -46,7 +46,7 @@ _OTHER_TOPIC_ID = frozenset({100, 103})
 
 @dataclass(frozen=True, slots=True)
 class FetchForm:
-    """How a Fetch was asked, which is how its answer is read. `names` None: topics by name."""
+    """How a Fetch was sent, which is how its response is parsed. `names` None: topics by name."""
 
     names: TopicNames | None = None
     is_leader_only: bool = False
@@ -63,9 +63,9 @@ def send_fetch(
     rack: str = "",
     is_leader_only: bool = False,
 ) -> FetchForm:
-    """Send a Fetch, by topic ids where the broker and all partitions have them. Returns what to read the answer with.
+    """Send a Fetch, by topic ids where the broker and all partitions have them. Return what to parse the response with.
 
-    `is_leader_only`: no replica is named in the place of an answer; topics go by name then, and no rack is sent.
+    `is_leader_only`: the leader must not name a replica instead of answering; topics go by name then, and no rack is sent.
     Raises RetriableError; the connection is then closed.
     """
     if is_leader_only and connection.has_leader_fetch:
@@ -98,9 +98,20 @@ def send_fetch(
     return FetchForm(names)
 
 
-def receive_fetch(connection: Connection, buffer: ReceiveBuffer, deadline: Deadline, form: FetchForm) -> FetchResponse:
-    """The answer to the oldest Fetch on the wire; its records are views of `buffer`. Raises RetriableError and closes."""
-    frame = connection.receive(deadline, buffer)
+def receive_fetch(
+    connection: Connection,
+    buffer: ReceiveBuffer,
+    deadline: Deadline,
+    form: FetchForm,
+    *,
+    silence_ms: float,
+    on_begin: Callable[[], None] = lambda: None,
+) -> FetchResponse:
+    """Return the response to the oldest Fetch; its records are views of `buffer`. Closes and raises RetriableError.
+
+    On a slow link a response may take until `deadline` as long as no silence lasts for `silence_ms`.
+    """
+    frame = connection.receive(deadline, buffer, silence_ms=silence_ms, on_begin=on_begin)
     try:
         return parse_leader_fetch_response(frame) if form.is_leader_only else parse_fetch_response(frame, form.names)
     except WireError as error:
@@ -118,54 +129,54 @@ def partition_error(
     *,
     is_leader_only: bool = False,
 ) -> MirrorError | None:
-    """What is wrong with one partition of an answer: DataLossError, CorruptBatchError, ConfigError or RetriableError; None for a
-    good one.
+    """Return the error of one partition of a response; None for a good one.
 
-    Asks the cluster for the log's ends where the position is outside of them, and for the topic's id where another one has
-    its name by now, and then may itself raise RetriableError. `is_leader_only`: it was asked by name, so the id is looked up
-    behind every answer; ids of a name never return, so one that is still there was there when the leader read.
+    DataLossError, CorruptBatchError, ConfigError or RetriableError. Requests the log's ends where the position is outside of
+    them, and the topic's id where another topic may have its name, and then may itself raise RetriableError.
     """
-    place, code = fetched.topic_partition, fetched.error_code
+    topic_partition, code = fetched.topic_partition, fetched.error_code
     if code == _OFFSET_OUT_OF_RANGE:
-        return _out_of_range(cluster, place, position, isolation, deadline)
+        return _out_of_range(cluster, topic_partition, position, isolation, deadline)
+    # A request by name (is_leader_only) reads whatever topic has the name, so the id is checked behind every response. The ids of
+    # a name never return: one that is there now was there when the leader read.
     if code in _OTHER_TOPIC_ID or (is_leader_only and not code and topic_id):
-        listed = cluster.metadata([place.topic], deadline).topics.get(place.topic)
-        if listed is not None and listed.error_code == 0 and listed.topic_id != topic_id:
-            return TopicRecreatedError(place, position, topic_id, listed.topic_id)
-    if code == _UNKNOWN_SERVER_ERROR and (remote := remote_failure(cluster, place, position, deadline)) is not None:
-        return RetriableError(error_name(code), f"Fetch of {place} at {position}: {remote}")
+        topic = cluster.metadata([topic_partition.topic], deadline).topics.get(topic_partition.topic)
+        if topic is not None and topic.error_code == 0 and topic.topic_id != topic_id:
+            return TopicRecreatedError(topic_partition, position, topic_id, topic.topic_id)
+    if code == _UNKNOWN_SERVER_ERROR and (remote := remote_failure(cluster, topic_partition, position, deadline)) is not None:
+        return RetriableError(error_name(code), f"Fetch of {topic_partition} at {position}: {remote}")
     if code in _UNREADABLE_AT_THE_BROKER:
-        return CorruptBatchError(place, position, 0, f"{cluster.where} answered {error_name(code)} to Fetch")
+        return CorruptBatchError(topic_partition, position, 0, f"{cluster.where} answered {error_name(code)} to Fetch")
     if code and error_class(code) is ErrorClass.DEFINITE:
-        text = f"Fetch of {place}: {cluster.where} answered {refusal(code, 'Fetch', topic=place.topic)}"
-        return TopicAccessError(text, [place.topic]) if code == TOPIC_AUTHORIZATION_FAILED else ConfigError(text)
+        text = f"Fetch of {topic_partition}: {cluster.where} answered {refusal(code, 'Fetch', topic=topic_partition.topic)}"
+        return TopicAccessError(text, [topic_partition.topic]) if code == TOPIC_AUTHORIZATION_FAILED else ConfigError(text)
     if code:
-        return RetriableError(error_name(code), f"Fetch of {place}")
+        return RetriableError(error_name(code), f"Fetch of {topic_partition}")
     if fetched.diverging is not None:
-        return DataLossError(place, position, fetched.log_start_offset, "the source's log was truncated below this offset")
+        return DataLossError(
+            topic_partition, position, fetched.log_start_offset, "the source's log was truncated below this offset"
+        )
     return None
 
 
 def _out_of_range(
-    cluster: Cluster, place: TopicPartition, position: int, isolation: IsolationLevel, deadline: Deadline
+    cluster: Cluster, topic_partition: TopicPartition, position: int, isolation: IsolationLevel, deadline: Deadline
 ) -> DataLossError:
-    earliest = cluster.list_offsets({place: -2}, isolation, deadline)[place].offset
-    latest = cluster.list_offsets({place: -1}, isolation, deadline)[place].offset
+    earliest = cluster.list_offsets({topic_partition: -2}, isolation, deadline)[topic_partition].offset
+    latest = cluster.list_offsets({topic_partition: -1}, isolation, deadline)[topic_partition].offset
     if position < earliest:
-        return DataLossError(place, position, earliest, "retention or DeleteRecords removed it before it was copied")
+        return DataLossError(topic_partition, position, earliest, "retention or DeleteRecords removed it before it was copied")
     detail = f"the log ends at {latest}: this offset was never written, or the log was truncated, or the topic was created again"
-    return LogTruncatedError(place, position, detail, log_end=latest)
+    return LogTruncatedError(topic_partition, position, detail, log_end=latest)
 
 
-def stop_error(place: TopicPartition, stop: IndexStop) -> MirrorError:
-    """What follows the whole batches of an answer is no batch of magic 2: BatchRefusedError for older formats, else
-    CorruptBatchError.
-    """
+def stop_error(topic_partition: TopicPartition, stop: IndexStop) -> MirrorError:
+    """Return the error of bytes that are no batch of magic 2: BatchRefusedError for older formats, else CorruptBatchError."""
     if stop.reason is StopReason.LEGACY_MAGIC:
         return BatchRefusedError(
-            place,
+            topic_partition,
             stop.base_offset,
             f"its record format ({stop.detail}) is older than Kafka 0.11",
             "Only the mirror converts old formats: read behind them, or leave the topic out",
         )
-    return CorruptBatchError(place, stop.base_offset, stop.pos, f"{stop.reason.value}: {stop.detail}")
+    return CorruptBatchError(topic_partition, stop.base_offset, stop.pos, f"{stop.reason.value}: {stop.detail}")

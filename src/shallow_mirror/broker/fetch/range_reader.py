@@ -7,6 +7,7 @@ response is filled from the front.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,10 +29,10 @@ from shallow_mirror.broker.net.error_codes import EMPTY_FETCH, LOG_ENDS_EARLY, U
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.types import IsolationLevel, OffsetRange, TopicPartition
-from shallow_mirror.wire.batch_index import BatchIndex, StopReason, index_batches
-from shallow_mirror.wire.fetch import FetchedPartition, FetchPartition
-from shallow_mirror.wire.legacy_formats import convert_legacy
-from shallow_mirror.wire.records import OPENED_FETCHES
+from shallow_mirror.wire.batches.batch_index import BatchIndex, StopReason, index_batches
+from shallow_mirror.wire.protocol.fetch import FetchedPartition, FetchPartition
+from shallow_mirror.wire.records.legacy_formats import convert_legacy
+from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
 
 OVER_FETCH = 1.1
 OVER_FETCH_SLACK_BYTES = 65_536
@@ -51,9 +52,10 @@ EMPTY_ANSWERS_OF_FOLLOWER = 4
 TRIES_BEFORE_GONE = 8
 """Between one and two seconds without a batch: then it is asked whether the topics are still there."""
 
-PARTITION_PATIENCE_MS = 5_000.0
+PARTITION_PATIENCE_MS = 2_000.0
 """How long a partition may be unreadable, or its log end below its range, before a reader that may leave it unfinished does so. A
-new leader may trail for moments."""
+new leader may trail for moments. The other partitions of the slot wait for it so long, once; what is left is planned again after
+a second."""
 
 _FRAME_SLACK_BYTES = 65_536
 
@@ -131,7 +133,8 @@ class RangeReader:
     came for so long, once all others are done; `unfinished` names them. Without, they are waited for until the deadline.
 
     One receive buffer of `fetch_bytes`; it grows to the size of a single larger batch, `MAX_BATCH_BYTES` at the most. Readers
-    that follow each other may share one `buffer`: a new one costs as much as reading a few megabytes.
+    that follow each other may share one `buffer`: a new one costs as much as reading a few megabytes. A Fetch asks for less
+    where the link to the broker is slow (fetch_pace.py), which readers of the same `cluster` learn from each other.
     An iteration that is left early closes its connections, because an answer is still on the wire.
     """
 
@@ -158,6 +161,14 @@ class RangeReader:
         self._failure: MirrorError | None = None
         self._tries = 0
         self._patience_ms = patience_ms
+        self._end_by: Deadline | None = None
+        self._is_too_late = False
+        self.has_ended_early = False
+        """Whether `end_by` ended the iteration in front of the end of a range."""
+
+    def end_by(self, end: Deadline) -> None:
+        """Wait for no answer any longer then: the iteration ends with what came before, wherever the ranges end."""
+        self._end_by = end
 
     def positions(self) -> dict[TopicPartition, int]:
         """Where each range stands once the iteration is over: at its end or beyond, but for those that are unfinished."""
@@ -174,6 +185,9 @@ class RangeReader:
                 self._send_where_idle(waiting)
                 self._leave_what_is_hopeless()
                 if not self._undone():
+                    return
+                if self._is_over() or (self._is_too_late and not waiting):
+                    self.has_ended_early = True
                     return
                 if not waiting:
                     self._wait_for_the_next_try()
@@ -193,6 +207,12 @@ class RangeReader:
         finally:
             for connection in waiting.values():
                 connection.close()
+
+    def _is_over(self) -> bool:
+        return self._end_by is not None and self._end_by.is_over()
+
+    def _time_left_s(self) -> float:
+        return math.inf if self._end_by is None else self._end_by.remaining_ms() / 1000
 
     def _undone(self) -> list[TopicPartition]:
         return [place for place in self._order if not self._progress[place].is_done]
@@ -223,6 +243,9 @@ class RangeReader:
             by_path.setdefault(source.path, {})[place] = source
         for path, asked in by_path.items():
             if path in waiting:
+                continue
+            if not self._cluster.fetch_pace(path).may_begin(self._time_left_s()):
+                self._is_too_late = True
                 continue
             began = self._deadline.clock()
             try:
@@ -293,16 +316,19 @@ class RangeReader:
     def _send(self, path: FetchPath, asked: Mapping[TopicPartition, ReadSource]) -> Connection:
         connection = self._cluster.connection(path.node_id, path.purpose, self._deadline)
         self._asked[path] = asked
+        pace = self._cluster.fetch_pace(path)
+        size_bytes = pace.request_bytes(self._fetch_bytes, self._time_left_s())
         self._forms[path] = send_fetch(
             connection,
-            [self._fetch_of(place, max(self._fetch_bytes // len(asked), LEAST_SHARE_BYTES)) for place in asked],
+            [self._fetch_of(place, max(size_bytes // len(asked), LEAST_SHARE_BYTES)) for place in asked],
             isolation=self._isolation,
             max_wait_ms=self._max_wait_ms,
-            max_bytes=self._fetch_bytes,
+            max_bytes=size_bytes,
             deadline=self._deadline.sooner(self._cluster.config.request_timeout_ms),
             rack=self._cluster.config.client_rack,
             is_leader_only=path.is_leader_only,
         )
+        pace.sent()
         return connection
 
     def _fetch_of(self, place: TopicPartition, share_bytes: int) -> FetchPartition:
@@ -315,15 +341,21 @@ class RangeReader:
     def _receive(
         self, path: FetchPath, connection: Connection, waiting: dict[FetchPath, Connection]
     ) -> tuple[FetchedPartition, ...] | None:
-        one = self._deadline.sooner(self._cluster.config.request_timeout_ms + self._max_wait_ms)
+        pace = self._cluster.fetch_pace(path)
+        silence_ms = self._cluster.config.request_timeout_ms + self._max_wait_ms
+        end = self._deadline if self._end_by is None else self._deadline.sooner(self._end_by.remaining_ms())
         try:
-            response = receive_fetch(connection, self._buffer, one, self._forms[path])
+            response = receive_fetch(connection, self._buffer, end, self._forms[path], silence_ms=silence_ms, on_begin=pace.began)
         except RetriableError as error:
+            if self._is_over():  # nothing is wrong with the broker: it is not waited for
+                return None
+            pace.failed()
             self._cluster.read_replicas.failed(self._asked[path])
             self._fail(list(self._asked[path]), error)
             return None
         finally:
             del waiting[path]
+        pace.received(sum(len(fetched.records) for fetched in response.partitions))
         if response.error_code:
             self._cluster.read_replicas.failed(self._asked[path])
             self._fail(list(self._asked[path]), RetriableError(error_name(response.error_code), "Fetch"))

@@ -17,7 +17,7 @@ _NEVER = float("inf")
 
 
 class AuthenticatedConnection(Connection):
-    """`authenticate` is given the connection, and returns for how many ms it is good; 0: for ever."""
+    """A connection with SASL. `authenticate` takes it, and returns the session's lifetime in ms; 0: no limit."""
 
     def __init__(
         self,
@@ -29,14 +29,17 @@ class AuthenticatedConnection(Connection):
         clock: Callable[[], float],
     ) -> None:
         super().__init__(transport, client_id, max_frame_bytes)
-        self._authenticate, self._clock = authenticate, clock
-        self._due_at, self._is_busy = _NEVER, False
+        self._authenticate = authenticate
+        self._clock = clock
+        self._due_at = _NEVER
+        self._is_busy = False
         self._early: deque[memoryview] = deque()
 
     def authenticate(self, deadline: Deadline) -> None:
-        """Answers to requests that are on the wire come first and are kept for `receive`. Raises ConfigError, RetriableError."""
+        """Authenticate again; keep responses to requests on the wire for `receive`. Raises ConfigError, RetriableError."""
         self._due_at, self._is_busy = _NEVER, True
         try:
+            # Responses come in order: those to earlier requests precede the broker's answer.
             while super().outstanding:
                 self._early.append(super().receive(deadline))
             began = self._clock()
@@ -57,10 +60,18 @@ class AuthenticatedConnection(Connection):
             self.authenticate(deadline)
         super().send_several(correlation_ids, parts, deadline)
 
-    def receive(self, deadline: Deadline, buffer: ReceiveBuffer | None = None) -> memoryview:
+    def receive(
+        self,
+        deadline: Deadline,
+        buffer: ReceiveBuffer | None = None,
+        *,
+        silence_ms: float | None = None,
+        on_begin: Callable[[], None] = lambda: None,
+    ) -> memoryview:
         if self._is_busy or not self._early:
-            return super().receive(deadline, buffer)
+            return super().receive(deadline, buffer, silence_ms=silence_ms, on_begin=on_begin)
         frame = self._early.popleft()
+        on_begin()
         if buffer is None:
             return frame
         lent = buffer.view(len(frame))

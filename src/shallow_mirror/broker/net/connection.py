@@ -1,4 +1,4 @@
-"""Everywhere: framed requests and answers on one transport, strictly in order, correlation ids checked."""
+"""Everywhere: framed requests and responses on one transport, strictly in order, correlation ids checked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LENGTH_BYTES = 4
 _MIN_FRAME_BYTES = 4
 
 READ_AHEAD_BYTES = 16_384
-"""What one receive may bring along behind an answer: small answers to pipelined requests come several at a time."""
+"""What one receive may read behind a response: small responses to pipelined requests come several at a time."""
 
 
 class ReceiveBuffer:
@@ -24,13 +24,13 @@ class ReceiveBuffer:
         self._bytes = bytearray(initial_bytes)
 
     def view(self, size: int) -> memoryview:
-        """The first `size` bytes; views given out before stay valid but are no longer this buffer's when it grows."""
+        """Return the first `size` bytes. When the buffer grows, earlier views stay valid but are no longer of this buffer."""
         if size > len(self._bytes):
             self._bytes = bytearray(size)
         return memoryview(self._bytes)[:size]
 
     def is_viewed(self) -> bool:
-        """Whether any view of the bytes is alive, slices and arrays made of it included: a bytearray then keeps its size."""
+        """Return whether any view of the bytes is alive, slices and arrays included: a bytearray then keeps its size."""
         if not self._bytes:
             return False
         try:
@@ -41,10 +41,12 @@ class ReceiveBuffer:
 
 
 class Connection:
-    """After any error the connection is closed: what is on the wire is then unknown."""
+    """A connection to one broker. Any error closes it, because what is on the wire is then unknown."""
 
     def __init__(self, transport: Transport, client_id: str, max_frame_bytes: int) -> None:
-        self.transport, self.client_id, self._max_frame_bytes = transport, client_id, max_frame_bytes
+        self.transport = transport
+        self.client_id = client_id
+        self._max_frame_bytes = max_frame_bytes
         self._next_correlation_id = 0
         self._outstanding: deque[int] = deque()
         self._ahead = memoryview(bytearray(READ_AHEAD_BYTES))
@@ -62,6 +64,15 @@ class Connection:
         """Requests sent whose answers were not received."""
         return len(self._outstanding)
 
+    def check_open(self) -> bool:
+        """Return whether the next request may be sent; close where the peer has closed the connection while it was idle.
+
+        The next request there would only show it when its answer is missing: in a transaction, that has to be begun again then.
+        """
+        if not self.is_closed and not self.outstanding and self.transport.is_closed_by_peer():
+            self.close()
+        return not self.is_closed
+
     def next_correlation_id(self) -> int:
         self._next_correlation_id = (self._next_correlation_id + 1) & 0x7FFFFFFF
         return self._next_correlation_id
@@ -78,10 +89,22 @@ class Connection:
             self.close()
             raise
 
-    def receive(self, deadline: Deadline, buffer: ReceiveBuffer | None = None) -> memoryview:
-        """The next answer without its length. Raises RetriableError on a network or protocol error, and closes."""
+    def receive(
+        self,
+        deadline: Deadline,
+        buffer: ReceiveBuffer | None = None,
+        *,
+        silence_ms: float | None = None,
+        on_begin: Callable[[], None] = lambda: None,
+    ) -> memoryview:
+        """Return the next answer without its length. Raises RetriableError on a network or protocol error, and closes.
+
+        `silence_ms`: how long nothing may come, which ends the wait before `deadline`; an answer that keeps coming may take
+        longer. `on_begin` is called when its length is there.
+        """
         try:
-            head = self._received_ahead(_LENGTH_BYTES, deadline)
+            head = self._received_ahead(_LENGTH_BYTES, deadline if silence_ms is None else deadline.sooner(silence_ms))
+            on_begin()
             size = int.from_bytes(head, "big", signed=True)
             limit = self._max_frame_bytes if buffer is None else buffer.max_bytes
             if not _MIN_FRAME_BYTES <= size <= limit:
@@ -89,7 +112,7 @@ class Connection:
                     "PROTOCOL", f"{self.transport.peer} announced an answer of {size} bytes; at most {limit} are accepted"
                 )
             frame = memoryview(bytearray(size)) if buffer is None else buffer.view(size)
-            self._receive_into(frame, deadline)
+            self._receive_into(frame, deadline, silence_ms)
             correlation_id = int.from_bytes(frame[:4], "big", signed=True)
             if not self._outstanding or correlation_id != self._outstanding.popleft():
                 raise RetriableError(
@@ -108,11 +131,12 @@ class Connection:
             raise
 
     def explain_next(self, explain: Callable[[RetriableError], MirrorError | None]) -> None:
-        """Where the next request gets no answer, `explain` may say what that means."""
-        self._explained_until, self._explain = self._next_correlation_id + 1, explain
+        """Use `explain` for the error where the next request gets no response."""
+        self._explained_until = self._next_correlation_id + 1
+        self._explain = explain
 
     def _received_ahead(self, size: int, deadline: Deadline) -> memoryview:
-        """The next `size` bytes, a few; what came along with them is kept for the next call."""
+        """Return the next `size` bytes, a few; what was received with them is kept for the next call."""
         if self._ahead_start == self._ahead_end:
             self._ahead_start = self._ahead_end = 0
         elif self._ahead_start + size > len(self._ahead):
@@ -123,12 +147,12 @@ class Connection:
         self._ahead_start += size
         return self._ahead[self._ahead_start - size : self._ahead_start]
 
-    def _receive_into(self, frame: memoryview, deadline: Deadline) -> None:
-        known = min(len(frame), self._ahead_end - self._ahead_start)
-        frame[:known] = self._ahead[self._ahead_start : self._ahead_start + known]
-        self._ahead_start += known
-        if known < len(frame):
-            self.transport.recv_into(frame[known:], deadline)
+    def _receive_into(self, frame: memoryview, deadline: Deadline, silence_ms: float | None) -> None:
+        buffered = min(len(frame), self._ahead_end - self._ahead_start)
+        frame[:buffered] = self._ahead[self._ahead_start : self._ahead_start + buffered]
+        self._ahead_start += buffered
+        if buffered < len(frame):
+            self.transport.recv_into(frame[buffered:], deadline, silence_ms)
 
     def request(self, correlation_id: int, parts: Sequence[Part], deadline: Deadline) -> memoryview:
         self.send(correlation_id, parts, deadline)

@@ -16,7 +16,7 @@ LOG_ENDS_EARLY = "LOG_ENDS_EARLY"
 """A name of ours: the log ends below the end of the range that is read of it."""
 
 EMPTY_FETCH = "EMPTY_FETCH"
-"""A name of ours: a range that is neither read nor proved to be empty."""
+"""A name of ours: a range that is neither read nor proved empty."""
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
 TOPIC_AUTHORIZATION_FAILED = 29
@@ -116,12 +116,12 @@ reads or writes a moment later, Read or Write, which include it."""
 
 
 def is_forbidden(code: int) -> bool:
-    """True where an ACL is missing."""
+    """Return whether an ACL is missing."""
     return code in _RESOURCES
 
 
 def refusal(code: int, api: str, *, topic: str = "", key: str = "") -> str:
-    """A definite answer in words: its name and, where an ACL is missing, which. `key`: the transactional id or group."""
+    """Describe a definite error: its name and, where an ACL is missing, which. `key`: the transactional id or group."""
     if not is_forbidden(code):
         return error_name(code)
     name = topic if code == 29 else key
@@ -130,5 +130,5 @@ def refusal(code: int, api: str, *, topic: str = "", key: str = "") -> str:
 
 
 def error_class(code: int) -> ErrorClass:
-    """Unlisted codes are definite: better to stop than to repeat what nobody understands."""
+    """Return what to do about a code. Unlisted codes are definite: better to stop than to repeat an unknown error."""
     return _TABLE[code][1] if code in _TABLE else ErrorClass.DEFINITE

@@ -1,4 +1,4 @@
-"""Everywhere: requests and answers by kafka-python's protocol classes. The only file that imports kafka.
+"""Everywhere: requests and responses by kafka-python's protocol classes. The only file that imports kafka.
 
 Fixed versions that every broker from 2.8 on accepts. kafka-python's defaults that are not ours are overridden by the callers.
 """
@@ -66,7 +66,7 @@ from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError, RetriableError
 from shallow_mirror.version import __version__
-from shallow_mirror.wire import fetch
+from shallow_mirror.wire.protocol import fetch
 
 _USED: dict[str, tuple[Any, Any, int]] = {
     "ApiVersions": (ApiVersionsRequest, ApiVersionsResponse, 3),
@@ -111,22 +111,22 @@ _OFFERED_BY_ALL = {"SaslHandshake", "SaslAuthenticate"}
 
 @dataclass(slots=True)
 class LastAnswer:
-    """To a request that is made again and again: an answer of the same bytes is the same object, and is not decoded again."""
+    """The last response to a repeated request: a response of the same bytes is the same object, and is not decoded again."""
 
     body: bytes = b""
     answer: Any = None
 
 
 def request_class(api: str) -> Any:
-    """The class of the fixed version: nested types hang on it."""
+    """Return the class of the fixed version: nested types are its attributes."""
     request, _, version = _USED[api]
     return request[version]
 
 
 def call(connection: Connection, api: str, deadline: Deadline, *, last: LastAnswer | None = None, **fields: Any) -> Any:
-    """One request, one answer; `last` is compared with it and keeps it.
+    """Send a request and return the response, decoded. `last` is compared with it and keeps it.
 
-    Raises RetriableError on network errors and on answers that cannot be decoded, BrokerTooOldError.
+    Raises RetriableError on network errors and on responses that cannot be decoded, BrokerTooOldError.
     """
     if api in connection.missing_apis:
         raise BrokerTooOldError(f"broker {connection.transport.peer} offers no {api}: Kafka {_SINCE[api]} or later is needed")
@@ -150,27 +150,27 @@ def call(connection: Connection, api: str, deadline: Deadline, *, last: LastAnsw
 
 
 def _tag_section_bytes(body: memoryview) -> int:
-    """Response headers carry no tags today; anything else is skipped by the decoder's own rules."""
+    """Return the size of the tags of a response header, which brokers leave empty today. Raises ValueError for others."""
     if len(body) and body[0] == 0:
         return 1
     raise ValueError("tags in a response header")
 
 
 def _gap(api: str, version: int, offered: tuple[int, int] | None) -> str:
-    """`offered`: lowest and highest version."""
+    """Describe a version that is not offered. `offered`: lowest and highest version."""
     return f"{api} {offered[0]} to {offered[1]} (needed: {version})" if offered else f"no {api} (needed: {version})"
 
 
 def check_versions(connection: Connection, deadline: Deadline) -> None:
-    """Refuses a broker that does not speak the fixed versions, and takes note of what else it does not offer.
+    """Refuse a broker that does not offer the fixed versions, and note on the connection what else it does not offer.
 
-    A connection does not know whether it leads to a source or to a target: every broker is asked for all of them.
+    A connection may be to a source or to a target: every broker has to offer all of them.
     """
     answer = call(connection, "ApiVersions", deadline, client_software_name="shallow-mirror", client_software_version=__version__)
     peer = connection.transport.peer
     if answer.error_code:
         raise BrokerTooOldError(f"broker {peer} {_TOO_OLD}: it does not answer ApiVersions 3")
-    offered = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+    offered = {api_key.api_key: (api_key.min_version, api_key.max_version) for api_key in answer.api_keys}
     wanted = [(request.API_KEY, api, version) for api, (request, _, version) in _USED.items() if api not in _OFFERED_BY_ALL]
     too_old: list[str] = []
     too_new: list[str] = []

@@ -14,15 +14,17 @@ _RECORD_BYTES = 16_384
 
 
 class TlsTransport(Transport):
-    """Connected when made; nothing but `handshake` may come first. Raises ConfigError where one side does not accept the other,
-    and RetriableError as its base."""
+    """A byte stream within TLS, connected when made; `handshake` has to come first.
+
+    Raises ConfigError where one side does not accept the other, and RetriableError as its base.
+    """
 
     def __init__(self, host: str, port: int, context: ssl.SSLContext, deadline: Deadline) -> None:
         super().__init__(host, port, deadline)
         self._tls = self._socket = context.wrap_socket(self._socket, server_hostname=host, do_handshake_on_connect=False)
 
     def handshake(self, deadline: Deadline) -> None:
-        """Under TLS 1.3 the peer may refuse our certificate later, as its first answer."""
+        """Open TLS. Under TLS 1.3 the peer may refuse our certificate later, in its first response."""
         while True:
             try:
                 return self._tls.do_handshake()
@@ -53,7 +55,7 @@ class TlsTransport(Transport):
         return self._tls.pending() > 0
 
     def _wait_or_raise(self, error: OSError, what: str, deadline: Deadline) -> None:
-        """Either side of TLS may have to receive before it can send, and the other way round."""
+        # To send, TLS may have to receive first, and the other way round.
         try:
             if isinstance(error, ssl.SSLWantReadError):
                 return self._wait_until(self._readable, deadline)
@@ -98,7 +100,7 @@ _NOTHING_IN_COMMON = ("HANDSHAKE_FAILURE", "PROTOCOL_VERSION", "INSUFFICIENT_SEC
 
 
 def tls_failure(error: OSError, peer: str, what: str) -> MirrorError:
-    """What a person can mend as ConfigError, else RetriableError. Pure."""
+    """Return ConfigError for what a person can correct, else RetriableError. Pure."""
     reason = getattr(error, "reason", None) or ""
     if isinstance(error, ssl.SSLCertVerificationError):
         return ConfigError(f"broker {peer}: {_verification_problem(error)}")

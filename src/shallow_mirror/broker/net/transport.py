@@ -13,11 +13,17 @@ from shallow_mirror.errors import RetriableError
 _MAX_PARTS = 512
 """Below IOV_MAX of every system."""
 
+SILENCE_BYTES = 16_384
+"""So many bytes end a silence: fewer, and a peer that sends a byte now and then would be waited for until the deadline."""
+
+_CLOSED = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
+"""POLLRDHUP is Linux's: the peer sends nothing any more. Others report that as POLLHUP."""
+
 Part = bytes | bytearray | memoryview
 
 
 class Transport:
-    """Raises RetriableError("NETWORK_EXCEPTION"); whether an effect happened is for the caller to judge by what it had sent."""
+    """A byte stream. Raises RetriableError("NETWORK_EXCEPTION"); a request that was sent may have had its effect."""
 
     def __init__(self, host: str, port: int, deadline: Deadline) -> None:
         self.peer = f"{host}:{port}"
@@ -27,12 +33,13 @@ class Transport:
             raise _network(f"cannot connect to {self.peer}", error) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.setblocking(False)
-        self._readable, self._writable = select.poll(), select.poll()
+        self._readable, self._writable, self._closed = select.poll(), select.poll(), select.poll()
         self._readable.register(self._socket, select.POLLIN)
         self._writable.register(self._socket, select.POLLOUT)
+        self._closed.register(self._socket, _CLOSED)
 
     def send_parts(self, parts: Sequence[Part], deadline: Deadline) -> None:
-        """Everything, in order, without joining the parts."""
+        """Send everything, in order, without joining the parts."""
         first, left = 0, sum(map(len, parts))
         try:
             while left:
@@ -47,14 +54,17 @@ class Transport:
         except OSError as error:
             raise _network(f"sending to {self.peer}", error) from error
 
-    def recv_into(self, view: memoryview, deadline: Deadline) -> None:
-        """Fill `view` completely."""
-        got = 0
-        while got < len(view):
-            got += self.recv_some_into(view[got:], deadline)
+    def recv_into(self, view: memoryview, deadline: Deadline, silence_ms: float | None = None) -> None:
+        """Fill `view` completely. `silence_ms`: how long nothing may come, which ends the wait before the deadline."""
+        received = heard = 0
+        patience = deadline if silence_ms is None else deadline.sooner(silence_ms)
+        while received < len(view):
+            received += self.recv_some_into(view[received:], patience)
+            if silence_ms is not None and received - heard >= SILENCE_BYTES:
+                patience, heard = deadline.sooner(silence_ms), received
 
     def recv_some_into(self, view: memoryview, deadline: Deadline) -> int:
-        """At least one byte, and what else is there already; returns how many."""
+        """Receive at least one byte, and what else is available; return how many."""
         while True:
             try:
                 try:
@@ -68,12 +78,16 @@ class Transport:
                 raise RetriableError("NETWORK_EXCEPTION", f"{self.peer} closed the connection")
             return received
 
+    def is_closed_by_peer(self) -> bool:
+        """Say, without waiting, whether the peer has closed the connection. A peer that vanished without a word has not."""
+        return any(events & _CLOSED for _, events in self._closed.poll(0))
+
     def has_pending(self) -> bool:
-        """Whether bytes were taken off the socket that nobody has received yet."""
+        """Return whether bytes were read from the socket that were not received yet."""
         return False
 
     def _wait_until(self, possible: select.poll, deadline: Deadline) -> None:
-        """Or until it is known that it never will be: the next call then says why."""
+        # An error of the socket also ends the wait: the next call then raises it.
         if not possible.poll(_timeout_s(deadline, self.peer) * 1000):
             raise TimeoutError("timed out")
 
@@ -82,7 +96,7 @@ class Transport:
 
 
 def _without(parts: Sequence[Part], first: int, sent: int) -> tuple[int, Sequence[Part]]:
-    """What is left of `parts[first:]` when their first `sent` bytes are gone, and where it begins."""
+    """Return what is left of `parts[first:]` without their first `sent` bytes: the index where it begins, and the parts."""
     while sent >= len(parts[first]):
         sent -= len(parts[first])
         first += 1
@@ -90,7 +104,7 @@ def _without(parts: Sequence[Part], first: int, sent: int) -> tuple[int, Sequenc
 
 
 def first_readable(transports: Sequence[Transport], deadline: Deadline) -> Transport | None:
-    """The first in the order given that has bytes to receive or was closed by its peer; None once the deadline is over."""
+    """Return the first transport that has bytes to receive or was closed by its peer; None once the deadline is over."""
     for transport in transports:
         if transport.has_pending():
             return transport

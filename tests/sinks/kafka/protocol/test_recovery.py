@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.fakes.changes import error
+from tests.fakes.clients import SleepingClock
+from tests.fakes.clients import client_of as sleeping_client_of
 from tests.fakes.peers import NOW_MS, transactional
 from tests.sinks.two_strict_clusters import A, B, Clusters, client_of
 
@@ -19,6 +21,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.sinks.kafka.protocol import actions, recovery
 from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer, recover
+from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, WrittenRange
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition, TopicPartition
 
@@ -101,4 +104,49 @@ def test_who_holds_back_what_was_decided_is_named_with_what_ends_it(
     assert f"the transaction of producer id {other.producer_id} (epoch 0) is open from offset 0 on" in str(raised.value)
     assert "if that producer is gone, end it by kafka-transactions.sh" in str(raised.value)
     assert clusters.target.asked("WriteTxnMarkers") == 0
+    target.close()
+
+
+def test_nothing_is_decided_behind_what_another_id_of_this_mirror_has_left_open(tmp_path: Path, clusters: Clusters) -> None:
+    """Kafka 4.3 calls an aborted transaction complete while a partition of it has no leader, and writes no marker there."""
+    target, deadline = Cluster(client_of(clusters.target)), Deadline.after_ms(20_000, time.monotonic)
+    place, log = TopicPartition("copy", 0), clusters.target.log("copy", 0)
+    forgotten, ours = (init_producer_id(target, name, 60_000, deadline) for name in ("m-1", NAME))
+    for txn in (forgotten, ours):
+        add_partitions(target, txn, [place], deadline)
+        log.append(transactional(0, (txn.producer_id, txn.producer_epoch)), NOW_MS)
+    written = actions.RefuseForgotten((DecidedTxn(ours, (WrittenRange(TargetPartition("copy", "t", 0), 1, 2),)),))
+    owner = _take_over(tmp_path, "first")
+
+    another_application = TargetAvailability(fenced={NAME: ours})
+    TxnPerformer(owner, target, transaction_timeout_ms=60_000, availability=another_application).perform(written, deadline)
+    of_this_mirror = TargetAvailability(fenced={NAME: ours, "m-1": forgotten})
+    performer = TxnPerformer(owner, target, transaction_timeout_ms=60_000, availability=of_this_mirror)
+    with pytest.raises(RetriableError, match=f"producer id {forgotten.producer_id} are still open from offset 0") as raised:
+        performer.perform(written, deadline)
+    assert raised.value.error_name == "FORGOTTEN_MARKER"
+    target.close()
+
+
+def test_a_look_at_partitions_without_a_leader_does_not_wait_for_them(tmp_path: Path, clusters: Clusters) -> None:
+    """Micro-batches of the others wait for the look, every few seconds for as long as a broker is away."""
+    clock, place = SleepingClock(), TopicPartition("copy", 0)
+    target = sleeping_client_of(clusters.target, clock)
+    txn = init_producer_id(target, NAME, 60_000, clock.deadline())
+    written = WrittenRange(TargetPartition("copy", "t", 0), 0, 1)
+    availability = TargetAvailability(fenced={NAME: txn}, pending={txn: (written,)}, unchecked=frozenset({place}))
+    owner = _take_over(tmp_path, "first")
+    performer = TxnPerformer(
+        owner, target, transaction_timeout_ms=60_000, clock=clock, sleep=clock.sleep, availability=availability
+    )
+    clusters.target.move_leader(place, -1)
+    assert performer.look_again(clock.deadline()) == ()
+    assert clock.sleeps == []
+    assert availability.unchecked == {place}
+    assert set(availability.pending) == {txn}
+
+    availability.pending.clear()
+    clusters.target.move_leader(place, 1)
+    assert performer.look_again(clock.deadline()) == ()
+    assert availability.is_complete
     target.close()

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fakes.changes import after
 from tests.fakes.clients import SleepingClock
+from tests.fakes.slow_link import SlowLink
 from tests.fakes.strict_broker import StrictCluster
 from tests.record_batches import batch, marker, record
 from tests.sinks.spark_rows import rows_of
@@ -25,7 +26,7 @@ from shallow_mirror.sinks.kafka.slots import slot_task
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS
 from shallow_mirror.sinks.kafka.slots.slot_task import RoutedTopic, SlotJob, run_slot
 from shallow_mirror.types import BatchLimits, PlannedRange, SegmentKind, SourcePartition
-from shallow_mirror.wire.header import BATCH_HEADER_BYTES, CONTROL_BIT
+from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, CONTROL_BIT
 
 INTERVAL_MS = 2_000.0
 """Less than a client waits for an answer."""
@@ -44,6 +45,7 @@ class SlowTarget:
         self.positions = {A: 0, B: 0}
         self.results: list[SlotResult] = []
         self.in_flight_requests = 1
+        self.time_left_ms = 1_000_000.0
 
     def seed(self, source: SourcePartition, *batches: bytes) -> None:
         self.clusters.source.seed((source.topic, source.partition), *batches)
@@ -58,7 +60,7 @@ class SlowTarget:
             routes=self.routes,
             quarantine=NO_LIMITS,
             commit_interval_ms=INTERVAL_MS,
-            time_left_ms=1_000_000.0,
+            time_left_ms=self.time_left_ms,
             in_flight_requests=self.in_flight_requests,
         )
 
@@ -226,6 +228,19 @@ def test_a_slot_that_writes_nothing_ends_as_well(clusters: Clusters, clock: Slee
     clusters.source.change_always("Fetch", after(partial(clock.sleep, INTERVAL_MS / 2000)))
     assert slow.rounds(planned(A, 13)) > 1
     assert all(result.txn is None for result in slow.results)
+
+
+def test_a_slot_whose_source_is_slow_hands_over_what_it_has_before_its_time_is_over(
+    clusters: Clusters, clock: SleepingClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two batches would take 8 s to arrive, and the task has 7.5."""
+    slow = SlowTarget(clusters, clock)
+    for n in range(3):
+        slow.seed(A, told(n, [0], size=400_000))
+    slow.time_left_ms = 7_500.0
+    SlowLink(monkeypatch, clock, clusters.source.bootstrap).bytes_per_s = 100_000
+    assert slow.rounds(planned(A, 3)) == 3
+    assert [result.segments[-1].source_end for result in slow.results] == [1, 2, 3]
 
 
 def test_an_early_end_says_what_was_written_and_what_was_waited_for(slow: SlowTarget) -> None:

@@ -134,3 +134,73 @@ def test_what_is_blocked_behind_the_decision_ends_the_query_so_that_the_decision
         driver.copy([copied(0, 5, txn=SlotTxn("m-0", 7, 3))], [copied(5, 9)])
     assert len(driver.jobs) == 1
     assert driver.owner.recorded().unsettled_micro_batch == 1
+
+
+def written(txn: SlotTxn, **more: Any) -> SlotResult:
+    """A slot that wrote the first records of B."""
+    segment = Segment(
+        source=B, source_start=0, source_end=5, kind=SegmentKind.DATA, target=TARGET._replace(partition=1),
+        target_start=0, target_end=5, record_count=5, batch_count=1, size_bytes=100,
+    )  # fmt: skip
+    return SlotResult(0, txn, (segment,), **more)
+
+
+class LosingDriver(Driver):
+    """RefuseForgotten fails once; then `held_places` cannot be read."""
+
+    failure = RetriableError("LEADER_NOT_AVAILABLE", "a target partition has no leader")
+    held_places = frozenset({TARGET._replace(partition=1).topic_partition})
+    is_lost = False
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.sink._job = replace(self.sink._job, mirror="m", leaves_out=True)
+        self.performed: list[actions.Action] = []
+
+    def perform(self, action: actions.Action, deadline: object) -> Any:
+        self.performed.append(action)
+        if isinstance(action, actions.RefuseForgotten) and not self.is_lost:
+            self.is_lost = True
+            raise self.failure
+        if isinstance(action, actions.AbortForgotten):
+            self.availability.unchecked = self.held_places
+        if isinstance(action, actions.AwaitVisible):
+            return actions.Visibility()
+        return super().perform(action, deadline)
+
+
+def test_a_target_that_is_lost_in_front_of_the_decision_is_left_out_by_another_round_of_the_same_query(
+    tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = LosingDriver(str(tmp_path), clusters, monkeypatch)
+    left = UnfinishedRange.of(B, 0, Side.TARGET, RetriableError("MARKER_PENDING", "not looked at"))
+    driver.copy([written(SlotTxn("m-0", 7, 3))], [copied(0, 0, unfinished=(left,))])
+    names = [type(action).__name__ for action in driver.performed]
+    assert names[:5] == ["TakeDecision", "RefuseForgotten", "InitProducerId", "AbortForgotten", "TakeDecision"]
+    aborted = driver.performed[3]
+    assert aborted == actions.AbortForgotten(("m-0",), tuple(driver.held_places))
+    assert [job.held.keys() for job in driver.jobs] == [set(), driver.held_places]
+    assert [unfinished for unfinished, _ in driver.ended] == [(left,)]
+    assert B not in driver.owner.positions() or driver.owner.positions()[B].offset == 0, "nothing of the first round is decided"
+
+
+@pytest.mark.parametrize("failure", ["TRANSACTION_ABORTED", "FORGOTTEN_MARKER"])
+def test_what_is_wrong_with_a_transaction_itself_ends_the_query_in_front_of_the_decision(
+    tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    driver = LosingDriver(str(tmp_path), clusters, monkeypatch)
+    driver.failure = RetriableError(failure, "copy-1")
+    with pytest.raises(RetriableError, match=failure):
+        driver.copy([written(SlotTxn("m-0", 7, 3))])
+    assert isinstance(driver.performed[-1], actions.RefuseForgotten)
+
+
+def test_a_target_that_answers_again_at_once_ends_the_query_in_front_of_the_decision(
+    tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next round would leave nothing out, and might fail in the same way without end."""
+    driver = LosingDriver(str(tmp_path), clusters, monkeypatch)
+    driver.held_places = frozenset()
+    with pytest.raises(RetriableError, match="LEADER_NOT_AVAILABLE"):
+        driver.copy([written(SlotTxn("m-0", 7, 3))])
+    assert isinstance(driver.performed[-1], actions.AbortForgotten)

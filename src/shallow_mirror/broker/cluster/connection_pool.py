@@ -1,0 +1,74 @@
+"""Everywhere: the brokers of a cluster by address, and one connection per broker and purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.auth.connection_factory import ConnectionOpener
+from shallow_mirror.broker.net.connection import Connection
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import RetriableError
+
+Address = tuple[str, int]
+
+CONTROL = "control"
+"""The purpose of connections for everything but Fetch and Produce."""
+
+
+class ConnectionPool:
+    """Connections of one process; bootstrap addresses have connections of their own."""
+
+    def __init__(self, config: ClientConfig, clock: Callable[[], float]) -> None:
+        self._config = config
+        self._clock = clock
+        self._opener = ConnectionOpener(config, clock=clock)
+        self._connections: dict[tuple[object, str], Connection] = {}
+        self._brokers: dict[int, Address] = {}
+        self._unreachable_at: dict[Address, float] = {}
+
+    def set_brokers(self, brokers: Mapping[int, Address]) -> None:
+        """Take the brokers of a metadata response; connections stay open."""
+        self._brokers = dict(brokers)
+
+    def add_broker(self, node_id: int, address: Address) -> None:
+        self._brokers[node_id] = address
+
+    def has_broker(self, node_id: int) -> bool:
+        return node_id in self._brokers
+
+    def connection(self, node_id: int, purpose: str, deadline: Deadline) -> Connection:
+        """Return the open connection to a listed broker, or connect. Raises RetriableError where that fails."""
+        if node_id not in self._brokers:
+            raise RetriableError("BROKER_NOT_AVAILABLE", f"the cluster lists no broker {node_id}")
+        return self._connect(node_id, self._brokers[node_id], purpose, deadline)
+
+    def any_broker(self, deadline: Deadline) -> Connection:
+        """Return a connection to a listed broker or a bootstrap server. Raises the last error when none can be reached."""
+        # Those that could not be reached lately come last: one that accepts connections and is silent would take all the time
+        # there is, and would be the only one that is ever tried.
+        candidates = [*self._brokers.items(), *((address, address) for address in self._config.bootstrap)]
+        last: RetriableError | None = None
+        for key, address in sorted(candidates, key=lambda candidate: self._unreachable_at.get(candidate[1], 0.0)):
+            if last is not None and deadline.is_over():
+                break
+            try:
+                connection = self._connect(key, address, CONTROL, deadline)
+            except RetriableError as error:
+                self._unreachable_at[address] = self._clock()
+                last = error
+            else:
+                self._unreachable_at.pop(address, None)
+                return connection
+        raise last if last is not None else RetriableError("NETWORK_EXCEPTION", "no bootstrap broker is configured")
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+
+    def _connect(self, key: object, address: Address, purpose: str, deadline: Deadline) -> Connection:
+        connection = self._connections.get((key, purpose))
+        if connection is None or not connection.check_open():
+            connection = self._opener.open(address, deadline.sooner(self._config.connection_setup_timeout_ms))
+            self._connections[key, purpose] = connection
+        return connection

@@ -1,0 +1,159 @@
+"""Everywhere: what the leaders of topic-partitions report about their logs: offsets, leader epochs, producers.
+
+One request to each leader; nothing is repeated here. RetriableError for what may pass (another leader, network), ConfigError
+where a permission is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from shallow_mirror.broker.cluster.cluster_metadata import ListedOffset, ProducerState
+from shallow_mirror.broker.cluster.connection_pool import CONTROL
+from shallow_mirror.broker.cluster.metadata_cache import MetadataCache
+from shallow_mirror.broker.cluster.response_errors import ResponseErrors
+from shallow_mirror.broker.net.requests import call, request_class
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import MirrorError, RetriableError
+from shallow_mirror.types import EpochEnd, IsolationLevel, TopicPartition
+
+_EARLIEST_LOCAL = -4
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class LogQueries:
+    """Requests to leaders, which come from the metadata cache."""
+
+    def __init__(self, metadata: MetadataCache, errors: ResponseErrors) -> None:
+        self._metadata = metadata
+        self._errors = errors
+
+    def list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], isolation: IsolationLevel, deadline: Deadline
+    ) -> dict[TopicPartition, ListedOffset]:
+        return self._list_offsets("ListOffsets", timestamps, isolation, deadline)
+
+    def local_log_starts(self, topic_partitions: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, int]:
+        """Return where the local part of each log begins (KIP-405). Raises BrokerTooOldError before Kafka 3.5."""
+        timestamps = dict.fromkeys(topic_partitions, _EARLIEST_LOCAL)
+        listed = self._list_offsets("ListLocalOffsets", timestamps, IsolationLevel.READ_UNCOMMITTED, deadline)
+        return {topic_partition: local_start.offset for topic_partition, local_start in listed.items()}
+
+    def _list_offsets(
+        self, api: str, timestamps: Mapping[TopicPartition, int], isolation: IsolationLevel, deadline: Deadline
+    ) -> dict[TopicPartition, ListedOffset]:
+        offsets: dict[TopicPartition, ListedOffset] = {}
+        for node_id, partitions in self._metadata.partitions_by_leader(timestamps, deadline).items():
+            listed = self.offsets_of_leader(node_id, api, partitions, timestamps, isolation, deadline)
+            for topic_partition, result in listed.items():
+                if isinstance(result, MirrorError):
+                    raise result
+                offsets[topic_partition] = result
+        return require_all(timestamps, offsets, api)
+
+    def offsets_of_leader(
+        self,
+        node_id: int,
+        api: str,
+        partitions_by_topic: Mapping[str, Sequence[int]],
+        timestamps: Mapping[TopicPartition, int],
+        isolation: IsolationLevel,
+        deadline: Deadline,
+    ) -> dict[TopicPartition, ListedOffset | MirrorError]:
+        """Return the response of one leader, errors of single topic-partitions as values. Raises RetriableError."""
+        request = request_class(api)
+        topic, partition = request.ListOffsetsTopic, request.ListOffsetsTopic.ListOffsetsPartition
+        response = call(
+            self._metadata.connection(node_id, CONTROL, deadline),
+            api,
+            deadline,
+            replica_id=-1,
+            isolation_level=1 if isolation is IsolationLevel.READ_COMMITTED else 0,
+            topics=[
+                topic(
+                    name=name,
+                    partitions=[
+                        partition(
+                            partition_index=index, current_leader_epoch=-1, timestamp=timestamps[TopicPartition(name, index)]
+                        )
+                        for index in partitions
+                    ],
+                )
+                for name, partitions in partitions_by_topic.items()
+            ],
+        )
+        results: dict[TopicPartition, ListedOffset | MirrorError] = {}
+        for topic_partition, entry in _entries(response.topics):
+            what = f"listing the offset of {topic_partition}"
+            error = self._errors.error_of(entry.error_code, what, "ListOffsets", topic=topic_partition.topic)
+            results[topic_partition] = error or ListedOffset(entry.offset, entry.timestamp, entry.leader_epoch)
+        return results
+
+    def epoch_ends(self, leader_epochs: Mapping[TopicPartition, int], deadline: Deadline) -> dict[TopicPartition, EpochEnd]:
+        topic = request_class("OffsetForLeaderEpoch").OffsetForLeaderTopic
+        ends: dict[TopicPartition, EpochEnd] = {}
+        for node_id, partitions_by_topic in self._metadata.partitions_by_leader(leader_epochs, deadline).items():
+            topics = [
+                topic(
+                    topic=name,
+                    partitions=[
+                        topic.OffsetForLeaderPartition(
+                            partition=index, current_leader_epoch=-1, leader_epoch=leader_epochs[TopicPartition(name, index)]
+                        )
+                        for index in partitions
+                    ],
+                )
+                for name, partitions in partitions_by_topic.items()
+            ]
+            connection = self._metadata.connection(node_id, CONTROL, deadline)
+            response = call(connection, "OffsetForLeaderEpoch", deadline, replica_id=-1, topics=topics)
+            for answered_topic in response.topics:
+                for entry in answered_topic.partitions:
+                    topic_partition = TopicPartition(answered_topic.topic, entry.partition)
+                    what = f"asking for the leader epochs of {topic_partition}"
+                    self._errors.raise_for(entry.error_code, what, "OffsetForLeaderEpoch", topic=topic_partition.topic)
+                    ends[topic_partition] = EpochEnd(entry.leader_epoch, entry.end_offset)
+        return require_all(leader_epochs, ends, "OffsetForLeaderEpoch")
+
+    def describe_producers(
+        self, topic_partitions: Sequence[TopicPartition], deadline: Deadline
+    ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
+        topic = request_class("DescribeProducers").TopicRequest
+        producers: dict[TopicPartition, tuple[ProducerState, ...]] = {}
+        for node_id, partitions_by_topic in self._metadata.partitions_by_leader(topic_partitions, deadline).items():
+            response = call(
+                self._metadata.connection(node_id, CONTROL, deadline),
+                "DescribeProducers",
+                deadline,
+                topics=[topic(name=name, partition_indexes=partitions) for name, partitions in partitions_by_topic.items()],
+            )
+            for topic_partition, entry in _entries(response.topics):
+                what = f"describing the producers of {topic_partition}"
+                self._errors.raise_for(entry.error_code, what, "DescribeProducers", topic=topic_partition.topic)
+                producers[topic_partition] = tuple(
+                    ProducerState(
+                        state.producer_id,
+                        state.producer_epoch,
+                        state.current_txn_start_offset,
+                        state.last_timestamp,
+                        state.coordinator_epoch,
+                    )
+                    for state in entry.active_producers
+                )
+        return require_all(topic_partitions, producers, "DescribeProducers")
+
+
+def _entries(topics: Iterable[Any]) -> list[tuple[TopicPartition, Any]]:
+    """Return the entries of a response that names its topics `name` and its partitions `partition_index`."""
+    return [(TopicPartition(topic.name, entry.partition_index), entry) for topic in topics for entry in topic.partitions]
+
+
+def require_all(requested: Iterable[_K], answered: dict[_K, _V], api: str) -> dict[_K, _V]:
+    """Return `answered`. Raises RetriableError where it leaves out something that was requested."""
+    for key in requested:
+        if key not in answered:
+            raise RetriableError("PROTOCOL", f"the answer to {api} leaves out {key}")
+    return answered

@@ -1,0 +1,158 @@
+"""Everywhere: topics and leaders of a cluster as brokers answered last, and the connections to the brokers that they name."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.cluster.cluster_metadata import (
+    ClusterMetadata,
+    PartitionMetadata,
+    TopicMetadata,
+    parse_topic_metadata,
+)
+from shallow_mirror.broker.cluster.connection_pool import ConnectionPool
+from shallow_mirror.broker.cluster.response_errors import ResponseErrors
+from shallow_mirror.broker.net.connection import Connection
+from shallow_mirror.broker.net.error_codes import ErrorClass, error_class
+from shallow_mirror.broker.net.requests import LastAnswer, call, request_class
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import RetriableError
+from shallow_mirror.types import TopicPartition
+
+
+@dataclass(slots=True)
+class _Listing:
+    """Metadata of all topics, or of those of one tuple, as it was answered last."""
+
+    topics: tuple[str, ...] | None
+    metadata: ClusterMetadata = field(default_factory=lambda: ClusterMetadata("", {}, {}))
+    last: LastAnswer = field(default_factory=LastAnswer)
+
+
+class MetadataCache:
+    """Metadata of topics, for leaders no older than `metadata.max.age.ms`. Nothing is repeated here."""
+
+    def __init__(self, config: ClientConfig, pool: ConnectionPool, errors: ResponseErrors, clock: Callable[[], float]) -> None:
+        self._config = config
+        self._pool = pool
+        self._errors = errors
+        self._clock = clock
+        self._topics: dict[str, TopicMetadata] = {}
+        self._topics_at = 0.0
+        self._all_topics = _Listing(None)
+        self._named_topics = _Listing(())
+        self.version = 0
+        """Rises whenever leaders may have changed: what was derived of them with another version is stale."""
+
+    def forget(self) -> None:
+        self.version += 1
+        self._topics.clear()
+        self._topics_at = 0.0
+
+    def connection(self, node_id: int, purpose: str, deadline: Deadline) -> Connection:
+        """Return the connection to a broker for one purpose, made when needed. Raises RetriableError."""
+        if not self._pool.has_broker(node_id):
+            self.refresh(None, deadline)
+        return self._pool.connection(node_id, purpose, deadline)
+
+    def leaders(self, topic_partitions: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, PartitionMetadata]:
+        """Return the leaders. Raises as `leaders_and_errors`, and RetriableError where a topic-partition has none now."""
+        leaders, leaderless = self.leaders_and_errors(topic_partitions, deadline)
+        for error in leaderless.values():
+            raise error
+        return leaders
+
+    def leaders_and_errors(
+        self, topic_partitions: Iterable[TopicPartition], deadline: Deadline
+    ) -> tuple[dict[TopicPartition, PartitionMetadata], dict[TopicPartition, RetriableError]]:
+        """Return the leaders, and an error for each topic-partition that has none now.
+
+        Raises RetriableError where no broker answers, ConfigError where the permission to describe a topic is missing.
+        """
+        topic_partitions = list(topic_partitions)
+        if self._clock() - self._topics_at > self._config.metadata_max_age_ms / 1000:
+            self.forget()
+        self._require_topics({topic_partition.topic for topic_partition in topic_partitions}, deadline)
+        leaders: dict[TopicPartition, PartitionMetadata] = {}
+        leaderless: dict[TopicPartition, RetriableError] = {}
+        for topic_partition in topic_partitions:
+            topic = self._topics.get(topic_partition.topic)
+            partition = None if topic is None else topic.partitions.get(topic_partition.partition)
+            if partition is None or partition.leader < 0:
+                leaderless[topic_partition] = RetriableError("LEADER_NOT_AVAILABLE", f"{topic_partition} has no leader")
+            else:
+                leaders[topic_partition] = partition
+        if leaderless:
+            # The next call has to look again: a partition is without a leader for a moment as a rule.
+            self.forget()
+        return leaders, leaderless
+
+    def partitions_by_leader(
+        self, topic_partitions: Iterable[TopicPartition], deadline: Deadline
+    ) -> dict[int, dict[str, list[int]]]:
+        """Return partitions by topic, by node id of their leader. Raises as `leaders`."""
+        return group_by_leader(self.leaders(topic_partitions, deadline))
+
+    def refresh(self, topics: Sequence[str] | None, deadline: Deadline) -> ClusterMetadata:
+        """Request metadata from any broker. None: of all topics. Raises RetriableError, ConfigError.
+
+        Unchanged bytes of a response that is asked for again and again (of all topics, or of the same tuple) are not decoded
+        again: the same object is returned.
+        """
+        deadline = deadline.sooner(self._config.request_timeout_ms)
+        entry = request_class("Metadata").MetadataRequestTopic
+        listing = self._listing_of(topics)
+        last_answer = None if listing is None else listing.last.answer
+        response = call(
+            self._pool.any_broker(deadline),
+            "Metadata",
+            deadline,
+            last=None if listing is None else listing.last,
+            topics=None if topics is None else [entry(topic_id=uuid.UUID(int=0), name=name) for name in topics],
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
+        brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        self._pool.set_brokers(brokers)
+        if listing is None or last_answer is None or response is not last_answer:
+            parsed = {topic.name: parse_topic_metadata(topic) for topic in response.topics}
+            metadata = ClusterMetadata(response.cluster_id or "", brokers, parsed)
+            self.version += 1
+        else:
+            metadata = listing.metadata
+        if listing is not None:
+            listing.metadata = metadata
+        self._topics.update({name: topic for name, topic in metadata.topics.items() if topic.error_code == 0})
+        self._topics_at = self._clock()
+        return metadata
+
+    def _require_topics(self, names: set[str], deadline: Deadline) -> None:
+        if names <= self._topics.keys():
+            return
+        # All at once: what is in the cache already is of the same age then.
+        refreshed = self.refresh(sorted(names | self._topics.keys()), deadline)
+        for name in sorted(names & refreshed.topics.keys()):
+            if error_class(refreshed.topics[name].error_code) is ErrorClass.DEFINITE:
+                self._errors.raise_for(refreshed.topics[name].error_code, f"describing topic {name}", "Metadata", topic=name)
+
+    def _listing_of(self, topics: Sequence[str] | None) -> _Listing | None:
+        """Return what was answered to this question last; None for questions that are not repeated."""
+        if topics is None:
+            return self._all_topics
+        if not isinstance(topics, tuple):
+            return None
+        if self._named_topics.topics is not topics:
+            self._named_topics = _Listing(topics)
+        return self._named_topics
+
+
+def group_by_leader(leaders: Mapping[TopicPartition, PartitionMetadata]) -> dict[int, dict[str, list[int]]]:
+    """Return partitions by topic, by node id of their leader."""
+    grouped: dict[int, dict[str, list[int]]] = {}
+    for topic_partition, metadata in leaders.items():
+        grouped.setdefault(metadata.leader, {}).setdefault(topic_partition.topic, []).append(topic_partition.partition)
+    return grouped

@@ -1,0 +1,60 @@
+"""Everywhere: requests to the coordinator of a group or transactional id, repeated until a definite answer or the deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
+from shallow_mirror.broker.net.error_codes import ErrorClass, error_class, error_name, refusal
+from shallow_mirror.broker.net.requests import call
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import (
+    ConfigError,
+    ProducerEpochFencedError,
+    RetriableError,
+)
+
+_LOOK_FOR_COORDINATOR = frozenset({15, 16})
+
+
+def ask_coordinator(
+    cluster: Cluster,
+    kind: CoordinatorKind,
+    key: str,
+    api: str,
+    code_of: Callable[[Any], int],
+    deadline: Deadline,
+    **fields: Any,
+) -> Any:
+    """Repeat a request until the response is not retriable. The caller handles its code. Raises RetriableError."""
+    tries = 0
+    while True:
+        try:
+            attempt = deadline.sooner(cluster.config.request_timeout_ms)
+            response = call(cluster.coordinator(kind, key, attempt), api, attempt, **fields)
+            code = code_of(response)
+            if code in _LOOK_FOR_COORDINATOR:
+                cluster.forget_coordinator(kind, key)
+            if code == 0 or error_class(code) not in (ErrorClass.RETRIABLE, ErrorClass.UNKNOWN):
+                return response
+            reason = RetriableError(error_name(code), f"{api} of {key}")
+        except RetriableError as error:
+            cluster.forget_coordinator(kind, key)
+            reason = error
+        cluster.pause(tries, deadline)
+        tries += 1
+        if deadline.is_over():
+            raise RetriableError(reason.error_name, f"gave up {api} of {key}: {reason.detail}") from reason
+
+
+def raise_for_code(code: int, api: str, what: str, *, topic: str = "", key: str = "") -> None:
+    """Raise ProducerEpochFencedError, ConfigError or RetriableError for a code; nothing for 0."""
+    if code == 0:
+        return
+    if error_class(code) is ErrorClass.FENCED:
+        raise ProducerEpochFencedError(error_name(code), what)
+    if error_class(code) is ErrorClass.DEFINITE:
+        raise ConfigError(f"{what}: the target answered {refusal(code, api, topic=topic, key=key)}")
+    raise RetriableError(error_name(code), what)

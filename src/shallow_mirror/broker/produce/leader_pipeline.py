@@ -1,0 +1,246 @@
+"""Everywhere: the Produce requests to one leader: several in flight, small ones in one write."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+from shallow_mirror.broker.cluster.send_pace import SLOWEST_BYTES_PER_S, SendPace
+from shallow_mirror.broker.net.connection import Connection
+from shallow_mirror.broker.net.transport import Part
+from shallow_mirror.broker.produce.produce_errors import produce_error
+from shallow_mirror.broker.produce.request_packing import PackedRequest
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import (
+    RetriableError,
+)
+from shallow_mirror.types import TopicPartition
+from shallow_mirror.wire.protocol.primitives import WireError
+from shallow_mirror.wire.protocol.produce import ProduceFrames, parse_produce_response
+
+SMALL_BYTES = 64 << 10
+"""Requests up to this size share a write."""
+
+
+Continuing = Mapping[TopicPartition, Collection[int]]
+"""Positions in the queue of a partition that belong to the batch in front of them: nothing stops there."""
+
+
+class InFlightLimits(NamedTuple):
+    """How much may be in flight to one leader, and how long one response may take."""
+
+    requests: int
+    size_bytes: int
+    response_ms: float
+    deadline: Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderWork:
+    """The requests to one leader, and where to note what it acknowledges: base offsets by partition, stamped partitions."""
+
+    connection: Connection
+    requests: Iterator[PackedRequest]
+    frames_of: Callable[[tuple[TopicPartition, ...]], ProduceFrames]
+    base_offsets: dict[TopicPartition, list[int]]
+    stamped: set[TopicPartition]
+    limits: InFlightLimits
+
+
+class LeaderPipeline:
+    """Sends the requests to one leader in order, and reads the responses.
+
+    Small requests share a write, which costs more than what it carries: where there is room for one, room for several is
+    waited for. The broker has the others to work on meanwhile.
+    """
+
+    def __init__(self, work: LeaderWork) -> None:
+        self._work = work
+        self._connection = work.connection
+        self._requests = work.requests
+        self._limits = work.limits
+        self._frames_of = cache(work.frames_of)
+        self._several = max(1, work.limits.requests // 2)
+        self._in_flight: deque[tuple[PackedRequest, ProduceFrames]] = deque()
+        self._in_flight_bytes = 0
+        self._unsent_ids: list[int] = []
+        self._unsent: list[Part] = []
+        self._unsent_bytes = 0
+
+    def send_next(self) -> bool:
+        """Build the next request, and write it at the latest when the pipeline is full. False: there is none left."""
+        request, patience = self._next_request(), self._patience()
+        if request is None:
+            self._write(patience)
+            return False
+        size = request.size_bytes
+        self._make_room(size, patience)
+        frames, correlation_id = self._frames_of(request.topic_partitions), self._connection.next_correlation_id()
+        self._unsent_ids.append(correlation_id)
+        self._unsent += frames.build(correlation_id, request.batches)
+        self._unsent_bytes += size
+        self._in_flight.append((request, frames))
+        self._in_flight_bytes += size
+        if self._unsent_bytes > SMALL_BYTES:
+            self._write(patience)
+        return True
+
+    def _make_room(self, size: int, patience: Deadline) -> None:
+        if self._is_full(1, size):
+            self._write(patience)
+            wanted = self._several if size <= SMALL_BYTES else 1
+            while self._in_flight and self._is_full(wanted, size):
+                self._acknowledge(patience)
+
+    def drain(self) -> None:
+        while self._in_flight:
+            self._acknowledge(self._patience())
+
+    def _next_request(self) -> PackedRequest | None:
+        return next(self._requests, None)
+
+    def _patience(self) -> Deadline:
+        return self._limits.deadline.sooner(self._limits.response_ms)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _is_full(self, requests: int, size_bytes: int) -> bool:
+        return (
+            len(self._in_flight) + requests > self._limits.requests
+            or self._in_flight_bytes + size_bytes > self._limits.size_bytes
+        )
+
+    def _write(self, patience: Deadline) -> None:
+        if self._unsent_ids:
+            ids, parts = self._unsent_ids, self._unsent
+            self._unsent_ids, self._unsent, self._unsent_bytes = [], [], 0
+            self._connection.send_several(ids, parts, patience)
+
+    def _acknowledge(self, patience: Deadline) -> None:
+        request, frames = self._in_flight.popleft()
+        self._in_flight_bytes -= request.size_bytes
+        frame = self._connection.receive(patience)
+        appended = frames.parse_appended(frame)
+        if appended is None:
+            return _acknowledge_one_by_one(self._work, request, frame)
+        base_offsets = self._work.base_offsets
+        for topic_partition, base_offset in zip(request.topic_partitions, appended.base_offsets, strict=True):
+            base_offsets[topic_partition].append(base_offset)
+        self._work.stamped.update(request.topic_partitions[i] for i in appended.stamped)
+
+
+class PacedLeaderPipeline(LeaderPipeline):
+    """Sends no more than will be acknowledged before the limit of `pace`, as far as its speed so far tells."""
+
+    def __init__(self, work: LeaderWork, pace: SendPace, continuing: Continuing) -> None:
+        super().__init__(work)
+        self._pace = pace
+        self._continuing = continuing
+        self._is_stopped = False
+        self._ended: set[TopicPartition] = set()
+
+    def _next_request(self) -> PackedRequest | None:
+        """Return the next request; behind the limit only what continues a batch of which a part was sent."""
+        for request in self._requests:
+            if not self._is_stopped and self._is_in_time(request):
+                self._pace.sent()
+                return request
+            # A source batch that was split is recorded whole or not at all: its other parts have to follow.
+            self._is_stopped = True
+            remainder = self._continuing_part(request)
+            if remainder is not None:
+                return remainder
+        return None
+
+    def _is_in_time(self, request: PackedRequest) -> bool:
+        """Wait until the request may be sent; False where it would be acknowledged too late."""
+        # Room first: waiting for it takes time, after which less may be sent.
+        self._make_room(request.size_bytes, self._patience())
+        while self._in_flight:
+            if self._in_flight_bytes + request.size_bytes <= self._pace.most_in_flight():
+                return True
+            self._write(self._patience())
+            self._acknowledge(self._patience())
+        return self._pace.may_begin(request.size_bytes)
+
+    def _continuing_part(self, request: PackedRequest) -> PackedRequest | None:
+        """Return the batches of a request that continue a sent one; None: there are none."""
+        kept = []
+        for i, topic_partition in enumerate(request.topic_partitions):
+            if topic_partition not in self._ended and request.position in self._continuing.get(topic_partition, ()):
+                kept.append(i)
+            else:
+                # Nothing is sent behind a batch that was not: the queue would have a hole on the target.
+                self._ended.add(topic_partition)
+        if not kept:
+            return None
+        topic_partitions, batches = tuple(request.topic_partitions[i] for i in kept), [request.batches[i] for i in kept]
+        return PackedRequest(topic_partitions, request.position, batches, sum(map(len, batches)))
+
+    def drain(self) -> None:
+        super().drain()
+        self._pace.drained()
+
+    def _patience(self) -> Deadline:
+        """Return how long the leader may take, with the time that the slowest link needs for what is in flight."""
+        return self._limits.deadline.sooner(self._limits.response_ms + self._in_flight_bytes / SLOWEST_BYTES_PER_S * 1000)
+
+    def _write(self, patience: Deadline) -> None:
+        # `patience` was taken before the request was added: ask again, with its bytes.
+        if self._in_flight:
+            with self._explain_slow_link(self._in_flight[0][0]):
+                super()._write(self._patience())
+
+    def _acknowledge(self, patience: Deadline) -> None:
+        request, patience = self._in_flight[0][0], self._patience()
+        with self._explain_slow_link(request):
+            super()._acknowledge(patience)
+        self._pace.acknowledged(request.size_bytes)
+
+    @contextmanager
+    def _explain_slow_link(self, request: PackedRequest) -> Iterator[None]:
+        """Raise an error with a remedy where time ran out before anything was acknowledged: a retry would end the same way."""
+        try:
+            yield
+        except RetriableError as error:
+            is_late = error.error_name == "DEADLINE" or isinstance(error.__cause__, TimeoutError)
+            if self._pace.has_answered or not is_late:
+                raise
+            self._pace.drained()
+            several = f" and {len(request.topic_partitions) - 1} other partitions" if len(request.topic_partitions) > 1 else ""
+            raise RetriableError(
+                error.error_name,
+                f"{request.topic_partitions[0]}{several}: {self._connection.transport.peer} did not acknowledge the first "
+                f"request, of {request.size_bytes:,} bytes, in {self._pace.busy_s:.0f} s ({error}). Look at that broker and at "
+                "the network to it; where the link is too slow for one such batch, raise request.timeout.ms of the target's "
+                "client and write.transaction_timeout_ms",
+            ) from error
+
+
+def _acknowledge_one_by_one(work: LeaderWork, request: PackedRequest, frame: memoryview) -> None:
+    """Note what a response with errors or messages acknowledges. Raises the error of the first partition that has one."""
+    try:
+        response = parse_produce_response(frame)
+    except WireError as error:
+        raise RetriableError("PROTOCOL", f"unreadable Produce answer: {error}") from error
+    answered = {partition.topic_partition: partition for partition in response.partitions}
+    if answered.keys() != set(request.topic_partitions):
+        raise RetriableError("PROTOCOL", f"{work.connection.transport.peer} answered for other partitions than were sent")
+    # Successes before errors: the caller learns from the base offsets what was appended although the transaction is lost.
+    for topic_partition, partition in answered.items():
+        if not partition.error_code:
+            work.base_offsets[topic_partition].append(partition.base_offset)
+            if partition.is_stamped:
+                work.stamped.add(topic_partition)
+    for topic_partition in request.topic_partitions:
+        partition = answered[topic_partition]
+        if partition.error_code:
+            # The messages of the records of a batch are mostly alike.
+            messages = dict.fromkeys([partition.error_message, *(message for _, message in partition.record_errors)])
+            text = "; ".join(message for message in messages if message)
+            raise produce_error(topic_partition, request.position, partition.error_code, text)

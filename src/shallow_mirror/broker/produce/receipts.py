@@ -1,0 +1,160 @@
+"""Everywhere: the receipt of a transaction: a group offset that exists only if the transaction was committed."""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
+from shallow_mirror.broker.net.requests import request_class
+from shallow_mirror.broker.produce.coordinator_requests import ask_coordinator, raise_for_code
+from shallow_mirror.broker.produce.transactions import add_offsets
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import (
+    ConfigError,
+)
+from shallow_mirror.types import SlotTxn, TopicPartition
+
+RECEIPT_VERSION = 1
+
+
+_UNSTABLE_OFFSET_COMMIT = 88
+
+
+class PendingReceipt(enum.Enum):
+    PENDING = "the markers of the group's partition are not written yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """A committed receipt. It names the transaction that it was written in."""
+
+    producer_id: int
+    producer_epoch: int
+    decision: int
+    map_id: str
+    """Of the offset map that the decision is in."""
+    run_id: str
+
+
+def write_receipt(
+    cluster: Cluster,
+    txn: SlotTxn,
+    topic_partition: TopicPartition,
+    *,
+    decision: int,
+    map_id: str,
+    run_id: str,
+    deadline: Deadline,
+) -> None:
+    """Write a group offset that exists only if the transaction commits. Group: the transactional id; offset: the decision."""
+    add_offsets(cluster, txn, deadline)
+    topic = request_class("TxnOffsetCommit").TxnOffsetCommitRequestTopic
+    metadata = {
+        "v": RECEIPT_VERSION,
+        "producer_id": txn.producer_id,
+        "producer_epoch": txn.producer_epoch,
+        "decision": decision,
+        "map": map_id,
+        "run": run_id,
+    }
+    partition = topic.TxnOffsetCommitRequestPartition(
+        partition_index=topic_partition.partition,
+        committed_offset=decision,
+        committed_leader_epoch=-1,
+        committed_metadata=json.dumps(metadata, separators=(",", ":")),
+    )
+    response = ask_coordinator(
+        cluster,
+        CoordinatorKind.GROUP,
+        txn.transactional_id,
+        "TxnOffsetCommit",
+        lambda response: response.topics[0].partitions[0].error_code,
+        deadline,
+        transactional_id=txn.transactional_id,
+        group_id=txn.transactional_id,
+        producer_id=txn.producer_id,
+        producer_epoch=txn.producer_epoch,
+        generation_id=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=[topic(name=topic_partition.topic, partitions=[partition])],
+    )
+    code = response.topics[0].partitions[0].error_code
+    raise_for_code(
+        code, "TxnOffsetCommit", f"receipt of {txn} on {topic_partition}", topic=topic_partition.topic, key=txn.transactional_id
+    )
+
+
+def read_receipt(
+    cluster: Cluster, transactional_id: str, topic_partition: TopicPartition, deadline: Deadline
+) -> Receipt | PendingReceipt | None:
+    """Return the receipt; None where there is none (never written, or expired)."""
+    topic = request_class("OffsetFetch").OffsetFetchRequestTopic
+    topics = [topic(name=topic_partition.topic, partition_indexes=[topic_partition.partition])]
+    # The stable offset: without it, a broker returns the offset in front of a transaction whose markers are being written.
+    committed = _fetch_offsets(cluster, transactional_id, topics, deadline, require_stable=True)[0].partitions[0]
+    if committed.error_code == _UNSTABLE_OFFSET_COMMIT:
+        return PendingReceipt.PENDING
+    what = f"reading the receipt of {transactional_id} on {topic_partition}"
+    raise_for_code(committed.error_code, "OffsetFetch", what, topic=topic_partition.topic, key=transactional_id)
+    if committed.committed_offset < 0:
+        return None
+    return _parse_receipt(committed.metadata or "", transactional_id)
+
+
+def read_receipts(cluster: Cluster, transactional_id: str, deadline: Deadline) -> list[Receipt]:
+    """Return every committed receipt of the group, without those that are pending."""
+    topics = _fetch_offsets(cluster, transactional_id, None, deadline, require_stable=False)
+    return [_parse_receipt(partition.metadata or "", transactional_id) for topic in topics for partition in topic.partitions]
+
+
+def _fetch_offsets(
+    cluster: Cluster, group: str, topics: list[Any] | None, deadline: Deadline, *, require_stable: bool
+) -> list[Any]:
+    """Return topics with committed offsets. `topics`: None for all that the group has."""
+    response = ask_coordinator(
+        cluster,
+        CoordinatorKind.GROUP,
+        group,
+        "OffsetFetch",
+        lambda response: response.error_code,
+        deadline,
+        group_id=group,
+        topics=topics,
+        require_stable=require_stable,
+    )
+    raise_for_code(response.error_code, "OffsetFetch", f"reading the receipt of {group}", key=group)
+    answered: list[Any] = response.topics
+    return answered
+
+
+def _parse_receipt(metadata: str, transactional_id: str) -> Receipt:
+    try:
+        fields = json.loads(metadata)
+        if fields["v"] != RECEIPT_VERSION:
+            raise ValueError(f"version {fields['v']}")
+        return Receipt(
+            producer_id=int(fields["producer_id"]),
+            producer_epoch=int(fields["producer_epoch"]),
+            decision=int(fields["decision"]),
+            map_id=str(fields["map"]),
+            run_id=str(fields["run"]),
+        )
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise ConfigError(
+            f"consumer group {transactional_id} on the target holds an offset that is not a receipt of this mirror ({error}): "
+            "another application uses this group id; give the mirror another name"
+        ) from error
+
+
+def is_receipt(metadata: str) -> bool:
+    """Return whether an offset was committed by a mirror, for itself: it is no consumer's position."""
+    try:
+        _parse_receipt(metadata, "")
+    except ConfigError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Whole record batches, by their headers: index, checksum, admission and restamp, without opening one."""

@@ -1,0 +1,44 @@
+"""Pure: which batches are so small that they are coalesced with their neighbours, by their headers."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from shallow_mirror.types import BatchLimits
+from shallow_mirror.wire.batches.admission import SENT
+from shallow_mirror.wire.batches.batch_index import BatchIndex
+from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, CODEC_MASK
+
+Bools = npt.NDArray[np.bool_]
+
+RULE = "small batches become one (write.coalesce_bytes)"
+
+MOST_RECORDS = 1 << 14
+"""The limit of records in a batch that is rewritten together with others, and in a coalesced one."""
+
+_SMALL_SHARE = 8
+"""Only batches of at most this share of the limit (1/8) are opened: coalescing two saves little."""
+
+
+def most_bytes(limits: BatchLimits) -> int:
+    """Return how many bytes the records of a coalesced batch may take before compression; 0: nothing is coalesced."""
+    return max(0, min(limits.coalesce_bytes or 0, limits.max_message_bytes - BATCH_HEADER_BYTES))
+
+
+def find_small(index: BatchIndex, verdicts: npt.NDArray[np.int8], limits: BatchLimits) -> Bools:
+    """Return which batches are small and have a small neighbour of the same codec among those that are sent.
+
+    Whether they are coalesced also depends on their size when they are opened.
+    """
+    may_join = np.zeros(len(index), np.bool_)
+    sent = np.flatnonzero(np.isin(verdicts, SENT)) if most_bytes(limits) else np.empty(0, np.int64)
+    if len(sent) < 2:
+        return may_join
+    headers = index.headers[sent]
+    is_small = (index.size_bytes[sent] * _SMALL_SHARE <= most_bytes(limits)) & (headers["records_count"] <= MOST_RECORDS)
+    codecs = headers["attributes"] & CODEC_MASK
+    are_alike = is_small[1:] & is_small[:-1] & (codecs[1:] == codecs[:-1])
+    may_join[sent[1:]] |= are_alike
+    may_join[sent[:-1]] |= are_alike
+    return may_join

@@ -1,0 +1,1 @@
+"""Requests and responses of brokers, and SCRAM messages, as bytes."""

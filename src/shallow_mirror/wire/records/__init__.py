@@ -1,0 +1,1 @@
+"""Batches that have to be opened: decompression, records, rebuilding and conversion from older formats."""

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import crc32c
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.record_batches import batch, view
+
+from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches.crc import payload_crcs, verify_crcs
+
+payloads = st.lists(st.binary(max_size=3_000), min_size=1, max_size=8)
+longs = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@given(payloads, longs, longs)
+def test_the_payloads_checksum_follows_from_the_header_alone(contents: list[bytes], producer_id: int, timestamp: int) -> None:
+    batches = [batch(i, payload=one, producer_id=producer_id, timestamp=timestamp) for i, one in enumerate(contents)]
+    index = index_batches(view(*batches))
+    assert payload_crcs(index.headers).tolist() == [crc32c.crc32c(one) for one in contents]
+
+
+@given(payloads, st.data())
+def test_a_changed_byte_behind_the_checksum_is_found_in_its_batch_and_in_no_other(
+    contents: list[bytes], data: st.DataObject
+) -> None:
+    records = view(*[batch(i, payload=one) for i, one in enumerate(contents)])
+    index = index_batches(records)
+    assert verify_crcs(records, index.pos, index.headers).all()
+    chosen = data.draw(st.integers(0, len(contents) - 1))
+    at = data.draw(st.integers(21, int(index.size_bytes[chosen]) - 1))
+    records[int(index.pos[chosen]) + at] ^= data.draw(st.integers(1, 255))
+    assert np.flatnonzero(~verify_crcs(records, index.pos, index.headers)).tolist() == [chosen]

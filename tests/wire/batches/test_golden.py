@@ -1,0 +1,303 @@
+"""Answers captured from real brokers (tests/golden), held against what a confluent-kafka consumer and kafka-python say.
+
+The frames were stored as they came; `tests/golden/capture.py` makes them anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kafka.protocol.consumer import FetchResponse
+from kafka.protocol.producer import ProduceResponse
+
+from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, TopicPartition
+from shallow_mirror.wire.batches.admission import Admission, Verdict, admit
+from shallow_mirror.wire.batches.batch_index import BatchIndex, index_batches
+from shallow_mirror.wire.batches.control_records import MarkerType
+from shallow_mirror.wire.batches.crc import verify_crc
+from shallow_mirror.wire.batches.header import CODEC_MASK, CONTROL_BIT, DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT, Codec
+from shallow_mirror.wire.batches.restamp import restamp
+from shallow_mirror.wire.protocol.fetch import FetchedPartition, parse_fetch_response
+from shallow_mirror.wire.protocol.primitives import WireError
+from shallow_mirror.wire.protocol.produce import parse_produce_response
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+VERSIONS = ("3.9.2", "4.3.0")
+CORRELATION_ID = 7
+LENGTH_BYTES, ANSWER_HEAD_BYTES = 4, 9
+LOG_APPEND_TIME = 2
+VISIBLE = (Verdict.RAW, Verdict.REBUILD)
+
+
+def frame_of(name: str) -> memoryview:
+    """Without its length; writable, as a receive buffer is."""
+    whole = (GOLDEN / f"{name}.bin").read_bytes()
+    assert int.from_bytes(whole[:LENGTH_BYTES], "big") == len(whole) - LENGTH_BYTES
+    return memoryview(bytearray(whole[LENGTH_BYTES:]))
+
+
+def names(start: str) -> list[str]:
+    return sorted(file.stem for file in GOLDEN.glob(f"{start}*.bin"))
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One partition of a captured Fetch answer, and what was told about it."""
+
+    fetched: FetchedPartition
+    index: BatchIndex
+    admission: Admission
+    told: dict[str, Any]
+    position: int
+
+    def bytes_of(self, i: int) -> memoryview:
+        start = int(self.index.pos[i])
+        return self.fetched.records[start : start + int(self.index.size_bytes[i])]
+
+    def told_of(self, i: int) -> list[list[Any]]:
+        """The records that the consumer found between the batch's first and last offset."""
+        base, last = int(self.index.headers["base_offset"][i]), int(self.index.last_offset[i])
+        return [one for one in self.told["records"] if base <= one[0] <= last]
+
+    def has(self, bit: int) -> list[int]:
+        return np.flatnonzero(self.index.headers["attributes"] & bit).tolist()
+
+
+def reads(name: str) -> Iterator[Read]:
+    told = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
+    response = parse_fetch_response(frame_of(name))
+    assert response.correlation_id == CORRELATION_ID
+    assert len(response.partitions) == len(told["partitions"])
+    is_committed = told["request"]["isolation_level"] == 1
+    limits = BatchLimits(
+        max_message_bytes=1 << 20,
+        isolation_level=IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED,
+        log_append_time=LogAppendTimePolicy.PRODUCER,
+    )
+    for fetched in response.partitions:
+        place = str(fetched.topic_partition)
+        index = index_batches(fetched.records)
+        position = told["request"]["offsets"][place]
+        admission = admit(
+            index,
+            fetched.records,
+            topic_partition=fetched.topic_partition,
+            position=position,
+            range_end=1 << 62,
+            aborted=fetched.aborted,
+            limits=limits,
+        )
+        yield Read(fetched, index, admission, {**told["partitions"][place], "error_code": told["error_code"]}, position)
+
+
+def read(scenario: str, version: str, place: int = 0) -> Read:
+    return list(reads(f"fetch-{scenario}-{version}"))[place]
+
+
+def test_both_versions_were_captured_in_all_scenarios() -> None:
+    for version in VERSIONS:
+        assert len(names("fetch-")) == len(VERSIONS) * len([one for one in names("fetch-") if one.endswith(version)])
+    assert (len(names("fetch-")), len(names("produce-"))) == (16, 4)
+    assert sum(file.stat().st_size for file in GOLDEN.iterdir()) < 300_000
+
+
+@pytest.mark.parametrize("name", names("fetch-"))
+def test_a_fetch_answer_is_what_kafka_python_decodes(name: str) -> None:
+    frame = frame_of(name)
+    decoded = FetchResponse[12].decode(bytes(frame[ANSWER_HEAD_BYTES - LENGTH_BYTES :]))
+    response = parse_fetch_response(frame)
+    assert (response.throttle_time_ms, response.error_code) == (decoded.throttle_time_ms, decoded.error_code)
+    theirs = {(topic.topic, one.partition_index): one for topic in decoded.responses for one in topic.partitions}
+    assert {(one.topic_partition.topic, one.topic_partition.partition) for one in response.partitions} == theirs.keys()
+    for ours in response.partitions:
+        other = theirs[ours.topic_partition.topic, ours.topic_partition.partition]
+        assert ours.error_code == other.error_code
+        assert ours.high_watermark == other.high_watermark
+        assert ours.last_stable_offset == other.last_stable_offset
+        assert ours.log_start_offset == other.log_start_offset
+        assert list(ours.aborted) == [(one.producer_id, one.first_offset) for one in other.aborted_transactions or ()]
+        assert ours.records == bytes(other.records or b"")
+        assert ours.diverging is None
+
+
+@pytest.mark.parametrize("name", names("fetch-"))
+def test_offsets_of_an_answer_are_those_other_clients_are_told(name: str) -> None:
+    for one in reads(name):
+        assert one.fetched.error_code == one.told["error_code"]
+        if one.fetched.error_code:
+            assert len(one.fetched.records) == 0
+            continue
+        assert one.fetched.high_watermark == one.told["high_watermark"]
+        assert one.fetched.log_start_offset == one.told["log_start_offset"]
+        assert one.fetched.last_stable_offset == one.told["last_stable_offset"]
+
+
+@pytest.mark.parametrize("name", names("fetch-"))
+def test_batches_hold_the_records_a_consumer_finds_with_their_codec_and_times(name: str) -> None:
+    for one in reads(name):
+        assert one.index.stop is None
+        for i, header in enumerate(one.index.headers):
+            assert verify_crc(one.bytes_of(i))
+            found = one.told_of(i)
+            if header["attributes"] & CONTROL_BIT:
+                assert found == []
+                continue
+            assert len(found) == header["records_count"]
+            codec = Codec(int(header["attributes"] & CODEC_MASK))
+            if found:
+                assert {told_codec for _, _, told_codec in found} == {codec.name.lower()}
+                assert max(time_ms for _, time_ms, _ in found) == header["max_timestamp"]
+            if header["attributes"] & LOG_APPEND_TIME_BIT:
+                assert {time_ms for _, time_ms, _ in found} == {header["max_timestamp"]}
+                assert one.told["timestamp_types"] == [LOG_APPEND_TIME]
+
+
+@pytest.mark.parametrize("name", names("fetch-"))
+def test_admitted_batches_are_exactly_the_visible_records_up_to_the_next_position(name: str) -> None:
+    for one in reads(name):
+        kept = np.flatnonzero(np.isin(one.admission.verdicts, VISIBLE)).tolist()
+        admitted = [offset for i in kept for offset, _, _ in one.told_of(i)]
+        is_committed = not name.startswith("fetch-txns-uncommitted")
+        visible = one.told["committed"] if is_committed else [offset for offset, _, _ in one.told["records"]]
+        first = min([one.position, *(int(one.index.headers["base_offset"][i]) for i in kept)])
+        assert admitted == [offset for offset in visible if first <= offset < one.admission.next_position]
+        assert not one.admission.refusals
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_codec_was_captured_and_append_times_too(version: str) -> None:
+    created, stamped = reads(f"fetch-codecs-{version}")
+    for one in (created, stamped):
+        assert set((one.index.headers["attributes"] & CODEC_MASK).tolist()) == set(Codec)
+    assert created.has(LOG_APPEND_TIME_BIT) == []
+    assert len(stamped.has(LOG_APPEND_TIME_BIT)) == len(stamped.index)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_fetch_from_inside_a_batch_begins_with_that_batch(version: str) -> None:
+    one = read("inside", version)
+    base, last = int(one.index.headers["base_offset"][0]), int(one.index.last_offset[0])
+    assert base < one.position <= last
+    assert one.admission.verdicts[0] == Verdict.REBUILD
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_partial_last_batch_is_left_over(version: str) -> None:
+    one = read("partial", version)
+    assert 0 < one.index.consumed_bytes < len(one.fetched.records)
+    assert one.admission.next_position < one.fetched.high_watermark
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_end_of_the_log_is_an_empty_answer_and_beyond_it_an_error(version: str) -> None:
+    empty, beyond = read("empty", version), read("out-of-range", version)
+    assert (empty.fetched.error_code, len(empty.fetched.records)) == (0, 0)
+    assert beyond.fetched.error_code == 1
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_aborted_transactions_are_dropped_whole_and_markers_tell_the_fate(version: str) -> None:
+    one = read("txns-committed", version)
+    assert len(one.fetched.aborted) == 2
+    assert one.fetched.last_stable_offset < one.fetched.high_watermark
+    verdicts = [Verdict(verdict) for verdict in one.admission.verdicts.tolist()]
+    assert verdicts.count(Verdict.DROP_ABORTED) == 3
+    fates = [one.admission.markers[i].type for i in sorted(one.admission.markers)]
+    assert fates == [MarkerType.ABORT, MarkerType.COMMIT, MarkerType.COMMIT, MarkerType.ABORT]
+    assert one.admission.next_position == one.fetched.last_stable_offset
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_without_isolation_there_is_no_aborted_list_and_open_transactions_are_seen(version: str) -> None:
+    one = read("txns-uncommitted", version)
+    assert one.fetched.aborted == ()
+    assert one.admission.next_position == one.fetched.high_watermark
+    assert Verdict.DROP_ABORTED not in one.admission.verdicts
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_the_cleaner_left_is_told_by_headers_alone(version: str) -> None:
+    one = read("compacted", version)
+    headers = one.index.headers
+    counts, spans = headers["records_count"], headers["last_offset_delta"] + 1
+    holed = np.flatnonzero((counts > 0) & (counts < spans))
+    assert len(holed)
+    assert all(one.admission.verdicts[i] == Verdict.REBUILD for i in holed)
+    emptied = np.flatnonzero((counts == 0) & ((headers["attributes"] & CONTROL_BIT) == 0))
+    assert len(emptied)
+    assert all(one.admission.verdicts[i] == Verdict.DROP_EMPTY for i in emptied)
+    waiting = one.has(DELETE_HORIZON_BIT)
+    is_control = (headers["attributes"][waiting] & CONTROL_BIT) != 0
+    assert is_control.any()
+    assert not is_control.all()
+    assert (headers["base_timestamp"][waiting] > headers["max_timestamp"][waiting]).all()
+
+
+@pytest.mark.parametrize("name", names("fetch-"))
+def test_restamped_batches_keep_their_payload_and_a_right_checksum(name: str) -> None:
+    for one in reads(name):
+        before = [bytes(one.bytes_of(i)[61:]) for i in range(len(one.index))]
+        restamp(
+            one.fetched.records,
+            one.index,
+            np.arange(len(one.index)),
+            producer_id=9,
+            producer_epoch=1,
+            first_sequence=(1 << 31) - 3,
+        )
+        for i, payload in enumerate(before):
+            assert verify_crc(one.bytes_of(i))
+            assert one.bytes_of(i)[61:] == payload
+
+
+@pytest.mark.parametrize("name", names("produce-"))
+def test_a_produce_answer_is_what_kafka_python_decodes_and_what_was_told(name: str) -> None:
+    told = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))["partitions"]
+    frame = frame_of(name)
+    decoded = ProduceResponse[9].decode(bytes(frame[ANSWER_HEAD_BYTES - LENGTH_BYTES :]))
+    response = parse_produce_response(frame)
+    assert (response.correlation_id, response.throttle_time_ms) == (CORRELATION_ID, decoded.throttle_time_ms)
+    theirs = {TopicPartition(topic.name, one.index): one for topic in decoded.responses for one in topic.partition_responses}
+    assert [one.topic_partition for one in response.partitions] == list(theirs)
+    assert {str(place) for place in theirs} == told.keys()
+    for ours in response.partitions:
+        other = theirs[ours.topic_partition]
+        errors = [(one.batch_index, one.batch_index_error_message) for one in other.record_errors]
+        assert ours.error_code == other.error_code
+        assert ours.base_offset == other.base_offset
+        assert ours.log_append_time_ms == other.log_append_time_ms
+        assert ours.log_start_offset == other.log_start_offset
+        assert ours.error_message == other.error_message
+        assert list(ours.record_errors) == errors
+        expected = told[str(ours.topic_partition)]
+        assert expected == {
+            "error_code": ours.error_code,
+            "base_offset": ours.base_offset,
+            "record_errors": [index for index, _ in ours.record_errors],
+        }
+
+
+@pytest.mark.parametrize("name", names(""))
+def test_every_cut_of_an_answer_is_refused(name: str) -> None:
+    frame = frame_of(name)
+    parse = parse_fetch_response if name.startswith("fetch-") else parse_produce_response
+    for size in range(len(frame)):
+        with pytest.raises(WireError):
+            parse(frame[:size])
+
+
+@pytest.mark.parametrize("name", names("fetch-"))
+def test_every_cut_of_the_records_is_the_whole_batches_in_front_of_it(name: str) -> None:
+    for fetched in parse_fetch_response(frame_of(name)).partitions:
+        whole = index_batches(fetched.records)
+        ends = (whole.pos + whole.size_bytes).tolist()
+        for size in range(len(fetched.records)):
+            index = index_batches(fetched.records[:size])
+            assert index.stop is None
+            assert index.pos.tolist() == [pos for pos, end in zip(whole.pos.tolist(), ends, strict=True) if end <= size]

@@ -1,0 +1,415 @@
+"""Requests equal kafka-python's encoding byte for byte; its decoder's answers are ours; hostile frames are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.protocol.consumer import FetchRequest, FetchResponse
+from kafka.protocol.producer import ProduceRequest, ProduceResponse
+from tests.record_batches import batch
+
+from shallow_mirror.types import IsolationLevel, TopicPartition
+from shallow_mirror.wire.protocol.fetch import (
+    API_VERSION,
+    API_VERSION_BY_ID,
+    API_VERSION_OF_LEADER,
+    NO_REPLICA,
+    FetchPartition,
+    TopicNames,
+    build_fetch_request,
+    parse_fetch_response,
+    topic_names,
+)
+from shallow_mirror.wire.protocol.leader_fetch import build_leader_fetch_request, parse_leader_fetch_response
+from shallow_mirror.wire.protocol.primitives import WireError
+from shallow_mirror.wire.protocol.produce import ProduceFrames, parse_produce_response
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("long.topic-name", 0)
+
+
+A_ID = "dG9waWMgb2YgYSB0ZXN0IQ"
+A_UUID = UUID(bytes=b"topic of a test!")
+
+
+def fetch_answer(version: int = API_VERSION) -> bytes:
+    topic = FetchResponse.FetchableTopicResponse
+    partition = topic.PartitionData
+    answer = FetchResponse[version](
+        throttle_time_ms=0,
+        error_code=0,
+        session_id=0,
+        responses=[
+            topic(
+                topic="a",
+                topic_id=A_UUID,
+                partitions=[
+                    partition(
+                        partition_index=0,
+                        error_code=0,
+                        high_watermark=9,
+                        last_stable_offset=8,
+                        log_start_offset=1,
+                        aborted_transactions=[partition.AbortedTransaction(producer_id=4, first_offset=2)],
+                        preferred_read_replica=-1,
+                        records=batch(2, 3),
+                    )
+                ],
+            )
+        ],
+    )
+    return (7).to_bytes(4, "big") + b"\x00" + bytes(answer.encode())
+
+
+def plain_answer(
+    *,
+    error_code: int = 0,
+    message: str | None = None,
+    throttle_ms: int = 0,
+    appended_at_ms: int = -1,
+    log_start: int = 0,
+    places: Sequence[TopicPartition],
+) -> memoryview:
+    """Every batch appended at 10 times its partition, the last one answered with `error_code`."""
+    topic = ProduceResponse.TopicProduceResponse
+    partition = topic.PartitionProduceResponse
+    names = dict.fromkeys(place.topic for place in places)
+    answer = ProduceResponse[9](
+        responses=[
+            topic(
+                name=name,
+                partition_responses=[
+                    partition(
+                        index=place.partition,
+                        error_code=error_code if place is places[-1] else 0,
+                        base_offset=10 * place.partition,
+                        log_append_time_ms=appended_at_ms,
+                        log_start_offset=log_start,
+                        record_errors=[],
+                        error_message=message if place is places[-1] else None,
+                    )
+                    for place in places
+                    if place.topic == name
+                ],
+            )
+            for name in names
+        ],
+        throttle_time_ms=throttle_ms,
+    )
+    return memoryview((7).to_bytes(4, "big") + b"\x00" + bytes(answer.encode()))
+
+
+def leader_fetch_answer() -> bytes:
+    topic = FetchResponse.FetchableTopicResponse
+    partition = topic.PartitionData
+    answer = FetchResponse[API_VERSION_OF_LEADER](
+        throttle_time_ms=3,
+        error_code=0,
+        session_id=0,
+        responses=[
+            topic(
+                topic="a",
+                partitions=[
+                    partition(
+                        partition_index=0,
+                        error_code=0,
+                        high_watermark=9,
+                        last_stable_offset=8,
+                        log_start_offset=1,
+                        aborted_transactions=[partition.AbortedTransaction(producer_id=4, first_offset=2)],
+                        records=batch(2, 3),
+                    )
+                ],
+            )
+        ],
+    )
+    return (7).to_bytes(4, "big") + bytes(answer.encode())
+
+
+def produce_answer() -> bytes:
+    topic = ProduceResponse.TopicProduceResponse
+    partition = topic.PartitionProduceResponse
+    answer = ProduceResponse[9](
+        responses=[
+            topic(
+                name="a",
+                partition_responses=[
+                    partition(
+                        index=1,
+                        error_code=87,
+                        base_offset=-1,
+                        log_append_time_ms=-1,
+                        log_start_offset=0,
+                        record_errors=[partition.BatchIndexAndErrorMessage(batch_index=3, batch_index_error_message="null key")],
+                        error_message="bad",
+                    )
+                ],
+            )
+        ],
+        throttle_time_ms=5,
+    )
+    return (7).to_bytes(4, "big") + b"\x00" + bytes(answer.encode())
+
+
+@pytest.mark.parametrize("version", [API_VERSION, API_VERSION_BY_ID])
+def test_a_fetch_request_is_what_kafka_python_encodes(version: int) -> None:
+    topic = FetchRequest.FetchTopic
+    partition = topic.FetchPartition
+
+    def expected(place: TopicPartition, epoch: int, offset: int, size: int, last: int) -> Any:
+        return partition(
+            partition=place.partition,
+            current_leader_epoch=epoch,
+            fetch_offset=offset,
+            last_fetched_epoch=last,
+            log_start_offset=-1,
+            partition_max_bytes=size,
+        )
+
+    request = FetchRequest[version](
+        replica_id=-1,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=1 << 24,
+        isolation_level=1,
+        session_id=0,
+        session_epoch=-1,
+        topics=[
+            topic(topic="a", topic_id=A_UUID, partitions=[expected(A0, 3, 10, 100, -1), expected(A1, -1, 0, 200, 2)]),
+            topic(topic=B0.topic, topic_id=UUID(int=9), partitions=[expected(B0, 4, 2**40, 300, -1)]),
+        ],
+        forgotten_topics_data=[],
+        rack_id="rack 1",
+    )
+    request.with_header(7, "me")
+    partitions = [
+        FetchPartition(A0, 3, 10, 100, topic_id=A_ID),
+        FetchPartition(A1, -1, 0, 200, 2, topic_id=A_ID),
+        FetchPartition(B0, 4, 2**40, 300, topic_id="AAAAAAAAAAAAAAAAAAAACQ"),
+    ]
+    built = build_fetch_request(
+        7,
+        "me",
+        partitions,
+        isolation=IsolationLevel.READ_COMMITTED,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=1 << 24,
+        names=topic_names(partitions) if version == API_VERSION_BY_ID else None,
+        rack="rack 1",
+    )
+    assert built == bytes(request.encode(framed=True, header=True))
+
+
+def test_a_fetch_request_that_only_a_leader_answers_is_what_kafka_python_encodes() -> None:
+    topic = FetchRequest.FetchTopic
+    partition = topic.FetchPartition
+
+    def expected(place: TopicPartition, epoch: int, offset: int, size: int) -> Any:
+        return partition(
+            partition=place.partition,
+            current_leader_epoch=epoch,
+            fetch_offset=offset,
+            log_start_offset=-1,
+            partition_max_bytes=size,
+        )
+
+    request = FetchRequest[API_VERSION_OF_LEADER](
+        replica_id=-1,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=1 << 24,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[
+            topic(topic="a", partitions=[expected(A0, 3, 10, 100), expected(A1, -1, 0, 200)]),
+            topic(topic=B0.topic, partitions=[expected(B0, 4, 2**40, 300)]),
+        ],
+        forgotten_topics_data=[],
+    )
+    request.with_header(7, "me")
+    built = build_leader_fetch_request(
+        7,
+        "me",
+        [FetchPartition(A0, 3, 10, 100, topic_id=A_ID), FetchPartition(A1, -1, 0, 200), FetchPartition(B0, 4, 2**40, 300)],
+        isolation=IsolationLevel.READ_UNCOMMITTED,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=1 << 24,
+    )
+    assert built == bytes(request.encode(framed=True, header=True))
+
+
+@pytest.mark.parametrize("transactional_id", [None, "mirror-0"])
+@pytest.mark.parametrize("size", [61, 16_000, 3_000_000])
+def test_a_produce_request_is_what_kafka_python_encodes_and_payloads_stay_views(transactional_id: str | None, size: int) -> None:
+    topic = ProduceRequest.TopicProduceData
+    partition = topic.PartitionProduceData
+    payload = memoryview(bytearray(size))
+    request = ProduceRequest[9](
+        transactional_id=transactional_id,
+        acks=-1,
+        timeout_ms=3000,
+        topic_data=[
+            topic(name="a", partition_data=[partition(index=0, records=bytes(payload)), partition(index=1, records=bytes(70))]),
+            topic(name=B0.topic, partition_data=[partition(index=0, records=bytes(61))]),
+        ],
+    )
+    request.with_header(7, "me")
+    small = [(A1, memoryview(bytes(70))), (B0, memoryview(bytes(61)))]
+    frames = ProduceFrames("me", transactional_id, -1, 3000, [A0, *(place for place, _ in small)])
+    parts = frames.build(7, [payload, *(one for _, one in small)])
+    assert b"".join(parts) == bytes(request.encode(framed=True, header=True))
+    assert any(part is payload for part in parts)
+
+
+def test_a_partition_twice_in_a_produce_request_is_refused() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        ProduceFrames("me", None, -1, 1, [A0, A0])
+
+
+@pytest.mark.parametrize("places", [[A1], [A0, A1], [A1, A0], [A1, B0, A0]])
+def test_an_answer_that_says_nothing_but_offsets_is_read_at_once_whatever_its_order(places: list[TopicPartition]) -> None:
+    frames = ProduceFrames("me", "id", -1, 1, places)
+    for order in (places, places[::-1]):
+        assert frames.parse_appended(plain_answer(places=order)) == ([10 * place.partition for place in places], ())
+
+
+def test_append_times_and_log_starts_that_move_on_change_no_base_offset() -> None:
+    frames = ProduceFrames("me", "id", -1, 1, [A1, B0, A0])
+    for at_ms, log_start in ((-1, 0), (1_700_000_000_000, 0), (1_700_000_000_001, 7), (-1, 7)):
+        answer = plain_answer(places=[A0, A1, B0], appended_at_ms=at_ms, log_start=log_start)
+        assert frames.parse_appended(answer) == ([10, 0, 0], () if at_ms < 0 else [0, 1, 2])
+
+
+def test_of_an_answer_that_stamps_some_batches_the_right_ones_are_named() -> None:
+    """A topic that stamps beside one that does not: entries of an answer stand in its own order, not in the request's."""
+    frames = ProduceFrames("me", "id", -1, 1, [A1, B0, A0])
+    answer = bytearray(plain_answer(places=[A0, A1, B0]))
+    no_time = (-1).to_bytes(8, "big", signed=True)
+    second = answer.index(no_time, answer.index(no_time) + 8)  # of A1
+    answer[second : second + 8] = (1_700_000_000_000).to_bytes(8, "big")
+    assert frames.parse_appended(plain_answer(places=[A0, A1, B0])) == ([10, 0, 0], ())
+    assert frames.parse_appended(memoryview(answer)) == ([10, 0, 0], [0])
+    parsed = parse_produce_response(memoryview(answer)).partitions
+    assert [one.topic_partition for one in parsed if one.is_stamped] == [A1]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        plain_answer(places=[A0, A1, B0], error_code=6),
+        plain_answer(places=[A0, A1, B0], message="but"),
+        plain_answer(places=[A0, A1, B0], throttle_ms=9),
+        plain_answer(places=[A0, A1]),
+        plain_answer(places=[A0, A0, B0]),
+        plain_answer(places=[A0, TopicPartition("a", 2), B0]),
+        memoryview(produce_answer()),
+    ],
+)
+def test_any_other_answer_has_to_be_parsed(answer: memoryview) -> None:
+    frames = ProduceFrames("me", "id", -1, 1, [A0, A1, B0])
+    assert frames.parse_appended(plain_answer(places=[A0, A1, B0])) == ([0, 10, 0], ())
+    assert frames.parse_appended(answer) is None
+    for size in range(len(answer)):
+        assert frames.parse_appended(answer[:size]) is None
+
+
+def test_an_answer_that_names_one_topic_twice_in_the_place_of_another_has_to_be_parsed() -> None:
+    few, many = [A0], [TopicPartition("b", partition) for partition in range(3)]
+    answer = bytes(plain_answer(places=[*few, *many]))
+    entries = answer[answer.index(b"\x02b") : -5]
+    twice = (answer[:6] + 2 * entries)[: len(answer) - 5] + answer[-5:]
+    frames = ProduceFrames("me", "id", -1, 1, [*few, *many])
+    assert len(twice) == len(answer)
+    assert frames.parse_appended(memoryview(answer)) == ([0, 0, 10, 20], ())
+    assert frames.parse_appended(memoryview(twice)) is None
+
+
+@given(data=st.data())
+def test_a_changed_answer_is_read_at_once_or_left_to_be_parsed_but_never_crashes(data: st.DataObject) -> None:
+    places = [A0, A1, B0]
+    hostile = bytearray(plain_answer(places=places))
+    for at in data.draw(st.lists(st.integers(0, len(hostile) - 1), max_size=6)):
+        hostile[at] = data.draw(st.integers(0, 255))
+    found = ProduceFrames("me", "id", -1, 1, places).parse_appended(memoryview(hostile))
+    assert found is None or len(found.base_offsets) == len(places)
+
+
+@pytest.mark.parametrize("topic_id", ["", "AAAAAAAAAAAAAAAAAAAAAA"])
+def test_topics_are_asked_for_by_name_where_one_has_no_id(topic_id: str) -> None:
+    known = FetchPartition(A0, -1, 0, 100, topic_id=A_ID)
+    assert topic_names([known]) == {A_UUID.bytes: "a"}
+    assert topic_names([known, FetchPartition(B0, -1, 0, 100, topic_id=topic_id)]) is None
+
+
+def test_an_answer_about_a_topic_that_was_not_asked_for_is_refused() -> None:
+    with pytest.raises(WireError, match="not asked for"):
+        parse_fetch_response(memoryview(fetch_answer(API_VERSION_BY_ID)), {UUID(int=9).bytes: "b"})
+
+
+@pytest.mark.parametrize("names", [None, {A_UUID.bytes: "a"}])
+def test_a_fetch_answer_is_read_without_copying_records(names: TopicNames | None) -> None:
+    frame = memoryview(bytearray(fetch_answer(API_VERSION_BY_ID if names else API_VERSION)))
+    response = parse_fetch_response(frame, names)
+    (part,) = response.partitions
+    assert (response.correlation_id, response.error_code) == (7, 0)
+    assert (part.topic_partition, part.high_watermark, part.last_stable_offset, part.log_start_offset) == (A0, 9, 8, 1)
+    assert (part.aborted, part.preferred_replica) == (((4, 2),), NO_REPLICA)
+    assert bytes(part.records) == batch(2, 3)
+    part.records[0] = 0xEE
+    assert 0xEE in frame
+
+
+def test_an_answer_of_the_leader_alone_is_read_without_copying_records() -> None:
+    frame = memoryview(bytearray(leader_fetch_answer()))
+    response = parse_leader_fetch_response(frame)
+    (part,) = response.partitions
+    assert (response.correlation_id, response.throttle_time_ms, response.error_code) == (7, 3, 0)
+    assert (part.topic_partition, part.high_watermark, part.last_stable_offset, part.log_start_offset) == (A0, 9, 8, 1)
+    assert (part.aborted, part.diverging, part.preferred_replica) == (((4, 2),), None, NO_REPLICA)
+    assert bytes(part.records) == batch(2, 3)
+    part.records[0] = 0xEE
+    assert 0xEE in frame
+
+
+def test_every_cut_frame_of_the_leader_alone_is_refused() -> None:
+    answer = leader_fetch_answer()
+    for size in range(len(answer)):
+        with pytest.raises(WireError):
+            parse_leader_fetch_response(memoryview(answer[:size]))
+
+
+def test_a_produce_answer_is_read_with_its_record_errors() -> None:
+    response = parse_produce_response(memoryview(produce_answer()))
+    (part,) = response.partitions
+    assert (part.topic_partition, part.error_code, part.base_offset, part.error_message) == (A1, 87, -1, "bad")
+    assert part.record_errors == ((3, "null key"),)
+    assert response.throttle_time_ms == 5
+
+
+@pytest.mark.parametrize("answer", [fetch_answer(), produce_answer()])
+def test_every_cut_frame_is_refused(answer: bytes) -> None:
+    parse = parse_fetch_response if answer == fetch_answer() else parse_produce_response
+    for size in range(len(answer)):
+        with pytest.raises(WireError):
+            parse(memoryview(answer[:size]))
+
+
+@given(data=st.data())
+def test_a_changed_frame_is_read_or_refused_but_never_crashes(data: st.DataObject) -> None:
+    answer, parse = data.draw(
+        st.sampled_from([(fetch_answer(), parse_fetch_response), (produce_answer(), parse_produce_response)])
+    )
+    hostile = bytearray(answer)
+    for at in data.draw(st.lists(st.integers(0, len(hostile) - 1), max_size=6)):
+        hostile[at] = data.draw(st.integers(0, 255))
+    try:
+        parse(memoryview(hostile))
+    except WireError:
+        return

@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.fakes import record_rules
+from tests.record_batches import batch, record
+from tests.wire.batches.test_golden import VISIBLE, names, reads
+from tests.wire.records.test_unpacked_batch import (
+    COMPRESSING,
+    ENCODERS,
+    ENOUGH,
+    A,
+    every_codec,
+    full_record,
+    gzip,
+    plain,
+    records,
+)
+
+from shallow_mirror.errors import BatchRefusedError, CorruptBatchError
+from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy
+from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches.header import Codec
+from shallow_mirror.wire.batches.restamp import restamp
+from shallow_mirror.wire.records import record_layout
+from shallow_mirror.wire.records.rebuild import Rebuilt, rebuild
+from shallow_mirror.wire.records.unpacked_batch import open_batch
+
+BASE = 700
+CONFIGS = {**record_rules.DEFAULT_CONFIGS, "message.timestamp.after.max.ms": str((1 << 63) - 1)}
+Written = list[tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]]
+
+
+def limits(max_message_bytes: int = ENOUGH, policy: LogAppendTimePolicy = LogAppendTimePolicy.KEEP) -> BatchLimits:
+    return BatchLimits(max_message_bytes=max_message_bytes, isolation_level=IsolationLevel.READ_COMMITTED, log_append_time=policy)
+
+
+def rebuilt(raw: bytes, *, position: int = 0, max_opened_bytes: int = ENOUGH, **changes: Any) -> Rebuilt:
+    return rebuild(memoryview(raw), A, position=position, limits=limits(**changes), max_opened_bytes=max_opened_bytes)
+
+
+def contents(raw: bytes) -> list[tuple[Any, ...]]:
+    """Of each record all that a copy keeps."""
+    return [
+        (one.timestamp_ms, plain(one.key), plain(one.value), [(bytes(name), plain(text)) for name, text in one.headers])
+        for one in open_batch(memoryview(raw), A, max_bytes=ENOUGH)
+    ]
+
+
+def all_contents(made: Rebuilt) -> list[tuple[Any, ...]]:
+    return [one for raw in made.batches for one in contents(raw)]
+
+
+def offsets_of(raw: bytes) -> list[int]:
+    return [one.offset for one in open_batch(memoryview(raw), A, max_bytes=ENOUGH)]
+
+
+def is_accepted(raw: bytes) -> bool:
+    """By every rule of a real broker, after the producer of a slot was put in."""
+    sent = memoryview(bytearray(raw))
+    restamp(sent, index_batches(sent), np.array([0]), producer_id=7, producer_epoch=1, first_sequence=3)
+    record_rules.check_batch(bytes(sent), CONFIGS, now_ms=0)
+    header = record_rules.header_of(bytes(sent))
+    assert offsets_of(raw) == list(range(header.records_count))
+    return (header.attributes & ~7, header.producer_id, header.base_sequence, header.base_offset) == (0x10, 7, 3, 0)
+
+
+def header(raw: bytes) -> record_rules.Header:
+    return record_rules.header_of(raw)
+
+
+def written_batch(name: str, written: Written, *, attributes: int = 0) -> bytes:
+    offsets = (np.cumsum([step for step, *_ in written]) - 1).tolist()
+    block = b"".join(full_record(delta, *rest) for delta, (_, *rest) in zip(offsets, written, strict=True))
+    codec, encode = ENCODERS[name]
+    return batch(BASE, deltas=offsets, timestamp=5_000, attributes=codec | attributes, payload=encode(block))
+
+
+@every_codec
+@given(records, st.integers(0, 30), st.sampled_from([0, 0x08, 0x40]))
+@settings(max_examples=40)
+def test_every_record_from_the_position_on_is_kept_and_brokers_accept_the_batch(
+    name: str, written: Written, skipped: int, attributes: int
+) -> None:
+    raw = written_batch(name, written, attributes=attributes)
+    offsets = offsets_of(raw)
+    position = offsets[min(skipped, len(offsets) - 1)]
+    made = rebuilt(raw, position=position)
+    kept = offsets.index(position)
+    assert made.offsets.tolist() == offsets[kept:]
+    assert all_contents(made) == contents(raw)[kept:]
+    assert made.counts == (len(offsets) - kept,)
+    assert [header(one).attributes for one in made.batches] == [ENCODERS[name][0]]
+    assert all(is_accepted(one) for one in made.batches)
+
+
+@pytest.mark.thorough
+@every_codec
+@given(records, st.integers(140, 2_000))
+@settings(max_examples=40)
+def test_batches_above_the_targets_limit_are_split_between_records_or_refused_by_the_record(
+    name: str, written: Written, max_message_bytes: int
+) -> None:
+    raw = written_batch(name, written)
+    try:
+        made = rebuilt(raw, max_message_bytes=max_message_bytes)
+    except BatchRefusedError as error:
+        refused = error
+    else:
+        refused = None
+    if refused is not None:
+        assert (refused.topic_partition, refused.base_offset) == (A, BASE)
+        offset = int(refused.rule.split("at offset ")[1].split()[0])
+        said = int(refused.rule.split("batch of ")[1].split()[0])
+        assert offset in offsets_of(raw)
+        assert said > max_message_bytes
+        return
+    assert all(len(one) <= max_message_bytes for one in made.batches)
+    assert all(is_accepted(one) for one in made.batches)
+    assert sum(made.counts) == len(made.offsets)
+    assert made.counts == tuple(header(one).records_count for one in made.batches)
+    assert all_contents(made) == contents(raw)
+
+
+def test_a_split_makes_no_more_batches_than_needed_where_records_are_alike() -> None:
+    raw = batch(BASE, payload=b"".join(record(delta, value=bytes(90)) for delta in range(100)), count=100)
+    made = rebuilt(raw, max_message_bytes=2_700)
+    assert len(made.batches) == 4
+    assert made.counts == (25, 25, 25, 25)
+
+
+@pytest.mark.parametrize("sizes", [(10, 10, 900), (900, 10, 10), (10, 900, 10), (900, 900)])
+def test_a_large_record_between_small_ones_travels_alone(sizes: tuple[int, ...]) -> None:
+    raw = batch(BASE, len(sizes), payload=b"".join(record(i, value=bytes(size)) for i, size in enumerate(sizes)))
+    made = rebuilt(raw, max_message_bytes=980)
+    assert all_contents(made) == contents(raw)
+
+
+@pytest.mark.parametrize("name", names("fetch-"))
+def test_captured_batches_keep_their_records(name: str) -> None:
+    for one in reads(name):
+        for i in np.flatnonzero(np.isin(one.admission.verdicts, VISIBLE)).tolist():
+            raw = bytes(one.bytes_of(i))
+            made = rebuilt(raw)
+            assert all_contents(made) == contents(raw)
+            assert made.offsets.tolist() == offsets_of(raw)
+            assert all(is_accepted(each) for each in made.batches)
+
+
+def test_append_times_are_kept_or_the_producers_as_the_policy_says() -> None:
+    block = full_record(0, 0, b"k", b"v", []) + full_record(4, -30, b"k", b"v", [])
+    raw = batch(BASE, deltas=[0, 4], attributes=0x08, timestamp=5_000, max_timestamp=9_000, payload=block)
+    (kept,) = rebuilt(raw).batches
+    assert [one[0] for one in contents(kept)] == [9_000, 9_000]
+    assert header(kept).max_timestamp == 9_000
+    (producers,) = rebuilt(raw, policy=LogAppendTimePolicy.PRODUCER).batches
+    assert [one[0] for one in contents(producers)] == [5_000, 4_970]
+    assert header(producers).max_timestamp == 5_000
+
+
+def test_the_delete_horizon_is_cleared_and_what_was_counted_from_it_keeps_its_time() -> None:
+    block = full_record(2, -8_000, b"k", None, [])
+    raw = batch(BASE, deltas=[2], attributes=0x40, timestamp=9_000, max_timestamp=1_000, payload=block)
+    (made,) = rebuilt(raw).batches
+    assert contents(made) == [(1_000, b"k", None, [])]
+    assert (header(made).attributes, header(made).max_timestamp) == (0, 1_000)
+
+
+def test_records_without_a_time_stay_without() -> None:
+    (made,) = rebuilt(batch(BASE, deltas=[0, 3], timestamp=-1)).batches
+    assert [one[0] for one in contents(made)] == [-1, -1]
+    assert header(made).max_timestamp == -1
+
+
+def test_attributes_of_records_which_mean_nothing_are_zero_afterwards() -> None:
+    body = bytearray(record(0) + record(3))
+    body[1] = 0x7F
+    (made,) = rebuilt(batch(BASE, deltas=[0, 3], payload=bytes(body))).batches
+    assert made[61:] == record(0) + record(1)
+
+
+def test_what_lies_wholly_below_the_position_leaves_no_batch() -> None:
+    made = rebuilt(batch(BASE, deltas=[0, 1], last_offset_delta=5), position=BASE + 3)
+    assert (made.batches, made.counts, len(made.offsets)) == ((), (), 0)
+
+
+def test_more_records_than_are_rewritten_at_once_are_more_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_layout, "MOST_RECORDS", 40)
+    raw = batch(BASE, deltas=range(0, 300, 3))
+    made = rebuilt(raw, position=BASE + 100)
+    assert made.counts == (6, 40, 20)
+    assert made.offsets.tolist() == list(range(BASE + 102, BASE + 300, 3))
+    assert all_contents(made) == contents(raw)[34:]
+
+
+@pytest.mark.parametrize("name", COMPRESSING)
+def test_a_bomb_is_refused_with_the_setting_that_bounds_it(name: str) -> None:
+    codec, encode = ENCODERS[name]
+    raw = batch(BASE, 1, attributes=codec, payload=encode(record(0, value=bytes(2 << 20))))
+    with pytest.raises(BatchRefusedError, match=r"more than 1048576 bytes .*read\.fetch_bytes") as refused:
+        rebuilt(raw)
+    assert (refused.value.topic_partition, refused.value.base_offset) == (A, BASE)
+
+
+def test_a_wrong_checksum_is_corrupt_and_not_laundered() -> None:
+    damaged = bytearray(batch(BASE, deltas=[0, 2]))
+    damaged[-2] ^= 1
+    with pytest.raises(CorruptBatchError, match=f"orders-3: .* base offset {BASE}: .*CRC does not match"):
+        rebuilt(bytes(damaged))
+
+
+def with_count(raw: bytes, count: int) -> bytes:
+    changed = bytearray(raw)
+    changed[57:61] = struct.pack(">i", count)
+    changed[17:21] = struct.pack(">I", record_rules.crc32c.crc32c(bytes(changed[21:])))
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(("count", "reason"), [(1, "bytes behind its 1 records"), (3, "record 2 of 3 cannot be read")])
+def test_a_count_that_lies_is_corrupt(count: int, reason: str) -> None:
+    with pytest.raises(CorruptBatchError, match=reason):
+        rebuilt(with_count(batch(BASE, deltas=[0, 2], last_offset_delta=5), count))
+
+
+def test_a_block_that_cannot_be_opened_is_corrupt() -> None:
+    raw = batch(BASE, 1, attributes=Codec.GZIP, payload=gzip(record(0))[:-4])
+    with pytest.raises(CorruptBatchError, match="gzip block cannot be opened"):
+        rebuilt(raw)
+
+
+@pytest.mark.parametrize("attributes", [0, 0x08], ids=["own times", "append time"])
+def test_thousands_of_records_whose_numbers_times_and_lengths_become_shorter_are_kept(
+    attributes: int,
+) -> None:
+    deltas = list(range(40, 9_000 * 3, 3))
+    block = b"".join(full_record(n, n * 977 - 5_000, b"k" * (n % 3), b"v" * (n % 70), [(b"h", None)] * (n % 2)) for n in deltas)
+    raw = batch(BASE, deltas=deltas, attributes=attributes, timestamp=5_000, max_timestamp=9_000, payload=block)
+    made = rebuilt(raw, position=BASE + 100)
+    kept = sum(delta >= 100 for delta in deltas)
+    assert all_contents(made) == contents(raw)[-kept:]
+    assert made.offsets.tolist() == offsets_of(raw)[-kept:]
+    assert is_accepted(made.batches[0])

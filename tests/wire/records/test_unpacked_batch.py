@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import struct
+import tracemalloc
+import zlib
+from collections.abc import Callable
+
+import cramjam
+import lz4.frame
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.record_batches import batch, record, varint
+from tests.wire.batches.test_golden import VISIBLE, names, reads
+
+from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError
+from shallow_mirror.types import TopicPartition
+from shallow_mirror.wire.batches.header import Codec
+from shallow_mirror.wire.records import compression
+from shallow_mirror.wire.records.unpacked_batch import Record, open_batch
+
+A = TopicPartition("orders", 3)
+ENOUGH = 1 << 20
+BASE = 700
+
+
+def gzip(data: bytes) -> bytes:
+    encoder = zlib.compressobj(wbits=31)
+    return encoder.compress(data) + encoder.flush()
+
+
+def xerial(data: bytes, part: int = 50) -> bytes:
+    """As Java writes: a header, then parts with their lengths."""
+    parts = [bytes(cramjam.snappy.compress_raw(data[at : at + part])) for at in range(0, len(data), part)]
+    return b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + b"".join(struct.pack(">i", len(one)) + one for one in parts)
+
+
+def raw_snappy(data: bytes) -> bytes:
+    return bytes(cramjam.snappy.compress_raw(data))
+
+
+def lz4_frame(data: bytes) -> bytes:
+    return bytes(lz4.frame.compress(data))
+
+
+def zstd(data: bytes) -> bytes:
+    """Without the content size, as producers write it."""
+    return bytes(zstandard.ZstdCompressor(write_content_size=False).compress(data))
+
+
+ENCODERS: dict[str, tuple[Codec, Callable[[bytes], bytes]]] = {
+    "none": (Codec.NONE, bytes),
+    "gzip": (Codec.GZIP, gzip),
+    "snappy of Java": (Codec.SNAPPY, xerial),
+    "snappy of librdkafka": (Codec.SNAPPY, raw_snappy),
+    "lz4": (Codec.LZ4, lz4_frame),
+    "zstd": (Codec.ZSTD, zstd),
+}
+COMPRESSING = [name for name in ENCODERS if name != "none"]
+every_codec = pytest.mark.parametrize("name", ENCODERS)
+every_compression = pytest.mark.parametrize("name", COMPRESSING)
+
+
+def opened(raw: bytes, max_bytes: int = ENOUGH) -> list[Record]:
+    return list(open_batch(memoryview(raw), A, max_bytes=max_bytes))
+
+
+def compressed(name: str, block: bytes, count: int) -> bytes:
+    codec, encode = ENCODERS[name]
+    return batch(BASE, count, attributes=codec, payload=encode(block))
+
+
+def field(data: bytes | None) -> bytes:
+    return varint(-1) if data is None else varint(len(data)) + data
+
+
+def full_record(
+    offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None, headers: list[tuple[bytes, bytes | None]]
+) -> bytes:
+    body = b"\x00" + varint(timestamp_delta) + varint(offset_delta) + field(key) + field(value) + varint(len(headers))
+    body += b"".join(field(name) + field(content) for name, content in headers)
+    return varint(len(body)) + body
+
+
+def plain(data: memoryview | None) -> bytes | None:
+    return None if data is None else bytes(data)
+
+
+contents = st.none() | st.binary(max_size=300)
+records = st.lists(
+    st.tuples(
+        st.integers(1, 100_000), st.integers(-(1 << 40), 1 << 40), contents, contents,
+        st.lists(st.tuples(st.binary(max_size=20), contents), max_size=4),
+    ),
+    min_size=1, max_size=20,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", names("fetch-"))
+def test_captured_batches_open_to_what_another_consumer_was_told(name: str) -> None:
+    for one in reads(name):
+        for i in np.flatnonzero(np.isin(one.admission.verdicts, VISIBLE)).tolist():
+            found = list(open_batch(one.bytes_of(i), one.fetched.topic_partition, max_bytes=ENOUGH))
+            told = [each for each in one.told_of(i) if each[0] >= int(one.index.headers["base_offset"][i])]
+            assert [[each.offset, each.timestamp_ms] for each in found] == [each[:2] for each in told]
+            codecs = {str(content, "ascii") for each in found for _, content in each.headers if content is not None}
+            assert codecs <= {each[2] for each in told}
+
+
+@every_codec
+@given(records)
+@settings(max_examples=30)
+def test_every_record_comes_out_as_it_went_in_whatever_the_codec(
+    name: str, written: list[tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]]
+) -> None:
+    offsets, at = [], -1
+    for step, *_ in written:
+        at += step
+        offsets.append(at)
+    block = b"".join(full_record(delta, *rest) for delta, (_, *rest) in zip(offsets, written, strict=True))
+    codec, encode = ENCODERS[name]
+    raw = batch(BASE, deltas=offsets, timestamp=5_000, attributes=codec, payload=encode(block))
+    found = [(one.offset - BASE, one.timestamp_ms - 5_000, plain(one.key), plain(one.value)) for one in opened(raw)]
+    assert found == [(delta, ts, key, value) for delta, (_, ts, key, value, _) in zip(offsets, written, strict=True)]
+    headers = [[(bytes(name), plain(content)) for name, content in one.headers] for one in opened(raw)]
+    assert headers == [one[-1] for one in written]
+
+
+def test_records_of_a_log_append_time_batch_have_the_batchs_time() -> None:
+    raw = batch(BASE, 3, attributes=0x08, timestamp=777)
+    assert [one.timestamp_ms for one in opened(raw)] == [777] * 3
+
+
+def test_negative_timestamp_deltas_of_a_delete_horizon_count_from_it() -> None:
+    raw = batch(BASE, 1, attributes=0x40, timestamp=9_000, payload=full_record(0, -8_000, b"k", b"v", []))
+    assert [one.timestamp_ms for one in opened(raw)] == [1_000]
+
+
+@pytest.mark.parametrize("name", [one for one in COMPRESSING if one != "snappy of librdkafka"])
+def test_frames_that_follow_each_other_are_one_block(name: str) -> None:
+    codec, encode = ENCODERS[name]
+    raw = batch(BASE, 2, attributes=codec, payload=encode(record(0)) + encode(record(1)))
+    assert [one.offset for one in opened(raw)] == [BASE, BASE + 1]
+
+
+@every_compression
+def test_a_bomb_is_refused_at_the_bound_and_takes_no_more_memory_than_that(name: str) -> None:
+    raw = compressed(name, full_record(0, 0, None, bytes(20 << 20), []), 1)
+    tracemalloc.start()
+    with pytest.raises(BatchRefusedError, match="more than 1048576 bytes") as caught:
+        opened(raw)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (caught.value.topic_partition, caught.value.base_offset) == (A, BASE)
+    assert peak < 6 << 20
+
+
+@every_compression
+def test_a_small_block_takes_little_memory_however_large_the_bound(name: str) -> None:
+    raw = compressed(name, record(0, value=bytes(1_000)), 1)
+    opened(raw)
+    tracemalloc.start()
+    opened(raw, max_bytes=1 << 28)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+@every_codec
+def test_what_fills_the_bound_exactly_is_opened(name: str) -> None:
+    block = record(0, value=bytes(3_000))
+    assert len(opened(compressed(name, block, 1), max_bytes=len(block))) == 1
+    with pytest.raises(BatchRefusedError):
+        opened(compressed(name, block, 1), max_bytes=len(block) - 1)
+
+
+@every_compression
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_changed_bytes_of_a_block_end_in_our_errors_or_in_records(name: str, data: st.DataObject) -> None:
+    codec, encode = ENCODERS[name]
+    payload = bytearray(encode(b"".join(record(delta, b"key", b"value" * 20) for delta in range(8))))
+    for _ in range(data.draw(st.integers(1, 4))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    payload = payload[: data.draw(st.integers(0, len(payload)))]
+    try:
+        assert len(opened(batch(BASE, 8, attributes=codec, payload=bytes(payload)))) == 8
+    except (CorruptBatchError, BatchRefusedError) as error:
+        named = (error.topic_partition, error.base_offset)
+    else:
+        named = (A, BASE)
+    assert named == (A, BASE)
+
+
+@given(st.binary(max_size=200), st.integers(-1, 5), st.integers(-3, 40))
+@settings(max_examples=500)
+def test_bytes_that_are_no_records_end_in_our_errors(block: bytes, last_offset_delta: int, count: int) -> None:
+    raw = bytearray(batch(BASE, 1, last_offset_delta=last_offset_delta, payload=block))
+    raw[57:61] = struct.pack(">i", count)
+    try:
+        opened(bytes(raw))
+    except CorruptBatchError as error:
+        named = (error.topic_partition, error.base_offset)
+    else:
+        named = (A, BASE)
+    assert named == (A, BASE)
+
+
+@pytest.mark.parametrize(
+    ("payload", "count", "reason"),
+    [
+        (record(0)[:-1], 1, "7 bytes long, where 6 are left|its bytes end too soon|bytes long"),
+        (record(0) + b"x", 1, "1 bytes behind its 1 records"),
+        (record(0), 2, "record 1 of 2 cannot be read: its bytes end too soon"),
+        (record(0) + record(0), 2, "record 1 has offset delta 0, behind 0"),
+        (record(5), 1, "record 0 has offset delta 5, behind -1 of at most 0"),
+        (b"\xff" * 12, 1, "varint of more than ten bytes"),
+        (varint(-3) + b"abc", 1, "-3 bytes long"),
+        (varint(8) + b"\x00\x00\x00" + varint(-2) + b"\x00" * 4, 1, "a field of -2 bytes"),
+        (varint(6) + b"\x00\x00\x00\x01\x01" + varint(9), 1, "9 headers in 0 bytes"),
+        (varint(8) + b"\x00\x00\x00\x01\x01\x02\x01\x01", 1, "a header without a name"),
+        (varint(8) + b"\x00\x00\x00\x01\x01\x00\x00\x00", 1, "its fields end 2 bytes before it does"),
+    ],
+)  # fmt: skip
+def test_each_wrong_record_is_named_with_its_reason(payload: bytes, count: int, reason: str) -> None:
+    raw = bytearray(batch(BASE, 1, last_offset_delta=count - 1, payload=payload))
+    raw[57:61] = struct.pack(">i", count)
+    with pytest.raises(CorruptBatchError, match=f"orders-3: corrupt record batch at base offset {BASE}.*({reason})"):
+        opened(bytes(raw))
+
+
+def test_a_timestamp_outside_of_64_bits_is_refused() -> None:
+    raw = batch(BASE, 1, timestamp=(1 << 63) - 1, payload=full_record(0, 1, None, None, []))
+    with pytest.raises(CorruptBatchError, match="impossible timestamp"):
+        opened(raw)
+
+
+def test_a_block_of_very_many_empty_frames_is_refused_soon() -> None:
+    raw = batch(BASE, 1, attributes=Codec.GZIP, payload=gzip(b"") * 100_000)
+    with pytest.raises(CorruptBatchError, match="more than 64 frames"):
+        opened(raw)
+
+
+def test_an_unknown_codec_and_a_cut_header_are_corrupt() -> None:
+    with pytest.raises(CorruptBatchError, match="unknown compression codec 6"):
+        opened(batch(BASE, 1, attributes=6))
+    with pytest.raises(CorruptBatchError, match="60 bytes are no record batch"):
+        opened(batch(BASE, 1)[:60])
+
+
+def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(compression.importlib, "import_module", gone)
+    with pytest.raises(ConfigError, match=r"package lz4, which is not installed: pip install 'shallow-mirror\[rebuild\]'"):
+        opened(compressed("lz4", record(0), 1))
