@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
-from shallow_mirror.checkpoints.problems import KnownProblem, Problem, ProblemKind
+from shallow_mirror.checkpoints.problems import CountedProblem, Problem, ProblemKind
 from shallow_mirror.checkpoints.schema import TIMESTAMP, ms_of
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.logging_setup import fields
@@ -59,7 +59,7 @@ def log_problem(one: Problem, level: int = logging.WARNING) -> None:
 
 @dataclass(slots=True)
 class _Entry:
-    known: KnownProblem
+    known: CountedProblem
     written: int = 0
     written_at_ms: int = 0
 
@@ -93,7 +93,7 @@ class ProblemLog:
                 key, problem = problem.kind, _too_many(problem.kind)
             entry, now_ms = self._entries.get(key), self._now_ms()
             if entry is None:
-                known = KnownProblem(
+                known = CountedProblem(
                     run_epoch=0,
                     number=len(self._entries) + 1,
                     problem=problem,
@@ -125,13 +125,13 @@ class ProblemLog:
             self._tables.append(PROBLEMS_TABLE, pa.Table.from_pylist(rows, schema=PROBLEMS))
 
 
-def read_problems(tables: BestEffortTables, newest_run_epoch: int) -> tuple[KnownProblem, ...]:
+def read_problems(tables: BestEffortTables, newest_run_epoch: int) -> tuple[CountedProblem, ...]:
     """Of the last runs, the one that was met last at the end."""
     rows = tables.read(PROBLEMS_TABLE, (Comparison("run_epoch", ">", newest_run_epoch - _RUNS_READ),))
     return merged(rows)
 
 
-def merged(rows: Iterable[Mapping[str, Any]]) -> tuple[KnownProblem, ...]:
+def merged(rows: Iterable[Mapping[str, Any]]) -> tuple[CountedProblem, ...]:
     """Pure."""
     newest: dict[tuple[int, int], Mapping[str, Any]] = {}
     for row in rows:
@@ -146,7 +146,7 @@ def _too_many(kind: ProblemKind) -> Problem:
     return Problem(kind=kind, text=text, remedy="see the log of the run")
 
 
-def _row(run_epoch: int, one: KnownProblem) -> dict[str, Any]:
+def _row(run_epoch: int, one: CountedProblem) -> dict[str, Any]:
     place = one.problem.place
     return {
         "run_epoch": run_epoch,
@@ -163,7 +163,7 @@ def _row(run_epoch: int, one: KnownProblem) -> dict[str, Any]:
     }
 
 
-def _known(row: Mapping[str, Any]) -> KnownProblem:
+def _known(row: Mapping[str, Any]) -> CountedProblem:
     topic = row["source_topic"]
     problem = Problem(
         kind=ProblemKind(row["kind"]),
@@ -172,7 +172,7 @@ def _known(row: Mapping[str, Any]) -> KnownProblem:
         error_name=row["error_name"],
         place=None if topic is None else TopicPartition(topic, row["source_partition"]),
     )
-    return KnownProblem(
+    return CountedProblem(
         run_epoch=row["run_epoch"],
         number=row["number"],
         problem=problem,

@@ -51,7 +51,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownProblem:
+class CountedProblem:
     """`problem` as it was met last."""
 
     run_epoch: int

@@ -1,6 +1,6 @@
 """The public data source `kafka-batches`: one row per record batch, as stream and as batch query.
 
-`register_kafka_batches(spark)` once, then `spark.readStream.format("kafka-batches")`. Options: batch_options.py;
+`register_kafka_batches(spark)` once, then `spark.readStream.format("kafka-batches")`. Options: source_options.py;
 columns: `broker/fetch/arrow_rows.py`. Batches are not opened: a row holds every field of the header, what a mirror would do
 with the batch, and its bytes. With `batches` = `all` markers, aborted data and holes have rows as well.
 """

@@ -12,7 +12,7 @@ import pytest
 
 from shallow_mirror.checkpoints import problem_log as module
 from shallow_mirror.checkpoints.problem_log import ProblemLog, merged, read_problems
-from shallow_mirror.checkpoints.problems import KnownProblem, Problem, ProblemKind
+from shallow_mirror.checkpoints.problems import CountedProblem, Problem, ProblemKind
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.types import TopicPartition
 
@@ -54,7 +54,7 @@ def log_of() -> tuple[ProblemLog, Rows, Clock]:
     return log, rows, clock
 
 
-def said(found: Sequence[KnownProblem]) -> list[tuple[str, int]]:
+def said(found: Sequence[CountedProblem]) -> list[tuple[str, int]]:
     return [(one.problem.text, one.occurrences) for one in found]
 
 

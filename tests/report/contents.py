@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.problems import KnownProblem, Problem, ProblemKind
+from shallow_mirror.checkpoints.problems import CountedProblem, Problem, ProblemKind
 from shallow_mirror.operations.status import RunStatus, StatusReport
 from shallow_mirror.report.offset_map_chart import MapPicture, map_picture
 from shallow_mirror.report.page import ReportContent
@@ -126,7 +126,7 @@ def content(rows: Sequence[Mapping[str, Any]] = (), *, name: str = "orders-east-
         kind=ProblemKind.RETRIABLE, text=f"query: NETWORK_EXCEPTION: cannot connect to {name}", remedy=f"see that {name} runs",
         error_name="NETWORK_EXCEPTION", place=TopicPartition(name, 3),
     )  # fmt: skip
-    known = KnownProblem(
+    known = CountedProblem(
         run_epoch=2, number=1, problem=problem, occurrences=1_234, first_at_ms=1_795_000_000_000, last_at_ms=1_795_100_000_000
     )
     runs = [

@@ -22,7 +22,7 @@ from shallow_mirror.checkpoints.controls import Controls
 from shallow_mirror.checkpoints.group_offset_history import GroupSyncPass, last_pass
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.problem_log import read_problems
-from shallow_mirror.checkpoints.problems import KnownProblem
+from shallow_mirror.checkpoints.problems import CountedProblem
 from shallow_mirror.checkpoints.quarantine.entries import undescribed_entries
 from shallow_mirror.checkpoints.schema import ms_of
 from shallow_mirror.checkpoints.storage import MirrorStorage
@@ -122,7 +122,7 @@ class StatusReport:
     starting: str | None = None
     starting_since_ms: int | None = None
     groups: GroupSyncPass | None = None
-    problems: tuple[KnownProblem, ...] = ()
+    problems: tuple[CountedProblem, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
 
     def document(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shallow_mirror.checkpoints.group_offset_history import GroupSyncPass
-from shallow_mirror.checkpoints.problems import KnownProblem
+from shallow_mirror.checkpoints.problems import CountedProblem
 from shallow_mirror.operations.status import MicroBatchStatus, RunStatus, StatusReport, total
 from shallow_mirror.plurals import counted
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOut
@@ -137,7 +137,7 @@ def _left_out_lines(left_out: tuple[LeftOut, ...]) -> list[str]:
     return [*lines, f"and {more:,} more partitions: --json has all"] if more > 0 else lines
 
 
-def _problem_lines(found: tuple[KnownProblem, ...]) -> list[str]:
+def _problem_lines(found: tuple[CountedProblem, ...]) -> list[str]:
     if not found:
         return []
     lines = ["last problems:"]

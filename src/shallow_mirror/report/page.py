@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from shallow_mirror.checkpoints.paused_intervals import PausedInterval
-from shallow_mirror.checkpoints.problems import KnownProblem
+from shallow_mirror.checkpoints.problems import CountedProblem
 from shallow_mirror.operations.status import RunStatus, StatusReport, total
 from shallow_mirror.plurals import counted
 from shallow_mirror.report import charts
@@ -45,7 +45,7 @@ class ReportContent:
     micro_batch_count: int
     is_cut: bool
     history: History
-    problems: Sequence[KnownProblem]
+    problems: Sequence[CountedProblem]
     runs: Sequence[Mapping[str, Any]]
     pauses: Sequence[PausedInterval]
     picture: MapPicture | None
@@ -262,7 +262,7 @@ def _partitions(partitions: Sequence[PartitionStatus]) -> str:
     return _table(columns, rows) + (f"<p>and {more:,} more</p>" if more else "")
 
 
-def _problems(problems: Sequence[KnownProblem]) -> str:
+def _problems(problems: Sequence[CountedProblem]) -> str:
     rows = [
         (
             _moment(one.last_at_ms),
