@@ -182,3 +182,15 @@ def test_prose_wraps_at_100_columns(repository: Path) -> None:
 
 def test_the_readme_fits_on_three_screens(repository: Path) -> None:
     assert len((repository / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_python_files_that_pages_name_exist(repository: Path) -> None:
+    folders = ("src", "streaming", "sinks", "checkpoints", "benchmarks", "tests", "docs")
+    paths = [f"/{file.relative_to(repository)}" for folder in folders for file in (repository / folder).rglob("*.py")]
+    missing = [
+        f"{page.relative_to(repository)}: {name}"
+        for page in markdown_files(repository)
+        for name in re.findall(r"`([\w/.-]+\.py)`", page.read_text(encoding="utf-8"))
+        if not any(path.endswith(f"/{name}") for path in paths)
+    ]
+    assert missing == []
