@@ -33,12 +33,12 @@ from shallow_mirror.errors import (
 from shallow_mirror.sinks.kafka.expired_offsets import expired_rows
 from shallow_mirror.sinks.kafka.protocol import actions
 from shallow_mirror.sinks.kafka.protocol.actions import EarlyEnd, MicroBatchOutcome, SlotResult, drive
-from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer, most_telling
-from shallow_mirror.sinks.kafka.protocol.stall_detector import StepWatch
-from shallow_mirror.sinks.kafka.protocol.transactional_ids import ids_of, transactional_id
+from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer, most_actionable
+from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
+from shallow_mirror.sinks.kafka.protocol.transactional_ids import id_count, transactional_id
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import FORGOTTEN_MARKER, TRANSACTION_ABORTED
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn
-from shallow_mirror.sinks.kafka.slots.compact_pickle import Travelling
+from shallow_mirror.sinks.kafka.slots.compact_pickle import CompactDict
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS, QuarantineBudget
 from shallow_mirror.sinks.kafka.slots.slot_task import RESULT_SCHEMA, Observer, SlotJob
 from shallow_mirror.sinks.kafka.slots.slot_time import SlotTime
@@ -84,7 +84,7 @@ class MicroBatchReport:
 LeftOutReport = Callable[[Sequence[UnfinishedRange], Mapping[SourcePartition, Position]], None]
 
 
-def nothing_left_out(unfinished: Sequence[UnfinishedRange], _positions: Mapping[SourcePartition, Position]) -> None:
+def refuse_left_out(unfinished: Sequence[UnfinishedRange], _positions: Mapping[SourcePartition, Position]) -> None:
     """Refuse to leave anything out. Raises RetriableError."""
     for one in unfinished:
         raise RetriableError(one.error_name, f"{one.source.topic_partition}: {one.reason}")
@@ -120,7 +120,7 @@ class MicroBatchSink:
         observer: Observer,
         continues_after_data_loss: bool = False,
         quarantine: QuarantineTable | None = None,
-        left_out: LeftOutReport = nothing_left_out,
+        left_out: LeftOutReport = refuse_left_out,
         register: Callable[[], None] = lambda: None,
         slot_time: SlotTime | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -136,14 +136,14 @@ class MicroBatchSink:
         self._budget = QuarantineBudget(NO_LIMITS)
         self._job, self._slots, self._owner, self._performer, self._targets = job, slots, owner, performer, targets
         self._source, self._report, self._observer, self._clock = source, report, observer, clock
-        self._goes_on_after_data_loss = continues_after_data_loss
+        self._continues_after_data_loss = continues_after_data_loss
         self._truncated = TruncatedLogs()
         self.failure: BaseException | None = None
         self._running = threading.Lock()
         self._ended_at = clock()
         self._look_again_at = 0.0
         self._is_stopping = False
-        self.watch = StepWatch(job.source, job.target, job.transaction_timeout_ms, clock)
+        self.watch = StallDetector(job.source, job.target, job.transaction_timeout_ms, clock)
 
     def stop(self) -> None:
         """Let no further micro-batch begin, and wait for the one that runs."""
@@ -252,11 +252,11 @@ class MicroBatchSink:
         """
         numbers = [
             number
-            for number in range(ids_of(self._slots))
+            for number in range(id_count(self._slots))
             if self._performer.availability.is_usable(transactional_id(self._job.mirror, number))
         ]
         if len(numbers) < self._slots:
-            blocked = ids_of(self._slots) - len(numbers)
+            blocked = id_count(self._slots) - len(numbers)
             raise RetriableError(
                 "NO_TRANSACTIONAL_ID",
                 f"{blocked} transactional ids wait for target partitions that do not take the markers of their last transactions",
@@ -338,9 +338,9 @@ class MicroBatchSink:
         job = replace(
             self._job,
             decision=decision,
-            positions=Travelling(_positions_after(known, first_rows), SourcePartition, int),
-            epoch_ends=Travelling(self._truncated.epoch_ends(known), SourcePartition, EpochEnd),
-            target_ends=Travelling(target_ends_of(known.values()), TopicPartition, int),
+            positions=CompactDict(_positions_after(known, first_rows), SourcePartition, int),
+            epoch_ends=CompactDict(self._truncated.epoch_ends(known), SourcePartition, EpochEnd),
+            target_ends=CompactDict(target_ends_of(known.values()), TopicPartition, int),
             routes=dict(self._targets.known),
             id_numbers=self._slot_numbers(),
             held=self._performer.availability.held(),
@@ -363,7 +363,7 @@ class MicroBatchSink:
         # Seen before the decision: where the first transactions have timed out, the next try already gives each slot less time.
         all_tasks_ms = (self._clock() - began) * 1000
         if errors:
-            self._slot_time.saw_failure(all_tasks_ms, time_left_ms, len(answers))
+            self._slot_time.record_failed_round(all_tasks_ms, time_left_ms, len(answers))
         else:
             self._slot_time.saw(all_tasks_ms, [result.duration_ms for result in results], job.commit_interval_ms)
         try:
@@ -372,7 +372,7 @@ class MicroBatchSink:
             errors.append(excess)
         if errors:
             self._owner.check_ownership()  # a fenced producer epoch may mean that another run took over
-            error = most_telling(errors)
+            error = most_actionable(errors)
             if isinstance(error, TransactionBlockedError):
                 self._performer.availability.block(error)
                 raise _NothingDecided(str(error)) from error  # the next round takes another id for that slot
@@ -410,7 +410,7 @@ class MicroBatchSink:
 
         Raises `loss` where nothing can be put there, or nothing may, and RetriableError.
         """
-        if not self._goes_on_after_data_loss:
+        if not self._continues_after_data_loss:
             raise loss
         deadline = Deadline.after_ms(self._job.transaction_timeout_ms, self._clock)
         known = self._owner.positions()

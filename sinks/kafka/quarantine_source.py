@@ -13,7 +13,7 @@ from shallow_mirror.types import PlannedRange, SourcePartition
 from shallow_mirror.wire.batches.batch_index import index_batches
 
 
-class KeptReadings:
+class QuarantineReadings:
     """`batches`: each partition's in order of offsets."""
 
     is_repeatable = True
@@ -27,10 +27,10 @@ class KeptReadings:
             batches = [one for one in batches if one.source_end <= ends.get(one.source, 0)]
         if limits:
             batches = [one for one in batches if one.source_end <= limits.get(one.source, one.source_end)]
-        return _KeptReading(batches)
+        return _QuarantineReading(batches)
 
 
-class _KeptReading:
+class _QuarantineReading:
     unknown: tuple[PlannedRange, ...] = ()
     has_ended_early = False
 

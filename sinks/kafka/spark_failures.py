@@ -26,7 +26,7 @@ def lost_worker(text: str) -> str | None:
     return next((line.strip() for line in text.splitlines() if _LOST_WORKER.search(line)), None)
 
 
-def unfit_python(text: str) -> ConfigError | None:
+def find_unfit_python(text: str) -> ConfigError | None:
     """What is wrong with the Python of Spark's workers, if that is what `text` tells."""
     found = _UNFIT_PYTHON.search(text)
     if found is None:
@@ -38,19 +38,19 @@ def unfit_python(text: str) -> ConfigError | None:
 
 
 @contextmanager
-def unfit_python_told() -> Iterator[None]:
+def raising_unfit_python() -> Iterator[None]:
     """Raises ConfigError where a call of Spark ended because its workers have another Python than the mirror needs."""
     try:
         yield
     except PySparkException as error:
-        told = unfit_python(str(error))
+        told = find_unfit_python(str(error))
         if told is None:
             raise
         raise told from error
 
 
 @contextmanager
-def lost_jvm_told(spark_log: Path | None) -> Iterator[None]:
+def raising_lost_jvm(spark_log: Path | None) -> Iterator[None]:
     """Raises SparkLostError where a call of Spark found nobody to answer. `spark_log`, of a session of ours, may hold the JVM's
     last words."""
     try:

@@ -30,12 +30,12 @@ from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport, MicroBatchSink, first_rows
 from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer, recover
-from shallow_mirror.sinks.kafka.protocol.transactional_ids import ids_of, transactional_ids
+from shallow_mirror.sinks.kafka.protocol.transactional_ids import id_count, transactional_ids
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids
 from shallow_mirror.sinks.kafka.slots.slot_task import Observer, SlotJob, observe_nothing
 from shallow_mirror.sinks.kafka.slots.slot_time import SlotTime
-from shallow_mirror.sinks.kafka.spark_failures import lost_jvm_told, lost_worker, unfit_python, unfit_python_told
-from shallow_mirror.sinks.kafka.targets.log_append_time import StampingTopics
+from shallow_mirror.sinks.kafka.spark_failures import find_unfit_python, lost_worker, raising_lost_jvm, raising_unfit_python
+from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
 from shallow_mirror.streaming.planning import offset_planning, planner_state
 from shallow_mirror.streaming.planning.error_transport import deserialize_error
@@ -86,7 +86,7 @@ class Mirror:
         """
         own_session = spark is None
         try:
-            with lost_jvm_told(self.config.spark_log if own_session else None):
+            with raising_lost_jvm(self.config.spark_log if own_session else None):
                 _Run(self.config, self._observer, self._stop, available_now, for_seconds).start_and_supervise(spark, own_session)
         except StoppedError as stopped:
             _log.warning("stopped while waiting: %s", stopped)
@@ -96,7 +96,7 @@ class Mirror:
 
 def _planner_error(text: str) -> MirrorError:
     """Return the planner's error from the text that Spark passes on, or what else ended the query."""
-    error = deserialize_error(text) or unfit_python(text)
+    error = deserialize_error(text) or find_unfit_python(text)
     if error is not None:
         return error
     lost = lost_worker(text)
@@ -124,7 +124,7 @@ class _Run:
         self.copied = CopiedBytes(config.topics.bytes_per_second)
         self.reporter = RunReporter(config, self.identity)
         self.supervisor = Supervisor(stop, for_seconds, self.reporter)
-        self.stamping = StampingTopics(self.reporter.record_problem)
+        self.stamping = LogAppendTimeTopics(self.reporter.record_problem)
         self.slot_time = SlotTime(config.write.slots)
 
     def start_and_supervise(self, spark: Any, own_session: bool) -> None:
@@ -174,7 +174,7 @@ class _Run:
             owner = self.supervisor.retry_forever("take-over", self._take_over)
             tables = self.storage.background_tables()
             self.reporter.on_takeover(owner, tables)
-            with lost_jvm_told(self.spark_log), self._group_sync(tables) as groups:
+            with raising_lost_jvm(self.spark_log), self._group_sync(tables) as groups:
                 self.supervisor.retry_forever("query", lambda: self._recover_and_query(owner, spark))
                 outcome = "stopped" if self.supervisor.is_over() else "done"
                 if self.available_now and outcome == "done":
@@ -213,13 +213,13 @@ class _Run:
                 run=self.identity,
                 now_ms=lambda: int(time.time() * 1000),
                 before_creation=self._refuse_used_ids,
-                slots=ids_of(self.config.write.slots),
+                slots=id_count(self.config.write.slots),
             )
             _log.info("run epoch %d took over the offset map in %s", self.owner.run_epoch, self.config.tables)
         return self.owner
 
     def _refuse_used_ids(self) -> None:
-        ids = transactional_ids(self.config.mirror, ids_of(self.config.write.slots))
+        ids = transactional_ids(self.config.mirror, id_count(self.config.write.slots))
         refuse_used_ids(self.target, ids, self.supervisor.deadline())
 
     def _recover_and_query(self, owner: OffsetMapOwner, spark: Any) -> None:
@@ -340,7 +340,7 @@ class _Run:
         self.has_begun = True
         return {name: topic.topic_id for name, topic in listed.items()}
 
-    @unfit_python_told()
+    @raising_unfit_python()
     def _run_query(self, spark: Any, sink: MicroBatchSink, options: Mapping[str, str]) -> None:
         is_direct = self.config.read.transfer == "direct"
         if is_direct:

@@ -21,7 +21,7 @@ from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchEr
 from shallow_mirror.logging_setup import fields
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.micro_batch import TOTAL, MicroBatchReport
-from shallow_mirror.sinks.kafka.protocol.stall_detector import LingeringStep
+from shallow_mirror.sinks.kafka.protocol.stall_detector import StalledStep
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import REMEDY_OF_DAMAGE
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
@@ -154,7 +154,7 @@ class RunReporter:
         except OSError as error:
             _log.warning("the state for `status` was not written: %s", error)
 
-    def check_stalls(self, lingering: LingeringStep | None) -> None:
+    def check_stalls(self, lingering: StalledStep | None) -> None:
         """Report what a step or the planner waits for, once for each wait. Called repeatedly while the query runs."""
         waits_for = None if lingering is None else lingering.waits_for
         if lingering is not None and waits_for != self._reported_stall:

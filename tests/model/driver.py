@@ -34,7 +34,7 @@ from shallow_mirror.errors import MirrorError, OutcomeUnknownError, RetriableErr
 from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink, first_rows
 from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
-from shallow_mirror.sinks.kafka.protocol.transactional_ids import ids_of, transactional_id
+from shallow_mirror.sinks.kafka.protocol.transactional_ids import id_count, transactional_id
 from shallow_mirror.sinks.kafka.quarantine_release import Releaser
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT, SingleSlot
 from shallow_mirror.sinks.kafka.slots.slot_task import SlotJob
@@ -123,7 +123,7 @@ class TakeOver:
                 target_cluster_id="T",
                 run=self.run.identity,
                 now_ms=lambda: NOW_MS,
-                slots=ids_of(self.run.scenario.slots(self.run.number)),
+                slots=id_count(self.run.scenario.slots(self.run.number)),
                 writer=ModelWriter(port),  # type: ignore[arg-type]
             )
         except (RetriableError, OutcomeUnknownError):

@@ -24,8 +24,8 @@ from shallow_mirror.sinks.kafka.protocol import actions
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
 from shallow_mirror.sinks.kafka.protocol.transactional_ids import transactional_ids
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import (
-    look_at_logs,
-    look_at_receipt,
+    inspect_logs,
+    inspect_receipt,
     lost_ranges,
     readable_ends,
     refuse_foreign_receipts,
@@ -100,7 +100,7 @@ class TxnPerformer:
             case actions.ReadReceipt(decided):
                 return self._receipt_evidence(decided, deadline)
             case actions.ReadTargetLog(decided):
-                return look_at_logs(self._target, decided.txn, decided.written, deadline, self._pause)
+                return inspect_logs(self._target, decided.txn, decided.written, deadline, self._pause)
             case actions.Settle(removals, pending, confirmed):
                 self._owner.settle(removals, pending, confirmed)
                 for txn in confirmed:
@@ -245,7 +245,7 @@ class TxnPerformer:
     def _receipt_evidence(self, decided: DecidedTxn, deadline: Deadline) -> ReceiptEvidence:
         """A pending receipt belongs to a transaction that was only just ended: fence again and look again, for a while."""
         patience = deadline.sooner(PENDING_PATIENCE_MS)
-        while (found := look_at_receipt(self._target, decided, self._owner.map_id, deadline)) is ReceiptEvidence.PENDING:
+        while (found := inspect_receipt(self._target, decided, self._owner.map_id, deadline)) is ReceiptEvidence.PENDING:
             if patience.is_over():
                 break
             self._init_producer_id(decided.txn.transactional_id, deadline)
@@ -289,6 +289,6 @@ def recover(
         _log.warning("recovery: not committed: %s; the same ranges are read again", counted(len(removed), "slot transaction"))
 
 
-def most_telling(errors: list[MirrorError]) -> MirrorError:
+def most_actionable(errors: list[MirrorError]) -> MirrorError:
     """Of several slots' errors the one a person must act on: definite before retriable."""
     return next((error for error in errors if not isinstance(error, RetriableError)), errors[0])

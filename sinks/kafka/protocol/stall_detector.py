@@ -17,14 +17,14 @@ _OF_THE_MAP = {one.__name__ for one in (actions.TakeDecision, actions.Decide, ac
 
 
 @dataclass(frozen=True, slots=True)
-class LingeringStep:
+class StalledStep:
     """`seconds`: for how long it has been going on."""
 
     waits_for: str
     seconds: float
 
 
-class StepWatch:
+class StallDetector:
     """One thread does the steps, any other may ask."""
 
     def __init__(
@@ -43,7 +43,7 @@ class StepWatch:
         finally:
             self._step = None
 
-    def lingering(self) -> LingeringStep | None:
+    def lingering(self) -> StalledStep | None:
         """None where there is nothing to tell."""
         step = self._step
         if step is None:
@@ -54,8 +54,8 @@ class StepWatch:
         if seconds <= (self._usual_s_of_slots if is_of_slots else USUAL_S):
             return None
         if is_of_slots:
-            return LingeringStep(f"its slots, which read from {self._source} and write to {self._target}", seconds)
-        return LingeringStep(f"{action} {'in the offset map' if action in _OF_THE_MAP else f'at {self._target}'}", seconds)
+            return StalledStep(f"its slots, which read from {self._source} and write to {self._target}", seconds)
+        return StalledStep(f"{action} {'in the offset map' if action in _OF_THE_MAP else f'at {self._target}'}", seconds)
 
 
 def _addresses(client: ClientConfig) -> str:

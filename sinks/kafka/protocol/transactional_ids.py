@@ -7,7 +7,7 @@ def transactional_id(mirror: str, slot: int) -> str:
     return f"{mirror}-{slot}"
 
 
-def ids_of(slots: int) -> int:
+def id_count(slots: int) -> int:
     """Return how many transactional ids a run may use: a spare one for each slot, while the last transaction of its own waits
     for a partition that does not take the marker."""
     return 2 * slots

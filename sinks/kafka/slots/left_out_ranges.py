@@ -96,7 +96,7 @@ class TargetCheck:
         return self._reachable[node_id]
 
 
-def isolated(
+def ranges_to_isolate(
     error: MirrorError, job: SlotJob, positions: Mapping[SourcePartition, int], *, is_writing: bool
 ) -> Sequence[UnfinishedRange]:
     """Return what is left out where `error` is of single partitions and `on_error` is isolate; else nothing.

@@ -53,9 +53,9 @@ from shallow_mirror.sinks.kafka.slots.batch_sources import (
     RowReading,
     RowReadings,
     SlotReading,
-    known_only,
+    routed_positions,
 )
-from shallow_mirror.sinks.kafka.slots.left_out_ranges import TargetCheck, isolated
+from shallow_mirror.sinks.kafka.slots.left_out_ranges import TargetCheck, ranges_to_isolate
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import QuarantineBudget, Refusal
 from shallow_mirror.sinks.kafka.slots.slot_admission import KnownRefusals, admit_part
 from shallow_mirror.sinks.kafka.slots.slot_transaction import CoalescedBatchRefusedError, OpenSlot, QuarantinableBatchError
@@ -237,10 +237,10 @@ def run_slot(job: SlotJob, rows: Iterator[pa.RecordBatch], *, is_planned_ranges:
         every = [one for arrow_batch in rows for one in ranges_of(arrow_batch)]
         ranges = [one for one in every if one.source not in job.left_out]
         planned = {one.source: job.positions[one.source] for one in ranges if one.source in job.positions}
-        positions = known_only(planned, job.routes.keys())
+        positions = routed_positions(planned, job.routes.keys())
         number, readings = every[0].slot, DirectReadings(source, ranges, positions, limits)
     else:
-        positions = known_only(job.positions, job.routes.keys())
+        positions = routed_positions(job.positions, job.routes.keys())
         number = _input_partition()
         readings = RowReadings(RowReading(source, rows, number, positions, limits, job.left_out))
     readings = CheckedReadings(readings, source, job.epoch_ends, deadline)
@@ -290,7 +290,7 @@ def fill_slot(
             unfinished = {one.source: one for one in done.unfinished} | isolated_ranges
             return replace(done, retried=tuple(retried), unfinished=tuple(unfinished.values()))
         except (BatchRefusedError, CorruptBatchError, DataLossError, TopicAccessError) as error:
-            found = isolated(error, job, positions, is_writing=copying.is_writing)
+            found = ranges_to_isolate(error, job, positions, is_writing=copying.is_writing)
             new = _further_back(found, isolated_ranges, positions)
             if not new:
                 raise

@@ -57,7 +57,7 @@ class SlotTime:
         self._waves = math.ceil(min(len(task_ms), all_tasks_ms * len(task_ms) / sum(task_ms))) if in_turn else 1
         self._overhead_ms = max(0.0, all_tasks_ms / self._waves - commit_interval_ms)
 
-    def saw_failure(self, all_tasks_ms: float, time_left_ms: float, tasks: int) -> None:
+    def record_failed_round(self, all_tasks_ms: float, time_left_ms: float, tasks: int) -> None:
         """Take over what a round took of which a task failed: how long each took is not known, but none more than `time_left_ms`.
 
         A round that failed early says nothing about waves.

@@ -38,14 +38,14 @@ def configs_of_new(source: Mapping[str, str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
+class ConfigChanges:
     """What `topics.configs: sync` sets on a target topic, and why it leaves the rest as it is."""
 
     changes: Mapping[str, str]
     left: tuple[str, ...]
 
 
-def following(source: Mapping[str, str], settings: Mapping[str, str]) -> Following:
+def following(source: Mapping[str, str], settings: Mapping[str, str]) -> ConfigChanges:
     """Given the settings of both topics. Nothing that could keep what is still to be copied from being accepted: what the source
     holds may be older than its settings."""
     changes = {name: value for name, value in FORCED.items() if settings.get(name) != value}
@@ -60,7 +60,7 @@ def following(source: Mapping[str, str], settings: Mapping[str, str]) -> Followi
             f"does not become cleanup.policy={source['cleanup.policy']} by itself: the broker would refuse records without a key "
             "that are still to be copied. Set it once the mirror has no lag there"
         )
-    return Following(changes, tuple(left))
+    return ConfigChanges(changes, tuple(left))
 
 
 def bounded_replicas(replication_factor: int | None, brokers: int) -> int | None:
@@ -131,7 +131,7 @@ STAMPING = "has message.timestamp.type=LogAppendTime: records get the target's t
 STAMPING_REMEDY = "Set message.timestamp.type=CreateTime on it to keep theirs; what was copied before keeps the target's time"
 
 
-def doubts_of(settings: Mapping[str, str], source: Mapping[str, str]) -> list[str]:
+def config_warnings(settings: Mapping[str, str], source: Mapping[str, str]) -> list[str]:
     """What makes the copy other than it might be expected, or the way of some batches longer, given both topics' settings."""
     doubts = [f"{STAMPING}. {STAMPING_REMEDY}"] if is_stamping(settings) else _time_doubts(settings)
     most, source_most = (int(one.get("max.message.bytes", 0)) for one in (settings, source))

@@ -17,7 +17,7 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.slots.slot_task import RoutedTopic
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
-from shallow_mirror.sinks.kafka.targets.log_append_time import StampingTopics
+from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
 from shallow_mirror.types import BatchLimits, SourcePartition
 
 _log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class TargetTopics:
         positions: Mapping[SourcePartition, Position],
         route: Callable[[str], str],
         announce: Callable[[Mapping[str, str]], None] = lambda _: None,
-        stamping: StampingTopics | None = None,
+        stamping: LogAppendTimeTopics | None = None,
     ) -> None:
         """Read no cluster yet: `prepare` does.
 
@@ -48,7 +48,7 @@ class TargetTopics:
         them. `stamping` is kept up to date; None: its problems are logged.
         """
         self._announce = announce
-        self.stamping = StampingTopics() if stamping is None else stamping
+        self.stamping = LogAppendTimeTopics() if stamping is None else stamping
         self._config = config
         self._source = source
         self._target = target

@@ -26,11 +26,11 @@ from shallow_mirror.sinks.kafka.micro_batch import target_ends_of
 from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
 from shallow_mirror.sinks.kafka.protocol.recovery import recover
 from shallow_mirror.sinks.kafka.quarantine_release import Released, Releaser
-from shallow_mirror.sinks.kafka.quarantine_source import KeptReadings
+from shallow_mirror.sinks.kafka.quarantine_source import QuarantineReadings
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS
 from shallow_mirror.sinks.kafka.slots.slot_task import Observer, RoutedTopic, SlotJob, fill_slot, observe_nothing
-from shallow_mirror.sinks.kafka.targets.log_append_time import StampingTopics
+from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
 from shallow_mirror.types import BatchLimits, SourcePartition, TargetPartition
 from shallow_mirror.wire.batches.crc import verify_crc
 
@@ -101,14 +101,14 @@ class _QuarantineSlot:
         self._config = config
         self._session = session
         self._observer = observer
-        self._stamping = StampingTopics()
+        self._stamping = LogAppendTimeTopics()
 
     def fill(self, batches: Sequence[QuarantinedBatch], decision: int, deadline: Deadline) -> SlotResult:
         positions: dict[SourcePartition, int] = {}
         for batch in batches:
             positions.setdefault(batch.source, batch.source_start)
         job = self._job(batches, positions, decision, deadline)
-        readings = KeptReadings(batches)
+        readings = QuarantineReadings(batches)
         return fill_slot(job, SINGLE_SLOT, readings, positions, self._session.target, deadline.sooner(job.time_left_ms))
 
     def _job(

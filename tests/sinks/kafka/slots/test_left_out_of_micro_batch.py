@@ -104,7 +104,7 @@ def test_further_rounds_leave_alone_what_an_earlier_one_left_out_and_the_end_nam
 def test_a_sink_that_nobody_asks_to_leave_anything_out_fails_instead(
     tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver = Driver(str(tmp_path), clusters, monkeypatch, left_out=micro_batch.nothing_left_out)
+    driver = Driver(str(tmp_path), clusters, monkeypatch, left_out=micro_batch.refuse_left_out)
     with pytest.raises(RetriableError, match="no leader"):
         driver.copy([copied(0, 5, unfinished=(LEFT,))])
 
