@@ -29,9 +29,11 @@ from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.transactions import end_txn
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
 from shallow_mirror.sinks.kafka.slots.batch_sources import DirectReadings, ReadingLimits
-from shallow_mirror.sinks.kafka.slots.slot_task import RoutedTopic, SlotJob, fill_slot
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
+from shallow_mirror.sinks.kafka.slots.slot_task import fill_slot
+from shallow_mirror.sinks.routing import RoutedTopic
+from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, PlannedRange, SourcePartition
 
 FETCH_BYTES, IN_FLIGHT_BYTES, IN_FLIGHT_REQUESTS = 16 << 20, 4 << 20, 5

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
+
+from shallow_mirror.types import BatchLimits, SourcePartition, TargetPartition
 
 INTERNAL_PREFIX = "__"
 
@@ -14,6 +17,18 @@ _LEGAL_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _FIELDS = frozenset({"topic", "source"})
 
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutedTopic:
+    """Where the batches of one source topic go, and what its target topic accepts."""
+
+    target_topic: str
+    target_topic_id: str
+    limits: BatchLimits
+
+    def target_of(self, source: SourcePartition) -> TargetPartition:
+        return TargetPartition(self.target_topic, self.target_topic_id, source.partition)
 
 
 def is_included(topic: str, include: Sequence[str], exclude: Sequence[str], *, is_internal: bool = False) -> bool:

@@ -6,7 +6,7 @@ import logging
 import pickle
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.net.error_codes import error_name
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.quarantine_tables import QuarantineTable
@@ -30,21 +29,23 @@ from shallow_mirror.errors import (
     RetriableError,
     TransactionBlockedError,
 )
+from shallow_mirror.sinks.base import Observer
 from shallow_mirror.sinks.kafka.expired_offsets import expired_rows
 from shallow_mirror.sinks.kafka.protocol import actions
-from shallow_mirror.sinks.kafka.protocol.actions import EarlyEnd, MicroBatchOutcome, SlotResult, drive
+from shallow_mirror.sinks.kafka.protocol.actions import drive
 from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer, most_telling
 from shallow_mirror.sinks.kafka.protocol.stall_detector import StepWatch
-from shallow_mirror.sinks.kafka.protocol.transactional_ids import ids_of, transactional_id
 from shallow_mirror.sinks.kafka.slots.compact_pickle import Travelling
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS, QuarantineBudget
-from shallow_mirror.sinks.kafka.slots.slot_task import RESULT_SCHEMA, Observer, SlotJob
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob, target_ends_of
+from shallow_mirror.sinks.kafka.slots.slot_task import RESULT_SCHEMA, SlotTask
 from shallow_mirror.sinks.kafka.slots.slot_time import SlotTime
-from shallow_mirror.sinks.kafka.slots.unfinished_ranges import UnfinishedRange
 from shallow_mirror.sinks.kafka.spark_failures import lost_worker
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
+from shallow_mirror.sinks.kafka.targets.transactional_ids import ids_of, transactional_id
 from shallow_mirror.sinks.kafka.truncated_logs import TruncatedLogs
-from shallow_mirror.types import EpochEnd, Segment, SegmentKind, SlotTxn, SourcePartition, TopicPartition
+from shallow_mirror.sinks.slot_results import EarlyEnd, MicroBatchOutcome, SlotResult, UnfinishedRange
+from shallow_mirror.types import EpochEnd, SlotTxn, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -316,7 +317,8 @@ class MicroBatchSink:
             commit_interval_ms=self._slot_time.commit_interval_ms(self._job.commit_interval_ms, self._job.transaction_timeout_ms),
             left_out=frozenset(self._unfinished),
         )
-        slots = planned.mapInArrow(lambda batches: job(batches), RESULT_SCHEMA)
+        task = SlotTask(job)
+        slots = planned.mapInArrow(lambda batches: task(batches), RESULT_SCHEMA)
         began = self._clock()
         try:
             table = slots.toArrow()  # the only evaluation of this round
@@ -403,40 +405,3 @@ def _positions_after(
 ) -> dict[SourcePartition, int]:
     positions = {source: position.offset for source, position in known.items()}
     return positions | {row.segment.source: row.segment.source_end for row in first_rows}
-
-
-def target_ends_of(positions: Collection[Position]) -> dict[TopicPartition, int]:
-    """A source topic that was created again goes on behind the records of the one before it."""
-    places = [one.target.topic_partition for one in positions]
-    ends = dict(zip(places, (one.target_end for one in positions), strict=True))
-    if len(ends) < len(places):
-        for place, one in zip(places, positions, strict=True):
-            ends[place] = max(one.target_end, ends[place])
-    return ends
-
-
-def first_rows(
-    targets: TargetTopics, source: Cluster, starts: Mapping[SourcePartition, int], deadline: Deadline
-) -> tuple[DecidedSegment, ...]:
-    """Makes sure of the target topics and gives each partition its zero-length row at its start."""
-    if not starts:
-        return ()
-    topics = sorted({one.topic for one in starts})
-    listed = source.metadata(topics, deadline).topics
-    gone = [name for name in topics if listed[name].error_code]
-    if gone:
-        raise RetriableError(error_name(listed[gone[0]].error_code), f"source topic {gone[0]} is not there any more")
-    targets.prepare({name: len(listed[name].partitions) for name in topics}, deadline)
-    return tuple(
-        DecidedSegment(
-            Segment(
-                source=one,
-                source_start=start,
-                source_end=start,
-                kind=SegmentKind.GAP,
-                target=targets.known[one.topic].target_of(one),
-            ),
-            None,
-        )
-        for one, start in sorted(starts.items())
-    )

@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
-from shallow_mirror.sinks.kafka.slots.batch_sources import NO_LIMITS, ReadPart, SlotReading
-from shallow_mirror.sinks.kafka.slots.unfinished_ranges import UnfinishedRange
+from shallow_mirror.sinks.batch_parts import ReadPart
+from shallow_mirror.sinks.kafka.slots.batch_sources import NO_LIMITS, SlotReading
+from shallow_mirror.sinks.slot_results import UnfinishedRange
 from shallow_mirror.types import PlannedRange, SourcePartition
 from shallow_mirror.wire.batch_index import index_batches
 

@@ -10,10 +10,10 @@ from typing import Any
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
+from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.protocol import actions
-from shallow_mirror.sinks.kafka.protocol.actions import MicroBatchOutcome, SlotResult
 from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer
-from shallow_mirror.sinks.kafka.slots.slot_task import Observer, observe_nothing
+from shallow_mirror.sinks.slot_results import MicroBatchOutcome, SlotResult
 
 SINGLE_SLOT = 0
 

@@ -39,15 +39,15 @@ from shallow_mirror.errors import (
 from shallow_mirror.groups.sync import GroupSync
 from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.kafka.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport, MicroBatchSink, first_rows
+from shallow_mirror.sinks.base import Observer, observe_nothing
+from shallow_mirror.sinks.kafka.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer, recover
-from shallow_mirror.sinks.kafka.protocol.transactional_ids import ids_of, transactional_ids
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids
-from shallow_mirror.sinks.kafka.slots.slot_task import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.slots.slot_time import SlotTime
 from shallow_mirror.sinks.kafka.spark_failures import lost_jvm_told, lost_worker, unfit_python, unfit_python_told
 from shallow_mirror.sinks.kafka.targets.log_append_time import StampingTopics
-from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
+from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
+from shallow_mirror.sinks.kafka.targets.transactional_ids import ids_of, transactional_ids
 from shallow_mirror.streaming.planning import offset_planning, planner_state
 from shallow_mirror.streaming.planning.error_transport import told_error
 from shallow_mirror.streaming.planning.planner_config import PlanSettings

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.sinks.kafka.slots.slot_task import Observer, SlotJob
+from shallow_mirror.sinks.base import Observer
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
 from shallow_mirror.sinks.kafka.targets.log_append_time import StampingTopics
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
 from shallow_mirror.types import SourcePartition

@@ -31,13 +31,14 @@ from shallow_mirror.checkpoints.quarantine import undescribed_entries
 from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, OutcomeUnknownError, RetriableError
-from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink, first_rows
+from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
-from shallow_mirror.sinks.kafka.protocol.transactional_ids import ids_of, transactional_id
 from shallow_mirror.sinks.kafka.quarantine_release import Releaser
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT, SingleSlot
-from shallow_mirror.sinks.kafka.slots.slot_task import SlotJob
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
+from shallow_mirror.sinks.kafka.targets.target_topics import first_rows
+from shallow_mirror.sinks.kafka.targets.transactional_ids import ids_of, transactional_id
 
 NOW_MS = 1_700_000_000_000
 START_MS = 12_000
@@ -295,13 +296,6 @@ class ModelQuarantine:
             raise OutcomeUnknownError("the table quarantine does not answer")
 
 
-class _TellingJob(SlotJob):
-    """Instead of copying, hands itself over: the tasks of the model run elsewhere."""
-
-    def __call__(self, arrow_batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
-        return iter([self])
-
-
 def _job(run: Run) -> SlotJob:
     """Of its fields only those that the driver itself looks at have a value."""
     fields: dict[str, Any] = dict.fromkeys(one.name for one in dataclasses.fields(SlotJob))
@@ -311,7 +305,7 @@ def _job(run: Run) -> SlotJob:
         "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS,
         "commit_interval_ms": 1_000.0,
     }
-    return _TellingJob(**fields | {"source": _CLIENT, "target": _CLIENT})
+    return SlotJob(**fields | {"source": _CLIENT, "target": _CLIENT})
 
 
 class PlannedFrame:

@@ -26,6 +26,7 @@ from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.kafka.protocol import actions, recovery, txn_inspection, txn_outcome
 from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer
+from shallow_mirror.sinks.slot_results import MicroBatchOutcome
 from shallow_mirror.types import SlotTxn
 
 FIRST_DECISION_OF_TASKS = 4
@@ -51,15 +52,15 @@ def skip_the_read_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def end_before_deciding(patch: pytest.MonkeyPatch) -> None:
-    def run_micro_batch(first_rows: Sequence[DecidedSegment]) -> Generator[Any, Any, actions.MicroBatchOutcome]:
+    def run_micro_batch(first_rows: Sequence[DecidedSegment]) -> Generator[Any, Any, MicroBatchOutcome]:
         decision = yield actions.TakeDecision()
         results = yield actions.RunSlots(decision)
         rows = (*first_rows, *(DecidedSegment(segment, result.txn) for result in results for segment in result.segments))
         if not rows:
-            return actions.MicroBatchOutcome(slots=results)
+            return MicroBatchOutcome(slots=results)
         ended = yield from actions.end_all(txn_outcome.decided_txns(rows))
         yield actions.Decide(decision, rows)
-        return actions.MicroBatchOutcome(rows, ended.removed, results)
+        return MicroBatchOutcome(rows, ended.removed, results)
 
     patch.setattr(actions, "run_micro_batch", run_micro_batch)
 

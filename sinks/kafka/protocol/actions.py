@@ -20,13 +20,12 @@ Invariants, cited where they are kept:
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
 from shallow_mirror.checkpoints.schema import DecidedSegment, Removal
-from shallow_mirror.errors import RecoverNeededError, RetriableError
+from shallow_mirror.errors import RecoverNeededError
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import (
     DecidedTxn,
     LogEvidence,
@@ -36,45 +35,8 @@ from shallow_mirror.sinks.kafka.protocol.txn_outcome import (
     decided_txns,
     judge,
 )
-from shallow_mirror.sinks.kafka.slots.unfinished_ranges import UnfinishedRange
-from shallow_mirror.types import PlannedRange, Segment, SlotTxn, TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class EarlyEnd:
-    """A slot that write.commit_interval ended before its ranges were done: what it wrote since its first batch, in how long.
-
-    `sending_s`: of `seconds`, how long something was on its way to the target. The rest is waiting for the source.
-    """
-
-    sent_bytes: int
-    seconds: float
-    sending_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class SlotResult:
-    """What a task did: step 5. `txn` is None where the slot produced nothing.
-
-    `unknown` are ranges whose partition the driver had no position for: they were left alone. `is_partial` says that the
-    slot stopped at a batch boundary before its ranges were done. Both ask for another round. `quarantined`: the batches of its
-    segments of that kind. `duration_ms`: of the task itself, without what Spark needs to begin and to end it. `retried`: what
-    made it start again. `unfinished`: planned ranges that it left out, wholly or from some offset on. `early_end`: where the
-    commit interval is why it is partial. `stamped_topics`: target topics whose broker gave batches its own time.
-    """
-
-    slot: int
-    txn: SlotTxn | None
-    segments: tuple[Segment, ...]
-    fetched_bytes: int = 0
-    unknown: tuple[PlannedRange, ...] = ()
-    is_partial: bool = False
-    quarantined: tuple[QuarantinedBatch, ...] = ()
-    duration_ms: float = 0.0
-    retried: tuple[RetriableError, ...] = ()
-    unfinished: tuple[UnfinishedRange, ...] = ()
-    stamped_topics: tuple[str, ...] = ()
-    early_end: EarlyEnd | None = None
+from shallow_mirror.sinks.slot_results import MicroBatchOutcome, SlotResult
+from shallow_mirror.types import SlotTxn, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,15 +201,6 @@ class Unclear:
             f"nothing says whether the Kafka transaction {self.decided.txn} was committed: its receipt is gone and the target "
             f"holds none of its records at {places}"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class MicroBatchOutcome:
-    """`not_committed` lists transactions whose rows were removed: their ranges must be read again."""
-
-    rows: tuple[DecidedSegment, ...] = ()
-    not_committed: tuple[SlotTxn, ...] = ()
-    slots: tuple[SlotResult, ...] = field(default=())
 
 
 def run_micro_batch(first_rows: Sequence[DecidedSegment]) -> Generator[Action, Any, MicroBatchOutcome]:

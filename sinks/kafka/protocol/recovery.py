@@ -20,9 +20,9 @@ from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError, TransactionBlockedError
 from shallow_mirror.plurals import counted
+from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.protocol import actions
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
-from shallow_mirror.sinks.kafka.protocol.transactional_ids import transactional_ids
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import (
     look_at_logs,
     look_at_receipt,
@@ -32,7 +32,7 @@ from shallow_mirror.sinks.kafka.protocol.txn_inspection import (
     refuse_forgotten,
 )
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, ReceiptEvidence, TxnFate, WrittenRange
-from shallow_mirror.sinks.kafka.slots.slot_task import Observer, observe_nothing
+from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_ids
 from shallow_mirror.types import SlotTxn, TopicPartition
 
 _log = logging.getLogger(__name__)

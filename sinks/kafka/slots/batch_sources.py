@@ -19,33 +19,15 @@ from shallow_mirror.broker.fetch import arrow_rows
 from shallow_mirror.broker.fetch.range_reader import RangeReader, ReadRange
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import CorruptBatchError, DataLossError, MirrorError
-from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side, UnfinishedRange
+from shallow_mirror.sinks.batch_parts import ReadPart
+from shallow_mirror.sinks.slot_results import Side, UnfinishedRange
 from shallow_mirror.types import IsolationLevel, PlannedRange, SourcePartition
-from shallow_mirror.wire.batch_index import BatchIndex, index_batches
+from shallow_mirror.wire.batch_index import index_batches
 
 _UNKNOWN_BYTES_PER_OFFSET = 1024.0
 _NO_END = (1 << 63) - 1
 
 NO_LIMITS: Mapping[SourcePartition, int] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class ReadPart:
-    """Whole batches of one source partition. `records` is writable and valid until the reading is resumed.
-
-    Of batches that begin below `start` the records below it are not wanted; a position above it counts anyway.
-    """
-
-    source: SourcePartition
-    range_end: int
-    index: BatchIndex
-    records: memoryview
-    aborted: tuple[tuple[int, int], ...]
-    start: int = 0
-
-    def batch(self, i: int) -> memoryview:
-        start = int(self.index.pos[i])
-        return self.records[start : start + int(self.index.size_bytes[i])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

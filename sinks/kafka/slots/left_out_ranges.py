@@ -6,7 +6,6 @@ Targets that cannot take part in a transaction, and errors of one partition that
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.deadline import Deadline
@@ -20,11 +19,9 @@ from shallow_mirror.errors import (
     TopicAccessError,
     TopicRecreatedError,
 )
-from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side, UnfinishedRange
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
+from shallow_mirror.sinks.slot_results import Side, UnfinishedRange
 from shallow_mirror.types import SourcePartition
-
-if TYPE_CHECKING:
-    from shallow_mirror.sinks.kafka.slots.slot_task import SlotJob
 
 _MIN_IN_SYNC = "min.insync.replicas"
 

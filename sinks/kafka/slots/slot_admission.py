@@ -3,44 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
 from shallow_mirror.errors import BatchRefusedError
-from shallow_mirror.sinks.kafka.slots.batch_sources import ReadPart
+from shallow_mirror.sinks.batch_parts import AdmittedPart, ReadPart
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import Refusal
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
 from shallow_mirror.types import SourcePartition
-from shallow_mirror.wire.admission import SENT, Admission, admit
+from shallow_mirror.wire.admission import SENT, admit
 from shallow_mirror.wire.batch_bounds import may_be_set_aside
 from shallow_mirror.wire.records import OPENED_FETCHES
-from shallow_mirror.wire.send_buffer import Outgoing, make_outgoing
-
-if TYPE_CHECKING:
-    from shallow_mirror.sinks.kafka.slots.slot_task import SlotJob
+from shallow_mirror.wire.send_buffer import make_outgoing
 
 KnownRefusals = Mapping[tuple[SourcePartition, int], Refusal]
 """By base offset: what the target refused in an earlier try of the slot."""
-
-
-@dataclass(frozen=True, slots=True)
-class AdmittedPart:
-    """One partition's part of a response, what becomes of its batches, what is sent of it, and copies of what is set aside."""
-
-    part: ReadPart
-    admission: Admission
-    outgoing: Outgoing
-    quarantined: tuple[QuarantinedBatch, ...] = ()
-
-    def done_with(self, sent: int) -> int:
-        """Return how many fetched batches are done with once the first `sent` batches of `outgoing` are on the target.
-
-        All in front of the first one that has yet to be sent: what is dropped or set aside there needs no sending. `sent` has to
-        be where no source batch was sent in part.
-        """
-        return int(self.outgoing.firsts[sent]) if sent < len(self.outgoing) else len(self.part.index)
 
 
 def admit_part(job: SlotJob, part: ReadPart, position: int, known: KnownRefusals) -> AdmittedPart:

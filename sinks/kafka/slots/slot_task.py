@@ -22,13 +22,12 @@ import itertools
 import logging
 import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark import TaskContext
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.worker_clients import cluster_of_worker, freeze_imports_once
 from shallow_mirror.broker.fetch.range_reader import PARTITION_PATIENCE_MS
@@ -43,8 +42,6 @@ from shallow_mirror.errors import (
     RetriableError,
     TopicAccessError,
 )
-from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
-from shallow_mirror.sinks.kafka.protocol.transactional_ids import transactional_id
 from shallow_mirror.sinks.kafka.slots.batch_sources import (
     DirectReadings,
     ReadingLimits,
@@ -55,19 +52,15 @@ from shallow_mirror.sinks.kafka.slots.batch_sources import (
     known_only,
 )
 from shallow_mirror.sinks.kafka.slots.left_out_ranges import TargetCheck, isolated
-from shallow_mirror.sinks.kafka.slots.quarantine_policy import QuarantineBudget, QuarantineLimits, Refusal
+from shallow_mirror.sinks.kafka.slots.quarantine_policy import QuarantineBudget, Refusal
 from shallow_mirror.sinks.kafka.slots.slot_admission import KnownRefusals, admit_part
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
 from shallow_mirror.sinks.kafka.slots.slot_transaction import CoalescedBatchRefusedError, OpenSlot, QuarantinableBatchError
 from shallow_mirror.sinks.kafka.slots.truncation_check import CheckedReadings
-from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side, UnfinishedRange
+from shallow_mirror.sinks.slot_results import Side, SlotResult, UnfinishedRange
 from shallow_mirror.types import (
-    BatchLimits,
-    EpochEnd,
-    IsolationLevel,
     PlannedRange,
     SourcePartition,
-    TargetPartition,
-    TopicPartition,
 )
 
 _log = logging.getLogger(__name__)
@@ -79,87 +72,15 @@ RESULT_SCHEMA = "body binary"
 
 _ARROW_RESULT_SCHEMA = pa.schema([("body", pa.binary())])
 
-Observer = Callable[[str], None]
-"""Called with the name of each point a task passes; tests use it to kill processes at that point."""
 
+@dataclass(frozen=True, slots=True)
+class SlotTask:
+    """The function of `mapInArrow`: do `job` for the slot of one input partition."""
 
-def observe_nothing(_point: str) -> None:
-    """The observer of every run that is not a test."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoutedTopic:
-    """Where the batches of one source topic go, and what its target topic accepts."""
-
-    target_topic: str
-    target_topic_id: str
-    limits: BatchLimits
-
-    def target_of(self, source: SourcePartition) -> TargetPartition:
-        return TargetPartition(self.target_topic, self.target_topic_id, source.partition)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotJob:
-    """Everything a task needs, carried in the closure of one micro-batch.
-
-    `positions` are source offsets from the offset map, `epoch_ends` up to where it knows a leader epoch of the source,
-    `target_ends` the ends of what it knows on the target.
-    `time_left_ms` is what remains of the micro-batch's deadline when the task starts (clocks of different machines are
-    never compared). `max_segments` bounds the rows a slot may return: it stops at a batch boundary and the rest is read in
-    another round. So it does when `commit_interval_ms` have passed since its first batch. `quarantine` bounds the batches that
-    are set aside; None: what cannot be copied is an error.
-
-    `leaves_out`: partitions that cannot be read or written are left out, so that they do not hold up the others; `isolates`:
-    also those that a person has to mend, except what the driver gives up (`continues_after_data_loss`). `left_out`: those that
-    an earlier round left out.
-
-    `id_numbers`: the number in the transactional id of each slot; empty for the slot's own. `held`: target partitions that no
-    transaction may include now, and why.
-    """
-
-    mirror: str
-    map_id: str
-    run_id: str
-    decision: int
-    source: ClientConfig
-    target: ClientConfig
-    routes: Mapping[str, RoutedTopic]
-    positions: Mapping[SourcePartition, int]
-    epoch_ends: Mapping[SourcePartition, EpochEnd]
-    target_ends: Mapping[TopicPartition, int]
-    isolation: IsolationLevel
-    fetch_bytes: int
-    in_flight_requests: int
-    in_flight_bytes: int
-    max_segments: int
-    commit_interval_ms: float
-    transaction_timeout_ms: int
-    time_left_ms: float
-    quarantine: QuarantineLimits | None = None
-    leaves_out: bool = False
-    isolates: bool = False
-    continues_after_data_loss: bool = False
-    left_out: frozenset[SourcePartition] = frozenset()
-    observer: Observer = observe_nothing
-    id_numbers: tuple[int, ...] = ()
-    held: Mapping[TopicPartition, str] = field(default_factory=dict)
-
-    def transactional_id_of(self, slot: int) -> str:
-        return transactional_id(self.mirror, self.id_numbers[slot] if self.id_numbers else slot)
-
-    @property
-    def quarantines(self) -> bool:
-        return self.quarantine is not None
-
-    def without_coalescing(self) -> SlotJob:
-        routes = {
-            topic: replace(route, limits=replace(route.limits, coalesce_bytes=None)) for topic, route in self.routes.items()
-        }
-        return replace(self, routes=routes)
+    job: SlotJob
 
     def __call__(self, arrow_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The function of `mapInArrow`: rows of one slot in, one pickled result or `MirrorError` out.
+        """Yield one pickled `SlotResult` or `MirrorError` for the rows of a slot; nothing where Spark has no rows for it.
 
         The rows are planned ranges, or record batches of `kafka-batches`; an input partition is a slot.
         """
@@ -171,7 +92,7 @@ class SlotJob:
         rows = itertools.chain([first], arrow_batches)
         body: SlotResult | MirrorError
         try:
-            done = run_slot(self, rows, is_planned_ranges="range_end" in first.schema.names)
+            done = run_slot(self.job, rows, is_planned_ranges="range_end" in first.schema.names)
             body = replace(done, duration_ms=(time.monotonic() - began) * 1000)
         except MirrorError as error:
             body = error

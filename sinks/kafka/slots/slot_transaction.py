@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from shallow_mirror.broker.admin.hanging_transactions import abort_forgotten
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -12,16 +11,14 @@ from shallow_mirror.broker.produce.transactions import add_partitions, init_prod
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import TargetDataLossError
-from shallow_mirror.sinks.kafka.protocol.actions import EarlyEnd
+from shallow_mirror.sinks.batch_parts import AdmittedPart
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import Refusal, poison_of
-from shallow_mirror.sinks.kafka.slots.slot_admission import AdmittedPart
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
+from shallow_mirror.sinks.slot_results import EarlyEnd
 from shallow_mirror.types import SlotTxn, SourcePartition, TopicPartition
 from shallow_mirror.wire.batch_bounds import may_be_set_aside
 from shallow_mirror.wire.records import OPENED_FETCHES
 from shallow_mirror.wire.restamp import Stamped, restamp_all
-
-if TYPE_CHECKING:
-    from shallow_mirror.sinks.kafka.slots.slot_task import SlotJob
 
 
 class QuarantinableBatchError(Exception):

@@ -10,14 +10,23 @@ from shallow_mirror.broker.admin.topic_admin import TopicSpec, add_partitions, e
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import TopicMetadata
-from shallow_mirror.broker.net.error_codes import is_forbidden, refusal
+from shallow_mirror.broker.net.error_codes import error_name, is_forbidden, refusal
+from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.kafka.slots.slot_task import RoutedTopic
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.sinks.kafka.targets.log_append_time import StampingTopics
-from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SourcePartition, TargetPartition
+from shallow_mirror.sinks.routing import RoutedTopic
+from shallow_mirror.types import (
+    BatchLimits,
+    IsolationLevel,
+    LogAppendTimePolicy,
+    Segment,
+    SegmentKind,
+    SourcePartition,
+    TargetPartition,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -200,3 +209,30 @@ class TargetTopics:
                 counted(bounded, "replica"),
             )
         return bounded
+
+
+def first_rows(
+    targets: TargetTopics, source: Cluster, starts: Mapping[SourcePartition, int], deadline: Deadline
+) -> tuple[DecidedSegment, ...]:
+    """Makes sure of the target topics and gives each partition its zero-length row at its start."""
+    if not starts:
+        return ()
+    topics = sorted({one.topic for one in starts})
+    listed = source.metadata(topics, deadline).topics
+    gone = [name for name in topics if listed[name].error_code]
+    if gone:
+        raise RetriableError(error_name(listed[gone[0]].error_code), f"source topic {gone[0]} is not there any more")
+    targets.prepare({name: len(listed[name].partitions) for name in topics}, deadline)
+    return tuple(
+        DecidedSegment(
+            Segment(
+                source=one,
+                source_start=start,
+                source_end=start,
+                kind=SegmentKind.GAP,
+                target=targets.known[one.topic].target_of(one),
+            ),
+            None,
+        )
+        for one, start in sorted(starts.items())
+    )

@@ -12,9 +12,9 @@ from shallow_mirror.broker.admin.topic_admin import set_topic_configs
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.sinks.kafka.slots.slot_task import RoutedTopic
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
+from shallow_mirror.sinks.routing import RoutedTopic
 
 _log = logging.getLogger(__name__)
 

@@ -20,16 +20,18 @@ from shallow_mirror.operations.operator_session import TakenOver, taken_over
 from shallow_mirror.operations.quarantine import Selection
 from shallow_mirror.operations.status import run_of
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.kafka.micro_batch import target_ends_of
-from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
+from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.protocol.recovery import recover
 from shallow_mirror.sinks.kafka.quarantine_release import Released, Releaser
 from shallow_mirror.sinks.kafka.quarantine_source import KeptReadings
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS
-from shallow_mirror.sinks.kafka.slots.slot_task import Observer, RoutedTopic, SlotJob, fill_slot, observe_nothing
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob, target_ends_of
+from shallow_mirror.sinks.kafka.slots.slot_task import fill_slot
 from shallow_mirror.sinks.kafka.slots.slot_time import TASK_SHARE
 from shallow_mirror.sinks.kafka.targets.log_append_time import StampingTopics
+from shallow_mirror.sinks.routing import RoutedTopic
+from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.streaming.runner.sink_config import job_template
 from shallow_mirror.types import BatchLimits, SourcePartition, TargetPartition
 from shallow_mirror.wire.crc import verify_crc

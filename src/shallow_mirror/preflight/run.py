@@ -34,7 +34,7 @@ from shallow_mirror.preflight.report import ClusterReport, PreflightReport, Topi
 from shallow_mirror.preflight.sample_reader import PATIENCE_MS, SampleReader
 from shallow_mirror.preflight.sampling import OnProgress, TopicSampler, ignore_progress, plan_backlogs
 from shallow_mirror.preflight.targets import TargetCluster, TargetPlan, TargetPlans
-from shallow_mirror.sinks.kafka.protocol.transactional_ids import ids_of, transactional_ids
+from shallow_mirror.sinks.kafka.targets.transactional_ids import ids_of, transactional_ids
 from shallow_mirror.streaming.planning.planner_config import PlanSettings
 from shallow_mirror.streaming.planning.source_offsets import LogEnds, Planner
 from shallow_mirror.streaming.runner.cycle_detection import Loops, without_own_targets

@@ -22,9 +22,9 @@ from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
 from shallow_mirror.errors import BatchRefusedError
 from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.kafka.protocol import actions
-from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import QuarantineLimits
+from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.types import Segment, SegmentKind
 
 RAW = batch(0, 2)

@@ -20,9 +20,9 @@ from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.errors import LogTruncatedError, MirrorError, RetriableError, TopicRecreatedError
 from shallow_mirror.sinks.kafka.micro_batch import MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.kafka.protocol import actions
-from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
-from shallow_mirror.sinks.kafka.slots.slot_task import SlotJob
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
+from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.streaming.runner.run_reporter import problems_of
 from shallow_mirror.types import EpochEnd, Segment, SegmentKind
 

@@ -20,10 +20,9 @@ from shallow_mirror.errors import MirrorError, RetriableError, TransactionBlocke
 from shallow_mirror.sinks.kafka import micro_batch
 from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.kafka.protocol import actions
-from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
-from shallow_mirror.sinks.kafka.slots.slot_task import SlotJob
-from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side, UnfinishedRange
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
+from shallow_mirror.sinks.slot_results import Side, SlotResult, UnfinishedRange
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition
 
 A, B = (SOURCE._replace(partition=partition) for partition in (0, 1))

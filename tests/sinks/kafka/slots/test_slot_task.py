@@ -19,9 +19,10 @@ from shallow_mirror.errors import (
     RetriableError,
     TargetDataLossError,
 )
-from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
 from shallow_mirror.sinks.kafka.slots import slot_task
-from shallow_mirror.sinks.kafka.slots.slot_task import RoutedTopic, run_slot
+from shallow_mirror.sinks.kafka.slots.slot_task import run_slot
+from shallow_mirror.sinks.routing import RoutedTopic
+from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.types import (
     BatchLimits,
     EpochEnd,
