@@ -31,6 +31,7 @@ from shallow_mirror.broker.produce.transactions import end_txn
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.kafka.slots.batch_sources import DirectReadings, ReadingLimits
 from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
+from shallow_mirror.sinks.kafka.slots.slot_target import KafkaSlotTarget
 from shallow_mirror.sinks.kafka.slots.slot_task import fill_slot
 from shallow_mirror.sinks.routing import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
@@ -66,7 +67,9 @@ class OneSlot:
         ranges = [PlannedRange(slot=0, source=one, start=0, end=end, bytes_per_offset=500.0) for one, end in self._ends.items()]
         limits = ReadingLimits(isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=FETCH_BYTES, deadline=self._deadline)
         readings = DirectReadings(self._source, ranges, positions, limits)
-        done = fill_slot(self._job(positions), 0, readings, positions, self._target, self._deadline)
+        job = self._job(positions)
+        target = KafkaSlotTarget(job, 0, self._target, self._deadline)
+        done = fill_slot(job, 0, readings, positions, target, self._deadline)
         assert done.txn is not None
         end_txn(self._target, done.txn, commit=True, deadline=self._deadline)
         return _copied(done)

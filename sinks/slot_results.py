@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
@@ -50,6 +51,19 @@ class EarlyEnd:
     sending_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotWrite:
+    """What one try of a slot has written, to be named by the decision. `txn` is None where it wrote nothing.
+
+    `stamped_topics`: target topics whose broker gave batches its own time. `early_end`: where the commit interval ended it.
+    """
+
+    txn: SlotTxn | None
+    fetched_bytes: int
+    stamped_topics: tuple[str, ...] = ()
+    early_end: EarlyEnd | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class SlotResult:
     """What a task did: step 5. `txn` is None where the slot produced nothing.
@@ -82,3 +96,11 @@ class MicroBatchOutcome:
     rows: tuple[DecidedSegment, ...] = ()
     not_committed: tuple[SlotTxn, ...] = ()
     slots: tuple[SlotResult, ...] = field(default=())
+
+
+def require_committed(removed: Sequence[SlotTxn]) -> None:
+    """Raises RetriableError where rows of a decision were removed: only a new query plans their ranges again."""
+    if removed:
+        raise RetriableError(
+            "SLOT_NOT_COMMITTED", f"{len(removed)} slot transactions were not committed; their ranges are read again"
+        )

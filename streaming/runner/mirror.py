@@ -40,9 +40,12 @@ from shallow_mirror.groups.sync import GroupSync
 from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer, observe_nothing
+from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
 from shallow_mirror.sinks.kafka.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer, recover
+from shallow_mirror.sinks.kafka.protocol.stall_detector import StepWatch
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids
+from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS
 from shallow_mirror.sinks.kafka.slots.slot_time import SlotTime
 from shallow_mirror.sinks.kafka.spark_failures import lost_jvm_told, lost_worker, unfit_python, unfit_python_told
 from shallow_mirror.sinks.kafka.targets.log_append_time import StampingTopics
@@ -326,7 +329,7 @@ class _Run:
             report=self.witness.stands_at,
             observer=self.observer,
         )
-        sink = MicroBatchSink(
+        kafka = KafkaSink(
             job=replace(
                 job_template(config, map_id=owner.map_id, run_id=self.identity.run_id, observer=self.observer),
                 leaves_out=True,
@@ -336,14 +339,19 @@ class _Run:
             owner=owner,
             performer=performer,
             targets=targets,
+            observer=self.observer,
+        )
+        sink = MicroBatchSink(
+            kafka,
             source=self.source,
+            slot_time=self.slot_time,
             report=self._report,
             observer=self.observer,
             goes_on_after_data_loss=self._goes_on_after_data_loss,
             quarantine=open_quarantine(config.table_storage, self.tables_writer, spark),
+            quarantine_limits=config.write.quarantine_limits or NO_LIMITS,
             left_out=self.witness.left_out.micro_batch_done,
             register=registrar.register,
-            slot_time=self.slot_time,
         )
         known = owner.positions()
         self.witness.stands_at(known)
@@ -366,7 +374,7 @@ class _Run:
         self.witness.start_step("starting the query", f" over {count}")
         try:
             with watch:
-                self._run_query(spark, sink, options)
+                self._run_query(spark, sink, kafka.watch, options)
         except TopicRecreatedError as again:
             if not self._goes_on_after_data_loss:
                 raise
@@ -405,7 +413,7 @@ class _Run:
         return {name: topic.topic_id for name, topic in listed.items()}
 
     @unfit_python_told()
-    def _run_query(self, spark: Any, sink: MicroBatchSink, options: Mapping[str, str]) -> None:
+    def _run_query(self, spark: Any, sink: MicroBatchSink, steps: StepWatch, options: Mapping[str, str]) -> None:
         is_direct = self.config.read.transfer == "direct"
         if is_direct:
             planned_ranges.register_planned_ranges(spark)
@@ -425,7 +433,7 @@ class _Run:
                     _log.info("ending after the micro-batch that runs")
                     sink.stop()
                     break
-                self.witness.looks_at(sink.watch.lingering())
+                self.witness.looks_at(steps.lingering())
                 sink.register_if_idle()
                 sink.settle_if_idle(self.config.trigger_s + _QUIET_S)
         except StreamingQueryException as error:

@@ -31,12 +31,15 @@ from shallow_mirror.checkpoints.quarantine import undescribed_entries
 from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, OutcomeUnknownError, RetriableError
+from shallow_mirror.sinks.base import observe_nothing
+from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
 from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
 from shallow_mirror.sinks.kafka.quarantine_release import Releaser
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT, SingleSlot
 from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
+from shallow_mirror.sinks.kafka.slots.slot_time import SlotTime
 from shallow_mirror.sinks.kafka.targets.target_topics import first_rows
 from shallow_mirror.sinks.kafka.targets.transactional_ids import ids_of, transactional_id
 
@@ -270,15 +273,22 @@ def _sink(run: Run, owner: OffsetMapOwner, availability: TargetAvailability, por
         if run.scenario.compacts:
             owner.compact_if_due()
 
-    return MicroBatchSink(
+    slots = run.scenario.slots(run.number)
+    kafka = KafkaSink(
         job=_job(run),
-        slots=run.scenario.slots(run.number),
+        slots=slots,
         owner=owner,
         performer=_performer(owner, port, availability),
         targets=ModelTopics(),  # type: ignore[arg-type]
+        observer=observe_nothing,
+        clock=target.clock,
+    )
+    return MicroBatchSink(
+        kafka,
         source=target,  # type: ignore[arg-type]
+        slot_time=SlotTime(slots),
         report=report,
-        observer=lambda _point: None,
+        observer=observe_nothing,
         quarantine=ModelQuarantine(port),  # type: ignore[arg-type]
         clock=target.clock,
     )

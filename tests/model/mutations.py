@@ -96,7 +96,7 @@ def trust_the_batch_id(patch: pytest.MonkeyPatch) -> None:
     call = MicroBatchSink.__call__
 
     def unless_seen(self: Any, planned: PlannedFrame, batch_id: int) -> None:
-        if batch_id >= self._owner.micro_batch - 1:  # the first decision is that of the first rows
+        if batch_id >= self._sink.micro_batch - 1:  # the first decision is that of the first rows
             call(self, planned, batch_id)  # type: ignore[arg-type]
 
     patch.setattr(MicroBatchSink, "__call__", unless_seen)

@@ -32,7 +32,7 @@ from shallow_mirror.checkpoints import offset_map_writer
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, rows_to_arrow
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLossError, MirrorError, RetriableError
-from shallow_mirror.sinks.kafka import micro_batch
+from shallow_mirror.sinks.kafka import kafka_sink
 from shallow_mirror.sinks.kafka.protocol import txn_inspection
 from shallow_mirror.sinks.routing import RoutedTopic
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SlotTxn, TopicPartition
@@ -222,7 +222,7 @@ def product_over_ports() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transactions, "call", _call)
         # Instead of copying, the task hands its job over: the tasks of the model run elsewhere.
-        patch.setattr(micro_batch, "SlotTask", lambda job: lambda _rows: iter([job]))
+        patch.setattr(kafka_sink, "SlotTask", lambda job: lambda _rows: iter([job]))
         patch.setattr(txn_inspection, "RangeReader", ModelReader)
         patch.setattr(offset_map_writer, "COMPACT_EVERY_DECISIONS", 1)
         patch.setattr(offset_map_writer, "OFFSET_MAP", SimpleNamespace(empty_table=lambda: empty))

@@ -18,7 +18,7 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.transactions import EndTxnAnswer, blocked_txn, end_txn, init_producer_id
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import MirrorError, RetriableError, TransactionBlockedError
+from shallow_mirror.errors import TransactionBlockedError
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.protocol import actions
@@ -283,8 +283,3 @@ def recover(
     removed = performer.run(actions.start_up(unsettled, names, choices), deadline)
     if removed:
         _log.warning("recovery: not committed: %s; the same ranges are read again", counted(len(removed), "slot transaction"))
-
-
-def most_telling(errors: list[MirrorError]) -> MirrorError:
-    """Of several slots' errors the one a person must act on: definite before retriable."""
-    return next((error for error in errors if not isinstance(error, RetriableError)), errors[0])

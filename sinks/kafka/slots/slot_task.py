@@ -22,13 +22,12 @@ import itertools
 import logging
 import pickle
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark import TaskContext
 
-from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.worker_clients import cluster_of_worker, freeze_imports_once
 from shallow_mirror.broker.fetch.range_reader import PARTITION_PATIENCE_MS
 from shallow_mirror.checkpoints.quarantined_batches import QuarantinedBatch
@@ -42,6 +41,7 @@ from shallow_mirror.errors import (
     RetriableError,
     TopicAccessError,
 )
+from shallow_mirror.sinks.base import SlotTarget
 from shallow_mirror.sinks.kafka.slots.batch_sources import (
     DirectReadings,
     ReadingLimits,
@@ -51,11 +51,12 @@ from shallow_mirror.sinks.kafka.slots.batch_sources import (
     SlotReading,
     known_only,
 )
-from shallow_mirror.sinks.kafka.slots.left_out_ranges import TargetCheck, isolated
+from shallow_mirror.sinks.kafka.slots.left_out_ranges import isolated
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import QuarantineBudget, Refusal
 from shallow_mirror.sinks.kafka.slots.slot_admission import KnownRefusals, admit_part
 from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
-from shallow_mirror.sinks.kafka.slots.slot_transaction import CoalescedBatchRefusedError, OpenSlot, QuarantinableBatchError
+from shallow_mirror.sinks.kafka.slots.slot_target import open_kafka_target
+from shallow_mirror.sinks.kafka.slots.slot_transaction import CoalescedBatchRefusedError, QuarantinableBatchError
 from shallow_mirror.sinks.kafka.slots.truncation_check import CheckedReadings
 from shallow_mirror.sinks.slot_results import Side, SlotResult, UnfinishedRange
 from shallow_mirror.types import (
@@ -73,11 +74,16 @@ RESULT_SCHEMA = "body binary"
 _ARROW_RESULT_SCHEMA = pa.schema([("body", pa.binary())])
 
 
+OpenTarget = Callable[[SlotJob, int, Deadline], SlotTarget]
+"""Return where the slot of this number writes. Called on an executor."""
+
+
 @dataclass(frozen=True, slots=True)
 class SlotTask:
     """The function of `mapInArrow`: do `job` for the slot of one input partition."""
 
     job: SlotJob
+    open_target: OpenTarget = open_kafka_target
 
     def __call__(self, arrow_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield one pickled `SlotResult` or `MirrorError` for the rows of a slot; nothing where Spark has no rows for it.
@@ -92,7 +98,7 @@ class SlotTask:
         rows = itertools.chain([first], arrow_batches)
         body: SlotResult | MirrorError
         try:
-            done = run_slot(self.job, rows, is_planned_ranges="range_end" in first.schema.names)
+            done = run_slot(self.job, rows, is_planned_ranges="range_end" in first.schema.names, open_target=self.open_target)
             body = replace(done, duration_ms=(time.monotonic() - began) * 1000)
         except MirrorError as error:
             body = error
@@ -114,7 +120,9 @@ def ranges_of(batch: pa.RecordBatch) -> list[PlannedRange]:
     ]
 
 
-def run_slot(job: SlotJob, rows: Iterator[pa.RecordBatch], *, is_planned_ranges: bool) -> SlotResult:
+def run_slot(
+    job: SlotJob, rows: Iterator[pa.RecordBatch], *, is_planned_ranges: bool, open_target: OpenTarget = open_kafka_target
+) -> SlotResult:
     """Steps 3-5 for one slot. Raises `MirrorError`s; whatever it wrote then stays in an open transaction that nobody
     will commit, and the next InitProducerId aborts it."""
     deadline = Deadline.after_ms(job.time_left_ms, time.monotonic)
@@ -133,7 +141,8 @@ def run_slot(job: SlotJob, rows: Iterator[pa.RecordBatch], *, is_planned_ranges:
         number = _input_partition()
         readings = RowReadings(RowReading(source, rows, number, positions, limits, job.left_out))
     readings = CheckedReadings(readings, source, job.epoch_ends, deadline)
-    return fill_slot(job, number, readings, positions, cluster_of_worker(job.target), deadline, is_again=_spark_attempt() > 0)
+    target = open_target(job, number, deadline)
+    return fill_slot(job, number, readings, positions, target, deadline, is_again=_spark_attempt() > 0)
 
 
 def _spark_attempt() -> int:
@@ -152,27 +161,25 @@ def fill_slot(
     number: int,
     readings: Readings,
     positions: Mapping[SourcePartition, int],
-    target: Cluster,
+    target: SlotTarget,
     deadline: Deadline,
     *,
     is_again: bool = False,
 ) -> SlotResult:
     """As often as it takes, each time under a new epoch. `is_again`: somebody else may have begun before."""
-    places = {one: job.routes[one.topic].target_of(one).topic_partition for one in positions}
     patience, tries = deadline.sooner(SLOT_PATIENCE_MS), 0
     known: dict[tuple[SourcePartition, int], Refusal] = {}
     ends: Mapping[SourcePartition, int] | None = None
     retried = list[RetriableError]()
     isolated_ranges: dict[SourcePartition, UnfinishedRange] = {}
     while True:
-        slot = OpenSlot(job, number, target, deadline)
-        copying = _Copying(job, positions, slot, known, TargetCheck(job, target, deadline))
+        copying = _Copying(job, number, positions, target, known)
         try:
             if readings.is_repeatable or is_again or tries:  # asked for all of them now, none is read for nothing
                 copying.leave_out_unavailable(positions)
             if is_again or tries:
                 # Not where nothing can be asked: this transaction does not include those, so it cannot end anything there.
-                slot.clean_up([place for source, place in places.items() if source not in copying.left_out])
+                target.clean_up([source for source in positions if source not in copying.left_out])
             limits = {source: one.reached for source, one in isolated_ranges.items()}
             limits |= {source: positions[source] for source in copying.left_out}
             done = copying.run(readings.begin(ends, limits), is_partial=ends is not None)
@@ -229,12 +236,17 @@ class _Copying:
     def __init__(
         self,
         job: SlotJob,
+        number: int,
         positions: Mapping[SourcePartition, int],
-        slot: OpenSlot,
+        target: SlotTarget,
         known: KnownRefusals,
-        targets: TargetCheck,
     ) -> None:
-        self._job, self._positions, self._slot, self._known, self._targets = job, positions, slot, known, targets
+        self._job = job
+        self._number = number
+        self._positions = positions
+        self._target = target
+        self._writer = target.begin()
+        self._known = known
         self.left_out: dict[SourcePartition, UnfinishedRange] = {}
         self.is_writing = False
         self._builders: dict[SourcePartition, SegmentBuilder] = {}
@@ -249,13 +261,13 @@ class _Copying:
             parts = [part for part in every if part.source not in self.left_out]
             admitted = [admit_part(self._job, one, max(self.reached[one.source], one.start), self._known) for one in parts]
             self.is_writing = True
-            self._slot.copy(admitted, self._builder_of)
+            self._writer.write(admitted, self._builder_of)
             self.is_writing = False
             for one in admitted:
                 self.reached[one.part.source] = self._builder_of(one.part.source).position
                 # Those behind the end of a slot that stopped in the middle are met again by the next round.
                 self._set_aside([kept for kept in one.quarantined if kept.source_end <= self.reached[kept.source]])
-            if self._slot.is_due or self._has_many_segments():
+            if self._writer.is_due or self._has_many_segments():
                 is_partial = True
                 break
         if not is_partial:
@@ -265,20 +277,18 @@ class _Copying:
         unfinished = {**reading.unfinished(), **self.left_out}
         self.is_writing = True
         segments = tuple(segment for builder in self._builders.values() for segment in builder.build())
-        slot = self._slot
-        early_end = slot.early_end() if is_partial else None
-        slot.write_receipt()
+        written = self._writer.close(is_partial=is_partial)
         return SlotResult(
-            slot.number,
-            slot.txn,
+            self._number,
+            written.txn,
             segments,
-            slot.fetched_bytes,
+            written.fetched_bytes,
             reading.unknown,
             is_partial,
             tuple(self._quarantined),
             unfinished=tuple(unfinished.values()),
-            stamped_topics=slot.stamped_topics,
-            early_end=early_end,
+            stamped_topics=written.stamped_topics,
+            early_end=written.early_end,
         )
 
     def leave_out_unavailable(self, sources: Iterable[SourcePartition]) -> None:
@@ -286,7 +296,7 @@ class _Copying:
         if not self._job.leaves_out:
             return
         self.is_writing = True
-        for source, error in self._targets.unavailable(sources).items():
+        for source, error in self._target.unavailable(sources).items():
             self.left_out[source] = UnfinishedRange.of(source, self.reached[source], Side.TARGET, error)
         self.is_writing = False
 

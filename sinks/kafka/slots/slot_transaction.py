@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from shallow_mirror.broker.admin.hanging_transactions import abort_forgotten
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.produce_pipeline import ProduceRefusedError, ProduceWindow, explain_refusal
 from shallow_mirror.broker.produce.transactions import add_partitions, init_producer_id, write_receipt
@@ -14,7 +13,7 @@ from shallow_mirror.errors import TargetDataLossError
 from shallow_mirror.sinks.batch_parts import AdmittedPart
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import Refusal, poison_of
 from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
-from shallow_mirror.sinks.slot_results import EarlyEnd
+from shallow_mirror.sinks.slot_results import EarlyEnd, SlotWrite
 from shallow_mirror.types import SlotTxn, SourcePartition, TopicPartition
 from shallow_mirror.wire.batch_bounds import may_be_set_aside
 from shallow_mirror.wire.records import OPENED_FETCHES
@@ -43,8 +42,11 @@ class CoalescedBatchRefusedError(Exception):
         super().__init__(f"{source.topic_partition}: batches that became one, up to offset {end}: {refused}")
 
 
-class OpenSlot:
-    """Opened by the first batch that is written; a slot that has nothing to write opens no transaction."""
+class SlotTransaction:
+    """One try of a slot (a `SlotWriter`), in one Kafka transaction, which it leaves open: only the driver ends it.
+
+    Opened by the first batch that is written; a slot that has nothing to write opens no transaction.
+    """
 
     def __init__(self, job: SlotJob, number: int, target: Cluster, deadline: Deadline) -> None:
         self.number = number
@@ -62,13 +64,7 @@ class OpenSlot:
         """Whether the slot hands over what it has: `write.commit_interval` has passed since its first batch."""
         return self._has_stopped or (self._until is not None and self._until.is_over())
 
-    def clean_up(self, places: Sequence[TopicPartition]) -> None:
-        """Before another try: nothing of the one before may still be open, or it would end with this one."""
-        name, timeout_ms = self._job.transactional_id_of(self.number), self._job.transaction_timeout_ms
-        fenced = init_producer_id(self._target, name, timeout_ms, self._deadline)
-        abort_forgotten(self._target, [fenced], places, timeout_ms, self._deadline)
-
-    def copy(self, admitted: Sequence[AdmittedPart], builder_of: Callable[[SourcePartition], SegmentBuilder]) -> None:
+    def write(self, admitted: Sequence[AdmittedPart], builder_of: Callable[[SourcePartition], SegmentBuilder]) -> None:
         """Restamp and produce what is sent of one response, and hand the fate of its batches to the segments.
 
         Where the commit interval ends in the middle, that of the batches up to there: `is_due`, and nothing may follow. Of each
@@ -138,33 +134,30 @@ class OpenSlot:
             self._job.observer("task.initialised")
         return self.txn, self._window
 
-    @property
-    def stamped_topics(self) -> tuple[str, ...]:
-        """Return the target topics whose broker overwrote the times of batches that this slot has written."""
-        return () if self._window is None else tuple(sorted({place.topic for place in self._window.stamped}))
+    def close(self, *, is_partial: bool) -> SlotWrite:
+        """Write the receipt: the last write of the transaction commits with it, and proves it."""
+        early_end = self._early_end() if is_partial else None
+        if self.txn is not None:  # nothing to prove where nothing was written
+            write_receipt(
+                self._target,
+                self.txn,
+                min(self._sequences),
+                decision=self._job.decision,
+                map_id=self._job.map_id,
+                run_id=self._job.run_id,
+                deadline=self._deadline,
+            )
+            self._job.observer("task.receipt")
+        stamped = () if self._window is None else tuple(sorted({place.topic for place in self._window.stamped}))
+        return SlotWrite(txn=self.txn, fetched_bytes=self.fetched_bytes, stamped_topics=stamped, early_end=early_end)
 
-    def early_end(self) -> EarlyEnd | None:
+    def _early_end(self) -> EarlyEnd | None:
         """Return what the slot did until the commit interval ended it; None where it was not that."""
         if not self.is_due or self._until is None:
             return None
         seconds = self._until.clock() - self._until.at + self._job.commit_interval_ms / 1000
         sending_s = 0.0 if self._window is None else self._window.busy_s()
         return EarlyEnd(self._sent_bytes, seconds, sending_s)
-
-    def write_receipt(self) -> None:
-        """The last write of the transaction: commits with it, and proves it. Nothing to prove where nothing was written."""
-        if self.txn is None:
-            return
-        write_receipt(
-            self._target,
-            self.txn,
-            min(self._sequences),
-            decision=self._job.decision,
-            map_id=self._job.map_id,
-            run_id=self._job.run_id,
-            deadline=self._deadline,
-        )
-        self._job.observer("task.receipt")
 
     def _target_of(self, source: SourcePartition) -> TopicPartition:
         return TopicPartition(self._job.routes[source.topic].target_topic, source.partition)

@@ -27,6 +27,7 @@ from shallow_mirror.sinks.kafka.quarantine_source import KeptReadings
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS
 from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob, target_ends_of
+from shallow_mirror.sinks.kafka.slots.slot_target import KafkaSlotTarget
 from shallow_mirror.sinks.kafka.slots.slot_task import fill_slot
 from shallow_mirror.sinks.kafka.slots.slot_time import TASK_SHARE
 from shallow_mirror.sinks.kafka.targets.log_append_time import StampingTopics
@@ -108,7 +109,9 @@ class _KeptSlot:
             positions.setdefault(one.source, one.source_start)
         job = self._job(batches, positions, decision, deadline)
         readings = KeptReadings(batches)
-        return fill_slot(job, SINGLE_SLOT, readings, positions, self._taken.target, deadline.sooner(job.time_left_ms))
+        deadline = deadline.sooner(job.time_left_ms)
+        target = KafkaSlotTarget(job, SINGLE_SLOT, self._taken.target, deadline)
+        return fill_slot(job, SINGLE_SLOT, readings, positions, target, deadline)
 
     def _job(
         self, batches: Sequence[QuarantinedBatch], positions: Mapping[SourcePartition, int], decision: int, deadline: Deadline

@@ -30,6 +30,7 @@ from shallow_mirror.sinks.kafka.protocol.recovery import recover
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
 from shallow_mirror.sinks.kafka.slots.batch_sources import DirectReadings, ReadingLimits
 from shallow_mirror.sinks.kafka.slots.slot_job import target_ends_of
+from shallow_mirror.sinks.kafka.slots.slot_target import KafkaSlotTarget
 from shallow_mirror.sinks.kafka.slots.slot_task import fill_slot
 from shallow_mirror.sinks.kafka.slots.slot_time import TASK_SHARE
 from shallow_mirror.sinks.kafka.slots.truncation_check import CheckedReadings
@@ -220,4 +221,4 @@ class _Copy:
         limits = ReadingLimits(isolation=job.isolation, fetch_bytes=job.fetch_bytes, deadline=deadline)
         readings = DirectReadings(source, [planned], positions, limits)
         checked = CheckedReadings(readings, source, job.epoch_ends, deadline)
-        return fill_slot(job, SINGLE_SLOT, checked, positions, target, deadline)
+        return fill_slot(job, SINGLE_SLOT, checked, positions, KafkaSlotTarget(job, SINGLE_SLOT, target, deadline), deadline)
