@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from typing import Any, TypeVar
 
 from shallow_mirror.broker.admin.hanging_transactions import (
+    OpenTxn,
     ProducersOfMap,
     abort_forgotten,
     held_back_by,
-    open_places,
+    open_transactions,
     write_markers,
 )
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -187,7 +188,7 @@ class TxnPerformer:
         self.availability.unchecked = (self.availability.unchecked | there) - readable
 
     def _await_visible(self, decided: DecidedTxn, deadline: Deadline) -> actions.Visibility:
-        """A durable commit is not the end: wait until readers can see all of it, and write markers again that never came.
+        """Wait until readers see all that a committed transaction wrote. Write markers again that never came.
 
         Partitions without a leader, or with too few in-sync replicas, are not waited for longer than LEADER_PATIENCE_MS.
         """
@@ -200,18 +201,23 @@ class TxnPerformer:
         held_back = ""
         while waiting:
             deadline.require(f"the last stable offset of {waiting[0].topic_partition} to pass {waiting[0].end}{held_back}")
+            # Markers come a moment after EndTxn's answer: only what takes longer is worth the requests below.
             if patience.is_over():
                 unavailable = self._unavailable(decided.txn, waiting, deadline)
-                readable = tuple(written for written in waiting if written not in unavailable)
-                was_repaired |= bool(readable) and self._repair_if_open(decided, readable, deadline)
+                readable = [written.topic_partition for written in waiting if written not in unavailable]
                 if readable:
-                    places = [written.topic_partition for written in readable]
-                    held_back = held_back_by(self._target, places, decided.txn.producer_id, deadline)
+                    # One look says both whether our own markers are missing and who else holds the last stable offset.
+                    transactions = open_transactions(self._target, readable, deadline)
+                    was_repaired |= self._repair(decided, transactions, deadline)
+                    held_back = held_back_by(self._target, transactions, decided.txn.producer_id)
+                # A broker that starts, and a leader whose followers are away, say less than there is: what is missing counts
+                # as lost once two looks that far apart miss the same.
                 lost = lost_ranges(self._target, waiting, deadline)
                 if lost != suspected:
                     suspected, loss_patience = lost, deadline.sooner(LOSS_PATIENCE_MS)
                 elif lost == waiting and loss_patience.is_over():
                     return actions.Visibility(lost, was_repaired)
+                # The commit is durable, so the others need not wait for a partition that cannot take its marker.
                 if unavailable == waiting and not lost and leader_patience.is_over():
                     return actions.Visibility((), was_repaired, unavailable)
                 patience = deadline.sooner(SETTLE_PATIENCE_MS)
@@ -248,18 +254,18 @@ class TxnPerformer:
             self._pause(len(_POLL_MS))
         return found
 
-    def _repair_if_open(self, decided: DecidedTxn, waiting: tuple[WrittenRange, ...], deadline: Deadline) -> bool:
-        """An empty commit over the same partitions writes the markers that a killed coordinator forgot.
+    def _repair(self, decided: DecidedTxn, transactions: Sequence[OpenTxn], deadline: Deadline) -> bool:
+        """Write the markers that a killed coordinator forgot, with an empty commit over the same partitions.
 
-        Somebody else's open transaction may hold the LSO as well: then there is nothing to repair, only to wait.
+        Return False where nothing of the transaction is open: somebody else's holds the last stable offset.
         """
         producer_id = decided.txn.producer_id
-        still_open = open_places(self._target, {producer_id}, [one.topic_partition for one in waiting], deadline)
-        if not still_open:
+        partitions = [transaction.place for transaction in transactions if transaction.producer.producer_id == producer_id]
+        if not partitions:
             return False
         _log.warning("recovery: %s was committed but its markers are missing: writing them with an empty commit", decided.txn)
         name = decided.txn.transactional_id
-        write_markers(self._target, name, still_open[producer_id], True, self._transaction_timeout_ms, deadline)
+        write_markers(self._target, name, partitions, True, self._transaction_timeout_ms, deadline)
         return True
 
 

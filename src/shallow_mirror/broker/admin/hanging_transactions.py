@@ -15,7 +15,7 @@ the leader of the partition, which needs ClusterAction on the cluster (or Alter,
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -180,11 +180,10 @@ def open_transactions(target: Cluster, places: Collection[TopicPartition], deadl
     return [OpenTxn(place, state) for place in held for state in described[place] if state.current_txn_start_offset >= 0]
 
 
-def held_back_by(target: Cluster, places: Collection[TopicPartition], ours: int, deadline: Deadline) -> str:
-    """Return what other producers than `ours` have open at `places`, as the end of a sentence; empty where nothing is."""
-    others = [one for one in open_transactions(target, places, deadline) if one.producer.producer_id != ours]
-    told = [f"{one}: if that producer is gone, end it by {one.abort_command(target)}" for one in others]
-    return "".join(f"; {sentence}" for sentence in told)
+def held_back_by(target: Cluster, transactions: Iterable[OpenTxn], ours: int) -> str:
+    """Return what other producers than `ours` have open, as the end of a sentence; empty where nothing is."""
+    others = [transaction for transaction in transactions if transaction.producer.producer_id != ours]
+    return "".join(f"; {other}: if that producer is gone, end it by {other.abort_command(target)}" for other in others)
 
 
 def write_markers(
