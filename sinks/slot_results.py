@@ -99,7 +99,7 @@ class MicroBatchOutcome:
 
 
 def require_committed(removed: Sequence[SlotTxn]) -> None:
-    """Raises RetriableError where rows of a decision were removed: only a new query plans their ranges again."""
+    """Raise RetriableError where rows of a decision were removed: only a new query plans their ranges again."""
     if removed:
         raise RetriableError(
             "SLOT_NOT_COMMITTED", f"{len(removed)} slot transactions were not committed; their ranges are read again"

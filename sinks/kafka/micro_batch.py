@@ -1,4 +1,4 @@
-"""Driver: the foreachBatch body: launch the slots, decide, end, settle."""
+"""Driver: the foreachBatch body: rounds of slots, each decided at once, until all that is planned is copied or left out."""
 
 from __future__ import annotations
 
@@ -39,15 +39,18 @@ from shallow_mirror.types import SourcePartition
 _log = logging.getLogger(__name__)
 
 BETWEEN, SLOWEST_SLOT, TOTAL = "Between", "SlowestSlot", "Total"
-"""Steps of a round besides its actions. `Between`: since the round before, for Spark's log, its planning and waiting for data;
-`SlowestSlot`: the part of RunSlots that a task itself took; `Total`: of the round, without `Between`."""
+"""Steps of a round besides those of the sink. `Between`: since the round before, for Spark's log, its planning and waiting for
+data; `SlowestSlot`: the part of RunSlots that a task itself took; `Total`: of the round, without `Between`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchReport:
-    """What one round did. Durations in ms by step name; `retried`: what made a slot start again, and which; `early_ends`: of the
-    slots that the commit interval ended; `stamped_topics`: target topics whose broker gave batches its own time; `truncated`:
-    logs of the source that were cut below the position, behind which the mirror continued."""
+    """What one round did.
+
+    Durations in ms by step name; `retried`: what made a slot start again, and which; `early_ends`: of the slots that the commit
+    interval ended; `stamped_topics`: target topics whose broker gave batches its own time; `truncated`: logs of the source that
+    were cut below the position, behind which the mirror continued.
+    """
 
     micro_batch: int
     rows: tuple[DecidedSegment, ...]
@@ -65,8 +68,8 @@ LeftOutReport = Callable[[Sequence[UnfinishedRange], Mapping[SourcePartition, Po
 
 def nothing_left_out(unfinished: Sequence[UnfinishedRange], _positions: Mapping[SourcePartition, Position]) -> None:
     """Refuse to leave anything out. Raises RetriableError."""
-    for one in unfinished:
-        raise RetriableError(one.error_name, f"{one.source.topic_partition}: {one.reason}")
+    for left_out in unfinished:
+        raise RetriableError(left_out.error_name, f"{left_out.source.topic_partition}: {left_out.reason}")
 
 
 class StoppedBeforeMicroBatchError(Exception):
@@ -172,11 +175,10 @@ class MicroBatchSink:
                 self._ended_at = self._clock()
 
     def _copy(self, planned: DataFrame) -> None:
-        """Rounds until every planned range is done, or left out; one, but for slots that stopped early and offsets that are
-        given up.
+        """Run rounds until every planned range is copied or left out.
 
-        A range that is left out is as done for Spark: its plan would be replayed for ever otherwise. Positions are in the map,
-        and the planner leads Spark back to them.
+        One round is enough, except where slots ended early, or offsets were given up. A range that is left out counts as done for
+        Spark, which would otherwise replay its plan for ever. Positions are in the map, and the planner leads Spark back to them.
         """
         self._sink.look_again()
         first_rows: tuple[DecidedSegment, ...] = ()
@@ -191,20 +193,20 @@ class MicroBatchSink:
             except _SlotAvoidedError:
                 continue  # nothing of the round is decided: the next one does without what blocked a slot of it
             require_committed(outcome.not_committed)
-            unknown = [one for result in outcome.slots for one in result.unknown]
+            unknown = [planned_range for result in outcome.slots for planned_range in result.unknown]
             if unknown:
-                # Only a plan that others wrote can name such a partition: this mirror's planner plans what is registered. The
-                # query begins again, and with it the registration of what the source has.
+                # This mirror's planner plans only what is registered, but Spark may replay a plan of an older checkpoint or map.
+                # The query begins again, and with it the registration of what the source has.
                 raise RetriableError(
                     "PARTITION_NOT_REGISTERED", f"{unknown[0].source.topic_partition} is planned, the offset map does not know it"
                 )
-            self._unfinished.update({one.source: one for result in outcome.slots for one in result.unfinished})
+            self._unfinished.update({left_out.source: left_out for result in outcome.slots for left_out in result.unfinished})
             if not any(result.is_partial for result in outcome.slots):
                 self._left_out(tuple(self._unfinished.values()), self._sink.positions())
                 return
             if self._is_stopping:
-                # On a slow link what is planned may take many rounds more. The next start finds the same plan in Spark's
-                # checkpoint, and reads it from the positions that this round has reached.
+                # On a slow link the plan may take many more rounds. The next start finds it in Spark's checkpoint, and reads
+                # from the positions that this round has reached.
                 raise StoppedBeforeMicroBatchError("stopped between two rounds of a micro-batch")
             first_rows = ()
 
@@ -229,7 +231,7 @@ class MicroBatchSink:
                     rows=outcome.rows,
                     fetched_bytes=sum(result.fetched_bytes for result in outcome.slots),
                     duration_ms=steps,
-                    quarantined=tuple(one for result in outcome.slots for one in result.quarantined),
+                    quarantined=tuple(batch for result in outcome.slots for batch in result.quarantined),
                     retried=tuple((result.slot, error) for result in outcome.slots for error in result.retried),
                     stamped_topics=frozenset(topic for result in outcome.slots for topic in result.stamped_topics),
                     early_ends=tuple(result.early_end for result in outcome.slots if result.early_end is not None),
@@ -241,13 +243,13 @@ class MicroBatchSink:
     def _run_slots(
         self, planned: DataFrame, decision: int, first_rows: Sequence[DecidedSegment], deadline: Deadline
     ) -> tuple[SlotResult, ...]:
-        known, round_timeout_ms = self._sink.positions(), self._sink.round_timeout_ms
+        positions, round_timeout_ms = self._sink.positions(), self._sink.round_timeout_ms
         time_left_ms = self._slot_time.time_left_ms(round_timeout_ms)
         task = self._sink.task_of(
             SlotRound(
                 decision=decision,
-                positions=_positions_after(known, first_rows),
-                epoch_ends=self._truncated.epoch_ends(known),
+                positions=_positions_after(positions, first_rows),
+                epoch_ends=self._truncated.epoch_ends(positions),
                 time_left_ms=time_left_ms,
                 commit_interval_ms=self._slot_time.commit_interval_ms(self._sink.commit_interval_ms, round_timeout_ms),
                 left_out=frozenset(self._unfinished),
@@ -272,7 +274,7 @@ class MicroBatchSink:
         else:
             self._slot_time.saw(all_tasks_ms, max((result.duration_ms for result in results), default=0.0), len(answers))
         try:
-            self._budget.take(one for result in results for one in result.quarantined)
+            self._budget.take(batch for result in results for batch in result.quarantined)
         except BatchRefusedError as excess:
             errors.append(excess)
         if errors:
@@ -287,40 +289,40 @@ class MicroBatchSink:
         return tuple(sorted(results, key=lambda result: result.slot))
 
     def _set_aside(self, results: Sequence[SlotResult], decision: int) -> None:
-        """In front of the decision: rows that no decision follows count for nothing."""
-        batches = [one for result in results for one in result.quarantined]
+        """Write quarantined batches in front of the decision: rows that no decision follows count for nothing."""
+        batches = [batch for result in results for batch in result.quarantined]
         if not batches:
             return
         assert self._quarantine is not None
         self._quarantine.add(batches, decision)
         self._observer("quarantine.written")
-        for one in batches:
-            _log.warning("quarantined, unless this micro-batch is not decided: %s", one)
+        for quarantined in batches:
+            _log.warning("quarantined (pending commit): %s", quarantined)
 
     def _after_data_loss(self, loss: DataLossError, first_rows: Sequence[DecidedSegment]) -> tuple[DecidedSegment, ...]:
-        """Rows to put in the place of what is lost; none behind a log that was cut, where the next round just continues.
+        """Return rows for what is lost; none behind a log that was truncated, where the next round just continues.
 
-        Raises `loss` where nothing can be put there, or nothing may, and RetriableError.
+        Raises `loss` where there is no such row, or `read.on_data_loss` is not continue, and RetriableError.
         """
         if not self._goes_on_after_data_loss:
             raise loss
         deadline = Deadline.after_ms(self._sink.round_timeout_ms, self._clock)
-        known = self._sink.positions()
+        positions = self._sink.positions()
         if isinstance(loss, LogTruncatedError):
-            self._truncated.accept(loss, _positions_after(known, first_rows))
+            self._truncated.accept(loss, _positions_after(positions, first_rows))
             return ()
-        targets = {source: position.target for source, position in known.items()}
+        targets = {source: position.target for source, position in positions.items()}
         targets.update({row.segment.source: row.segment.target for row in first_rows})
-        return expired_rows(loss, _positions_after(known, first_rows), targets, self._source, deadline)
+        return expired_rows(loss, _positions_after(positions, first_rows), targets, self._source, deadline)
 
 
 def _positions_after(
-    known: Mapping[SourcePartition, Position], first_rows: Sequence[DecidedSegment]
+    positions: Mapping[SourcePartition, Position], first_rows: Sequence[DecidedSegment]
 ) -> dict[SourcePartition, int]:
-    positions = {source: position.offset for source, position in known.items()}
-    return positions | {row.segment.source: row.segment.source_end for row in first_rows}
+    offsets = {source: position.offset for source, position in positions.items()}
+    return offsets | {row.segment.source: row.segment.source_end for row in first_rows}
 
 
 def most_telling(errors: list[MirrorError]) -> MirrorError:
-    """Of several slots' errors the one a person must act on: definite before retriable."""
+    """Return the error of several slots that a person must act on: definite before retriable."""
     return next((error for error in errors if not isinstance(error, RetriableError)), errors[0])

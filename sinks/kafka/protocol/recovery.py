@@ -1,4 +1,4 @@
-"""Driver: performs the protocol's actions on the offset map and the target cluster, and gathers the evidence it asks for."""
+"""Driver: the protocol's actions, performed on the offset map and the target cluster."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LOSS_PATIENCE_MS = 30_000
 are away, say less than there is."""
 
 LEADER_PATIENCE_MS = 5_000
-"""How long a target partition may be without a leader, or without enough in-sync replicas, before the others go on without it."""
+"""How long a target partition may have no leader, or too few in-sync replicas, before the others continue without it."""
 
 PENDING_PATIENCE_MS = 5_000
 """How long a receipt may stay pending before its marker counts as forgotten."""
@@ -57,10 +57,10 @@ _Outcome = TypeVar("_Outcome")
 
 
 class TxnPerformer:
-    """Carries out every action but `RunSlots` and `Decide`, which belong to a micro-batch.
+    """Performer of every action but `RunSlots` and `Decide`, which belong to a micro-batch.
 
-    Every action may be carried out again after a crash: each is idempotent or fenced. `availability` says what of the target
-    cannot be used now, and `look_again` finds out what can be used again.
+    Every action may be performed again after a crash: each is idempotent or fenced. `availability` says what of the target cannot
+    be used now, and `look_again` finds out what can be used again.
     """
 
     def __init__(
@@ -95,8 +95,8 @@ class TxnPerformer:
                 return seen
             case actions.InitProducerId(name):
                 return self._init_producer_id(name, deadline)
-            case actions.AbortForgotten(names, places):
-                return self._abort_forgotten(names, places, deadline, named=self._owner.finished_producer_ids)
+            case actions.AbortForgotten(names, partitions):
+                return self._abort_forgotten(names, partitions, deadline, named=self._owner.finished_producer_ids)
             case actions.ReadReceipt(decided):
                 return self._receipt_evidence(decided, deadline)
             case actions.ReadTargetLog(decided):
@@ -118,11 +118,11 @@ class TxnPerformer:
         raise AssertionError(f"not an action of this performer: {action}")
 
     def run(self, steps: Generator[actions.Action, Any, _Outcome], deadline: Deadline) -> _Outcome:
-        """The short loop: perform, answer, until the protocol returns."""
+        """Perform the actions of a protocol until it returns."""
         return actions.drive(steps, lambda action: self.perform(action, deadline), self._observer)
 
     def refuse_foreign_receipts(self, names: Sequence[str], deadline: Deadline) -> None:
-        """Before the first of them is fenced: a mirror that another offset map belongs to goes on undisturbed."""
+        """Raise ConfigError where receipts of another offset map exist. To be called before the first of the ids is fenced."""
         refuse_foreign_receipts(self._target, names, self._owner.map_id, deadline)
 
     def look_again(self, deadline: Deadline) -> tuple[SlotTxn, ...]:
@@ -150,11 +150,11 @@ class TxnPerformer:
         return self.run(actions.confirm_pending(rows), deadline)
 
     def _are_readable(self, ranges: Sequence[WrittenRange], deadline: Deadline) -> bool:
-        places = [written.topic_partition for written in ranges]
-        return len(readable_ends(self._target, places, deadline)) == len(set(places))
+        partitions = [written.topic_partition for written in ranges]
+        return len(readable_ends(self._target, partitions, deadline)) == len(set(partitions))
 
     def _init_producer_id(self, name: str, deadline: Deadline) -> bool:
-        """False where the id's last transaction cannot complete. Its fate is durable, so nothing can be done under the id."""
+        """Fence an id. Return False where its last transaction cannot complete: its fate is durable, the id cannot be used."""
         self.availability.fenced.pop(name, None)
         try:
             self.availability.fenced[name] = init_producer_id(self._target, name, self._transaction_timeout_ms, deadline)
@@ -168,24 +168,24 @@ class TxnPerformer:
     def _abort_forgotten(
         self,
         names: Sequence[str],
-        places: Collection[TopicPartition] | None,
+        partitions: Collection[TopicPartition] | None,
         deadline: Deadline,
         *,
         named: ProducersOfMap | None = None,
     ) -> None:
-        """At the places that can be read; the others are held until they have been looked at.
+        """Abort what is open in the partitions that can be read; the others are held until they have been looked at.
 
         `named` only right after InitProducerId of `names`: later a slot may have got another producer id.
         """
-        if places is None:
-            places = {position.target.topic_partition for position in self._owner.positions().values()}
-        listed = self._target.metadata(sorted({place.topic for place in places}), deadline)
-        there = {place for place in places if listed.has(place)}  # what was deleted holds nothing open
-        readable = readable_ends(self._target, sorted(there), deadline).keys() - self.availability.pending_partitions()
+        if partitions is None:
+            partitions = {position.target.topic_partition for position in self._owner.positions().values()}
+        listed = self._target.metadata(sorted({partition.topic for partition in partitions}), deadline)
+        existing = {partition for partition in partitions if listed.has(partition)}  # what was deleted holds nothing open
+        readable = readable_ends(self._target, sorted(existing), deadline).keys() - self.availability.pending_partitions()
         # The last transaction of a blocked id ends by itself: its markers are on their way.
         fenced = [self.availability.fenced[name] for name in names if name in self.availability.fenced]
         abort_forgotten(self._target, fenced, sorted(readable), self._transaction_timeout_ms, deadline, named=named)
-        self.availability.unchecked = (self.availability.unchecked | there) - readable
+        self.availability.unchecked = (self.availability.unchecked | existing) - readable
 
     def _await_visible(self, decided: DecidedTxn, deadline: Deadline) -> actions.Visibility:
         """Wait until readers see all that a committed transaction wrote. Write markers again that never came.
@@ -227,32 +227,37 @@ class TxnPerformer:
         return actions.Visibility(was_repaired=was_repaired)
 
     def _unavailable(self, txn: SlotTxn, waiting: tuple[WrittenRange, ...], deadline: Deadline) -> tuple[WrittenRange, ...]:
-        """Ranges whose partitions do not take the marker: all that wait where the coordinator says that it still writes them."""
+        """Return the ranges whose partitions do not take the marker: all while the coordinator still writes markers."""
         blocked = blocked_txn(self._target, txn.transactional_id, deadline)
         if blocked is not None and blocked.producer_id == txn.producer_id:
             return waiting
-        places = [written.topic_partition for written in waiting]
-        readable = readable_ends(self._target, places, deadline)
+        partitions = [written.topic_partition for written in waiting]
+        readable = readable_ends(self._target, partitions, deadline)
         return tuple(written for written in waiting if written.topic_partition not in readable)
 
     def _still_hidden(self, written: tuple[WrittenRange, ...], deadline: Deadline) -> tuple[WrittenRange, ...]:
-        """Those that the last stable offset has not passed. A topic without a leader, or without existence, hides its own."""
-        places = [one.topic_partition for one in written]
-        stable = readable_ends(self._target, places, deadline)
-        return tuple(one for one in written if stable.get(one.topic_partition, -1) < one.end)
+        """Return the ranges that the last stable offset has not passed, and those whose partition has no leader or is gone."""
+        partitions = [written_range.topic_partition for written_range in written]
+        stable = readable_ends(self._target, partitions, deadline)
+        return tuple(
+            written_range for written_range in written if stable.get(written_range.topic_partition, -1) < written_range.end
+        )
 
     def _pause(self, polls: int) -> None:
         self._sleep(_POLL_MS[min(polls, len(_POLL_MS) - 1)] / 1000)
 
     def _receipt_evidence(self, decided: DecidedTxn, deadline: Deadline) -> ReceiptEvidence:
-        """A pending receipt belongs to a transaction that was only just ended: fence again and look again, for a while."""
+        """Return what the receipt says. While it is pending, fence and look again, for PENDING_PATIENCE_MS.
+
+        A pending receipt belongs to a transaction that was only just ended, or its marker was forgotten.
+        """
         patience = deadline.sooner(PENDING_PATIENCE_MS)
-        while (found := look_at_receipt(self._target, decided, self._owner.map_id, deadline)) is ReceiptEvidence.PENDING:
+        while (evidence := look_at_receipt(self._target, decided, self._owner.map_id, deadline)) is ReceiptEvidence.PENDING:
             if patience.is_over():
                 break
             self._init_producer_id(decided.txn.transactional_id, deadline)
             self._pause(len(_POLL_MS))
-        return found
+        return evidence
 
     def _repair(self, decided: DecidedTxn, transactions: Sequence[OpenTxn], deadline: Deadline) -> bool:
         """Write the markers that a killed coordinator forgot, with an empty commit over the same partitions.
@@ -277,7 +282,7 @@ def recover(
     deadline: Deadline,
     choices: actions.Choices = actions.NO_CHOICES,
 ) -> None:
-    """A start after the take-over: resolve what the last run decided, fence all slots it may have used, settle.
+    """Resolve what the last run decided, fence all slots it may have used, and settle. To be called after the take-over.
 
     Raises RecoverNeededError, and what actions raise; may be called again after any error.
     """

@@ -1,4 +1,4 @@
-"""Pure: what a slot leaves out so that the rest of it is copied: errors of one partition that another try will not mend."""
+"""Executor: what a slot leaves out so that the rest of it is copied: errors of one partition that another try will not mend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Executor: what becomes of the batches of one response: which are sent, as what, and which are set aside."""
+"""Executor: which batches of a response are sent, in which form, and which are set aside for the quarantine."""
 
 from __future__ import annotations
 
@@ -21,22 +21,28 @@ KnownRefusals = Mapping[tuple[SourcePartition, int], Refusal]
 """By base offset: what the target refused in an earlier try of the slot."""
 
 
-def admit_part(job: SlotJob, part: ReadPart, position: int, known: KnownRefusals) -> AdmittedPart:
-    """Raises BatchRefusedError for what cannot be copied, CorruptBatchError for what cannot be opened to be rebuilt, unless the
-    job lets it be set aside, and it is known where it ends."""
-    place, limits, keeps_refused = part.source.topic_partition, job.routes[part.source.topic].limits, job.quarantines
+def admit_part(job: SlotJob, part: ReadPart, position: int, known_refusals: KnownRefusals) -> AdmittedPart:
+    """Return what is sent of one partition's part of a response, and what is set aside.
+
+    Raises BatchRefusedError for what cannot be copied, CorruptBatchError for what cannot be opened to be rebuilt, unless the job
+    lets it be set aside, and it is certain where it ends.
+    """
+    topic_partition, limits, keeps_refused = part.source.topic_partition, job.routes[part.source.topic].limits, job.quarantines
     admission = admit(
         part.index,
         part.records,
-        topic_partition=place,
+        topic_partition=topic_partition,
         position=position,
         range_end=part.range_end,
         aborted=part.aborted,
         limits=limits,
     )
-    refused = {one.index: Refusal(BatchRefusedError(place, one.base_offset, one.rule, one.remedy)) for one in admission.refusals}
-    for i in np.flatnonzero(np.isin(admission.verdicts, SENT)).tolist() if known else ():
-        refusal = known.get((part.source, int(part.index.headers["base_offset"][i])))
+    refused = {
+        refusal.index: Refusal(BatchRefusedError(topic_partition, refusal.base_offset, refusal.rule, refusal.remedy))
+        for refusal in admission.refusals
+    }
+    for i in np.flatnonzero(np.isin(admission.verdicts, SENT)).tolist() if known_refusals else ():
+        refusal = known_refusals.get((part.source, int(part.index.headers["base_offset"][i])))
         if refusal is not None:
             refused[i] = refusal
     _require_may_be_set_aside(job, part, refused)
@@ -44,7 +50,7 @@ def admit_part(job: SlotJob, part: ReadPart, position: int, known: KnownRefusals
         part.index,
         part.records,
         admission := admission.set_aside(refused),
-        topic_partition=place,
+        topic_partition=topic_partition,
         position=position,
         limits=limits,
         max_opened_bytes=OPENED_FETCHES * job.fetch_bytes,

@@ -1,7 +1,4 @@
-"""Pure: what the task of one slot is to do: values that travel to an executor, no behaviour.
-
-`slot_task.py` does it.
-"""
+"""Driver and executors: what the task of one slot is to do, as values. `slot_task.py` executes them."""
 
 from __future__ import annotations
 
@@ -78,10 +75,10 @@ class SlotJob:
 
 
 def target_ends_of(positions: Collection[Position]) -> dict[TopicPartition, int]:
-    """A source topic that was created again goes on behind the records of the one before it."""
-    places = [one.target.topic_partition for one in positions]
-    ends = dict(zip(places, (one.target_end for one in positions), strict=True))
-    if len(ends) < len(places):
-        for place, one in zip(places, positions, strict=True):
-            ends[place] = max(one.target_end, ends[place])
+    """Return up to where the map has records in each target partition."""
+    partitions = [position.target.topic_partition for position in positions]
+    ends = dict(zip(partitions, (position.target_end for position in positions), strict=True))
+    if len(ends) < len(partitions):  # a source topic that was created again continues behind the records of the one before it
+        for partition, position in zip(partitions, positions, strict=True):
+            ends[partition] = max(position.target_end, ends[partition])
     return ends

@@ -60,16 +60,20 @@ class KafkaSlotTarget:
         self._checked.update(new)
         targets = {source: self._job.routes[source.topic].target_of(source).topic_partition for source in new}
         listed = self._target.metadata(sorted({target.topic for target in targets.values()}), self._deadline).topics
-        found = {
+        partitions = {
             source: topic.partitions[target.partition]
             for source, target in targets.items()
             if (topic := listed.get(target.topic)) is not None and target.partition in topic.partitions
         }
         least = self._least_in_sync(
-            {targets[source].topic for source, one in found.items() if one.in_sync_count < one.replica_count}
+            {
+                targets[source].topic
+                for source, partition in partitions.items()
+                if partition.in_sync_count < partition.replica_count
+            }
         )
         wrong: dict[SourcePartition, RetriableError] = {}
-        for source, partition in found.items():
+        for source, partition in partitions.items():
             target = targets[source]
             if target in self._job.held:
                 wrong[source] = RetriableError("MARKER_PENDING", f"target {target} is not written to: {self._job.held[target]}")
@@ -89,7 +93,7 @@ class KafkaSlotTarget:
         if not topics:
             return {}
         settings = self._target.topic_configs(sorted(topics), self._deadline, keys=[_MIN_IN_SYNC])
-        return {topic: int(found.get(_MIN_IN_SYNC, 1)) for topic, found in settings.items()}
+        return {topic: int(configs.get(_MIN_IN_SYNC, 1)) for topic, configs in settings.items()}
 
     def _reach(self, node_id: int) -> RetriableError | None:
         """Over the connection that Produce will use."""

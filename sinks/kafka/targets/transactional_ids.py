@@ -1,4 +1,4 @@
-"""PURE: what the slots of a mirror are called on the target: their transactional ids, which name the receipts' groups as well."""
+"""Pure: the transactional ids of a mirror's slots, which are also the names of the consumer groups of their receipts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ def transactional_id(mirror: str, slot: int) -> str:
 
 
 def ids_of(slots: int) -> int:
-    """Return how many transactional ids a run may use: a spare one for each slot, while the last transaction of its own waits
-    for a partition that does not take the marker."""
+    """Return how many transactional ids a run may use.
+
+    Each slot has a spare one, for as long as its last transaction waits for a partition that does not take the marker.
+    """
     return 2 * slots
 
 
