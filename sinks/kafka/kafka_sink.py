@@ -16,12 +16,12 @@ from shallow_mirror.errors import MirrorError, RetriableError, TransactionBlocke
 from shallow_mirror.sinks.base import Observer, RunSlots, SlotRound, TaskFunction
 from shallow_mirror.sinks.kafka.protocol import actions
 from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer
-from shallow_mirror.sinks.kafka.protocol.stall_detector import StepWatch
-from shallow_mirror.sinks.kafka.slots.compact_pickle import Travelling
+from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
+from shallow_mirror.sinks.kafka.slots.compact_pickle import CompactDict
 from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob, target_ends_of
 from shallow_mirror.sinks.kafka.slots.slot_task import SlotTask
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
-from shallow_mirror.sinks.kafka.targets.transactional_ids import ids_of, transactional_id
+from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_id
 from shallow_mirror.sinks.slot_results import MicroBatchOutcome, require_committed
 from shallow_mirror.types import EpochEnd, SlotTxn, SourcePartition, TopicPartition
 
@@ -60,7 +60,7 @@ class KafkaSink:
         self._observer = observer
         self._clock = clock
         self._look_again_at = 0.0
-        self.watch = StepWatch(job.source, job.target, job.transaction_timeout_ms, clock)
+        self.watch = StallDetector(job.source, job.target, job.transaction_timeout_ms, clock)
 
     @property
     def round_timeout_ms(self) -> int:
@@ -104,9 +104,9 @@ class KafkaSink:
             replace(
                 self._job,
                 decision=round_.decision,
-                positions=Travelling(round_.positions, SourcePartition, int),
-                epoch_ends=Travelling(round_.epoch_ends, SourcePartition, EpochEnd),
-                target_ends=Travelling(target_ends_of(self._owner.positions().values()), TopicPartition, int),
+                positions=CompactDict(round_.positions, SourcePartition, int),
+                epoch_ends=CompactDict(round_.epoch_ends, SourcePartition, EpochEnd),
+                target_ends=CompactDict(target_ends_of(self._owner.positions().values()), TopicPartition, int),
                 routes=dict(self._targets.known),
                 id_numbers=self._slot_numbers(),
                 held=self._performer.availability.held(),
@@ -170,11 +170,11 @@ class KafkaSink:
         """
         numbers = [
             number
-            for number in range(ids_of(self._slots))
+            for number in range(id_count(self._slots))
             if self._performer.availability.is_usable(transactional_id(self._job.mirror, number))
         ]
         if len(numbers) < self._slots:
-            blocked = ids_of(self._slots) - len(numbers)
+            blocked = id_count(self._slots) - len(numbers)
             raise RetriableError(
                 "NO_TRANSACTIONAL_ID",
                 f"{blocked} transactional ids wait for target partitions that do not take the markers of their last transactions",

@@ -66,7 +66,7 @@ class MicroBatchReport:
 LeftOutReport = Callable[[Sequence[UnfinishedRange], Mapping[SourcePartition, Position]], None]
 
 
-def nothing_left_out(unfinished: Sequence[UnfinishedRange], _positions: Mapping[SourcePartition, Position]) -> None:
+def refuse_left_out(unfinished: Sequence[UnfinishedRange], _positions: Mapping[SourcePartition, Position]) -> None:
     """Refuse to leave anything out. Raises RetriableError."""
     for left_out in unfinished:
         raise RetriableError(left_out.error_name, f"{left_out.source.topic_partition}: {left_out.reason}")
@@ -94,10 +94,10 @@ class MicroBatchSink:
         slot_time: SlotTime,
         report: Callable[[MicroBatchReport], None],
         observer: Observer,
-        goes_on_after_data_loss: bool = False,
+        continues_after_data_loss: bool = False,
         quarantine: QuarantineTable | None = None,
         quarantine_limits: QuarantineLimits = NO_LIMITS,
-        left_out: LeftOutReport = nothing_left_out,
+        left_out: LeftOutReport = refuse_left_out,
         register: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -112,7 +112,7 @@ class MicroBatchSink:
         self._slot_time = slot_time
         self._report = report
         self._observer = observer
-        self._goes_on_after_data_loss = goes_on_after_data_loss
+        self._continues_after_data_loss = continues_after_data_loss
         self._quarantine = quarantine
         self._quarantine_limits = quarantine_limits
         self._left_out = left_out
@@ -270,7 +270,7 @@ class MicroBatchSink:
         # Seen before the decision: where the first transactions have timed out, the next try already gives each slot less time.
         all_tasks_ms = (self._clock() - began) * 1000
         if errors:
-            self._slot_time.saw_failure(all_tasks_ms, time_left_ms, len(answers))
+            self._slot_time.record_failed_round(all_tasks_ms, time_left_ms, len(answers))
         else:
             self._slot_time.saw(all_tasks_ms, max((result.duration_ms for result in results), default=0.0), len(answers))
         try:
@@ -279,7 +279,7 @@ class MicroBatchSink:
             errors.append(excess)
         if errors:
             self._sink.check_ownership()  # a fenced producer epoch may mean that another run took over
-            error = most_telling(errors)
+            error = most_actionable(errors)
             if self._sink.can_avoid(error):
                 raise _SlotAvoidedError(str(error)) from error
             if not isinstance(error, RetriableError):
@@ -304,7 +304,7 @@ class MicroBatchSink:
 
         Raises `loss` where there is no such row, or `read.on_data_loss` is not continue, and RetriableError.
         """
-        if not self._goes_on_after_data_loss:
+        if not self._continues_after_data_loss:
             raise loss
         deadline = Deadline.after_ms(self._sink.round_timeout_ms, self._clock)
         positions = self._sink.positions()
@@ -323,6 +323,6 @@ def _positions_after(
     return offsets | {row.segment.source: row.segment.source_end for row in first_rows}
 
 
-def most_telling(errors: list[MirrorError]) -> MirrorError:
+def most_actionable(errors: list[MirrorError]) -> MirrorError:
     """Return the error of several slots that a person must act on: definite before retriable."""
     return next((error for error in errors if not isinstance(error, RetriableError)), errors[0])

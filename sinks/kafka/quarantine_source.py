@@ -13,7 +13,7 @@ from shallow_mirror.types import PlannedRange, SourcePartition
 from shallow_mirror.wire.batch_index import index_batches
 
 
-class KeptReadings:
+class QuarantineReadings:
     """`batches`: each partition's in order of offsets."""
 
     is_repeatable = True
@@ -27,10 +27,10 @@ class KeptReadings:
             batches = [batch for batch in batches if batch.source_end <= ends.get(batch.source, 0)]
         if limits:
             batches = [batch for batch in batches if batch.source_end <= limits.get(batch.source, batch.source_end)]
-        return _KeptReading(batches)
+        return _QuarantineReading(batches)
 
 
-class _KeptReading:
+class _QuarantineReading:
     unknown: tuple[PlannedRange, ...] = ()
 
     def __init__(self, batches: Sequence[QuarantinedBatch]) -> None:

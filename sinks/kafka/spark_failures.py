@@ -29,7 +29,7 @@ def lost_worker(text: str) -> str | None:
     return next((line.strip() for line in text.splitlines() if _LOST_WORKER.search(line)), None)
 
 
-def unfit_python(text: str) -> ConfigError | None:
+def find_unfit_python(text: str) -> ConfigError | None:
     """Return what is wrong with the Python of Spark's workers, if that is what `text` reports."""
     match = _UNFIT_PYTHON.search(text)
     if match is None:
@@ -41,19 +41,19 @@ def unfit_python(text: str) -> ConfigError | None:
 
 
 @contextmanager
-def unfit_python_told() -> Iterator[None]:
+def raising_unfit_python() -> Iterator[None]:
     """Raise ConfigError where a call of Spark ended because its workers have another Python than the mirror needs."""
     try:
         yield
     except PySparkException as error:
-        unfit = unfit_python(str(error))
+        unfit = find_unfit_python(str(error))
         if unfit is None:
             raise
         raise unfit from error
 
 
 @contextmanager
-def lost_jvm_told(spark_log: Path | None) -> Iterator[None]:
+def raising_lost_jvm(spark_log: Path | None) -> Iterator[None]:
     """Raise SparkLostError where the JVM does not answer a call. `spark_log`, of a session of ours, may hold the cause."""
     try:
         yield

@@ -271,7 +271,7 @@ class MicroBatchPlanner:
             listing = self._planner.log_ends(self._deadline())
         current = self._going_on(start, listing.topic_ids)
         truncated = offset_planning.truncated(current, listing.ends)
-        if truncated and not (self._settings.isolates or self._settings.goes_on_after_data_loss):
+        if truncated and not (self._settings.isolates or self._settings.continues_after_data_loss):
             raise next(iter(truncated.values()))
         self._truncated = frozenset(truncated)
         return current, (self._target or listing).without(truncated)
@@ -281,7 +281,7 @@ class MicroBatchPlanner:
         new.
         """
         current = offset_planning.of_current_topics(start, topic_ids)
-        if current is not start and not self._settings.goes_on_after_data_loss:
+        if current is not start and not self._settings.continues_after_data_loss:
             offset_planning.require_same_topics(start, topic_ids)
         return current
 

@@ -42,7 +42,7 @@ class PlanSettings:
     request_bytes: int = DEFAULT_REQUEST_BYTES
     request_timeout_ms: int
     discovery_s: float = 0.0
-    goes_on_after_data_loss: bool = False
+    continues_after_data_loss: bool = False
     note_path: Path | None = None
     measured_path: Path | None = None
     paused_path: Path | None = None
@@ -75,7 +75,7 @@ class PlanSettings:
             request_bytes=config.write.request_bytes if config.write.coalesce_bytes is None else 1,  # they fill their requests
             request_timeout_ms=config.source.client.request_timeout_ms,
             discovery_s=config.topics.discovery_s,
-            goes_on_after_data_loss=config.read.on_data_loss == "continue",
+            continues_after_data_loss=config.read.on_data_loss == "continue",
             note_path=planner_state.note_path(config.checkpoint),
             measured_path=planner_state.measured_path(config.checkpoint),
             paused_path=paused_path,

@@ -160,7 +160,7 @@ class Planner:
         was created again, ConfigError.
         """
         listing = self.log_ends(deadline)
-        if not self._settings.goes_on_after_data_loss:
+        if not self._settings.continues_after_data_loss:
             offset_planning.require_same_topics({one: position.offset for one, position in known.items()}, listing.topic_ids)
         listing.require_answers(listing.unanswered.keys() - known.keys())  # where they begin depends on when they are seen
         unknown = [one for one in listing.ends if one not in known]

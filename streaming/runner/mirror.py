@@ -43,14 +43,14 @@ from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
 from shallow_mirror.sinks.kafka.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer, recover
-from shallow_mirror.sinks.kafka.protocol.stall_detector import StepWatch
+from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS
 from shallow_mirror.sinks.kafka.slots.slot_time import SlotTime
-from shallow_mirror.sinks.kafka.spark_failures import lost_jvm_told, lost_worker, unfit_python, unfit_python_told
-from shallow_mirror.sinks.kafka.targets.log_append_time import StampingTopics
+from shallow_mirror.sinks.kafka.spark_failures import find_unfit_python, lost_worker, raising_lost_jvm, raising_unfit_python
+from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
-from shallow_mirror.sinks.kafka.targets.transactional_ids import ids_of, transactional_ids
+from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
 from shallow_mirror.streaming.planning import offset_planning, planner_state
 from shallow_mirror.streaming.planning.error_transport import told_error
 from shallow_mirror.streaming.planning.planner_config import PlanSettings
@@ -120,7 +120,7 @@ class Mirror:
         """
         own_session = spark is None
         try:
-            with lost_jvm_told(self.config.spark_log if own_session else None):
+            with raising_lost_jvm(self.config.spark_log if own_session else None):
                 _Run(self.config, self._observer, self._stop, available_now, for_seconds).start_and_supervise(spark, own_session)
         except _StoppedError as stopped:
             _log.warning("stopped while waiting: %s", stopped)
@@ -140,7 +140,7 @@ def _with_remedy(error: MirrorError, remedy: str) -> MirrorError:
 
 def _planner_error(text: str) -> MirrorError:
     """The planner process hands its errors to Spark, which hands on their text."""
-    told = told_error(text) or unfit_python(text)
+    told = told_error(text) or find_unfit_python(text)
     if told is not None:
         return told
     lost = lost_worker(text)
@@ -169,7 +169,7 @@ class _Run:
         self.spark_log: Path | None = None
         self.copied = CopiedBytes(config.topics.bytes_per_second)
         self.witness = Witness(config, self.identity)
-        self.stamping = StampingTopics(self.witness.met)
+        self.stamping = LogAppendTimeTopics(self.witness.met)
         self.slot_time = SlotTime(config.write.slots)
 
     def start_and_supervise(self, spark: Any, own_session: bool) -> None:
@@ -218,7 +218,7 @@ class _Run:
             owner = self._patiently("take-over", self._take_over)
             store = open_store(self.config.table_storage, self.tables_writer, spark)
             self.witness.took_over(owner, store)
-            with lost_jvm_told(self.spark_log), self._groups_in_step(store, spark) as groups:
+            with raising_lost_jvm(self.spark_log), self._groups_in_step(store, spark) as groups:
                 self._patiently("query", lambda: self._recover_and_query(owner, spark))
                 outcome = "stopped" if self._is_over() else "done"
                 if self.available_now and outcome == "done":
@@ -292,13 +292,13 @@ class _Run:
                 now_ms=lambda: int(time.time() * 1000),
                 writer=self.map_writer,
                 before_creation=self._refuse_used_ids,
-                slots=ids_of(self.config.write.slots),
+                slots=id_count(self.config.write.slots),
             )
             _log.info("run epoch %d took over the offset map in %s", self.owner.run_epoch, self.config.tables)
         return self.owner
 
     def _refuse_used_ids(self) -> None:
-        refuse_used_ids(self.target, transactional_ids(self.config.mirror, ids_of(self.config.write.slots)), self._deadline())
+        refuse_used_ids(self.target, transactional_ids(self.config.mirror, id_count(self.config.write.slots)), self._deadline())
 
     def _recover_and_query(self, owner: OffsetMapOwner, spark: Any) -> None:
         config = self.config
@@ -347,7 +347,7 @@ class _Run:
             slot_time=self.slot_time,
             report=self._report,
             observer=self.observer,
-            goes_on_after_data_loss=self._goes_on_after_data_loss,
+            continues_after_data_loss=self._continues_after_data_loss,
             quarantine=open_quarantine(config.table_storage, self.tables_writer, spark),
             quarantine_limits=config.write.quarantine_limits or NO_LIMITS,
             left_out=self.witness.left_out.micro_batch_done,
@@ -376,7 +376,7 @@ class _Run:
             with watch:
                 self._run_query(spark, sink, kafka.watch, options)
         except TopicRecreatedError as again:
-            if not self._goes_on_after_data_loss:
+            if not self._continues_after_data_loss:
                 raise
             raise RetriableError("TOPIC_CREATED_AGAIN", f"{again}; what it holds now is mirrored from its start") from again
         finally:
@@ -384,7 +384,7 @@ class _Run:
         owner.settle()
 
     @property
-    def _goes_on_after_data_loss(self) -> bool:
+    def _continues_after_data_loss(self) -> bool:
         return self.config.read.on_data_loss == "continue"
 
     def _register_partitions(self, owner: OffsetMapOwner, targets: TargetTopics) -> dict[str, str]:
@@ -412,8 +412,8 @@ class _Run:
         self.has_begun = True
         return {name: topic.topic_id for name, topic in listed.items()}
 
-    @unfit_python_told()
-    def _run_query(self, spark: Any, sink: MicroBatchSink, steps: StepWatch, options: Mapping[str, str]) -> None:
+    @raising_unfit_python()
+    def _run_query(self, spark: Any, sink: MicroBatchSink, steps: StallDetector, options: Mapping[str, str]) -> None:
         is_direct = self.config.read.transfer == "direct"
         if is_direct:
             planned_ranges.register_planned_ranges(spark)

@@ -21,7 +21,7 @@ from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchEr
 from shallow_mirror.logging_setup import fields
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.micro_batch import TOTAL, MicroBatchReport
-from shallow_mirror.sinks.kafka.protocol.stall_detector import LingeringStep
+from shallow_mirror.sinks.kafka.protocol.stall_detector import StalledStep
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import REMEDY_OF_DAMAGE
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOut
@@ -152,7 +152,7 @@ class Witness:
         except OSError as error:
             _log.warning("the note for status was not written: %s", error)
 
-    def looks_at(self, lingering: LingeringStep | None) -> None:
+    def looks_at(self, lingering: StalledStep | None) -> None:
         """From time to time while the query runs: what a step or the planner waits for, told once for each wait."""
         waits_for = None if lingering is None else lingering.waits_for
         if lingering is not None and waits_for != self._told_step:

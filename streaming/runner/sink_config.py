@@ -9,7 +9,7 @@ from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.sinks.base import Observer
 from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
-from shallow_mirror.sinks.kafka.targets.log_append_time import StampingTopics
+from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
 from shallow_mirror.types import SourcePartition
 
@@ -49,7 +49,7 @@ def target_topics(
     *,
     route: Callable[[str], str],
     announce: Callable[[Mapping[str, str]], None] = lambda _: None,
-    stamping: StampingTopics | None = None,
+    stamping: LogAppendTimeTopics | None = None,
 ) -> TargetTopics:
     """`known`: the positions of the map, whose target topics stand. `route` names those of other source topics, and
     `announce` hears of all of them before anything is copied to new ones."""

@@ -25,7 +25,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
-from shallow_mirror.sinks.kafka.targets.topic_config_sync import ConfigFollower
+from shallow_mirror.sinks.kafka.targets.topic_config_sync import TopicConfigSync
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runner.cycle_detection import Loops
 
@@ -84,7 +84,7 @@ class TopicWatch:
         every_s, look_at = max(_LEAST_S, self._config.topics.discovery_s), 0.0
         controls_s = CONTROLS_OF_A_CATALOG_EVERY_S if is_read_by_spark(self._config.table_storage) else CONTROLS_EVERY_S
         with closing(Cluster(self._config.source.client)) as source, closing(Cluster(self._config.target.client)) as target:
-            follower = ConfigFollower(source, target, self._targets) if self._config.topics.configs == "sync" else None
+            follower = TopicConfigSync(source, target, self._targets) if self._config.topics.configs == "sync" else None
             while not self._stop.wait(controls_s):
                 self._read_controls()
                 self._loops.keep_note(self._targets.names())
@@ -108,7 +108,7 @@ class TopicWatch:
         for topic in sorted(before - paused):
             _log.info("topic %s goes on", topic)
 
-    def _look(self, source: Cluster, follower: ConfigFollower | None) -> None:
+    def _look(self, source: Cluster, follower: TopicConfigSync | None) -> None:
         deadline = Deadline.after_ms(_LOOK_MS, lambda: math.inf if self._stop.is_set() else time.monotonic())
         gone: tuple[str, ...] = ()
         problems: dict[str, str] = {}

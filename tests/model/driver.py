@@ -41,7 +41,7 @@ from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT, SingleSlot
 from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
 from shallow_mirror.sinks.kafka.slots.slot_time import SlotTime
 from shallow_mirror.sinks.kafka.targets.target_topics import first_rows
-from shallow_mirror.sinks.kafka.targets.transactional_ids import ids_of, transactional_id
+from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_id
 
 NOW_MS = 1_700_000_000_000
 START_MS = 12_000
@@ -127,7 +127,7 @@ class TakeOver:
                 target_cluster_id="T",
                 run=self.run.identity,
                 now_ms=lambda: NOW_MS,
-                slots=ids_of(self.run.scenario.slots(self.run.number)),
+                slots=id_count(self.run.scenario.slots(self.run.number)),
                 writer=ModelWriter(port),  # type: ignore[arg-type]
             )
         except (RetriableError, OutcomeUnknownError):

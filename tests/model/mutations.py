@@ -110,7 +110,7 @@ def read_evidence_before_fencing(patch: pytest.MonkeyPatch) -> None:
         return txn_outcome.judge(receipt, log)
 
     def look(self: Any, decided: txn_outcome.DecidedTxn, deadline: Any) -> txn_outcome.ReceiptEvidence:
-        return txn_inspection.look_at_receipt(self._target, decided, self._owner.map_id, deadline)
+        return txn_inspection.inspect_receipt(self._target, decided, self._owner.map_id, deadline)
 
     patch.setattr(actions, "_resolve", resolve_unfenced)
     patch.setattr(TxnPerformer, "_receipt_evidence", look)
@@ -136,7 +136,7 @@ def take_anything_else_in_the_log_for_no(patch: pytest.MonkeyPatch) -> None:
 def wait_for_a_pending_receipt(patch: pytest.MonkeyPatch) -> None:
     def receipt(self: Any, decided: txn_outcome.DecidedTxn, deadline: Any) -> txn_outcome.ReceiptEvidence:
         while (
-            found := recovery.look_at_receipt(self._target, decided, self._owner.map_id, deadline)
+            found := recovery.inspect_receipt(self._target, decided, self._owner.map_id, deadline)
         ) is txn_outcome.ReceiptEvidence.PENDING:
             deadline.require("the receipt")
             self._pause(0)
@@ -191,10 +191,10 @@ def take_any_receipt_of_the_slot_for_ours(patch: pytest.MonkeyPatch) -> None:
     anothers, ours = txn_outcome.ReceiptEvidence.ANOTHERS, txn_outcome.ReceiptEvidence.OURS
 
     def look(*arguments: Any) -> txn_outcome.ReceiptEvidence:
-        found = txn_inspection.look_at_receipt(*arguments)
+        found = txn_inspection.inspect_receipt(*arguments)
         return ours if found is anothers else found
 
-    patch.setattr(recovery, "look_at_receipt", look)
+    patch.setattr(recovery, "inspect_receipt", look)
 
 
 def use_a_micro_batch_number_again(patch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,8 @@ from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.protocol import actions
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import (
-    look_at_logs,
-    look_at_receipt,
+    inspect_logs,
+    inspect_receipt,
     lost_ranges,
     readable_ends,
     refuse_foreign_receipts,
@@ -100,7 +100,7 @@ class TxnPerformer:
             case actions.ReadReceipt(decided):
                 return self._receipt_evidence(decided, deadline)
             case actions.ReadTargetLog(decided):
-                return look_at_logs(self._target, decided.txn, decided.written, deadline, self._pause)
+                return inspect_logs(self._target, decided.txn, decided.written, deadline, self._pause)
             case actions.Settle(removals, pending, confirmed):
                 self._owner.settle(removals, pending, confirmed)
                 for txn in confirmed:
@@ -252,7 +252,7 @@ class TxnPerformer:
         A pending receipt belongs to a transaction that was only just ended, or its marker was forgotten.
         """
         patience = deadline.sooner(PENDING_PATIENCE_MS)
-        while (evidence := look_at_receipt(self._target, decided, self._owner.map_id, deadline)) is ReceiptEvidence.PENDING:
+        while (evidence := inspect_receipt(self._target, decided, self._owner.map_id, deadline)) is ReceiptEvidence.PENDING:
             if patience.is_over():
                 break
             self._init_producer_id(decided.txn.transactional_id, deadline)

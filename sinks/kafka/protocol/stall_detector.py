@@ -17,14 +17,14 @@ _OF_THE_MAP = {action.__name__ for action in (actions.TakeDecision, actions.Deci
 
 
 @dataclass(frozen=True, slots=True)
-class LingeringStep:
+class StalledStep:
     """A step that has been running for `seconds`."""
 
     waits_for: str
     seconds: float
 
 
-class StepWatch:
+class StallDetector:
     """The step that runs. One thread does the steps, any other may read `lingering`."""
 
     def __init__(
@@ -43,7 +43,7 @@ class StepWatch:
         finally:
             self._step = None
 
-    def lingering(self) -> LingeringStep | None:
+    def lingering(self) -> StalledStep | None:
         """Return the step that takes longer than usual, or None."""
         step = self._step
         if step is None:
@@ -54,8 +54,8 @@ class StepWatch:
         if seconds <= (self._usual_s_of_slots if is_of_slots else USUAL_S):
             return None
         if is_of_slots:
-            return LingeringStep(f"its slots, which read from {self._source} and write to {self._target}", seconds)
-        return LingeringStep(f"{action} {'in the offset map' if action in _OF_THE_MAP else f'at {self._target}'}", seconds)
+            return StalledStep(f"its slots, which read from {self._source} and write to {self._target}", seconds)
+        return StalledStep(f"{action} {'in the offset map' if action in _OF_THE_MAP else f'at {self._target}'}", seconds)
 
 
 def _addresses(client: ClientConfig) -> str:

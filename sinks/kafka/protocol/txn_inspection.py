@@ -22,7 +22,7 @@ READ_PATIENCE_MS = 2_000
 """How long a look at log ends may take: enough for thousands of partitions, and short beside the wait for a new leader."""
 
 
-def look_at_receipt(target: Cluster, decided: DecidedTxn, map_id: str, deadline: Deadline) -> ReceiptEvidence:
+def inspect_receipt(target: Cluster, decided: DecidedTxn, map_id: str, deadline: Deadline) -> ReceiptEvidence:
     """Return what the receipt says now. Raises RetriableError, ConfigError (another map's receipt: it may have replaced ours)."""
     answer = read_receipt(target, decided.txn.transactional_id, decided.receipt_partition, deadline)
     if answer is None:
@@ -66,7 +66,7 @@ def _require_own(receipt: Receipt, transactional_id: str, map_id: str) -> None:
         )
 
 
-def look_at_logs(
+def inspect_logs(
     target: Cluster, txn: SlotTxn, written: Sequence[WrittenRange], deadline: Deadline, pause: Callable[[int], None]
 ) -> tuple[LogEvidence, ...]:
     """Say of each range what the batch at its first offset says, once the last stable offset is past it.

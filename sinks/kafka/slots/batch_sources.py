@@ -291,6 +291,6 @@ def _part_of(run: arrow_rows.RowRun) -> ReadPart:
     return ReadPart(run.source, _NO_END, index, records, run.aborted)
 
 
-def known_only(positions: Mapping[SourcePartition, int], topics: Set[str]) -> dict[SourcePartition, int]:
+def routed_positions(positions: Mapping[SourcePartition, int], topics: Set[str]) -> dict[SourcePartition, int]:
     """Return the positions of partitions whose topic has a route."""
     return {source: position for source, position in positions.items() if source.topic in topics}

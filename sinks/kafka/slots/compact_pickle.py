@@ -10,7 +10,7 @@ _K = TypeVar("_K", bound=NamedTuple)
 _V = TypeVar("_V")
 
 
-class Travelling(dict[_K, _V]):
+class CompactDict(dict[_K, _V]):
     """By named tuples, of named tuples or numbers. Pickled as plain ones: without a call for each of them."""
 
     def __init__(self, items: Mapping[_K, _V] | Iterable[tuple[_K, _V]], key: type[_K], value: type[_V]) -> None:
@@ -19,9 +19,9 @@ class Travelling(dict[_K, _V]):
 
     def __reduce__(self) -> Any:
         values = self.values() if self._value is int else map(tuple, self.values())  # type: ignore[arg-type]
-        return _arrived, (dict(zip(map(tuple, self), values, strict=True)), self._key, self._value)
+        return _unpickled, (dict(zip(map(tuple, self), values, strict=True)), self._key, self._value)
 
 
-def _arrived(plain: Mapping[Any, Any], key: Any, value: Any) -> Travelling[Any, Any]:
+def _unpickled(plain: Mapping[Any, Any], key: Any, value: Any) -> CompactDict[Any, Any]:
     values = plain.values() if value is int else starmap(value, plain.values())
-    return Travelling(zip(starmap(key, plain), values, strict=True), key, value)
+    return CompactDict(zip(starmap(key, plain), values, strict=True), key, value)

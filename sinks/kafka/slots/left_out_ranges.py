@@ -18,7 +18,7 @@ from shallow_mirror.sinks.slot_results import Side, UnfinishedRange
 from shallow_mirror.types import SourcePartition
 
 
-def isolated(
+def ranges_to_isolate(
     error: MirrorError, job: SlotJob, positions: Mapping[SourcePartition, int], *, is_writing: bool
 ) -> Sequence[UnfinishedRange]:
     """Return what is left out where `error` is of single partitions and `on_error` is isolate; else nothing.

@@ -53,7 +53,7 @@ class Refusal:
         return self.error.remedy if isinstance(self.error, BatchRefusedError) else REMEDY_OF_DAMAGE
 
 
-def poison_of(
+def quarantinable_refusal(
     name: str, explained: BatchRefusedError | CorruptBatchError, sent: memoryview, *, max_opened_bytes: int
 ) -> Refusal | None:
     """None where the batch `sent` is not to blame for the target's answer `name`, which is `explained` in the source's terms."""

@@ -41,9 +41,9 @@ from shallow_mirror.sinks.kafka.slots.batch_sources import (
     RowReading,
     RowReadings,
     SlotReading,
-    known_only,
+    routed_positions,
 )
-from shallow_mirror.sinks.kafka.slots.left_out_ranges import isolated
+from shallow_mirror.sinks.kafka.slots.left_out_ranges import ranges_to_isolate
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import QuarantineBudget, Refusal
 from shallow_mirror.sinks.kafka.slots.slot_admission import KnownRefusals, admit_part
 from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
@@ -128,10 +128,10 @@ def run_slot(
         every = [planned for arrow_batch in rows for planned in ranges_of(arrow_batch)]
         ranges = [planned for planned in every if planned.source not in job.left_out]
         starts = {planned.source: job.positions[planned.source] for planned in ranges if planned.source in job.positions}
-        positions = known_only(starts, job.routes.keys())
+        positions = routed_positions(starts, job.routes.keys())
         number, readings = every[0].slot, DirectReadings(source, ranges, positions, limits)
     else:
-        positions = known_only(job.positions, job.routes.keys())
+        positions = routed_positions(job.positions, job.routes.keys())
         number = _input_partition()
         readings = RowReadings(RowReading(source, rows, number, positions, limits, job.left_out))
     readings = CheckedReadings(readings, source, job.epoch_ends, deadline)
@@ -186,7 +186,7 @@ def fill_slot(
             unfinished = {left_out.source: left_out for left_out in done.unfinished} | isolated_ranges
             return replace(done, retried=tuple(retried), unfinished=tuple(unfinished.values()))
         except (BatchRefusedError, CorruptBatchError, DataLossError, TopicAccessError) as error:
-            isolated_now = isolated(error, job, positions, is_writing=copying.is_writing)
+            isolated_now = ranges_to_isolate(error, job, positions, is_writing=copying.is_writing)
             new = _further_back(isolated_now, isolated_ranges, positions)
             if not new:
                 raise

@@ -61,7 +61,7 @@ class SlotTime:
         if tasks and slowest_ms > 0:
             self._waves = max(1, round(min(float(tasks), all_tasks_ms / slowest_ms)))
 
-    def saw_failure(self, all_tasks_ms: float, time_left_ms: float, tasks: int) -> None:
+    def record_failed_round(self, all_tasks_ms: float, time_left_ms: float, tasks: int) -> None:
         """Take over what a round took of which a task failed: how long each took is not known, but none more than `time_left_ms`.
 
         A round that failed early says nothing about waves.

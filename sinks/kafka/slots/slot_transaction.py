@@ -11,7 +11,7 @@ from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import TargetDataLossError
 from shallow_mirror.sinks.batch_parts import AdmittedPart
-from shallow_mirror.sinks.kafka.slots.quarantine_policy import Refusal, poison_of
+from shallow_mirror.sinks.kafka.slots.quarantine_policy import Refusal, quarantinable_refusal
 from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
 from shallow_mirror.sinks.slot_results import EarlyEnd, SlotWrite
 from shallow_mirror.types import SlotTxn, SourcePartition, TopicPartition
@@ -179,7 +179,7 @@ class SlotTransaction:
             if not self._job.quarantines:
                 return explained
             most = OPENED_FETCHES * self._job.fetch_bytes
-            refusal = poison_of(refused.error_name, explained, bytes_sent, max_opened_bytes=most)
+            refusal = quarantinable_refusal(refused.error_name, explained, bytes_sent, max_opened_bytes=most)
             if refusal is None or not may_be_set_aside(index, batch, part.part.batch(batch)):
                 return explained
             return QuarantinableBatchError(part.part.source, int(index.last_offset[batch]) + 1, refusal)

@@ -9,7 +9,7 @@ from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 
 
-class StampingTopics:
+class LogAppendTimeTopics:
     """Names of target topics with message.timestamp.type=LogAppendTime, from their settings and from Produce answers.
 
     One object for the life of a run: a topic is reported when it begins to stamp, not at every attempt of the supervisor.

@@ -38,14 +38,14 @@ def configs_of_new(source: Mapping[str, str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
+class ConfigChanges:
     """What `topics.configs: sync` sets on a target topic, and why it leaves the rest as it is."""
 
     changes: Mapping[str, str]
     left: tuple[str, ...]
 
 
-def following(source: Mapping[str, str], settings: Mapping[str, str]) -> Following:
+def following(source: Mapping[str, str], settings: Mapping[str, str]) -> ConfigChanges:
     """Return what to set on a target topic, given the settings of both topics.
 
     Nothing is set that could make the target refuse what is still to be copied: it may be older than the source's settings.
@@ -62,7 +62,7 @@ def following(source: Mapping[str, str], settings: Mapping[str, str]) -> Followi
             f"does not become cleanup.policy={source['cleanup.policy']} by itself: the broker would refuse records without a key "
             "that are still to be copied. Set it once the mirror has no lag there"
         )
-    return Following(changes, tuple(left))
+    return ConfigChanges(changes, tuple(left))
 
 
 def bounded_replicas(replication_factor: int | None, brokers: int) -> int | None:
@@ -133,7 +133,7 @@ STAMPING = "has message.timestamp.type=LogAppendTime: records get the target's t
 STAMPING_REMEDY = "Set message.timestamp.type=CreateTime on it to keep theirs; what was copied before keeps the target's time"
 
 
-def doubts_of(settings: Mapping[str, str], source: Mapping[str, str]) -> list[str]:
+def config_warnings(settings: Mapping[str, str], source: Mapping[str, str]) -> list[str]:
     """Return what makes the copy differ from its source, or slower for some batches, given both topics' settings."""
     doubts = [f"{STAMPING}. {STAMPING_REMEDY}"] if is_stamping(settings) else _time_doubts(settings)
     most, source_most = (int(configs.get("max.message.bytes", 0)) for configs in (settings, source))

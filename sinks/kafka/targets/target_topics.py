@@ -16,7 +16,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
-from shallow_mirror.sinks.kafka.targets.log_append_time import StampingTopics
+from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
 from shallow_mirror.sinks.routing import RoutedTopic
 from shallow_mirror.types import (
     BatchLimits,
@@ -53,11 +53,11 @@ class TargetTopics:
         log_append_time: LogAppendTimePolicy,
         coalesce_bytes: int | None,
         announce: Callable[[Mapping[str, str]], None] = lambda _: None,
-        stamping: StampingTopics | None = None,
+        stamping: LogAppendTimeTopics | None = None,
     ) -> None:
         """`announce` hears of all names when there are new ones. `stamping` is kept up to date; None: its problems are logged."""
         self._announce = announce
-        self.stamping = StampingTopics() if stamping is None else stamping
+        self.stamping = LogAppendTimeTopics() if stamping is None else stamping
         self._source, self._target, self._target_client = source, target, target_client
         self._mirrored = dict(mirrored)
         self._route, self._create, self._replication_factor = route, create, replication_factor

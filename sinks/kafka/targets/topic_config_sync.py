@@ -18,7 +18,7 @@ from shallow_mirror.sinks.routing import RoutedTopic
 
 _log = logging.getLogger(__name__)
 
-TOPICS_A_LOOK = 500
+TOPICS_PER_LOOK = 500
 """Settings of thousands of topics are gone through in several looks."""
 
 _KEYS = (*target_topic_policy.COPIED, *target_topic_policy.FORCED)
@@ -26,7 +26,7 @@ _KEYS = (*target_topic_policy.COPIED, *target_topic_policy.FORCED)
 Settings = Mapping[str, str]
 
 
-class ConfigFollower:
+class TopicConfigSync:
     """`topics.configs: sync`."""
 
     def __init__(self, source: Cluster, target: Cluster, targets: TargetTopics) -> None:
@@ -72,7 +72,7 @@ class ConfigFollower:
 
     def _chosen(self, names: Sequence[str]) -> list[str]:
         begin = self._begin if self._begin < len(names) else 0
-        self._begin = begin + TOPICS_A_LOOK
+        self._begin = begin + TOPICS_PER_LOOK
         return list(names[begin : self._begin])
 
     def _set(self, changes: Mapping[str, Settings], routes: Mapping[str, RoutedTopic], deadline: Deadline) -> None:

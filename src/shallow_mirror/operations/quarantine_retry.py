@@ -23,14 +23,14 @@ from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.protocol.recovery import recover
 from shallow_mirror.sinks.kafka.quarantine_release import Released, Releaser
-from shallow_mirror.sinks.kafka.quarantine_source import KeptReadings
+from shallow_mirror.sinks.kafka.quarantine_source import QuarantineReadings
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS
 from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob, target_ends_of
 from shallow_mirror.sinks.kafka.slots.slot_target import KafkaSlotTarget
 from shallow_mirror.sinks.kafka.slots.slot_task import fill_slot
 from shallow_mirror.sinks.kafka.slots.slot_time import TASK_SHARE
-from shallow_mirror.sinks.kafka.targets.log_append_time import StampingTopics
+from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
 from shallow_mirror.sinks.routing import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.streaming.runner.sink_config import job_template
@@ -101,14 +101,14 @@ class _KeptSlot:
 
     def __init__(self, config: MirrorConfig, taken: TakenOver, observer: Observer) -> None:
         self._config, self._taken, self._observer = config, taken, observer
-        self._stamping = StampingTopics()
+        self._stamping = LogAppendTimeTopics()
 
     def fill(self, batches: Sequence[QuarantinedBatch], decision: int, deadline: Deadline) -> SlotResult:
         positions: dict[SourcePartition, int] = {}
         for one in batches:
             positions.setdefault(one.source, one.source_start)
         job = self._job(batches, positions, decision, deadline)
-        readings = KeptReadings(batches)
+        readings = QuarantineReadings(batches)
         deadline = deadline.sooner(job.time_left_ms)
         target = KafkaSlotTarget(job, SINGLE_SLOT, self._taken.target, deadline)
         return fill_slot(job, SINGLE_SLOT, readings, positions, target, deadline)

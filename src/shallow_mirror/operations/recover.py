@@ -22,7 +22,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError
 from shallow_mirror.operations.operator_session import taken_over
 from shallow_mirror.sinks.kafka.protocol.recovery import recover
-from shallow_mirror.sinks.kafka.protocol.txn_inspection import look_at_logs, look_at_receipt, lost_ranges
+from shallow_mirror.sinks.kafka.protocol.txn_inspection import inspect_logs, inspect_receipt, lost_ranges
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import (
     DecidedTxn,
     LogEvidence,
@@ -146,8 +146,8 @@ def _report(target: Cluster, decided: DecidedTxn, rows: Sequence[DecidedSegment]
         copied=copied,
         record_count=sum(one.record_count for one in segments),
         coordinator=_ask_coordinator(target, decided, deadline),
-        receipt=look_at_receipt(target, decided, map_id, deadline),
-        log=look_at_logs(target, decided.txn, decided.written, deadline, lambda _: time.sleep(_PAUSE_S)),
+        receipt=inspect_receipt(target, decided, map_id, deadline),
+        log=inspect_logs(target, decided.txn, decided.written, deadline, lambda _: time.sleep(_PAUSE_S)),
         lost=lost_ranges(target, decided.written, deadline),
     )
 

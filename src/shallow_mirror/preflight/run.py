@@ -34,7 +34,7 @@ from shallow_mirror.preflight.report import ClusterReport, PreflightReport, Topi
 from shallow_mirror.preflight.sample_reader import PATIENCE_MS, SampleReader
 from shallow_mirror.preflight.sampling import OnProgress, TopicSampler, ignore_progress, plan_backlogs
 from shallow_mirror.preflight.targets import TargetCluster, TargetPlan, TargetPlans
-from shallow_mirror.sinks.kafka.targets.transactional_ids import ids_of, transactional_ids
+from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
 from shallow_mirror.streaming.planning.planner_config import PlanSettings
 from shallow_mirror.streaming.planning.source_offsets import LogEnds, Planner
 from shallow_mirror.streaming.runner.cycle_detection import Loops, without_own_targets
@@ -144,7 +144,7 @@ class _Preflight:
         return found
 
     def _ask_for_slots(self, offset_map: OffsetMap | None) -> None:
-        names = transactional_ids(self._config.mirror, ids_of(self._config.write.slots))
+        names = transactional_ids(self._config.mirror, id_count(self._config.write.slots))
         map_id = None if offset_map is None else offset_map.map_id
         self._findings += slot_problems(self._target, self._config.target.alias, names, map_id, self._deadline)
 

@@ -123,7 +123,7 @@ class TargetPlans:
         elif isinstance(of_source, ConfigError):
             self._tell(Level.UNKNOWN, plan.topic, f"its settings cannot be compared with those of {source}: {of_source}")
         else:
-            self._tell(Level.DOUBT, plan.topic, *target_topic_policy.doubts_of(settings, of_source))
+            self._tell(Level.DOUBT, plan.topic, *target_topic_policy.config_warnings(settings, of_source))
         return plan
 
     def _plan_missing(self, source: str, partitions: int, target: str) -> TargetPlan:

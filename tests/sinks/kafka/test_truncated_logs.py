@@ -56,7 +56,7 @@ class Driver:
         self.jobs: list[SlotJob] = []
         self.reports: list[MicroBatchReport] = []
         self.sink = micro_batch_sink(
-            self.owner, self, clusters.job({}), report=self.reports.append, goes_on_after_data_loss=continues
+            self.owner, self, clusters.job({}), report=self.reports.append, continues_after_data_loss=continues
         )
 
     def perform(self, action: actions.Action, _deadline: object) -> Any:

@@ -35,7 +35,7 @@ from shallow_mirror.local_kafka.node import free_ports
 from shallow_mirror.logging_setup import JsonFormatter
 from shallow_mirror.operations import status, status_view
 from shallow_mirror.sinks.kafka.micro_batch import MicroBatchReport
-from shallow_mirror.sinks.kafka.protocol.stall_detector import LingeringStep
+from shallow_mirror.sinks.kafka.protocol.stall_detector import StalledStep
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import REMEDY_OF_DAMAGE
 from shallow_mirror.sinks.slot_results import EarlyEnd
 from shallow_mirror.streaming.planning import planner_state
@@ -159,7 +159,7 @@ def test_a_wait_is_told_once_whoever_waits(
     monkeypatch.setattr(
         "shallow_mirror.streaming.runner.run_reporter.time", SimpleNamespace(time=lambda: 2e9, monotonic=lambda: next(at_note))
     )
-    lingering = LingeringStep("EndTxn at 127.0.0.1:2", 12.0)
+    lingering = StalledStep("EndTxn at 127.0.0.1:2", 12.0)
     for one in (lingering, lingering, None):
         witness.looks_at(one)
     note = planner_state.PlannerNote(at_ms=2 * 10**12, waiting_for="the source is away", since_ms=5)

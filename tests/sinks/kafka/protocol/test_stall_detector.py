@@ -5,7 +5,7 @@ from tests.fakes.clients import SleepingClock
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.sinks.kafka.protocol import actions
-from shallow_mirror.sinks.kafka.protocol.stall_detector import USUAL_S, StepWatch
+from shallow_mirror.sinks.kafka.protocol.stall_detector import USUAL_S, StallDetector
 
 TIMEOUT_MS = 300_000
 
@@ -16,12 +16,12 @@ def clock() -> SleepingClock:
 
 
 @pytest.fixture
-def watch(clock: SleepingClock) -> StepWatch:
+def watch(clock: SleepingClock) -> StallDetector:
     source, target = (ClientConfig.from_properties({"bootstrap.servers": where}) for where in ("east:1", "west:2,west:3"))
-    return StepWatch(source, target, TIMEOUT_MS, clock)
+    return StallDetector(source, target, TIMEOUT_MS, clock)
 
 
-def test_there_is_nothing_to_tell_between_steps_and_while_they_are_young(watch: StepWatch, clock: SleepingClock) -> None:
+def test_there_is_nothing_to_tell_between_steps_and_while_they_are_young(watch: StallDetector, clock: SleepingClock) -> None:
     assert watch.lingering() is None
     with watch.doing(actions.EndTxn.__name__):
         clock.sleep(USUAL_S)
@@ -40,7 +40,7 @@ def test_there_is_nothing_to_tell_between_steps_and_while_they_are_young(watch: 
     ],
 )
 def test_a_step_that_lingers_says_for_how_long_and_whom_it_waits_for(
-    watch: StepWatch, clock: SleepingClock, action: type, seconds: float, waits_for: str
+    watch: StallDetector, clock: SleepingClock, action: type, seconds: float, waits_for: str
 ) -> None:
     with watch.doing(action.__name__):
         clock.sleep(seconds)
@@ -49,13 +49,13 @@ def test_a_step_that_lingers_says_for_how_long_and_whom_it_waits_for(
     assert (told.waits_for, told.seconds) == (waits_for, seconds)
 
 
-def test_slots_that_copy_for_as_long_as_they_are_planned_to_do_not_linger(watch: StepWatch, clock: SleepingClock) -> None:
+def test_slots_that_copy_for_as_long_as_they_are_planned_to_do_not_linger(watch: StallDetector, clock: SleepingClock) -> None:
     with watch.doing(actions.RunSlots.__name__):
         clock.sleep(TIMEOUT_MS / 1000 / 4)
         assert watch.lingering() is None
 
 
-def test_a_step_that_failed_is_over(watch: StepWatch, clock: SleepingClock) -> None:
+def test_a_step_that_failed_is_over(watch: StallDetector, clock: SleepingClock) -> None:
     with pytest.raises(ZeroDivisionError), watch.doing(actions.EndTxn.__name__):
         clock.sleep(1 / 0)
     clock.sleep(1000)

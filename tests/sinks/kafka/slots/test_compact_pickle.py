@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
-from shallow_mirror.sinks.kafka.slots.compact_pickle import Travelling
+from shallow_mirror.sinks.kafka.slots.compact_pickle import CompactDict
 from shallow_mirror.types import EpochEnd, SourcePartition, TopicPartition
 
 SOURCES = [SourcePartition("orders", "idA", number) for number in range(3)]
@@ -24,7 +24,7 @@ SOURCES = [SourcePartition("orders", "idA", number) for number in range(3)]
     ],
 )
 def test_names_and_values_are_of_their_types_again(key: Any, value: Any, items: dict[Any, Any]) -> None:
-    arrived = pickle.loads(cloudpickle.dumps({"known": Travelling(items, key, value)}))["known"]
+    arrived = pickle.loads(cloudpickle.dumps({"known": CompactDict(items, key, value)}))["known"]
     assert arrived == items
     assert {type(one) for one in arrived} == ({key} if items else set())
     assert {type(one) for one in arrived.values()} == ({value} if items else set())

@@ -14,7 +14,7 @@ from tests.sinks.two_strict_clusters import Clusters
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.errors import MirrorError, RetriableError, TransactionBlockedError
-from shallow_mirror.sinks.kafka.micro_batch import nothing_left_out
+from shallow_mirror.sinks.kafka.micro_batch import refuse_left_out
 from shallow_mirror.sinks.kafka.protocol import actions
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
 from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
@@ -84,7 +84,7 @@ def test_further_rounds_leave_alone_what_an_earlier_one_left_out_and_the_end_nam
 
 
 def test_a_sink_that_nobody_asks_to_leave_anything_out_fails_instead(tmp_path: Path, clusters: Clusters) -> None:
-    driver = Driver(str(tmp_path), clusters, left_out=nothing_left_out)
+    driver = Driver(str(tmp_path), clusters, left_out=refuse_left_out)
     with pytest.raises(RetriableError, match="no leader"):
         driver.copy([copied(0, 5, unfinished=(LEFT,))])
 

@@ -53,9 +53,9 @@ def test_a_round_without_tasks_says_nothing() -> None:
 def test_a_round_that_failed_late_ran_in_waves_and_one_that_failed_early_says_nothing() -> None:
     slot_time = SlotTime(8)
     share_ms = TIMEOUT_MS * TASK_SHARE
-    slot_time.saw_failure(2 * share_ms, share_ms, 8)
+    slot_time.record_failed_round(2 * share_ms, share_ms, 8)
     assert slot_time.time_left_ms(TIMEOUT_MS) == share_ms / 2
-    slot_time.saw_failure(1_000, share_ms / 2, 8)
+    slot_time.record_failed_round(1_000, share_ms / 2, 8)
     assert slot_time.time_left_ms(TIMEOUT_MS) == share_ms / 2
 
 

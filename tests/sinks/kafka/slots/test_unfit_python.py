@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.sinks.kafka.spark_failures import unfit_python, unfit_python_told
+from shallow_mirror.sinks.kafka.spark_failures import find_unfit_python, raising_unfit_python
 
 MISSING = """[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: Traceback (most recent call last):
   File "pyspark/serializers.py", line 454, in loads
@@ -25,7 +25,7 @@ pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Py
     ],
 )
 def test_it_becomes_one_sentence_that_says_what_to_install_and_to_set(text: str, says: str) -> None:
-    with pytest.raises(ConfigError) as caught, unfit_python_told():
+    with pytest.raises(ConfigError) as caught, raising_unfit_python():
         raise PySparkException(text)
     assert says in str(caught.value)
     assert "PYSPARK_PYTHON" in str(caught.value)
@@ -33,6 +33,6 @@ def test_it_becomes_one_sentence_that_says_what_to_install_and_to_set(text: str,
 
 
 def test_other_errors_stay_what_they_are() -> None:
-    assert unfit_python("java.lang.OutOfMemoryError: Java heap space") is None
-    with pytest.raises(PySparkException, match="heap space"), unfit_python_told():
+    assert find_unfit_python("java.lang.OutOfMemoryError: Java heap space") is None
+    with pytest.raises(PySparkException, match="heap space"), raising_unfit_python():
         raise PySparkException("java.lang.OutOfMemoryError: Java heap space")

@@ -6,7 +6,7 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.sinks.two_strict_clusters import A, B, Clusters, planned
 
 from shallow_mirror.checkpoints.problems import Problem
-from shallow_mirror.sinks.kafka.targets.log_append_time import StampingTopics
+from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
 
 CREATE, STAMP = ({"message.timestamp.type": value} for value in ("CreateTime", "LogAppendTime"))
 
@@ -30,7 +30,7 @@ def test_a_slot_names_the_target_topics_that_stamp_from_their_first_such_answer_
 
 def test_a_topic_is_reported_once_each_time_it_begins_to_stamp_however_that_is_learned() -> None:
     told: list[Problem] = []
-    stamping = StampingTopics(told.append)
+    stamping = LogAppendTimeTopics(told.append)
     stamping.configured("a", CREATE)
     stamping.configured("b", STAMP)
     stamping.produced({"a", "b"}, {"a", "b"})

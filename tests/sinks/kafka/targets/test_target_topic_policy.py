@@ -8,8 +8,8 @@ from shallow_mirror.sinks.kafka.targets.target_topic_policy import (
     are_limits_unknown,
     before_3_6,
     bounded_replicas,
+    config_warnings,
     configs_of_new,
-    doubts_of,
     following,
     missing_problem,
     other_target_problem,
@@ -30,7 +30,7 @@ def test_a_new_topic_gets_what_the_source_topic_keeps_and_what_leaves_batches_as
         "message.timestamp.before.max.ms": str(NO_LIMIT_MS),
         "message.timestamp.after.max.ms": str(NO_LIMIT_MS),
     }
-    assert problems_of("orders", 3, 3, made) == doubts_of(made, PLAIN) == []
+    assert problems_of("orders", 3, 3, made) == config_warnings(made, PLAIN) == []
 
 
 def test_a_target_older_than_3_6_gets_the_one_limit_that_it_knows() -> None:
@@ -43,7 +43,7 @@ def test_a_target_older_than_3_6_gets_the_one_limit_that_it_knows() -> None:
         "message.timestamp.type": "CreateTime",
         "message.timestamp.difference.max.ms": str(NO_LIMIT_MS),
     }
-    assert doubts_of(older, PLAIN) == []
+    assert config_warnings(older, PLAIN) == []
 
 
 def test_every_problem_of_a_topic_is_told() -> None:
@@ -74,14 +74,14 @@ def test_of_a_missing_target_topic_every_way_out_is_told() -> None:
     ],
 )
 def test_each_setting_that_makes_another_copy_is_doubted(changed: dict[str, str], of_source: dict[str, str], said: str) -> None:
-    doubts = doubts_of({**PLAIN, **changed}, {**PLAIN, **of_source})
+    doubts = config_warnings({**PLAIN, **changed}, {**PLAIN, **of_source})
     assert any(said in one for one in doubts), doubts
     assert len(doubts) == (2 if "cleanup.policy" in of_source else 1)
 
 
 def test_where_both_topics_are_alike_there_is_no_doubt() -> None:
     for same in ({}, {"cleanup.policy": "compact"}, {"cleanup.policy": "compact,delete"}, {"retention.ms": "-1"}):
-        assert doubts_of({**PLAIN, **same}, {**PLAIN, **same}) == []
+        assert config_warnings({**PLAIN, **same}, {**PLAIN, **same}) == []
 
 
 @pytest.mark.parametrize(

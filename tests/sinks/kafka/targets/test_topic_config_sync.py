@@ -11,7 +11,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks.kafka.targets import topic_config_sync
 from shallow_mirror.sinks.kafka.targets.target_topic_policy import configs_of_new
-from shallow_mirror.sinks.kafka.targets.topic_config_sync import ConfigFollower
+from shallow_mirror.sinks.kafka.targets.topic_config_sync import TopicConfigSync
 
 SOURCE = {"retention.ms": "5", "cleanup.policy": "delete", "max.message.bytes": "1000"}
 
@@ -43,7 +43,7 @@ class Sides:
         self.source = FakeCluster({one: dict(SOURCE) for one in topics})
         self.target = FakeCluster({f"to.{one}": configs_of_new(SOURCE) for one in topics})
         self.targets, self.refuses = FakeTargets(topics), dict[str, str]()
-        self.follower = ConfigFollower(self.source, self.target, self.targets)  # type: ignore[arg-type]
+        self.follower = TopicConfigSync(self.source, self.target, self.targets)  # type: ignore[arg-type]
         monkeypatch.setattr(topic_config_sync, "set_topic_configs", self._set)
 
     def _set(self, _client: object, changes: dict[str, dict[str, str]], *, timeout_s: float) -> dict[str, str]:
@@ -88,7 +88,7 @@ def test_a_topic_that_may_not_be_read_does_not_keep_the_others_from_following(mo
 
 
 def test_many_topics_are_gone_through_in_several_looks_and_what_was_told_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_config_sync, "TOPICS_A_LOOK", 2)
+    monkeypatch.setattr(topic_config_sync, "TOPICS_PER_LOOK", 2)
     names = [f"t{number}" for number in range(5)]
     sides = Sides(monkeypatch, names)
     for one in names:
