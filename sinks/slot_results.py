@@ -21,7 +21,7 @@ class Side(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnfinishedRange:
-    """A planned range that ends at `reached` instead of its planned end. `is_definite`: it will not pass by itself."""
+    """A planned range that ends at `reached` instead of its planned end. `is_definite`: a retry will not help."""
 
     source: SourcePartition
     reached: int

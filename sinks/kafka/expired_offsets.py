@@ -39,7 +39,7 @@ def expired_rows(
         if start <= position:
             continue
         _log.warning(
-            "%s: retention deleted offsets %d to %d before they were copied; going on from there",
+            "%s: retention deleted offsets %d to %d before they were copied; continuing behind them",
             topic_partition,
             position,
             start,

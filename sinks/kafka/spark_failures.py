@@ -58,7 +58,7 @@ def raising_lost_jvm(spark_log: Path | None) -> Iterator[None]:
     try:
         yield
     except (Py4JError, ConnectionError) as error:
-        if not _says_that_nobody_answers(error):
+        if not _is_jvm_gone(error):
             raise
         where = "" if spark_log is None else f" (its log: {spark_log})"
         raise SparkLostError(
@@ -66,7 +66,7 @@ def raising_lost_jvm(spark_log: Path | None) -> Iterator[None]:
         ) from error
 
 
-def _says_that_nobody_answers(error: Exception) -> bool:
+def _is_jvm_gone(error: Exception) -> bool:
     """Return whether the JVM is gone. Py4JError is also raised for calls that Java refuses: those have a trace."""
     is_bare = type(error) is Py4JError and "Trace:" not in str(error)
     return is_bare or isinstance(error, Py4JNetworkError | ConnectionError)

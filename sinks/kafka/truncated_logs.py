@@ -14,7 +14,7 @@ from shallow_mirror.errors import LogTruncatedError, RetriableError
 from shallow_mirror.types import EpochEnd, SourcePartition
 
 SOURCE_LOG_TRUNCATED = "SOURCE_LOG_TRUNCATED"
-"""Name of the error of a log that ends below the position, or was cut while it was read: it is tried again."""
+"""Name of the error of a log that ends below the position, or was cut while it was read: the read is retried."""
 
 
 class TruncatedLogs:

@@ -86,7 +86,7 @@ class AwaitVisible:
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """`lost`: ranges that the target has lost (truncated, topic deleted), which nobody will ever see; normally none.
+    """`lost`: ranges that the target has lost (truncated, topic deleted), which no reader will see; normally none.
 
     `was_repaired`: markers were missing and have been written by an empty transaction, which may itself have been aborted.
     `pending`: ranges of partitions without a leader, or with too few in-sync replicas to take the marker.

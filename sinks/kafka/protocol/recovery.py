@@ -76,7 +76,9 @@ class TxnPerformer:
     ) -> None:
         self._owner, self._target = owner, target
         self._transaction_timeout_ms = transaction_timeout_ms
-        self._observer, self._clock, self._sleep = observer, clock, sleep
+        self._observer = observer
+        self._clock = clock
+        self._sleep = sleep
         self.availability = TargetAvailability() if availability is None else availability
 
     def perform(self, action: actions.Action, deadline: Deadline) -> Any:
@@ -182,7 +184,7 @@ class TxnPerformer:
         listed = self._target.metadata(sorted({partition.topic for partition in partitions}), deadline)
         existing = {partition for partition in partitions if listed.has(partition)}  # what was deleted holds nothing open
         readable = readable_ends(self._target, sorted(existing), deadline).keys() - self.availability.pending_partitions()
-        # The last transaction of a blocked id ends by itself: its markers are on their way.
+        # The last transaction of a blocked id ends without us: its markers are being written.
         fenced = [self.availability.fenced[name] for name in names if name in self.availability.fenced]
         abort_forgotten(self._target, fenced, sorted(readable), self._transaction_timeout_ms, deadline, named=named)
         self.availability.unchecked = (self.availability.unchecked | existing) - readable

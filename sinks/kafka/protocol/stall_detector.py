@@ -30,7 +30,9 @@ class StallDetector:
     def __init__(
         self, source: ClientConfig, target: ClientConfig, transaction_timeout_ms: int, clock: Callable[[], float]
     ) -> None:
-        self._source, self._target, self._clock = _addresses(source), _addresses(target), clock
+        self._source = _addresses(source)
+        self._target = _addresses(target)
+        self._clock = clock
         self._usual_s_of_slots = transaction_timeout_ms / 1000 * USUAL_SHARE_OF_SLOTS
         self._step: tuple[str, float] | None = None
 

@@ -143,8 +143,12 @@ class RowReading:
         left_out: Collection[SourcePartition] = (),
     ) -> None:
         """Rows of `left_out` are skipped: the driver has the positions of those partitions already."""
-        self._cluster, self._arrow_batches, self._slot = cluster, arrow_batches, slot
-        self._positions, self._limits, self._left_out = positions, limits, left_out
+        self._cluster = cluster
+        self._arrow_batches = arrow_batches
+        self._slot = slot
+        self._positions = positions
+        self._limits = limits
+        self._left_out = left_out
         self._unfinished: dict[SourcePartition, UnfinishedRange] = {}
         self._unknown: dict[SourcePartition, PlannedRange] = {}
         self._reached: dict[SourcePartition, int] = {}
@@ -253,7 +257,10 @@ class DirectReadings:
         positions: Mapping[SourcePartition, int],
         limits: ReadingLimits,
     ) -> None:
-        self._cluster, self._ranges, self._positions, self._limits = cluster, ranges, positions, limits
+        self._cluster = cluster
+        self._ranges = ranges
+        self._positions = positions
+        self._limits = limits
 
     def begin(self, ends: Mapping[SourcePartition, int] | None, limits: Mapping[SourcePartition, int] = NO_LIMITS) -> SlotReading:
         ranges = self._ranges

@@ -98,7 +98,9 @@ class QuarantineBudget:
     """What is left of the limits. They are soon used up where a setting of the target makes it refuse every batch."""
 
     def __init__(self, limits: QuarantineLimits) -> None:
-        self._limits, self._batches, self._size_bytes = limits, 0, 0
+        self._limits = limits
+        self._batches = 0
+        self._size_bytes = 0
 
     def take(self, quarantined: Iterable[QuarantinedBatch]) -> None:
         """Count batches against the limits. Raises BatchRefusedError for the first one that exceeds them."""

@@ -89,7 +89,7 @@ class KafkaSlotTarget:
         return wrong
 
     def _least_in_sync(self, topics: Collection[str]) -> dict[str, int]:
-        """Of topics whose replicas are not all in sync, as it is set now: lowering it is what an operator does to go on."""
+        """Return the setting of topics whose replicas are not all in sync, as it is now: an operator may have lowered it."""
         if not topics:
             return {}
         settings = self._target.topic_configs(sorted(topics), self._deadline, keys=[_MIN_IN_SYNC])

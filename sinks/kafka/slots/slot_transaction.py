@@ -27,7 +27,9 @@ class QuarantinableBatchError(Exception):
     """
 
     def __init__(self, source: SourcePartition, end: int, refusal: Refusal) -> None:
-        self.source, self.end, self.refusal = source, end, refusal
+        self.source = source
+        self.end = end
+        self.refusal = refusal
         super().__init__(f"{source.topic_partition}: batch at base offset {refusal.error.base_offset}: {refusal.rule}")
 
 
@@ -52,7 +54,9 @@ class SlotTransaction:
         self.number = number
         self.txn: SlotTxn | None = None
         self.fetched_bytes = 0
-        self._job, self._target, self._deadline = job, target, deadline
+        self._job = job
+        self._target = target
+        self._deadline = deadline
         self._window: ProduceWindow | None = None
         self._sequences: dict[TopicPartition, int] = {}
         self._until: Deadline | None = None

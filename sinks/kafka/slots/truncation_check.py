@@ -1,6 +1,6 @@
 """Executor: is a source log still the one that was copied so far? KIP-320.
 
-Batches of one leader epoch were appended by one leader, one behind the other: where epochs are equal, a log goes on. Where
+Batches of one leader epoch were appended by one leader, one behind the other: where epochs are equal, the log continues. Where
 the epoch of a batch differs from that of the batch before it, the leader is asked how far the older epoch reaches. An unclean
 leader election, or a lost disk, cut it in front of what was read of it.
 
@@ -27,12 +27,15 @@ from shallow_mirror.wire.batch_index import BatchIndex
 
 
 class CheckedReadings:
-    """Readings of a source that hand over nothing of another log than was copied so far. `known` is that of `SourceLogs`."""
+    """Readings of a source that yield nothing of another log than was copied so far. `epoch_ends` as in `SourceLogs`."""
 
     def __init__(
         self, readings: Readings, source: Cluster, epoch_ends: Mapping[SourcePartition, EpochEnd], deadline: Deadline
     ) -> None:
-        self._readings, self._source, self._known, self._deadline = readings, source, epoch_ends, deadline
+        self._readings = readings
+        self._source = source
+        self._known = epoch_ends
+        self._deadline = deadline
 
     @property
     def is_repeatable(self) -> bool:
@@ -64,7 +67,7 @@ class _CheckedReading:
 
 
 class SourceLogs:
-    """The logs of one slot. `known` says of each source partition how far its last leader epoch was read; none: not checked."""
+    """The logs of one slot. `epoch_ends`: how far each source partition's last leader epoch was read; none: not checked."""
 
     def __init__(self, source: Cluster, epoch_ends: Mapping[SourcePartition, EpochEnd], deadline: Deadline) -> None:
         self._source, self._deadline = source, deadline
@@ -95,7 +98,9 @@ class SourceLogs:
                 return
             doubt = f". Whether compaction removed the epoch is not known: {storage.refusal}" if storage.refusal else ""
         divergent_offset = answer.end if 0 <= answer.end < read.end else None
-        differs = "at an offset that nobody knows any more" if divergent_offset is None else f"from offset {divergent_offset} on"
+        differs = (
+            "at an offset that cannot be found out any more" if divergent_offset is None else f"from offset {divergent_offset} on"
+        )
         raise LogTruncatedError(
             topic_partition,
             read.end,

@@ -59,8 +59,8 @@ def following(source: Mapping[str, str], settings: Mapping[str, str]) -> ConfigC
     if "compact" in next(policies) - next(policies):
         del changes["cleanup.policy"]
         left.append(
-            f"does not become cleanup.policy={source['cleanup.policy']} by itself: the broker would refuse records without a key "
-            "that are still to be copied. Set it once the mirror has no lag there"
+            f"does not become cleanup.policy={source['cleanup.policy']} automatically: the broker would refuse records without a "
+            "key that are still to be copied. Set it once the mirror has no lag there"
         )
     return ConfigChanges(changes, tuple(left))
 
@@ -82,7 +82,7 @@ def before_3_6(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def missing_problem(source: str, partitions: int) -> str:
-    """Of a target topic that nobody creates."""
+    """Return the problem of a target topic that does not exist and is not created."""
     return (
         f"(for source topic {source}) does not exist and topics.create is false: "
         f"create it with at least {counted(partitions, 'partition')}, set topics.create: true, or exclude {source} "

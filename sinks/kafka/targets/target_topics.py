@@ -58,11 +58,17 @@ class TargetTopics:
         """`announce` hears of all names when there are new ones. `stamping` is kept up to date; None: its problems are logged."""
         self._announce = announce
         self.stamping = LogAppendTimeTopics() if stamping is None else stamping
-        self._source, self._target, self._target_client = source, target, target_client
+        self._source = source
+        self._target = target
+        self._target_client = target_client
         self._mirrored = dict(mirrored)
-        self._route, self._create, self._replication_factor = route, create, replication_factor
+        self._route = route
+        self._create = create
+        self._replication_factor = replication_factor
         self._copies_configs = copies_configs
-        self._isolation, self._log_append_time, self._coalesce_bytes = isolation, log_append_time, coalesce_bytes
+        self._isolation = isolation
+        self._log_append_time = log_append_time
+        self._coalesce_bytes = coalesce_bytes
         self._routes: dict[str, RoutedTopic] = {}
         self._partitions: dict[str, int] = {}
 

@@ -1,6 +1,6 @@
 """Driver, beside the micro-batches: what becomes of mirrored topics at the source: their settings, and whether they are there.
 
-Nothing here is needed for the copy: what fails is told, and tried again at the next look.
+Nothing here is needed for the copy: what fails is reported, and retried at the next look.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ Settings = Mapping[str, str]
 
 
 class TopicConfigSync:
-    """`topics.configs: sync`."""
+    """Sync of the settings of target topics with their source topics (`topics.configs: sync`)."""
 
     def __init__(self, source: Cluster, target: Cluster, targets: TargetTopics) -> None:
-        self._source, self._target, self._targets = source, target, targets
+        self._source = source
+        self._target = target
+        self._targets = targets
         self._begin = 0
         self._problems: dict[str, tuple[str, ...]] = {}
 
