@@ -29,9 +29,12 @@ from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.transactions import end_txn
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
 from shallow_mirror.sinks.kafka.slots.batch_sources import DirectReadings, ReadingLimits
-from shallow_mirror.sinks.kafka.slots.slot_task import RoutedTopic, SlotJob, fill_slot
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
+from shallow_mirror.sinks.kafka.slots.slot_target import KafkaSlotTarget
+from shallow_mirror.sinks.kafka.slots.slot_task import fill_slot
+from shallow_mirror.sinks.routed_topic import RoutedTopic
+from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, PlannedRange, SourcePartition
 
 FETCH_BYTES, IN_FLIGHT_BYTES, IN_FLIGHT_REQUESTS = 16 << 20, 4 << 20, 5
@@ -64,7 +67,9 @@ class OneSlot:
         ranges = [PlannedRange(slot=0, source=one, start=0, end=end, bytes_per_offset=500.0) for one, end in self._ends.items()]
         limits = ReadingLimits(isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=FETCH_BYTES, deadline=self._deadline)
         readings = DirectReadings(self._source, ranges, positions, limits)
-        done = fill_slot(self._job(positions), 0, readings, positions, self._target, self._deadline)
+        job = self._job(positions)
+        target = KafkaSlotTarget(job, 0, self._target, self._deadline)
+        done = fill_slot(job, 0, readings, positions, target, self._deadline)
         assert done.txn is not None
         end_txn(self._target, done.txn, commit=True, deadline=self._deadline)
         return _copied(done)

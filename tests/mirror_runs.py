@@ -24,7 +24,7 @@ from tests.one_batch import one_batch_producer
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import MirrorError
-from shallow_mirror.sinks.kafka.slots.slot_task import Observer, observe_nothing
+from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.streaming.runner.mirror import Mirror
 
 PATIENCE_S = 120.0

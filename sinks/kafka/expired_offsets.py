@@ -1,4 +1,4 @@
-"""Driver: what retention deleted in front of the positions, as rows of the map, where the mirror file lets it go on."""
+"""Driver: rows of the map for offsets that retention deleted before they were copied (`read.on_data_loss: continue`)."""
 
 from __future__ import annotations
 
@@ -23,25 +23,34 @@ def expired_rows(
     source: Cluster,
     deadline: Deadline,
 ) -> tuple[DecidedSegment, ...]:
-    """Of all partitions of the topic that lost something. They stand by themselves, without a transaction.
+    """Return one row for each partition of the topic that lost something. They have no transaction.
 
-    Raises `loss` where it was not retention: a log that was truncated goes on with other records. Raises RetriableError.
+    Raises `loss` where it was not retention: a log that was truncated continues with other records. Raises RetriableError.
     """
     if loss.log_start_offset is None or loss.log_start_offset <= loss.expected_offset:
         raise loss
     topic = loss.topic_partition.topic
     topic_id = source.metadata([topic], deadline).topics[topic].topic_id
-    ours = {one.topic_partition: one for one in positions if (one.topic, one.topic_id) == (topic, topic_id)}
+    ours = {source.topic_partition: source for source in positions if (source.topic, source.topic_id) == (topic, topic_id)}
     starts = source.list_offsets(dict.fromkeys(ours, _EARLIEST), IsolationLevel.READ_UNCOMMITTED, deadline)
     rows = []
-    for place, one in sorted(ours.items()):
-        position, start = positions[one], starts[place].offset
+    for topic_partition, source_partition in sorted(ours.items()):
+        position, start = positions[source_partition], starts[topic_partition].offset
         if start <= position:
             continue
         _log.warning(
-            "%s: retention deleted offsets %d to %d before they were copied; going on from there", place, position, start
+            "%s: retention deleted offsets %d to %d before they were copied; continuing behind them",
+            topic_partition,
+            position,
+            start,
         )
-        expired = Segment(source=one, source_start=position, source_end=start, kind=SegmentKind.EXPIRED, target=targets[one])
+        expired = Segment(
+            source=source_partition,
+            source_start=position,
+            source_end=start,
+            kind=SegmentKind.EXPIRED,
+            target=targets[source_partition],
+        )
         rows.append(DecidedSegment(expired, None))
     if not rows:
         raise loss

@@ -1,4 +1,4 @@
-"""Driver: the foreachBatch body: launch the slots, decide, end, settle."""
+"""Driver: the foreachBatch body: rounds of slots, each decided at once, until all that is planned is copied or left out."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import logging
 import pickle
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.net.error_codes import error_name
-from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.quarantine.entries import QuarantineTable
@@ -28,47 +25,32 @@ from shallow_mirror.errors import (
     LogTruncatedError,
     MirrorError,
     RetriableError,
-    TransactionBlockedError,
 )
+from shallow_mirror.sinks.base import Observer, RoundRepeatedError, Sink, SlotRound
 from shallow_mirror.sinks.kafka.expired_offsets import expired_rows
-from shallow_mirror.sinks.kafka.protocol import actions
-from shallow_mirror.sinks.kafka.protocol.actions import EarlyEnd, MicroBatchOutcome, SlotResult, drive
-from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer, most_actionable
-from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
-from shallow_mirror.sinks.kafka.protocol.transactional_ids import id_count, transactional_id
-from shallow_mirror.sinks.kafka.protocol.txn_inspection import FORGOTTEN_MARKER, TRANSACTION_ABORTED
-from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn
-from shallow_mirror.sinks.kafka.slots.compact_pickle import CompactDict
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS, QuarantineBudget
-from shallow_mirror.sinks.kafka.slots.slot_task import RESULT_SCHEMA, Observer, SlotJob
+from shallow_mirror.sinks.kafka.slots.slot_task import RESULT_SCHEMA
 from shallow_mirror.sinks.kafka.slots.slot_time import SlotTime
-from shallow_mirror.sinks.kafka.slots.unfinished_ranges import UnfinishedRange
 from shallow_mirror.sinks.kafka.spark_failures import lost_worker
-from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
 from shallow_mirror.sinks.kafka.truncated_logs import TruncatedLogs
-from shallow_mirror.types import EpochEnd, Segment, SegmentKind, SlotTxn, SourcePartition, TopicPartition
+from shallow_mirror.sinks.slot_results import EarlyEnd, MicroBatchOutcome, SlotResult, UnfinishedRange, require_committed
+from shallow_mirror.types import QuarantineLimits, SourcePartition
 
 _log = logging.getLogger(__name__)
 
-_ABORT_PATIENCE_MS = 5_000
-
-_DEFINITE_OF_TRANSACTIONS = frozenset({FORGOTTEN_MARKER, TRANSACTION_ABORTED})
-"""What RefuseForgotten says of partitions that do answer."""
-
 BETWEEN, SLOWEST_SLOT, TOTAL = "Between", "SlowestSlot", "Total"
-"""Steps of a round besides its actions. `Between`: since the round before, for Spark's log, its planning and waiting for data;
-`SlowestSlot`: the part of RunSlots that a task itself took; `Total`: of the round, without `Between`."""
-
-LOOK_AGAIN_EVERY_S = 2.0
-LOOK_AGAIN_MS = 10_000
-"""How often, and for how long, the driver looks whether the target can do again what it could not."""
+"""Steps of a round besides those of the sink. `Between`: since the round before, for Spark's log, its planning and waiting for
+data; `SlowestSlot`: the part of RunSlots that a task itself took; `Total`: of the round, without `Between`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchReport:
-    """What one round did. Durations in ms by step name; `retried`: what made a slot start again, and which; `early_ends`: of the
-    slots that the commit interval ended; `stamped_topics`: target topics whose broker gave batches its own time; `truncated`:
-    logs of the source that were cut below the position, behind which the mirror continued."""
+    """What one round did.
+
+    Durations in ms by step name; `retried`: what made a slot start again, and which; `early_ends`: of the slots that the commit
+    interval ended; `stamped_topics`: target topics whose broker gave batches its own time; `truncated`: logs of the source that
+    were cut below the position, behind which the mirror continued.
+    """
 
     micro_batch: int
     rows: tuple[DecidedSegment, ...]
@@ -86,19 +68,12 @@ LeftOutReport = Callable[[Sequence[UnfinishedRange], Mapping[SourcePartition, Po
 
 def refuse_left_out(unfinished: Sequence[UnfinishedRange], _positions: Mapping[SourcePartition, Position]) -> None:
     """Refuse to leave anything out. Raises RetriableError."""
-    for one in unfinished:
-        raise RetriableError(one.error_name, f"{one.source.topic_partition}: {one.reason}")
+    for left_out in unfinished:
+        raise RetriableError(left_out.error_name, f"{left_out.source.topic_partition}: {left_out.reason}")
 
 
 class StoppedBeforeMicroBatchError(Exception):
     """Raised into Spark so that a micro-batch, or a further round of one, that was only about to start does not begin."""
-
-
-class _NothingDecided(Exception):
-    """The round is repeated: without the transactional id, or the target partition, that cannot be used now.
-
-    Raised in front of the decision only: behind it, it would skip its resolution.
-    """
 
 
 class MicroBatchSink:
@@ -109,41 +84,43 @@ class MicroBatchSink:
 
     def __init__(
         self,
+        sink: Sink,
         *,
-        job: SlotJob,
-        slots: int,
-        owner: OffsetMapOwner,
-        performer: TxnPerformer,
-        targets: TargetTopics,
         source: Cluster,
+        slot_time: SlotTime,
         report: Callable[[MicroBatchReport], None],
         observer: Observer,
         continues_after_data_loss: bool = False,
         quarantine: QuarantineTable | None = None,
+        quarantine_limits: QuarantineLimits = NO_LIMITS,
         left_out: LeftOutReport = refuse_left_out,
         register: Callable[[], None] = lambda: None,
-        slot_time: SlotTime | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`quarantine` is there where the job may quarantine, `left_out` where it may leave partitions out: it is called at
-        the end of each micro-batch with what was left out and the positions of the map. What it raises ends the query,
-        because Spark would continue behind the ranges that were left out. `register` adds the first rows of partitions that
-        appeared since; it is called in front of each micro-batch, and by `register_if_idle`. `slot_time`: what earlier
-        sinks of the run have seen."""
-        self._quarantine, self._left_out, self._register = quarantine, left_out, register
-        self._unfinished: dict[SourcePartition, UnfinishedRange] = {}
-        self._slot_time = SlotTime(slots) if slot_time is None else slot_time
-        self._budget = QuarantineBudget(NO_LIMITS)
-        self._job, self._slots, self._owner, self._performer, self._targets = job, slots, owner, performer, targets
-        self._source, self._report, self._observer, self._clock = source, report, observer, clock
+        """`slot_time`: what earlier queries of the run have seen. `quarantine`: None where slots quarantine nothing.
+
+        `left_out` is called at the end of each micro-batch with what was left out and the positions of the map. What it raises
+        ends the query, because Spark would continue behind the ranges that were left out. `register` adds the first rows of
+        partitions that appeared since; it is called in front of each micro-batch, and by `register_if_idle`.
+        """
+        self._sink = sink
+        self._source = source
+        self._slot_time = slot_time
+        self._report = report
+        self._observer = observer
         self._continues_after_data_loss = continues_after_data_loss
+        self._quarantine = quarantine
+        self._quarantine_limits = quarantine_limits
+        self._left_out = left_out
+        self._register = register
+        self._clock = clock
+        self._unfinished: dict[SourcePartition, UnfinishedRange] = {}
+        self._budget = QuarantineBudget(quarantine_limits)
         self._truncated = TruncatedLogs()
         self.failure: BaseException | None = None
         self._running = threading.Lock()
         self._ended_at = clock()
-        self._look_again_at = 0.0
         self._is_stopping = False
-        self.watch = StallDetector(job.source, job.target, job.transaction_timeout_ms, clock)
 
     def stop(self) -> None:
         """Let no further micro-batch begin, and wait for the one that runs."""
@@ -160,8 +137,8 @@ class MicroBatchSink:
             return
         try:
             if self.failure is None and self._clock() - self._ended_at >= quiet_s:
-                self._owner.settle()
-                self._look_again()
+                self._sink.settle()
+                self._sink.look_again()
         finally:
             self._running.release()
 
@@ -194,98 +171,63 @@ class MicroBatchSink:
                 self._ended_at = self._clock()
 
     def _copy(self, planned: DataFrame) -> None:
-        """Rounds until every planned range is done, or left out; one, but for slots that stopped early and offsets that are
-        given up.
+        """Run rounds until every planned range is copied or left out.
 
-        A range that is left out is as done for Spark: its plan would be replayed for ever otherwise. Positions are in the map,
-        and the planner leads Spark back to them.
+        One round is enough, except where slots ended early, or offsets were given up. A range that is left out counts as done for
+        Spark, which would otherwise replay its plan for ever. Positions are in the map, and the planner leads Spark back to them.
         """
-        self._look_again()
+        self._sink.look_again()
         first_rows: tuple[DecidedSegment, ...] = ()
         self._unfinished = {}
-        self._budget = QuarantineBudget(self._job.quarantine or NO_LIMITS)
+        self._budget = QuarantineBudget(self._quarantine_limits)
         while True:
             try:
                 outcome = self._round(planned, first_rows)
             except DataLossError as loss:
                 first_rows += self._after_data_loss(loss, first_rows)
                 continue
-            except _NothingDecided:
-                continue
-            _require_committed(outcome.not_committed)
-            unknown = [one for result in outcome.slots for one in result.unknown]
+            except RoundRepeatedError:
+                continue  # nothing of the round is decided: the next one does without what could not be used
+            require_committed(outcome.not_committed)
+            unknown = [planned_range for result in outcome.slots for planned_range in result.unknown]
             if unknown:
-                # Only a plan that others wrote can name such a partition: this mirror's planner plans what is registered. The
-                # query begins again, and with it the registration of what the source has.
+                # This mirror's planner plans only what is registered, but Spark may replay a plan of an older checkpoint or map.
+                # The query begins again, and with it the registration of what the source has.
                 raise RetriableError(
                     "PARTITION_NOT_REGISTERED", f"{unknown[0].source.topic_partition} is planned, the offset map does not know it"
                 )
-            self._unfinished.update({one.source: one for result in outcome.slots for one in result.unfinished})
+            self._unfinished.update({left_out.source: left_out for result in outcome.slots for left_out in result.unfinished})
             if not any(result.is_partial for result in outcome.slots):
-                self._left_out(tuple(self._unfinished.values()), self._owner.positions())
+                self._left_out(tuple(self._unfinished.values()), self._sink.positions())
                 return
             if self._is_stopping:
-                # On a slow link what is planned may take many rounds more. The next start finds the same plan in Spark's
-                # checkpoint, and reads it from the positions that this round has reached.
+                # On a slow link the plan may take many more rounds. The next start finds it in Spark's checkpoint, and reads
+                # from the positions that this round has reached.
                 raise StoppedBeforeMicroBatchError("stopped between two rounds of a micro-batch")
             first_rows = ()
 
-    def _look_again(self) -> None:
-        """Find out whether partitions and ids of the target that could not be used can be used again.
-
-        Raises RetriableError where rows were removed: positions have fallen back. Raises OutcomeUnknownError.
-        """
-        if self._performer.availability.is_complete or self._clock() < self._look_again_at:
-            return
-        removed: Sequence[SlotTxn] = ()
-        try:
-            removed = self._performer.look_again(Deadline.after_ms(LOOK_AGAIN_MS, self._clock))
-        except RetriableError as error:
-            _log.info("the target's unavailable partitions are looked at again later: %s", error)
-        self._look_again_at = self._clock() + LOOK_AGAIN_EVERY_S
-        _require_committed(removed)
-
-    def _slot_numbers(self) -> tuple[int, ...]:
-        """Return the number in the transactional id of each slot: ids whose last transaction does not complete are passed over.
-
-        Raises RetriableError where too few are left.
-        """
-        numbers = [
-            number
-            for number in range(id_count(self._slots))
-            if self._performer.availability.is_usable(transactional_id(self._job.mirror, number))
-        ]
-        if len(numbers) < self._slots:
-            blocked = id_count(self._slots) - len(numbers)
-            raise RetriableError(
-                "NO_TRANSACTIONAL_ID",
-                f"{blocked} transactional ids wait for target partitions that do not take the markers of their last transactions",
-            )
-        return tuple(numbers[: self._slots])
-
     def _round(self, planned: DataFrame, first_rows: Sequence[DecidedSegment]) -> MicroBatchOutcome:
-        deadline = Deadline.after_ms(self._job.transaction_timeout_ms, self._clock)
+        deadline = Deadline.after_ms(self._sink.round_timeout_ms, self._clock)
         started = self._clock()
         steps = {BETWEEN: (started - self._ended_at) * 1000}
 
-        def perform(action: actions.Action) -> Any:
-            began, name = self._clock(), type(action).__name__
-            with self.watch.doing(name):
-                answer = self._perform(action, planned, first_rows, deadline)
-            steps[name] = steps.get(name, 0.0) + (self._clock() - began) * 1000
-            return answer
+        def run_slots(decision: int) -> tuple[SlotResult, ...]:
+            return self._run_slots(planned, decision, first_rows, deadline)
 
-        outcome = drive(actions.run_micro_batch(first_rows), perform, self._observer)
+        def on_step(name: str, duration_ms: float) -> None:
+            steps[name] = steps.get(name, 0.0) + duration_ms
+
+        outcome = self._sink.run_round(first_rows, run_slots, deadline, on_step)
         steps[SLOWEST_SLOT] = max((result.duration_ms for result in outcome.slots), default=0.0)
         steps[TOTAL], self._ended_at = (self._clock() - started) * 1000, self._clock()
         if outcome.rows:
             self._report(
                 MicroBatchReport(
-                    micro_batch=self._owner.micro_batch,
+                    micro_batch=self._sink.micro_batch,
                     rows=outcome.rows,
                     fetched_bytes=sum(result.fetched_bytes for result in outcome.slots),
                     duration_ms=steps,
-                    quarantined=tuple(one for result in outcome.slots for one in result.quarantined),
+                    quarantined=tuple(batch for result in outcome.slots for batch in result.quarantined),
                     retried=tuple((result.slot, error) for result in outcome.slots for error in result.retried),
                     stamped_topics=frozenset(topic for result in outcome.slots for topic in result.stamped_topics),
                     early_ends=tuple(result.early_end for result in outcome.slots if result.early_end is not None),
@@ -294,61 +236,23 @@ class MicroBatchSink:
             )
         return outcome
 
-    def _perform(
-        self, action: actions.Action, planned: DataFrame, first_rows: Sequence[DecidedSegment], deadline: Deadline
-    ) -> Any:
-        match action:
-            case actions.RunSlots(decision):
-                return self._run_slots(planned, decision, first_rows, deadline)
-            case actions.RefuseForgotten(decided):
-                try:
-                    return self._performer.perform(action, deadline)
-                except RetriableError as error:
-                    self._withdraw(decided, error, deadline)
-                    raise _NothingDecided(str(error)) from error
-            case actions.Decide(_, rows):
-                slots = [int(row.txn.transactional_id.rpartition("-")[2]) for row in rows if row.txn is not None]
-                return self._owner.decide(rows, highest_slot=max(slots, default=-1))
-            case _:
-                return self._performer.perform(action, deadline)
-
-    def _withdraw(self, decided: Sequence[DecidedTxn], error: RetriableError, deadline: Deadline) -> None:
-        """Abort what is written and not decided, where a target partition cannot be asked about it: others need not wait for it.
-
-        A start of the query would do the same, but it takes many times as long. Raises `error` where every partition of these
-        transactions answers now: then it is not one that the next round would leave out.
-        """
-        if not self._job.leaves_out or type(error) is not RetriableError or error.error_name in _DEFINITE_OF_TRANSACTIONS:
-            raise error
-        self._owner.check_ownership()
-        names = tuple(one.txn.transactional_id for one in decided)
-        for name in names:
-            self._performer.perform(actions.InitProducerId(name), deadline)
-        places = tuple(sorted({written.topic_partition for one in decided for written in one.written}))
-        self._performer.perform(actions.AbortForgotten(names, places), deadline)
-        if self._performer.availability.held().keys().isdisjoint(places):
-            raise error
-        _log.warning("%d slot transactions are aborted and copied again without what cannot be asked: %s", len(names), error)
-
     def _run_slots(
         self, planned: DataFrame, decision: int, first_rows: Sequence[DecidedSegment], deadline: Deadline
     ) -> tuple[SlotResult, ...]:
-        known = self._owner.positions()
-        time_left_ms = self._slot_time.time_left_ms(self._job.transaction_timeout_ms)
-        job = replace(
-            self._job,
-            decision=decision,
-            positions=CompactDict(_positions_after(known, first_rows), SourcePartition, int),
-            epoch_ends=CompactDict(self._truncated.epoch_ends(known), SourcePartition, EpochEnd),
-            target_ends=CompactDict(target_ends_of(known.values()), TopicPartition, int),
-            routes=dict(self._targets.known),
-            id_numbers=self._slot_numbers(),
-            held=self._performer.availability.held(),
-            time_left_ms=time_left_ms,
-            commit_interval_ms=self._slot_time.commit_interval_ms(self._job.commit_interval_ms, self._job.transaction_timeout_ms),
-            left_out=frozenset(self._unfinished),
+        positions, round_timeout_ms = self._sink.positions(), self._sink.round_timeout_ms
+        time_left_ms = self._slot_time.time_left_ms(round_timeout_ms)
+        commit_interval_ms = self._slot_time.commit_interval_ms(self._sink.commit_interval_ms, round_timeout_ms)
+        task = self._sink.task_of(
+            SlotRound(
+                decision=decision,
+                positions=_positions_after(positions, first_rows),
+                epoch_ends=self._truncated.epoch_ends(positions),
+                time_left_ms=time_left_ms,
+                commit_interval_ms=commit_interval_ms,
+                left_out=frozenset(self._unfinished),
+            )
         )
-        slots = planned.mapInArrow(lambda batches: job(batches), RESULT_SCHEMA)
+        slots = planned.mapInArrow(lambda batches: task(batches), RESULT_SCHEMA)
         began = self._clock()
         try:
             table = slots.toArrow()  # the only evaluation of this round
@@ -365,110 +269,57 @@ class MicroBatchSink:
         if errors:
             self._slot_time.record_failed_round(all_tasks_ms, time_left_ms, len(answers))
         else:
-            self._slot_time.saw(all_tasks_ms, [result.duration_ms for result in results], job.commit_interval_ms)
+            self._slot_time.saw(all_tasks_ms, [result.duration_ms for result in results], commit_interval_ms)
         try:
-            self._budget.take(one for result in results for one in result.quarantined)
+            self._budget.take(batch for result in results for batch in result.quarantined)
         except BatchRefusedError as excess:
             errors.append(excess)
         if errors:
-            self._owner.check_ownership()  # a fenced producer epoch may mean that another run took over
+            self._sink.check_ownership()  # a fenced producer epoch may mean that another run took over
             error = most_actionable(errors)
-            if isinstance(error, TransactionBlockedError):
-                self._performer.availability.block(error)
-                raise _NothingDecided(str(error)) from error  # the next round takes another id for that slot
+            if self._sink.can_avoid(error):
+                raise RoundRepeatedError(str(error)) from error  # the tasks ran in front of the decision
             if not isinstance(error, RetriableError):
-                self._abort_open_slots(deadline)
+                self._sink.abandon(deadline)
             raise error
         self._set_aside(results, decision)
         return tuple(sorted(results, key=lambda result: result.slot))
 
     def _set_aside(self, results: Sequence[SlotResult], decision: int) -> None:
-        """In front of the decision: rows that no decision follows count for nothing."""
-        batches = [one for result in results for one in result.quarantined]
+        """Write quarantined batches in front of the decision: rows that no decision follows count for nothing."""
+        batches = [batch for result in results for batch in result.quarantined]
         if not batches:
             return
         assert self._quarantine is not None
         self._quarantine.add(batches, decision)
         self._observer("quarantine.written")
-        for one in batches:
-            _log.warning("quarantined, unless this micro-batch is not decided: %s", one)
-
-    def _abort_open_slots(self, deadline: Deadline) -> None:
-        """The run is about to end: readers of the target should not wait for the transaction timeout of what it left open.
-
-        Nothing is decided yet and everything before is settled, so no transaction is lost by it.
-        """
-        try:
-            for number in self._slot_numbers():
-                name = transactional_id(self._job.mirror, number)
-                self._performer.perform(actions.InitProducerId(name), deadline.sooner(_ABORT_PATIENCE_MS))
-        except MirrorError as error:
-            _log.warning("open transactions on the target end by their timeout: %s", error)
+        for quarantined in batches:
+            _log.warning("quarantined (pending commit): %s", quarantined)
 
     def _after_data_loss(self, loss: DataLossError, first_rows: Sequence[DecidedSegment]) -> tuple[DecidedSegment, ...]:
-        """Rows to put in the place of what is lost; none behind a log that was cut, where the next round just continues.
+        """Return rows for what is lost; none behind a log that was truncated, where the next round just continues.
 
-        Raises `loss` where nothing can be put there, or nothing may, and RetriableError.
+        Raises `loss` where there is no such row, or `read.on_data_loss` is not continue, and RetriableError.
         """
         if not self._continues_after_data_loss:
             raise loss
-        deadline = Deadline.after_ms(self._job.transaction_timeout_ms, self._clock)
-        known = self._owner.positions()
+        deadline = Deadline.after_ms(self._sink.round_timeout_ms, self._clock)
+        positions = self._sink.positions()
         if isinstance(loss, LogTruncatedError):
-            self._truncated.accept(loss, _positions_after(known, first_rows))
+            self._truncated.accept(loss, _positions_after(positions, first_rows))
             return ()
-        targets = {source: position.target for source, position in known.items()}
+        targets = {source: position.target for source, position in positions.items()}
         targets.update({row.segment.source: row.segment.target for row in first_rows})
-        return expired_rows(loss, _positions_after(known, first_rows), targets, self._source, deadline)
-
-
-def _require_committed(removed: Sequence[SlotTxn]) -> None:
-    """Raises RetriableError where rows of a decision were removed: only a new query plans their ranges again."""
-    if removed:
-        raise RetriableError(
-            "SLOT_NOT_COMMITTED", f"{len(removed)} slot transactions were not committed; their ranges are read again"
-        )
+        return expired_rows(loss, _positions_after(positions, first_rows), targets, self._source, deadline)
 
 
 def _positions_after(
-    known: Mapping[SourcePartition, Position], first_rows: Sequence[DecidedSegment]
+    positions: Mapping[SourcePartition, Position], first_rows: Sequence[DecidedSegment]
 ) -> dict[SourcePartition, int]:
-    positions = {source: position.offset for source, position in known.items()}
-    return positions | {row.segment.source: row.segment.source_end for row in first_rows}
+    offsets = {source: position.offset for source, position in positions.items()}
+    return offsets | {row.segment.source: row.segment.source_end for row in first_rows}
 
 
-def target_ends_of(positions: Collection[Position]) -> dict[TopicPartition, int]:
-    """A source topic that was created again goes on behind the records of the one before it."""
-    places = [one.target.topic_partition for one in positions]
-    ends = dict(zip(places, (one.target_end for one in positions), strict=True))
-    if len(ends) < len(places):
-        for place, one in zip(places, positions, strict=True):
-            ends[place] = max(one.target_end, ends[place])
-    return ends
-
-
-def first_rows(
-    targets: TargetTopics, source: Cluster, starts: Mapping[SourcePartition, int], deadline: Deadline
-) -> tuple[DecidedSegment, ...]:
-    """Makes sure of the target topics and gives each partition its zero-length row at its start."""
-    if not starts:
-        return ()
-    topics = sorted({one.topic for one in starts})
-    listed = source.metadata(topics, deadline).topics
-    gone = [name for name in topics if listed[name].error_code]
-    if gone:
-        raise RetriableError(error_name(listed[gone[0]].error_code), f"source topic {gone[0]} is not there any more")
-    targets.prepare({name: len(listed[name].partitions) for name in topics}, deadline)
-    return tuple(
-        DecidedSegment(
-            Segment(
-                source=one,
-                source_start=start,
-                source_end=start,
-                kind=SegmentKind.GAP,
-                target=targets.known[one.topic].target_of(one),
-            ),
-            None,
-        )
-        for one, start in sorted(starts.items())
-    )
+def most_actionable(errors: list[MirrorError]) -> MirrorError:
+    """Return the error of several slots that a person must act on: definite before retriable."""
+    return next((error for error in errors if not isinstance(error, RetriableError)), errors[0])

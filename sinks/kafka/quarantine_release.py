@@ -1,4 +1,4 @@
-"""Driver: batches in quarantine go to the target after all: the protocol of a micro-batch with one slot, and rows beside theirs.
+"""Driver: copies batches from the quarantine to the target: the protocol of a micro-batch with one slot, and rows beside theirs.
 
 What is copied gets `released` rows; the `quarantined` one stays. So the removal of a transaction's rows gives back what was
 before, every offset still has one row of another kind, and positions move nowhere.
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from shallow_mirror.checkpoints.quarantine.batches import BatchKey, QuarantinedBatch
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
 from shallow_mirror.sinks.kafka.single_slot import SingleSlot
+from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.types import Segment, SegmentKind
 
 FillSlot = Callable[[Sequence[QuarantinedBatch], int, Deadline], SlotResult]
@@ -22,37 +22,37 @@ FillSlot = Callable[[Sequence[QuarantinedBatch], int, Deadline], SlotResult]
 
 @dataclass(slots=True)
 class Released:
-    """`batch_count` were released, to where `segments` say. `refused`: those that stay, with the reason of this time."""
+    """What a release did: `batch_count` batches went to `segments`. `refused`: those that stay, with the reason of this time."""
 
     batch_count: int = 0
     segments: list[Segment] = field(default_factory=list)
     refused: list[QuarantinedBatch] = field(default_factory=list)
 
     def sentences(self) -> list[str]:
-        records = sum(one.record_count for one in self.segments)
+        records = sum(segment.record_count for segment in self.segments)
         lines = [f"released {counted(self.batch_count, 'batch')} with {counted(records, 'record')}"]
         if self.segments:
             lines[0] += ": they are at the ends of their target partitions, behind records that were copied since"
-        return lines + [f"still in quarantine: {one}" for one in self.refused]
+        return lines + [f"still in quarantine: {batch}" for batch in self.refused]
 
 
 class Releaser:
-    """Of the owner of the map, after its recovery."""
+    """Release of quarantined batches by the owner of the map, after its recovery."""
 
     def __init__(self, slot: SingleSlot, fill: FillSlot) -> None:
         self._slot, self._fill = slot, fill
         self.released = Released()
 
     def release(self, batches: Sequence[QuarantinedBatch]) -> None:
-        """All that the target takes; `released` says what came of them, also after an error. Raises what a micro-batch does."""
+        """Release all that the target takes; `released` has the result, also after an error. Raises what a micro-batch does."""
         waiting = list(batches)
         while waiting:
             done = self._round(waiting)
             assert done, "a round answers for the first of its batches at least"
-            waiting = [one for one in waiting if one.key not in done]
+            waiting = [batch for batch in waiting if batch.key not in done]
 
     def _round(self, batches: Sequence[QuarantinedBatch]) -> set[BatchKey]:
-        """Which of them were released, or refused again."""
+        """Run one round. Return which batches were released, or refused again."""
         filled: list[SlotResult] = []
 
         def fill(decision: int, deadline: Deadline) -> SlotResult:
@@ -68,36 +68,36 @@ class Releaser:
 
 
 def _as_released(result: SlotResult, batches: Sequence[QuarantinedBatch]) -> SlotResult:
-    """Gaps and what was refused again have their row: the one of the quarantine."""
-    copied = [one for one in result.segments if one.kind is SegmentKind.DATA]
+    """Return the result with rows of kind `released`: gaps and what was refused again keep their quarantined row."""
+    copied = [segment for segment in result.segments if segment.kind is SegmentKind.DATA]
     rows = tuple(row for batch in batches for row in _rows_of(batch, copied))
     return SlotResult(result.slot, result.txn, rows, result.fetched_bytes)
 
 
 def _rows_of(batch: QuarantinedBatch, copied: Sequence[Segment]) -> Iterator[Segment]:
-    """What was copied of this batch, cut out of rows that neighbours have in common; the first one counts the batch."""
+    """Yield what was copied of this batch, cut out of rows that it shares with neighbours; the first one counts the batch."""
     is_first = True
-    for one in copied:
-        start, end = max(one.source_start, batch.source_start), min(one.source_end, batch.source_end)
-        if one.source != batch.source or start >= end:
+    for segment in copied:
+        start, end = max(segment.source_start, batch.source_start), min(segment.source_end, batch.source_end)
+        if segment.source != batch.source or start >= end:
             continue
-        assert one.target_start is not None
+        assert segment.target_start is not None
         yield replace(
-            one,
+            segment,
             kind=SegmentKind.RELEASED,
             source_start=start,
             source_end=end,
-            target_start=one.target_start + start - one.source_start,
-            target_end=one.target_start + end - one.source_start,
+            target_start=segment.target_start + start - segment.source_start,
+            target_end=segment.target_start + end - segment.source_start,
             record_count=end - start,
             batch_count=int(is_first),
-            rebuilt_batch_count=int(is_first and one.rebuilt_batch_count > 0),
+            rebuilt_batch_count=int(is_first and segment.rebuilt_batch_count > 0),
             size_bytes=len(batch.batch) if is_first else 0,
         )
         is_first = False
 
 
 def _done(batches: Sequence[QuarantinedBatch], result: SlotResult) -> set[BatchKey]:
-    """Where the slot had to stop at a batch, what lies up to there."""
-    reached = {one.source: one.source_end for one in result.segments}
-    return {one.key for one in batches if not result.is_partial or one.source_end <= reached.get(one.source, 0)}
+    """Return which batches were copied or refused: where the slot stopped early, those up to there."""
+    reached = {segment.source: segment.source_end for segment in result.segments}
+    return {batch.key for batch in batches if not result.is_partial or batch.source_end <= reached.get(batch.source, 0)}

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.sinks.kafka.slots.batch_sources import NO_LIMITS, ReadPart, SlotReading
-from shallow_mirror.sinks.kafka.slots.unfinished_ranges import UnfinishedRange
+from shallow_mirror.sinks.batch_parts import ReadPart
+from shallow_mirror.sinks.kafka.slots.batch_sources import NO_LIMITS, SlotReading
+from shallow_mirror.sinks.slot_results import UnfinishedRange
 from shallow_mirror.types import PlannedRange, SourcePartition
 from shallow_mirror.wire.batches.batch_index import index_batches
 
@@ -24,9 +25,9 @@ class QuarantineReadings:
     def begin(self, ends: Mapping[SourcePartition, int] | None, limits: Mapping[SourcePartition, int] = NO_LIMITS) -> SlotReading:
         batches = self._batches
         if ends is not None:
-            batches = [one for one in batches if one.source_end <= ends.get(one.source, 0)]
+            batches = [batch for batch in batches if batch.source_end <= ends.get(batch.source, 0)]
         if limits:
-            batches = [one for one in batches if one.source_end <= limits.get(one.source, one.source_end)]
+            batches = [batch for batch in batches if batch.source_end <= limits.get(batch.source, batch.source_end)]
         return _QuarantineReading(batches)
 
 
@@ -36,18 +37,18 @@ class _QuarantineReading:
 
     def __init__(self, batches: Sequence[QuarantinedBatch]) -> None:
         self._queues: dict[SourcePartition, list[QuarantinedBatch]] = {}
-        for one in batches:
-            self._queues.setdefault(one.source, []).append(one)
+        for batch in batches:
+            self._queues.setdefault(batch.source, []).append(batch)
 
     def __iter__(self) -> Iterator[tuple[ReadPart, ...]]:
         for together in itertools.zip_longest(*self._queues.values()):
-            yield tuple(_part_of(one) for one in together if one is not None)
+            yield tuple(_part_of(batch) for batch in together if batch is not None)
 
     def end_by(self, end: Deadline) -> None:
         """Nothing is waited for: all of it is in memory."""
 
     def reached(self) -> Mapping[SourcePartition, int]:
-        """What lies between the batches is none of theirs."""
+        """Return nothing: what lies between the batches is not part of the quarantine."""
         return {}
 
     def unfinished(self) -> Mapping[SourcePartition, UnfinishedRange]:

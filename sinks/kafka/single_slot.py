@@ -1,4 +1,4 @@
-"""Driver: an operator's command copies something: the protocol of a micro-batch with one slot, in this process."""
+"""Driver: the protocol of a micro-batch with one slot, in this process: how an operator's command copies something."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
+from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.protocol import actions
-from shallow_mirror.sinks.kafka.protocol.actions import MicroBatchOutcome, SlotResult
 from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer
-from shallow_mirror.sinks.kafka.slots.slot_task import Observer, observe_nothing
+from shallow_mirror.sinks.slot_results import MicroBatchOutcome, SlotResult
 
 SINGLE_SLOT = 0
 
@@ -24,7 +24,7 @@ Fill = Callable[[int, Deadline], SlotResult]
 
 
 class SingleSlot:
-    """Of the owner of the map, after its recovery."""
+    """Micro-batches of one slot, by the owner of the map, after its recovery."""
 
     def __init__(
         self,
@@ -36,11 +36,18 @@ class SingleSlot:
         observer: Observer = observe_nothing,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._owner, self._performer, self._transactional_id = owner, performer, transactional_id
-        self._transaction_timeout_ms, self._observer, self._clock = transaction_timeout_ms, observer, clock
+        self._owner = owner
+        self._performer = performer
+        self._transactional_id = transactional_id
+        self._transaction_timeout_ms = transaction_timeout_ms
+        self._observer = observer
+        self._clock = clock
 
     def round(self, fill: Fill) -> MicroBatchOutcome:
-        """Raises what a micro-batch does; RetriableError where the transaction was not committed, and its rows were removed."""
+        """Run one micro-batch with the single slot.
+
+        Raises what a micro-batch does; RetriableError where the transaction was not committed, and its rows were removed.
+        """
         deadline = Deadline.after_ms(self._transaction_timeout_ms, self._clock)
 
         def perform(action: actions.Action) -> Any:
@@ -62,6 +69,7 @@ class SingleSlot:
             return fill(decision, deadline)
         except MirrorError:
             self._owner.check_ownership()
-            with suppress(MirrorError):  # nothing is decided; what was given up would end by its timeout otherwise
+            # Nothing is decided, so nothing is lost by an abort. Where it fails, the transaction ends by its timeout.
+            with suppress(MirrorError):
                 self._performer.perform(actions.InitProducerId(self._transactional_id), deadline.sooner(_ABORT_PATIENCE_MS))
             raise

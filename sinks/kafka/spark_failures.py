@@ -1,5 +1,8 @@
-"""Driver: processes of Spark that went away: workers, which the next attempt survives, and the JVM, which ends the run; and
-workers whose Python is not one that could run the mirror."""
+"""Driver: failures of Spark's own processes, by the text of its errors.
+
+After a lost worker the next attempt may succeed. A lost JVM ends the run, and so does a Python of the workers that cannot run
+the mirror.
+"""
 
 from __future__ import annotations
 
@@ -22,41 +25,40 @@ _UNFIT_PYTHON = re.compile(r"ModuleNotFoundError: (No module named '[^']+')|\[PY
 
 
 def lost_worker(text: str) -> str | None:
-    """The line in which Spark says that a process of its own went away, which the next attempt may survive."""
+    """Return the line in which Spark reports that a worker or executor was lost, or None."""
     return next((line.strip() for line in text.splitlines() if _LOST_WORKER.search(line)), None)
 
 
 def find_unfit_python(text: str) -> ConfigError | None:
-    """What is wrong with the Python of Spark's workers, if that is what `text` tells."""
-    found = _UNFIT_PYTHON.search(text)
-    if found is None:
+    """Return what is wrong with the Python of Spark's workers, if that is what `text` reports."""
+    match = _UNFIT_PYTHON.search(text)
+    if match is None:
         return None
     return ConfigError(
-        f"the Python of Spark's workers cannot run the mirror: {found[1] or found[2]}. Install shallow-mirror with the same "
+        f"the Python of Spark's workers cannot run the mirror: {match[1] or match[2]}. Install shallow-mirror with the same "
         "version of Python on every node, and set PYSPARK_PYTHON (or spark.pyspark.python) to the path of that Python"
     )
 
 
 @contextmanager
 def raising_unfit_python() -> Iterator[None]:
-    """Raises ConfigError where a call of Spark ended because its workers have another Python than the mirror needs."""
+    """Raise ConfigError where a call of Spark ended because its workers have another Python than the mirror needs."""
     try:
         yield
     except PySparkException as error:
-        told = find_unfit_python(str(error))
-        if told is None:
+        unfit = find_unfit_python(str(error))
+        if unfit is None:
             raise
-        raise told from error
+        raise unfit from error
 
 
 @contextmanager
 def raising_lost_jvm(spark_log: Path | None) -> Iterator[None]:
-    """Raises SparkLostError where a call of Spark found nobody to answer. `spark_log`, of a session of ours, may hold the JVM's
-    last words."""
+    """Raise SparkLostError where the JVM does not answer a call. `spark_log`, of a session of ours, may hold the cause."""
     try:
         yield
     except (Py4JError, ConnectionError) as error:
-        if not _says_that_nobody_answers(error):
+        if not _is_jvm_gone(error):
             raise
         where = "" if spark_log is None else f" (its log: {spark_log})"
         raise SparkLostError(
@@ -64,7 +66,7 @@ def raising_lost_jvm(spark_log: Path | None) -> Iterator[None]:
         ) from error
 
 
-def _says_that_nobody_answers(error: Exception) -> bool:
-    """Py4J has an error of its own for that, and one that is also raised for calls that Java refuses, which has a trace."""
+def _is_jvm_gone(error: Exception) -> bool:
+    """Return whether the JVM is gone. Py4JError is also raised for calls that Java refuses: those have a trace."""
     is_bare = type(error) is Py4JError and "Trace:" not in str(error)
     return is_bare or isinstance(error, Py4JNetworkError | ConnectionError)

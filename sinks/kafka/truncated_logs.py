@@ -14,11 +14,11 @@ from shallow_mirror.errors import LogTruncatedError, RetriableError
 from shallow_mirror.types import EpochEnd, SourcePartition
 
 SOURCE_LOG_TRUNCATED = "SOURCE_LOG_TRUNCATED"
-"""Name of the error of a log that ends below the position, or was cut while it was read: it is tried again."""
+"""Name of the error of a log that ends below the position, or was cut while it was read: the read is retried."""
 
 
 class TruncatedLogs:
-    """Of one query; the last truncation of each partition behind which the mirror continues."""
+    """The last truncation of each partition behind which the mirror continues, in one query."""
 
     def __init__(self) -> None:
         self._accepted: dict[SourcePartition, LogTruncatedError] = {}
@@ -32,19 +32,19 @@ class TruncatedLogs:
         """
         if loss.log_end is not None:
             raise RetriableError(SOURCE_LOG_TRUNCATED, str(loss)) from loss
-        place = loss.topic_partition
-        source = SourcePartition(place.topic, loss.topic_id, place.partition)
+        topic_partition = loss.topic_partition
+        source = SourcePartition(topic_partition.topic, loss.topic_id, topic_partition.partition)
         accepted = self._accepted.get(source)
         is_again = accepted is not None and accepted.expected_offset == loss.expected_offset
         if is_again or loss.expected_offset > positions.get(source, -1):
             raise RetriableError(SOURCE_LOG_TRUNCATED, f"{loss}; it was cut while it was read") from loss
         self._accepted[source] = self._unreported[source] = loss
 
-    def epoch_ends(self, known: Mapping[SourcePartition, Position]) -> dict[SourcePartition, EpochEnd]:
+    def epoch_ends(self, positions: Mapping[SourcePartition, Position]) -> dict[SourcePartition, EpochEnd]:
         """Return up to where each source partition's last leader epoch was read, without those that are known to be cut there."""
         return {
             source: position.epoch_end
-            for source, position in known.items()
+            for source, position in positions.items()
             if position.epoch_end and not self._is_accepted(source, position.epoch_end)
         }
 

@@ -1,4 +1,4 @@
-"""PURE: source topic -> target topic: which topics match, what they are called, and which plans would loop."""
+"""Pure: source topic -> target topic: which topics match, the names of their targets, and which plans would loop."""
 
 from __future__ import annotations
 
@@ -17,20 +17,24 @@ _T = TypeVar("_T")
 
 
 def is_included(topic: str, include: Sequence[str], exclude: Sequence[str], *, is_internal: bool = False) -> bool:
-    """Patterns match whole names; an exclusion wins; internal topics never match, whatever the patterns say: those that brokers
-    call so, and by convention all that begin with two underscores."""
+    """Return whether the patterns select a topic. They match whole names; an exclusion wins.
+
+    Internal topics never match: those that brokers mark as internal, and by convention all that begin with two underscores.
+    """
     if is_internal or topic.startswith(INTERNAL_PREFIX):
         return False
-    return any(re.fullmatch(one, topic) for one in include) and not any(re.fullmatch(one, topic) for one in exclude)
+    return any(re.fullmatch(pattern, topic) for pattern in include) and not any(
+        re.fullmatch(pattern, topic) for pattern in exclude
+    )
 
 
 def first_match(topic: str, rules: Iterable[tuple[str, _T]]) -> _T | None:
-    """What the first pattern says that matches the whole name."""
+    """Return the value of the first pattern that matches the whole name, or None."""
     return next((value for pattern, value in rules if re.fullmatch(pattern, topic)), None)
 
 
 def template_problem(template: str) -> str | None:
-    """Why `template` cannot name target topics; None when it can."""
+    """Return why `template` cannot name target topics; None when it can."""
     try:
         parts = list(string.Formatter().parse(template))
     except ValueError as error:
@@ -57,7 +61,7 @@ def target_topic_name(template: str, source_alias: str, topic: str) -> str:
 
 
 def same_cluster_problem(template: str, source_alias: str) -> str | None:
-    """Why one cluster cannot be source and target with this template, as the rest of a sentence; None when it can."""
+    """Return why one cluster cannot be source and target with this template, as the end of a sentence; None when it can."""
     if target_topic_name(template, source_alias, "t") != "t":
         return None
     return (
@@ -66,8 +70,10 @@ def same_cluster_problem(template: str, source_alias: str) -> str | None:
 
 
 def own_targets_pattern(template: str, source_alias: str) -> str:
-    """Regular expression of the names that `template` gives, whatever the topic: within one cluster they must not be
-    sources, or the mirror would feed itself."""
+    """Return a regular expression of the names that `template` gives, whatever the topic.
+
+    Within one cluster they must not be sources, or the mirror would feed itself.
+    """
     pattern, is_first = "", True
     for text, field, _, _ in string.Formatter().parse(template):
         pattern += re.escape(text)
@@ -80,34 +86,36 @@ def own_targets_pattern(template: str, source_alias: str) -> str:
 
 
 def problems(topics: Iterable[str], *, template: str, source_alias: str, is_same_cluster: bool) -> list[str]:
-    """Every reason not to mirror `topics` this way: loops, two topics to one, names that brokers refuse."""
-    found: list[str] = []
+    """Return every reason not to mirror `topics` this way: loops, two topics to one, names that brokers refuse."""
+    sentences: list[str] = []
     source_of: dict[str, str] = {}
     names = sorted(set(topics))
     included = frozenset(names)
     for topic in names:
         target = target_topic_name(template, source_alias, topic)
         if is_same_cluster and target in included:
-            found.append(_loop_sentence(topic, target))
+            sentences.append(_loop_sentence(topic, target))
         if target in source_of:
-            found.append(f"source topics {source_of[target]} and {topic} would both be written to target topic {target}")
+            sentences.append(f"source topics {source_of[target]} and {topic} would both be written to target topic {target}")
         source_of.setdefault(target, topic)
-        found += name_problems(topic, target)
-    return found
+        sentences += name_problems(topic, target)
+    return sentences
 
 
 def name_problems(topic: str, target: str) -> list[str]:
-    """Why no topic of a mirror may be called `target`."""
-    found = []
+    """Return why no topic of a mirror may be called `target`."""
+    sentences = []
     if target.startswith(INTERNAL_PREFIX):
-        found.append(f"source topic {topic} would be written to {target}: names that begin with {INTERNAL_PREFIX} are internal")
+        sentences.append(
+            f"source topic {topic} would be written to {target}: names that begin with {INTERNAL_PREFIX} are internal"
+        )
     if not _LEGAL_TOPIC_NAME.fullmatch(target):
-        found.append(f"target topic name {target!r} (for {topic}): topic names hold letters, digits, '.', '_' and '-' only")
+        sentences.append(f"target topic name {target!r} (for {topic}): topic names hold letters, digits, '.', '_' and '-' only")
     if len(target) > MAX_TOPIC_NAME_LENGTH:
-        found.append(
+        sentences.append(
             f"target topic name {target} (for {topic}) has {len(target)} characters, brokers allow {MAX_TOPIC_NAME_LENGTH}"
         )
-    return found
+    return sentences
 
 
 def _loop_sentence(topic: str, target: str) -> str:

@@ -11,7 +11,7 @@ from shallow_mirror.broker.net.error_codes import TOPIC_AUTHORIZATION_FAILED, re
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.sinks.kafka.protocol.transactional_ids import transactional_id
+from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_id
 from shallow_mirror.streaming.runner.unauthorized_topics import unauthorized_topics
 
 ON_SOURCE_TOPICS = {Operation.READ: "Fetch"}

@@ -11,7 +11,7 @@ from pathlib import Path
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.problems import Problem
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.sinks.kafka.slots.unfinished_ranges import UnfinishedRange
+from shallow_mirror.sinks.slot_results import UnfinishedRange
 from shallow_mirror.streaming.planning.left_out_partitions import (
     LeftOutChange,
     LeftOutPartition,

@@ -28,15 +28,19 @@ from shallow_mirror.errors import CorruptBatchError, DataLossError, MirrorError,
 from shallow_mirror.groups.sync import GroupSync
 from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.kafka.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport, MicroBatchSink, first_rows
+from shallow_mirror.sinks.base import Observer, observe_nothing
+from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
+from shallow_mirror.sinks.kafka.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer, recover
-from shallow_mirror.sinks.kafka.protocol.transactional_ids import id_count, transactional_ids
+from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids
-from shallow_mirror.sinks.kafka.slots.slot_task import Observer, SlotJob, observe_nothing
+from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
 from shallow_mirror.sinks.kafka.slots.slot_time import SlotTime
 from shallow_mirror.sinks.kafka.spark_failures import find_unfit_python, lost_worker, raising_lost_jvm, raising_unfit_python
 from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
-from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
+from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
+from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
 from shallow_mirror.streaming.planning import offset_planning, planner_state
 from shallow_mirror.streaming.planning.error_transport import deserialize_error
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
@@ -252,7 +256,7 @@ class _Run:
             report=self.reporter.set_positions,
             observer=self.observer,
         )
-        sink = MicroBatchSink(
+        kafka = KafkaSink(
             job=replace(
                 SlotJob.of_mirror(config, map_id=owner.map_id, run_id=self.identity.run_id, observer=self.observer),
                 leaves_out=True,
@@ -262,14 +266,19 @@ class _Run:
             owner=owner,
             performer=performer,
             targets=targets,
+            observer=self.observer,
+        )
+        sink = MicroBatchSink(
+            kafka,
             source=self.source,
+            slot_time=self.slot_time,
             report=self._report,
             observer=self.observer,
             continues_after_data_loss=config.read.continues_after_data_loss,
             quarantine=QuarantineTable.open(self.storage),
+            quarantine_limits=config.write.quarantine_limits or NO_LIMITS,
             left_out=self.reporter.left_out.on_micro_batch,
             register=registrar.register,
-            slot_time=self.slot_time,
         )
         positions = owner.positions()
         self.reporter.set_positions(positions)
@@ -300,7 +309,7 @@ class _Run:
         self.reporter.start_step("starting the query", f" over {counted(len(positions), 'partition')}")
         try:
             with monitor:
-                self._run_query(spark, sink, options)
+                self._run_query(spark, sink, kafka.watch, options)
         except TopicRecreatedError as recreated:
             if not config.read.continues_after_data_loss:
                 raise
@@ -341,7 +350,7 @@ class _Run:
         return {name: topic.topic_id for name, topic in listed.items()}
 
     @raising_unfit_python()
-    def _run_query(self, spark: Any, sink: MicroBatchSink, options: Mapping[str, str]) -> None:
+    def _run_query(self, spark: Any, sink: MicroBatchSink, steps: StallDetector, options: Mapping[str, str]) -> None:
         is_direct = self.config.read.transfer == "direct"
         if is_direct:
             planned_ranges.register_planned_ranges(spark)
@@ -361,7 +370,7 @@ class _Run:
                     _log.info("ending after the micro-batch that runs")
                     sink.stop()
                     break
-                self.reporter.check_stalls(sink.watch.lingering())
+                self.reporter.check_stalls(steps.lingering())
                 sink.register_if_idle()
                 sink.settle_if_idle(self.config.trigger_s + _QUIET_S)
         except StreamingQueryException as error:

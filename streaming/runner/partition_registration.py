@@ -16,9 +16,8 @@ from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.sinks.kafka.micro_batch import first_rows
-from shallow_mirror.sinks.kafka.slots.slot_task import Observer, observe_nothing
-from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
+from shallow_mirror.sinks.base import Observer, observe_nothing
+from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
 from shallow_mirror.streaming.planning.planner_state import RegistrationFiles
 from shallow_mirror.types import SourcePartition
 

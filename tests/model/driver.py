@@ -31,13 +31,17 @@ from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.quarantine.entries import undescribed_entries
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, OutcomeUnknownError, RetriableError
-from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink, first_rows
+from shallow_mirror.sinks.base import observe_nothing
+from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
+from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
-from shallow_mirror.sinks.kafka.protocol.transactional_ids import id_count, transactional_id
 from shallow_mirror.sinks.kafka.quarantine_release import Releaser
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT, SingleSlot
-from shallow_mirror.sinks.kafka.slots.slot_task import SlotJob
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
+from shallow_mirror.sinks.kafka.slots.slot_time import SlotTime
+from shallow_mirror.sinks.kafka.targets.target_topics import first_rows
+from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_id
 
 NOW_MS = 1_700_000_000_000
 START_MS = 12_000
@@ -269,15 +273,22 @@ def _sink(run: Run, owner: OffsetMapOwner, availability: TargetAvailability, por
         if run.scenario.compacts:
             owner.compact_if_due()
 
-    return MicroBatchSink(
+    slots = run.scenario.slots(run.number)
+    kafka = KafkaSink(
         job=_job(run),
-        slots=run.scenario.slots(run.number),
+        slots=slots,
         owner=owner,
         performer=_performer(owner, port, availability),
         targets=ModelTopics(),  # type: ignore[arg-type]
+        observer=observe_nothing,
+        clock=target.clock,
+    )
+    return MicroBatchSink(
+        kafka,
         source=target,  # type: ignore[arg-type]
+        slot_time=SlotTime(slots),
         report=report,
-        observer=lambda _point: None,
+        observer=observe_nothing,
         quarantine=ModelQuarantine(port),  # type: ignore[arg-type]
         clock=target.clock,
     )
@@ -295,13 +306,6 @@ class ModelQuarantine:
             raise OutcomeUnknownError("the table quarantine does not answer")
 
 
-class _TellingJob(SlotJob):
-    """Instead of copying, hands itself over: the tasks of the model run elsewhere."""
-
-    def __call__(self, arrow_batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
-        return iter([self])
-
-
 def _job(run: Run) -> SlotJob:
     """Of its fields only those that the driver itself looks at have a value."""
     fields: dict[str, Any] = dict.fromkeys(one.name for one in dataclasses.fields(SlotJob))
@@ -311,7 +315,7 @@ def _job(run: Run) -> SlotJob:
         "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS,
         "commit_interval_ms": 1_000.0,
     }
-    return _TellingJob(**fields | {"source": _CLIENT, "target": _CLIENT})
+    return SlotJob(**fields | {"source": _CLIENT, "target": _CLIENT})
 
 
 class PlannedFrame:

@@ -26,6 +26,7 @@ from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.kafka.protocol import actions, recovery, txn_inspection, txn_outcome
 from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer
+from shallow_mirror.sinks.slot_results import MicroBatchOutcome
 from shallow_mirror.types import SlotTxn
 
 FIRST_DECISION_OF_TASKS = 4
@@ -51,15 +52,15 @@ def skip_the_read_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def end_before_deciding(patch: pytest.MonkeyPatch) -> None:
-    def run_micro_batch(first_rows: Sequence[DecidedSegment]) -> Generator[Any, Any, actions.MicroBatchOutcome]:
+    def run_micro_batch(first_rows: Sequence[DecidedSegment]) -> Generator[Any, Any, MicroBatchOutcome]:
         decision = yield actions.TakeDecision()
         results = yield actions.RunSlots(decision)
         rows = (*first_rows, *(DecidedSegment(segment, result.txn) for result in results for segment in result.segments))
         if not rows:
-            return actions.MicroBatchOutcome(slots=results)
+            return MicroBatchOutcome(slots=results)
         ended = yield from actions.end_all(txn_outcome.decided_txns(rows))
         yield actions.Decide(decision, rows)
-        return actions.MicroBatchOutcome(rows, ended.removed, results)
+        return MicroBatchOutcome(rows, ended.removed, results)
 
     patch.setattr(actions, "run_micro_batch", run_micro_batch)
 
@@ -95,7 +96,7 @@ def trust_the_batch_id(patch: pytest.MonkeyPatch) -> None:
     call = MicroBatchSink.__call__
 
     def unless_seen(self: Any, planned: PlannedFrame, batch_id: int) -> None:
-        if batch_id >= self._owner.micro_batch - 1:  # the first decision is that of the first rows
+        if batch_id >= self._sink.micro_batch - 1:  # the first decision is that of the first rows
             call(self, planned, batch_id)  # type: ignore[arg-type]
 
     patch.setattr(MicroBatchSink, "__call__", unless_seen)
@@ -222,9 +223,9 @@ def keep_the_positions_of_before_the_resolution(patch: pytest.MonkeyPatch) -> No
 
 
 def forget_the_forgotten_abort_marker(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovery, "abort_forgotten", lambda *_, **__: None)
+    patch.setattr(recovery, "abort_hanging", lambda *_, **__: None)
     patch.setattr(recovery, "refuse_forgotten", lambda *_: None)
-    patch.setattr(slot, "abort_forgotten", lambda *_: None)
+    patch.setattr(slot, "abort_hanging", lambda *_: None)
 
 
 def fence_other_slots_after_the_decision(patch: pytest.MonkeyPatch) -> None:

@@ -27,13 +27,14 @@ from shallow_mirror.broker.cluster.cluster_metadata import (
     TopicMetadata,
 )
 from shallow_mirror.broker.fetch.range_reader import ReadRange
-from shallow_mirror.broker.produce import transactions
+from shallow_mirror.broker.produce import coordinator_requests, transactions
 from shallow_mirror.checkpoints import offset_map_writer
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, rows_to_arrow
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLossError, MirrorError, RetriableError
+from shallow_mirror.sinks.kafka import kafka_sink
 from shallow_mirror.sinks.kafka.protocol import txn_inspection
-from shallow_mirror.sinks.kafka.slots.slot_task import RoutedTopic
+from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SlotTxn, TopicPartition
 
 PAUSE_S = 1.6
@@ -219,7 +220,10 @@ def product_over_ports() -> Iterator[None]:
     """
     empty = OFFSET_MAP.empty_table()
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coordinator_requests, "call", _call)
         patch.setattr(transactions, "call", _call)
+        # Instead of copying, the task hands its job over: the tasks of the model run elsewhere.
+        patch.setattr(kafka_sink, "SlotTask", lambda job: lambda _rows: iter([job]))
         patch.setattr(txn_inspection, "RangeReader", ModelReader)
         patch.setattr(offset_map_writer, "COMPACT_EVERY_DECISIONS", 1)
         patch.setattr(offset_map_writer, "OFFSET_MAP", SimpleNamespace(empty_table=lambda: empty))

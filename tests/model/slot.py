@@ -20,9 +20,9 @@ from shallow_mirror.broker.produce.transactions import add_partitions, init_prod
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefusedError, MirrorError, ProducerEpochFencedError, RetriableError
-from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
-from shallow_mirror.sinks.kafka.protocol.transactional_ids import transactional_id
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
+from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_id
+from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.types import IsolationLevel, PlannedRange, Segment, SegmentKind, SlotTxn, SourcePartition, TopicPartition
 
 MIRROR = "m"

@@ -13,7 +13,7 @@ from rich.console import Console
 from shallow_mirror.checkpoints.group_offset_history import GroupSyncPass
 from shallow_mirror.operations import status_view
 from shallow_mirror.operations.status import MicroBatchStatus, PausedTopic, RunStatus, StatusReport
-from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side
+from shallow_mirror.sinks.slot_results import Side
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.streaming.runner.lag import PartitionStatus
 from shallow_mirror.streaming.runner.open_transactions import OpenTransaction

@@ -14,8 +14,10 @@ from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.transactions import EndTxnAnswer, end_txn
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
-from shallow_mirror.sinks.kafka.slots.slot_task import RoutedTopic, SlotJob, run_slot
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
+from shallow_mirror.sinks.kafka.slots.slot_task import run_slot
+from shallow_mirror.sinks.routed_topic import RoutedTopic
+from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.streaming.sources.planned_ranges import arrow_batch_of
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, PlannedRange, SourcePartition
 from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, CONTROL_BIT

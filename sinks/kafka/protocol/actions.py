@@ -20,13 +20,12 @@ Invariants, cited where they are kept:
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.schema import DecidedSegment, Removal
-from shallow_mirror.errors import RecoverNeededError, RetriableError
+from shallow_mirror.errors import RecoverNeededError
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import (
     DecidedTxn,
     LogEvidence,
@@ -36,45 +35,8 @@ from shallow_mirror.sinks.kafka.protocol.txn_outcome import (
     decided_txns,
     judge,
 )
-from shallow_mirror.sinks.kafka.slots.unfinished_ranges import UnfinishedRange
-from shallow_mirror.types import PlannedRange, Segment, SlotTxn, TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class EarlyEnd:
-    """A slot that write.commit_interval ended before its ranges were done: what it wrote since its first batch, in how long.
-
-    `sending_s`: of `seconds`, how long something was on its way to the target. The rest is waiting for the source.
-    """
-
-    sent_bytes: int
-    seconds: float
-    sending_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class SlotResult:
-    """What a task did: step 5. `txn` is None where the slot produced nothing.
-
-    `unknown` are ranges whose partition the driver had no position for: they were left alone. `is_partial` says that the
-    slot stopped at a batch boundary before its ranges were done. Both ask for another round. `quarantined`: the batches of its
-    segments of that kind. `duration_ms`: of the task itself, without what Spark needs to begin and to end it. `retried`: what
-    made it start again. `unfinished`: planned ranges that it left out, wholly or from some offset on. `early_end`: where the
-    commit interval is why it is partial. `stamped_topics`: target topics whose broker gave batches its own time.
-    """
-
-    slot: int
-    txn: SlotTxn | None
-    segments: tuple[Segment, ...]
-    fetched_bytes: int = 0
-    unknown: tuple[PlannedRange, ...] = ()
-    is_partial: bool = False
-    quarantined: tuple[QuarantinedBatch, ...] = ()
-    duration_ms: float = 0.0
-    retried: tuple[RetriableError, ...] = ()
-    unfinished: tuple[UnfinishedRange, ...] = ()
-    stamped_topics: tuple[str, ...] = ()
-    early_end: EarlyEnd | None = None
+from shallow_mirror.sinks.slot_results import MicroBatchOutcome, SlotResult
+from shallow_mirror.types import SlotTxn, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +53,7 @@ class RunSlots:
 
 @dataclass(frozen=True, slots=True)
 class RefuseForgotten:
-    """Raises RetriableError where records of an older transaction are open under a producer id, in front of what it wrote now.
+    """Raise RetriableError where records of an older transaction are open under a producer id, in front of what it wrote now.
 
     Its EndTxn(commit) would make them visible as well. Nothing can come in front of it later: what passes once, passes.
     Raises RetriableError as well where what was written now is open no more: its transaction timed out or an operator aborted it.
@@ -124,7 +86,7 @@ class AwaitVisible:
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """`lost`: ranges that the target has lost (truncated, topic deleted), which nobody will ever see; normally none.
+    """`lost`: ranges that the target has lost (truncated, topic deleted), which no reader will see; normally none.
 
     `was_repaired`: markers were missing and have been written by an empty transaction, which may itself have been aborted.
     `pending`: ranges of partitions without a leader, or with too few in-sync replicas to take the marker.
@@ -148,14 +110,14 @@ class InitProducerId:
 
 @dataclass(frozen=True, slots=True)
 class AbortForgotten:
-    """Make sure that nothing of these ids is open any more, at these places; None: wherever the map has records.
+    """Make sure that nothing of these ids is open any more in these partitions; None: in all where the map has records.
 
-    Only after InitProducerId for each of them. Places that cannot be read now are noted: nothing is written to them before
+    Only after InitProducerId for each of them. Partitions that cannot be read now are noted: nothing is written to them before
     they have been looked at. No answer.
     """
 
     transactional_ids: tuple[str, ...]
-    places: tuple[TopicPartition, ...] | None = None
+    partitions: tuple[TopicPartition, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +149,12 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class CheckOwnership:
-    """Go on only as the owner of the map. No answer."""
+    """Continue only as the owner of the map. No answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportFate:
-    """Tell people what became of a transaction that had to be resolved. No answer."""
+    """Log what became of a transaction that had to be resolved. No answer."""
 
     txn: SlotTxn
     fate: TxnFate
@@ -218,7 +180,7 @@ Action = (
 
 
 Choices = Mapping[SlotTxn, TxnFate]
-"""What the operator says of transactions whose fate nothing else tells: COMMITTED or NOT_COMMITTED."""
+"""The operator's choices for transactions of whose fate no evidence is left: COMMITTED or NOT_COMMITTED."""
 
 NO_CHOICES: Choices = MappingProxyType({})
 
@@ -232,26 +194,17 @@ class Unclear:
 
     def __str__(self) -> str:
         if self.lost:
-            places = ", ".join(str(one) for one in self.lost)
-            return f"the Kafka transaction {self.decided.txn} was committed, but the target has lost its records at {places}"
-        places = ", ".join(str(one) for one in self.decided.written)
+            ranges = ", ".join(str(written) for written in self.lost)
+            return f"the Kafka transaction {self.decided.txn} was committed, but the target has lost its records at {ranges}"
+        ranges = ", ".join(str(written) for written in self.decided.written)
         return (
             f"nothing says whether the Kafka transaction {self.decided.txn} was committed: its receipt is gone and the target "
-            f"holds none of its records at {places}"
+            f"holds none of its records at {ranges}"
         )
 
 
-@dataclass(frozen=True, slots=True)
-class MicroBatchOutcome:
-    """`not_committed` lists transactions whose rows were removed: their ranges must be read again."""
-
-    rows: tuple[DecidedSegment, ...] = ()
-    not_committed: tuple[SlotTxn, ...] = ()
-    slots: tuple[SlotResult, ...] = field(default=())
-
-
 def run_micro_batch(first_rows: Sequence[DecidedSegment]) -> Generator[Action, Any, MicroBatchOutcome]:
-    """Steps 2-7. `first_rows` are the zero-length rows of partitions seen for the first time."""
+    """Yield steps 2-7. `first_rows` are rows without a transaction, which the same decision adds."""
     decision: int = yield TakeDecision()
     results: tuple[SlotResult, ...] = yield RunSlots(decision)
     rows = tuple(first_rows) + tuple(DecidedSegment(segment, result.txn) for result in results for segment in result.segments)
@@ -274,12 +227,12 @@ def start_up(
     Slots that the decision does not name are fenced first: what they left open would hide what it decided.
     """
     decided = decided_txns(unsettled)
-    named = {one.txn.transactional_id for one in decided}
-    others = tuple(one for one in transactional_ids if one not in named)
+    named = {txn.txn.transactional_id for txn in decided}
+    others = tuple(transactional_id for transactional_id in transactional_ids if transactional_id not in named)
     for transactional_id in others:
         yield InitProducerId(transactional_id)
     if decided:
-        yield AbortForgotten(others, tuple(sorted({place.topic_partition for one in decided for place in one.written})))
+        yield AbortForgotten(others, tuple(sorted({written.topic_partition for txn in decided for written in txn.written})))
     ended = yield from end_all(decided, choices, reads_log=True)
     yield ended.settle  # invariant E
     for transactional_id in transactional_ids:
@@ -316,78 +269,80 @@ class Ended:
 def end_all(
     decided: Sequence[DecidedTxn], choices: Choices = NO_CHOICES, *, reads_log: bool = False
 ) -> Generator[Action, Any, Ended]:
-    """EndTxn(commit) for every transaction, then make sure of each. Whoever asked settles with what is returned.
+    """Commit every transaction, then make sure of each. The caller settles with what is returned.
 
     `choices` count only for transactions that need one. `reads_log`: whatever EndTxn answered (invariant G).
     Raises RecoverNeededError when a transaction needs a choice and has none.
     """
     ended: list[tuple[DecidedTxn, bool]] = []
-    for one in decided:
-        ended.append((one, (yield EndTxn(one.txn))))
+    # All of them before anything is awaited: readers of one target partition do not wait for the markers of another.
+    for txn in decided:
+        ended.append((txn, (yield EndTxn(txn.txn))))
     removals: list[Removal] = []
     pending: list[SlotTxn] = []
     unclear: list[Unclear] = []
-    for one, is_definite in ended:
-        fate, seen, aborted = yield from _fate_of(one, is_definite, reads_log=reads_log)
+    for txn, is_definite in ended:
+        fate, seen, aborted = yield from _fate_of(txn, is_definite, reads_log=reads_log)
         if fate is TxnFate.UNDECIDABLE or seen.lost:
-            chosen = choices.get(one.txn)
+            chosen = choices.get(txn.txn)
             if chosen is None:
-                unclear.append(Unclear(one, seen.lost))
+                unclear.append(Unclear(txn, seen.lost))
                 continue
-            fate = yield from _follow(one, fate, chosen)
+            fate = yield from _follow(txn, fate, chosen)
         if reads_log or not is_definite:
-            yield ReportFate(one.txn, fate)
+            yield ReportFate(txn.txn, fate)
         if seen.pending:
-            pending.append(one.txn)
+            pending.append(txn.txn)
         if fate is TxnFate.NOT_COMMITTED:
-            yield AbortForgotten((one.txn.transactional_id,), tuple(written.topic_partition for written in one.written))
-            removals.append(Removal(one.txn))
+            # What a forgotten abort left open would become visible with the next commit marker of the same producer id.
+            yield AbortForgotten((txn.txn.transactional_id,), tuple(written.topic_partition for written in txn.written))
+            removals.append(Removal(txn.txn))
         else:
-            removals += [Removal(one.txn, written.target) for written in aborted]
+            removals += [Removal(txn.txn, written.target) for written in aborted]
     if unclear:
         yield CheckOwnership()  # where another run took over, the operator has nothing to choose
         # Nothing is removed yet, not even what is definite: the next start finds the whole decision and the same evidence.
-        raise RecoverNeededError("; ".join(str(one) for one in unclear))
-    confirmed = tuple(one.txn for one in decided if one.txn not in pending)
+        raise RecoverNeededError("; ".join(str(txn) for txn in unclear))
+    confirmed = tuple(txn.txn for txn in decided if txn.txn not in pending)
     return Ended(tuple(removals), tuple(pending), confirmed)
 
 
 def _fate_of(
-    one: DecidedTxn, is_definite: bool, *, reads_log: bool
+    decided: DecidedTxn, is_definite: bool, *, reads_log: bool
 ) -> Generator[Action, Any, tuple[TxnFate, Visibility, tuple[WrittenRange, ...]]]:
-    """The last are ranges of a committed transaction that ended as aborted all the same, in some of its partitions.
+    """Return the fate of a transaction, what readers see of it, and its ranges that ended as aborted although it was committed.
 
-    A coordinator forgot its markers there, and the empty commit that was to write them again was aborted (it timed out, or
-    whoever sent it was killed); or an operator aborted the transaction in one partition. No reader has seen these records.
+    A coordinator forgot its markers there, and the empty commit that was to write them again was aborted (it timed out, or its
+    sender was killed); or an operator aborted the transaction in one partition. No reader has seen these records.
     """
-    fate = TxnFate.COMMITTED if is_definite else (yield from _resolve(one))
+    fate = TxnFate.COMMITTED if is_definite else (yield from _resolve(decided))
     if fate is not TxnFate.COMMITTED:
         return fate, Visibility(), ()
-    seen: Visibility = yield AwaitVisible(one)
-    there = tuple(written for written in one.written if written not in (*seen.lost, *seen.pending))
-    if not there or (is_definite and not seen.was_repaired and not reads_log):
+    seen: Visibility = yield AwaitVisible(decided)
+    readable = tuple(written for written in decided.written if written not in (*seen.lost, *seen.pending))
+    if not readable or (is_definite and not seen.was_repaired and not reads_log):
         return fate, seen, ()
-    yield InitProducerId(one.txn.transactional_id)  # invariant D
-    evidence: Sequence[LogEvidence] = yield ReadTargetLog(DecidedTxn(one.txn, there))
-    aborted = tuple(written for written, found in zip(there, evidence, strict=True) if found is LogEvidence.OURS_ABORTED)
+    yield InitProducerId(decided.txn.transactional_id)  # invariant D
+    evidence: Sequence[LogEvidence] = yield ReadTargetLog(DecidedTxn(decided.txn, readable))
+    aborted = tuple(written for written, ended_as in zip(readable, evidence, strict=True) if ended_as is LogEvidence.OURS_ABORTED)
     # Only the log of all partitions can say that nothing was committed: what is pending is judged when it can be read.
-    return (TxnFate.NOT_COMMITTED, seen, ()) if aborted == one.written else (fate, seen, aborted)
+    return (TxnFate.NOT_COMMITTED, seen, ()) if aborted == decided.written else (fate, seen, aborted)
 
 
-def _follow(one: DecidedTxn, fate: TxnFate, chosen: TxnFate) -> Generator[Action, Any, TxnFate]:
-    """The operator's choice for a transaction that is over: whatever of it is open still goes the same way."""
-    yield InitProducerId(one.txn.transactional_id)
+def _follow(decided: DecidedTxn, fate: TxnFate, chosen: TxnFate) -> Generator[Action, Any, TxnFate]:
+    """Return the operator's choice for a transaction that is over, and end what is still open of it the same way."""
+    yield InitProducerId(decided.txn.transactional_id)
     if chosen is TxnFate.COMMITTED and fate is TxnFate.UNDECIDABLE:
-        yield AwaitVisible(one)
+        yield AwaitVisible(decided)
     return chosen
 
 
-def _resolve(one: DecidedTxn) -> Generator[Action, Any, TxnFate]:
-    yield InitProducerId(one.txn.transactional_id)  # invariant D
-    receipt: ReceiptEvidence = yield ReadReceipt(one)
+def _resolve(decided: DecidedTxn) -> Generator[Action, Any, TxnFate]:
+    yield InitProducerId(decided.txn.transactional_id)  # invariant D
+    receipt: ReceiptEvidence = yield ReadReceipt(decided)
     if receipt is ReceiptEvidence.OURS:
         return TxnFate.COMMITTED  # which partitions were aborted all the same is read after the markers are complete
-    evidence: Sequence[LogEvidence] = yield ReadTargetLog(one)
+    evidence: Sequence[LogEvidence] = yield ReadTargetLog(decided)
     return judge(receipt, evidence)
 
 

@@ -1,4 +1,4 @@
-"""Driver: performs the protocol's actions on the offset map and the target cluster, and gathers the evidence it asks for."""
+"""Driver: the protocol's actions, performed on the offset map and the target cluster."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from typing import Any, TypeVar
 
 from shallow_mirror.broker.admin.hanging_transactions import (
+    OpenTxn,
     ProducersOfMap,
     abort_hanging,
     describe_blocking_producers,
-    open_partitions_by_producer,
+    open_transactions,
     write_markers,
 )
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.transactions import EndTxnAnswer, blocked_txn, end_txn, init_producer_id
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import MirrorError, RetriableError, TransactionBlockedError
+from shallow_mirror.errors import TransactionBlockedError
 from shallow_mirror.plurals import counted
+from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.protocol import actions
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
-from shallow_mirror.sinks.kafka.protocol.transactional_ids import transactional_ids
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import (
     inspect_logs,
     inspect_receipt,
@@ -32,7 +33,7 @@ from shallow_mirror.sinks.kafka.protocol.txn_inspection import (
     refuse_forgotten,
 )
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, ReceiptEvidence, TxnFate, WrittenRange
-from shallow_mirror.sinks.kafka.slots.slot_task import Observer, observe_nothing
+from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_ids
 from shallow_mirror.types import SlotTxn, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ LOSS_PATIENCE_MS = 30_000
 are away, say less than there is."""
 
 LEADER_PATIENCE_MS = 5_000
-"""How long a target partition may be without a leader, or without enough in-sync replicas, before the others go on without it."""
+"""How long a target partition may have no leader, or too few in-sync replicas, before the others continue without it."""
 
 PENDING_PATIENCE_MS = 5_000
 """How long a receipt may stay pending before its marker counts as forgotten."""
@@ -56,10 +57,10 @@ _Outcome = TypeVar("_Outcome")
 
 
 class TxnPerformer:
-    """Carries out every action but `RunSlots` and `Decide`, which belong to a micro-batch.
+    """Performer of every action but `RunSlots` and `Decide`, which belong to a micro-batch.
 
-    Every action may be carried out again after a crash: each is idempotent or fenced. `availability` says what of the target
-    cannot be used now, and `look_again` finds out what can be used again.
+    Every action may be performed again after a crash: each is idempotent or fenced. `availability` says what of the target cannot
+    be used now, and `look_again` finds out what can be used again.
     """
 
     def __init__(
@@ -75,7 +76,9 @@ class TxnPerformer:
     ) -> None:
         self._owner, self._target = owner, target
         self._transaction_timeout_ms = transaction_timeout_ms
-        self._observer, self._clock, self._sleep = observer, clock, sleep
+        self._observer = observer
+        self._clock = clock
+        self._sleep = sleep
         self.availability = TargetAvailability() if availability is None else availability
 
     def perform(self, action: actions.Action, deadline: Deadline) -> Any:
@@ -95,8 +98,8 @@ class TxnPerformer:
                 return seen
             case actions.InitProducerId(name):
                 return self._init_producer_id(name, deadline)
-            case actions.AbortForgotten(names, places):
-                return self._abort_forgotten(names, places, deadline, named=self._owner.finished_producer_ids)
+            case actions.AbortForgotten(names, partitions):
+                return self._abort_forgotten(names, partitions, deadline, named=self._owner.finished_producer_ids)
             case actions.ReadReceipt(decided):
                 return self._receipt_evidence(decided, deadline)
             case actions.ReadTargetLog(decided):
@@ -118,11 +121,11 @@ class TxnPerformer:
         raise AssertionError(f"not an action of this performer: {action}")
 
     def run(self, steps: Generator[actions.Action, Any, _Outcome], deadline: Deadline) -> _Outcome:
-        """The short loop: perform, answer, until the protocol returns."""
+        """Perform the actions of a protocol until it returns."""
         return actions.drive(steps, lambda action: self.perform(action, deadline), self._observer)
 
     def refuse_foreign_receipts(self, names: Sequence[str], deadline: Deadline) -> None:
-        """Before the first of them is fenced: a mirror that another offset map belongs to goes on undisturbed."""
+        """Raise ConfigError where receipts of another offset map exist. To be called before the first of the ids is fenced."""
         refuse_foreign_receipts(self._target, names, self._owner.map_id, deadline)
 
     def look_again(self, deadline: Deadline) -> tuple[SlotTxn, ...]:
@@ -152,11 +155,11 @@ class TxnPerformer:
         return self.run(actions.confirm_pending(rows), deadline)
 
     def _are_readable(self, ranges: Sequence[WrittenRange], deadline: Deadline) -> bool:
-        places = [written.topic_partition for written in ranges]
-        return len(readable_ends(self._target, places, deadline)) == len(set(places))
+        partitions = [written.topic_partition for written in ranges]
+        return len(readable_ends(self._target, partitions, deadline)) == len(set(partitions))
 
     def _init_producer_id(self, name: str, deadline: Deadline) -> bool:
-        """False where the id's last transaction cannot complete. Its fate is durable, so nothing can be done under the id."""
+        """Fence an id. Return False where its last transaction cannot complete: its fate is durable, the id cannot be used."""
         self.availability.fenced.pop(name, None)
         try:
             self.availability.fenced[name] = init_producer_id(self._target, name, self._transaction_timeout_ms, deadline)
@@ -170,28 +173,28 @@ class TxnPerformer:
     def _abort_forgotten(
         self,
         names: Sequence[str],
-        places: Collection[TopicPartition] | None,
+        partitions: Collection[TopicPartition] | None,
         deadline: Deadline,
         *,
         named: ProducersOfMap | None = None,
     ) -> None:
-        """At the places that can be read; the others are held until they have been looked at.
+        """Abort what is open in the partitions that can be read; the others are held until they have been looked at.
 
         `named` only right after InitProducerId of `names`: later a slot may have got another producer id.
         """
-        if places is None:
-            places = {position.target.topic_partition for position in self._owner.positions().values()}
-        listed = self._target.metadata(sorted({place.topic for place in places}), deadline)
-        there = {place for place in places if listed.has(place)}  # what was deleted holds nothing open
-        ends = readable_ends(self._target, sorted(there), deadline, is_patient=True)
+        if partitions is None:
+            partitions = {position.target.topic_partition for position in self._owner.positions().values()}
+        listed = self._target.metadata(sorted({partition.topic for partition in partitions}), deadline)
+        existing = {partition for partition in partitions if listed.has(partition)}  # what was deleted holds nothing open
+        ends = readable_ends(self._target, sorted(existing), deadline, is_patient=True)
         readable = ends.keys() - self.availability.pending_partitions()
-        # The last transaction of a blocked id ends by itself: its markers are on their way.
+        # The last transaction of a blocked id ends without us: its markers are being written.
         fenced = [self.availability.fenced[name] for name in names if name in self.availability.fenced]
         abort_hanging(self._target, fenced, sorted(readable), self._transaction_timeout_ms, deadline, named=named)
-        self.availability.unchecked = (self.availability.unchecked | there) - readable
+        self.availability.unchecked = (self.availability.unchecked | existing) - readable
 
     def _await_visible(self, decided: DecidedTxn, deadline: Deadline) -> actions.Visibility:
-        """A durable commit is not the end: wait until readers can see all of it, and write markers again that never came.
+        """Wait until readers see all that a committed transaction wrote. Write markers again that never came.
 
         Partitions without a leader, or with too few in-sync replicas, are not waited for longer than LEADER_PATIENCE_MS.
         """
@@ -204,18 +207,23 @@ class TxnPerformer:
         held_back = ""
         while waiting:
             deadline.require(f"the last stable offset of {waiting[0].topic_partition} to pass {waiting[0].end}{held_back}")
+            # Markers come a moment after EndTxn's answer: only what takes longer is worth the requests below.
             if patience.is_over():
                 unavailable = self._unavailable(decided.txn, waiting, deadline)
-                readable = tuple(written for written in waiting if written not in unavailable)
-                was_repaired |= bool(readable) and self._repair_if_open(decided, readable, deadline)
+                readable = [written.topic_partition for written in waiting if written not in unavailable]
                 if readable:
-                    places = [written.topic_partition for written in readable]
-                    held_back = describe_blocking_producers(self._target, places, decided.txn.producer_id, deadline)
+                    # One look says both whether our own markers are missing and who else holds the last stable offset.
+                    transactions = open_transactions(self._target, readable, deadline)
+                    was_repaired |= self._repair(decided, transactions, deadline)
+                    held_back = describe_blocking_producers(self._target, transactions, decided.txn.producer_id)
+                # A broker that starts, and a leader whose followers are away, say less than there is: what is missing counts
+                # as lost once two looks that far apart miss the same.
                 lost = lost_ranges(self._target, waiting, deadline)
                 if lost != suspected:
                     suspected, loss_patience = lost, deadline.sooner(LOSS_PATIENCE_MS)
                 elif lost == waiting and loss_patience.is_over():
                     return actions.Visibility(lost, was_repaired)
+                # The commit is durable, so the others need not wait for a partition that cannot take its marker.
                 if unavailable == waiting and not lost and leader_patience.is_over():
                     return actions.Visibility((), was_repaired, unavailable)
                 patience = deadline.sooner(SETTLE_PATIENCE_MS)
@@ -225,45 +233,52 @@ class TxnPerformer:
         return actions.Visibility(was_repaired=was_repaired)
 
     def _unavailable(self, txn: SlotTxn, waiting: tuple[WrittenRange, ...], deadline: Deadline) -> tuple[WrittenRange, ...]:
-        """Ranges whose partitions do not take the marker: all that wait where the coordinator says that it still writes them."""
+        """Return the ranges whose partitions do not take the marker: all while the coordinator still writes markers."""
         blocked = blocked_txn(self._target, txn.transactional_id, deadline)
         if blocked is not None and blocked.producer_id == txn.producer_id:
             return waiting
-        places = [written.topic_partition for written in waiting]
-        readable = readable_ends(self._target, places, deadline)
+        partitions = [written.topic_partition for written in waiting]
+        readable = readable_ends(self._target, partitions, deadline)
         return tuple(written for written in waiting if written.topic_partition not in readable)
 
     def _still_hidden(self, written: tuple[WrittenRange, ...], deadline: Deadline) -> tuple[WrittenRange, ...]:
-        """Those that the last stable offset has not passed. A topic without a leader, or without existence, hides its own."""
-        places = [one.topic_partition for one in written]
-        stable = readable_ends(self._target, places, deadline)
-        return tuple(one for one in written if stable.get(one.topic_partition, -1) < one.end)
+        """Return the ranges that the last stable offset has not passed, and those whose partition has no leader or is gone."""
+        partitions = [written_range.topic_partition for written_range in written]
+        stable = readable_ends(self._target, partitions, deadline)
+        return tuple(
+            written_range for written_range in written if stable.get(written_range.topic_partition, -1) < written_range.end
+        )
 
     def _pause(self, polls: int) -> None:
         self._sleep(_POLL_MS[min(polls, len(_POLL_MS) - 1)] / 1000)
 
     def _receipt_evidence(self, decided: DecidedTxn, deadline: Deadline) -> ReceiptEvidence:
-        """A pending receipt belongs to a transaction that was only just ended: fence again and look again, for a while."""
+        """Return what the receipt says. While it is pending, fence and look again, for PENDING_PATIENCE_MS.
+
+        A pending receipt belongs to a transaction that was only just ended, or its marker was forgotten.
+        """
         patience = deadline.sooner(PENDING_PATIENCE_MS)
-        while (found := inspect_receipt(self._target, decided, self._owner.map_id, deadline)) is ReceiptEvidence.PENDING:
+        while (evidence := inspect_receipt(self._target, decided, self._owner.map_id, deadline)) is ReceiptEvidence.PENDING:
             if patience.is_over():
                 break
             self._init_producer_id(decided.txn.transactional_id, deadline)
             self._pause(len(_POLL_MS))
-        return found
+        return evidence
 
-    def _repair_if_open(self, decided: DecidedTxn, waiting: tuple[WrittenRange, ...], deadline: Deadline) -> bool:
-        """An empty commit over the same partitions writes the markers that a killed coordinator forgot.
+    def _repair(self, decided: DecidedTxn, transactions: Sequence[OpenTxn], deadline: Deadline) -> bool:
+        """Write the markers that a killed coordinator forgot, with an empty commit over the same partitions.
 
-        Somebody else's open transaction may hold the LSO as well: then there is nothing to repair, only to wait.
+        Return False where nothing of the transaction is open: somebody else's holds the last stable offset.
         """
         producer_id = decided.txn.producer_id
-        still_open = open_partitions_by_producer(self._target, {producer_id}, [one.topic_partition for one in waiting], deadline)
-        if not still_open:
+        partitions = [
+            transaction.topic_partition for transaction in transactions if transaction.producer.producer_id == producer_id
+        ]
+        if not partitions:
             return False
         _log.warning("recovery: %s was committed but its markers are missing: writing them with an empty commit", decided.txn)
         name = decided.txn.transactional_id
-        write_markers(self._target, name, still_open[producer_id], True, self._transaction_timeout_ms, deadline)
+        write_markers(self._target, name, partitions, True, self._transaction_timeout_ms, deadline)
         return True
 
 
@@ -275,7 +290,7 @@ def recover(
     deadline: Deadline,
     choices: actions.Choices = actions.NO_CHOICES,
 ) -> None:
-    """A start after the take-over: resolve what the last run decided, fence all slots it may have used, settle.
+    """Resolve what the last run decided, fence all slots it may have used, and settle. To be called after the take-over.
 
     Raises RecoverNeededError, and what actions raise; may be called again after any error.
     """
@@ -287,8 +302,3 @@ def recover(
     removed = performer.run(actions.start_up(unsettled, names, choices), deadline)
     if removed:
         _log.warning("recovery: not committed: %s; the same ranges are read again", counted(len(removed), "slot transaction"))
-
-
-def most_actionable(errors: list[MirrorError]) -> MirrorError:
-    """Of several slots' errors the one a person must act on: definite before retriable."""
-    return next((error for error in errors if not isinstance(error, RetriableError)), errors[0])

@@ -1,4 +1,4 @@
-"""Driver: which step of a micro-batch takes longer than is usual, and what it waits for: each has a deadline, but of minutes."""
+"""Driver: which step of a micro-batch takes longer than usual, and what it waits for: each has a deadline, but of minutes."""
 
 from __future__ import annotations
 
@@ -11,32 +11,34 @@ from shallow_mirror.sinks.kafka.protocol import actions
 
 USUAL_S = 10.0
 USUAL_SHARE_OF_SLOTS = 0.5
-"""Tasks may take this part of the transaction timeout before it is worth telling: they are planned to take a quarter."""
+"""Tasks may take this part of the transaction timeout before they are reported: they are planned to take a quarter."""
 
-_OF_THE_MAP = {one.__name__ for one in (actions.TakeDecision, actions.Decide, actions.Settle)}
+_OF_THE_MAP = {action.__name__ for action in (actions.TakeDecision, actions.Decide, actions.Settle)}
 
 
 @dataclass(frozen=True, slots=True)
 class StalledStep:
-    """`seconds`: for how long it has been going on."""
+    """A step that has been running for `seconds`."""
 
     waits_for: str
     seconds: float
 
 
 class StallDetector:
-    """One thread does the steps, any other may ask."""
+    """The step that runs. One thread does the steps, any other may read `lingering`."""
 
     def __init__(
         self, source: ClientConfig, target: ClientConfig, transaction_timeout_ms: int, clock: Callable[[], float]
     ) -> None:
-        self._source, self._target, self._clock = _addresses(source), _addresses(target), clock
+        self._source = _addresses(source)
+        self._target = _addresses(target)
+        self._clock = clock
         self._usual_s_of_slots = transaction_timeout_ms / 1000 * USUAL_SHARE_OF_SLOTS
         self._step: tuple[str, float] | None = None
 
     @contextmanager
     def doing(self, action: str) -> Iterator[None]:
-        """By the name of the protocol's action."""
+        """Record that a step runs, by the name of the protocol's action."""
         self._step = action, self._clock()
         try:
             yield
@@ -44,7 +46,7 @@ class StallDetector:
             self._step = None
 
     def lingering(self) -> StalledStep | None:
-        """None where there is nothing to tell."""
+        """Return the step that takes longer than usual, or None."""
         step = self._step
         if step is None:
             return None

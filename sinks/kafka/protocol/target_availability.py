@@ -40,7 +40,7 @@ class TargetAvailability:
         return not (self.blocked or self.pending or self.unchecked)
 
     def block(self, blocked: TransactionBlockedError) -> None:
-        """Note that an id cannot be used before its last transaction is complete."""
+        """Record that an id cannot be used before its last transaction is complete."""
         if blocked.transactional_id not in self.blocked:
             _log.warning("%s; another id is used meanwhile", blocked.detail)
         self.fenced.pop(blocked.transactional_id, None)

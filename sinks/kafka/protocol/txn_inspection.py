@@ -26,7 +26,7 @@ READ_PATIENCE_MS = 2_000
 
 
 def inspect_receipt(target: Cluster, decided: DecidedTxn, map_id: str, deadline: Deadline) -> ReceiptEvidence:
-    """As it is now. Raises RetriableError, ConfigError (another map's receipt: it may have replaced ours)."""
+    """Return what the receipt says now. Raises RetriableError, ConfigError (another map's receipt: it may have replaced ours)."""
     answer = read_receipt(target, decided.txn.transactional_id, decided.receipt_partition, deadline)
     if answer is None:
         return ReceiptEvidence.ABSENT
@@ -38,24 +38,24 @@ def inspect_receipt(target: Cluster, decided: DecidedTxn, map_id: str, deadline:
 
 
 def refuse_foreign_receipts(target: Cluster, transactional_ids: Sequence[str], map_id: str, deadline: Deadline) -> None:
-    """Raises ConfigError where another mirror commits under these ids, RetriableError. To be asked before they are fenced."""
+    """Raise ConfigError where another mirror commits under these ids, RetriableError. To be called before they are fenced."""
     for transactional_id in transactional_ids:
         for receipt in read_receipts(target, transactional_id, deadline):
             _require_own(receipt, transactional_id, map_id)
 
 
 def refuse_used_ids(target: Cluster, transactional_ids: Sequence[str], deadline: Deadline) -> None:
-    """For an offset map that does not exist yet. Raises ConfigError where the target knows one of its ids, RetriableError."""
+    """Raise ConfigError where the target knows an id of an offset map that does not exist yet, RetriableError."""
     for transactional_id in transactional_ids:
         try:
-            known = describe_txn(target, transactional_id, deadline)
+            state = describe_txn(target, transactional_id, deadline)
         except BrokerTooOldError as error:
             _log.warning("whether somebody else uses the transactional id %s is not known: %s", transactional_id, error)
             return
-        if known is not None:
+        if state is not None:
             raise ConfigError(
                 f"the offset map is new, but the target knows the transactional id {transactional_id} (its last transaction: "
-                f"{known.state}, producer id {known.producer_id}): another application or another mirror uses it, or this "
+                f"{state.state}, producer id {state.producer_id}): another application or another mirror uses it, or this "
                 "mirror's tables are gone. Give the mirror another id (`mirror`), or bring its tables back"
             )
 
@@ -79,24 +79,33 @@ def inspect_logs(
     # Nothing will ever come to a log that ends in front of the range: a Fetch would only wait.
     evidence = dict.fromkeys(lost_ranges(target, written, deadline, wholly=True), LogEvidence.NOTHING)
     looks = 0
-    while hidden := _hidden_ranges(target, [one for one in written if one not in evidence], deadline):
-        still_open = open_partitions_by_producer(target, {txn.producer_id}, [one.topic_partition for one in hidden], deadline)
-        without_marker = [one for one in hidden if one.topic_partition in still_open.get(txn.producer_id, ())]
+    while hidden := _hidden_ranges(
+        target, [written_range for written_range in written if written_range not in evidence], deadline
+    ):
+        hidden_partitions = [written_range.topic_partition for written_range in hidden]
+        still_open = open_partitions_by_producer(target, {txn.producer_id}, hidden_partitions, deadline)
+        without_marker = [
+            written_range for written_range in hidden if written_range.topic_partition in still_open.get(txn.producer_id, ())
+        ]
         evidence.update(dict.fromkeys(without_marker, LogEvidence.OPEN))
         if len(without_marker) < len(hidden):  # behind the open transaction of another producer, or its marker is on its way
             deadline.require(f"the last stable offset of {hidden[0].topic_partition} to pass {hidden[0].start}")
             pause(looks)
             looks += 1
-    evidence |= _read_first_batches(target, txn, [one for one in written if one not in evidence], deadline)
-    return tuple(evidence[one] for one in written)
+    evidence |= _read_first_batches(
+        target, txn, [written_range for written_range in written if written_range not in evidence], deadline
+    )
+    return tuple(evidence[written_range] for written_range in written)
 
 
 def _hidden_ranges(target: Cluster, written: Sequence[WrittenRange], deadline: Deadline) -> list[WrittenRange]:
     """Ranges whose first offset the last stable offset has not passed."""
     if not written:
         return []
-    stable = target.list_offsets({one.topic_partition: -1 for one in written}, IsolationLevel.READ_COMMITTED, deadline)
-    return [one for one in written if stable[one.topic_partition].offset <= one.start]
+    stable = target.list_offsets(
+        {written_range.topic_partition: -1 for written_range in written}, IsolationLevel.READ_COMMITTED, deadline
+    )
+    return [written_range for written_range in written if stable[written_range.topic_partition].offset <= written_range.start]
 
 
 def _read_first_batches(
@@ -104,16 +113,19 @@ def _read_first_batches(
 ) -> dict[WrittenRange, LogEvidence]:
     """Fetch the batch at the first offset of each range, all of a leader's in one request."""
     evidence = dict.fromkeys(written, LogEvidence.NOTHING)
-    unread = {one.topic_partition: one for one in written}
+    unread = {written_range.topic_partition: written_range for written_range in written}
     while unread:
-        ranges = [ReadRange(place, one.start, one.start + 1, 1.0, one.target.topic_id) for place, one in unread.items()]
+        ranges = [
+            ReadRange(topic_partition, written_range.start, written_range.start + 1, 1.0, written_range.target.topic_id)
+            for topic_partition, written_range in unread.items()
+        ]
         reader = RangeReader(target, ranges, isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=_FETCH_BYTES, deadline=deadline)
         try:
             for response in reader:
                 for fetched in response:
-                    found = _evidence_of(fetched, txn, unread[fetched.topic_partition].start)
-                    if found is not None:
-                        evidence[unread[fetched.topic_partition]] = found
+                    found_evidence = _evidence_of(fetched, txn, unread[fetched.topic_partition].start)
+                    if found_evidence is not None:
+                        evidence[unread[fetched.topic_partition]] = found_evidence
         except DataLossError as loss:
             del unread[loss.topic_partition]  # retention took it; the reader stopped for the others as well
         else:
@@ -139,26 +151,27 @@ def lost_ranges(
 
     Retention does not make a log end earlier: what is lost here was truncated or deleted. Raises RetriableError.
     """
-    listed = target.metadata(sorted({one.target.topic for one in written}), deadline)
-    there = [
-        one.topic_partition
-        for one in written
-        if listed.has(one.topic_partition) and listed.topics[one.target.topic].topic_id == one.target.topic_id
+    listed = target.metadata(sorted({written_range.target.topic for written_range in written}), deadline)
+    existing = [
+        written_range.topic_partition
+        for written_range in written
+        if listed.has(written_range.topic_partition)
+        and listed.topics[written_range.target.topic].topic_id == written_range.target.topic_id
     ]
-    ends = readable_ends(target, there, deadline, IsolationLevel.READ_UNCOMMITTED)
+    ends = readable_ends(target, existing, deadline, IsolationLevel.READ_UNCOMMITTED)
 
-    def is_lost(one: WrittenRange) -> bool:
-        if one.topic_partition not in there:
+    def is_lost(written_range: WrittenRange) -> bool:
+        if written_range.topic_partition not in existing:
             return True
-        end = ends.get(one.topic_partition)  # without a leader nothing can be said
-        return end is not None and (end <= one.start if wholly else end < one.end)
+        end = ends.get(written_range.topic_partition)  # without a leader nothing can be said
+        return end is not None and (end <= written_range.start if wholly else end < written_range.end)
 
-    return tuple(one for one in written if is_lost(one))
+    return tuple(written_range for written_range in written if is_lost(written_range))
 
 
 def readable_ends(
     target: Cluster,
-    places: Sequence[TopicPartition],
+    partitions: Sequence[TopicPartition],
     deadline: Deadline,
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     *,
@@ -168,45 +181,46 @@ def readable_ends(
 
     Does not wait for leaders; with `is_patient` for READ_PATIENCE_MS, where none answers at all.
     """
-    if not places:
+    if not partitions:
         return {}
     try:
-        return target.latest_offsets(places, isolation, deadline.sooner(READ_PATIENCE_MS), is_patient=is_patient)[0]
+        return target.latest_offsets(partitions, isolation, deadline.sooner(READ_PATIENCE_MS), is_patient=is_patient)[0]
     except RetriableError as error:
-        _log.debug("no leader answers for %d target partitions: %s", len(places), error)
+        _log.debug("no leader answers for %d target partitions: %s", len(partitions), error)
         return {}
 
 
 def refuse_forgotten(
     target: Cluster, decided: Sequence[DecidedTxn], own_producer_ids: Collection[int], deadline: Deadline
 ) -> None:
-    """Raises RetriableError where a producer's open transaction begins before what its newest one wrote, where that is not open
-    any more, and where another producer id of this mirror has a transaction open in front of it.
+    """Raise RetriableError where a producer's open transaction begins before what its newest one wrote, or that is open no more.
 
-    One request for all places, unless something is open in front of ours.
+    Also where another producer id of this mirror has a transaction open in front of it. Sends one request per leader, unless
+    something is open in front of ours.
     """
-    starts = {(one.txn.producer_id, range_.topic_partition): range_.start for one in decided for range_ in one.written}
-    latest = {place: -1 for _, place in starts}
+    starts = {(txn.txn.producer_id, range_.topic_partition): range_.start for txn in decided for range_ in txn.written}
+    latest = {partition: -1 for _, partition in starts}
     stable = target.list_offsets(latest, IsolationLevel.READ_COMMITTED, deadline) if latest else {}
-    for (producer_id, place), start in starts.items():
+    for (producer_id, partition), start in starts.items():
         # Open records hold the last stable offset, so beyond ours it says that a marker has ended them, which the mirror did not
         # send: the transaction timed out, or an operator aborted it. Nothing is decided yet, so nothing is lost.
-        if stable[place].offset > start:
+        if stable[partition].offset > start:
             raise RetriableError(
                 TRANSACTION_ABORTED,
-                f"{place}: the records that producer id {producer_id} wrote from offset {start} on were aborted before they were "
-                "decided (a transaction timeout, or an operator); they are copied again",
+                f"{partition}: the records that producer id {producer_id} wrote from offset {start} on were aborted before they "
+                "were decided (a transaction timeout, or an operator); they are copied again",
             )
-    held = sorted({place for (_, place), start in starts.items() if stable[place].offset < start})
+    held = sorted({partition for (_, partition), start in starts.items() if stable[partition].offset < start})
     # A partition is in one slot of a micro-batch: what another one of our producer ids has open there is of an earlier one, and
     # was aborted without a marker. Readers would wait for it, and so would the settling of what is decided behind it.
-    first = {place: start for (_, place), start in starts.items()}
-    for place, producers in (target.describe_producers(held, deadline) if held else {}).items():
+    first = {partition: start for (_, partition), start in starts.items()}
+    for partition, producers in (target.describe_producers(held, deadline) if held else {}).items():
         for state in producers:
-            start = first[place] if state.producer_id in own_producer_ids else starts.get((state.producer_id, place), 0)
+            is_own = state.producer_id in own_producer_ids
+            start = first[partition] if is_own else starts.get((state.producer_id, partition), 0)
             if 0 <= state.current_txn_start_offset < start:
                 raise RetriableError(
                     FORGOTTEN_MARKER,
-                    f"{place}: records of an aborted transaction of producer id {state.producer_id} are still open from offset "
-                    f"{state.current_txn_start_offset}, in front of what was written now at {start}",
+                    f"{partition}: records of an aborted transaction of producer id {state.producer_id} are still open from "
+                    f"offset {state.current_txn_start_offset}, in front of what was written now at {start}",
                 )

@@ -21,8 +21,10 @@ class TxnFate(enum.Enum):
 
 
 class ReceiptEvidence(enum.Enum):
-    """What the receipt of the slot says. An absent receipt is no evidence: it may have expired. Nor is one that stays
-    pending: its marker was forgotten."""
+    """What the receipt of the slot says.
+
+    An absent receipt is no evidence: it may have expired. Nor is one that stays pending: its marker was forgotten.
+    """
 
     OURS = "ours"
     ANOTHERS = "another's"
@@ -69,7 +71,7 @@ class DecidedTxn:
 
 
 def decided_txns(rows: Iterable[DecidedSegment]) -> tuple[DecidedTxn, ...]:
-    """The transactions of a decision, ordered. Rows without a transaction are final and need nothing."""
+    """Return the transactions of a decision, ordered. Rows without a transaction are final and need nothing."""
     spans: dict[SlotTxn, dict[TargetPartition, tuple[int, int]]] = {}
     for row in rows:
         if row.txn is None:
@@ -87,7 +89,7 @@ def decided_txns(rows: Iterable[DecidedSegment]) -> tuple[DecidedTxn, ...]:
 
 
 def judge(receipt: ReceiptEvidence, log: Sequence[LogEvidence]) -> TxnFate:
-    """Say what became of a transaction that is over, by its receipt and by the log of each partition that it wrote.
+    """Return what became of a transaction that is over, by its receipt and by the log of each partition that it wrote.
 
     One commit marker proves the commit: markers are only asked for after the decision, and whoever is missing one gets it
     written again or has its rows removed. A receipt that is not ours proves less: its own marker can have been forgotten and

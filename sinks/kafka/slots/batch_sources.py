@@ -1,7 +1,7 @@
-"""Executor: where the batches of a slot come from: read from the source by the task itself, or handed over by Spark.
+"""Executor: where the batches of a slot come from: the task's own Fetch requests, or rows that Spark hands over.
 
-Both give the same: whole batches of [position, end of the range) by source partition. Admission, restamping, produce and
-segments do not know which it was.
+Both give whole batches of [position, end of the range) by source partition. Admission, restamping, produce and segments do not
+depend on which it was.
 """
 
 from __future__ import annotations
@@ -19,33 +19,15 @@ from shallow_mirror.broker.fetch import arrow_rows
 from shallow_mirror.broker.fetch.range_reader import RangeReader, ReadRange
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import CorruptBatchError, DataLossError, MirrorError
-from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side, UnfinishedRange
+from shallow_mirror.sinks.batch_parts import ReadPart
+from shallow_mirror.sinks.slot_results import Side, UnfinishedRange
 from shallow_mirror.types import IsolationLevel, PlannedRange, SourcePartition
-from shallow_mirror.wire.batches.batch_index import BatchIndex, index_batches
+from shallow_mirror.wire.batches.batch_index import index_batches
 
 _UNKNOWN_BYTES_PER_OFFSET = 1024.0
 _NO_END = (1 << 63) - 1
 
 NO_LIMITS: Mapping[SourcePartition, int] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class ReadPart:
-    """Whole batches of one source partition. `records` is writable and valid until the reading is resumed.
-
-    Of batches that begin below `start` the records below it are not wanted; a position above it counts anyway.
-    """
-
-    source: SourcePartition
-    range_end: int
-    index: BatchIndex
-    records: memoryview
-    aborted: tuple[tuple[int, int], ...]
-    start: int = 0
-
-    def batch(self, i: int) -> memoryview:
-        start = int(self.index.pos[i])
-        return self.records[start : start + int(self.index.size_bytes[i])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,20 +93,20 @@ class DirectReading:
         positions: Mapping[SourcePartition, int],
         limits: ReadingLimits,
     ) -> None:
-        self.unknown = tuple(one for one in ranges if one.source not in positions)
-        pending = [one for one in ranges if one.source in positions and positions[one.source] < one.end]
-        self._planned = {one.source.topic_partition: one for one in pending}
+        self.unknown = tuple(planned for planned in ranges if planned.source not in positions)
+        pending = [planned for planned in ranges if planned.source in positions and positions[planned.source] < planned.end]
+        self._planned = {planned.source.topic_partition: planned for planned in pending}
         self._reader = RangeReader(
             cluster,
             [
                 ReadRange(
-                    one.source.topic_partition,
-                    positions[one.source],
-                    one.end,
-                    one.bytes_per_offset,
-                    one.source.topic_id,
+                    planned.source.topic_partition,
+                    positions[planned.source],
+                    planned.end,
+                    planned.bytes_per_offset,
+                    planned.source.topic_id,
                 )
-                for one in pending
+                for planned in pending
             ],
             isolation=limits.isolation,
             fetch_bytes=limits.fetch_bytes,
@@ -148,13 +130,15 @@ class DirectReading:
         return self._reader.has_ended_early
 
     def reached(self) -> Mapping[SourcePartition, int]:
-        return {self._planned[place].source: position for place, position in self._reader.positions().items()}
+        return {self._planned[topic_partition].source: position for topic_partition, position in self._reader.positions().items()}
 
     def unfinished(self) -> Mapping[SourcePartition, UnfinishedRange]:
         positions = self._reader.positions()
         return {
-            (source := self._planned[place].source): UnfinishedRange.of(source, positions[place], Side.SOURCE, error)
-            for place, error in self._reader.unfinished().items()
+            (source := self._planned[topic_partition].source): UnfinishedRange.of(
+                source, positions[topic_partition], Side.SOURCE, error
+            )
+            for topic_partition, error in self._reader.unfinished().items()
         }
 
 
@@ -174,9 +158,13 @@ class RowReading:
         limits: ReadingLimits,
         left_out: Collection[SourcePartition] = (),
     ) -> None:
-        """Rows of `left_out` are passed over: the driver knows already where those partitions stand."""
-        self._cluster, self._arrow_batches, self._slot = cluster, arrow_batches, slot
-        self._positions, self._limits, self._left_out = positions, limits, left_out
+        """Rows of `left_out` are skipped: the driver has the positions of those partitions already."""
+        self._cluster = cluster
+        self._arrow_batches = arrow_batches
+        self._slot = slot
+        self._positions = positions
+        self._limits = limits
+        self._left_out = left_out
         self._unfinished: dict[SourcePartition, UnfinishedRange] = {}
         self._unknown: dict[SourcePartition, PlannedRange] = {}
         self._reached: dict[SourcePartition, int] = {}
@@ -210,7 +198,10 @@ class RowReading:
                 self._leave_unfinished(failure)
 
     def _leave_unfinished(self, left: UnfinishedRange) -> None:
-        """A partition without a position must get one all the same, or the next plan would begin behind what was not read."""
+        """Record a range that Spark could not read. A partition without a position becomes `unknown` there.
+
+        It must get a position all the same, or the next plan would begin behind what was not read.
+        """
         source = left.source
         if source in self._unfinished:
             return
@@ -241,12 +232,12 @@ class RowReading:
         yield tuple(together.values())
 
     def read_directly(self, ends: Mapping[SourcePartition, int]) -> DirectReading:
-        """From the positions up to `ends`, whatever became of the rows."""
-        ranges = [_range(self._slot, one, self._positions[one], end) for one, end in ends.items()]
+        """Return a reading of the source from the positions up to `ends`, whatever became of the rows."""
+        ranges = [_range(self._slot, source, self._positions[source], end) for source, end in ends.items()]
         return DirectReading(self._cluster, ranges, self._positions, self._limits)
 
     def _require_not_expired(self, run: arrow_rows.RowRun) -> None:
-        """Only the driver can give offsets up: it hears of it as from a slot that reads for itself."""
+        """Raise DataLossError where offsets expired: only the driver can give them up, as for a slot that reads the source."""
         position = self._reached.get(run.source, self._positions[run.source])
         if run.expired_until > position:
             detail = "retention or DeleteRecords removed it before it was copied"
@@ -256,7 +247,10 @@ class RowReading:
         return self._reached.get(run.source, self._positions[run.source]) < run.start
 
     def _catch_up(self, run: arrow_rows.RowRun) -> Iterator[tuple[ReadPart, ...]]:
-        """The map fell back behind what Spark planned, for instance because its checkpoint is older or newer."""
+        """Read what lies between the position and the first row of `run`.
+
+        The position is behind what Spark planned where rows of the map were removed, or Spark's checkpoint is older or newer.
+        """
         if not self._is_behind(run):
             return
         position = self._reached.get(run.source, self._positions[run.source])
@@ -267,15 +261,15 @@ class RowReading:
             self._reached[source], self._unfinished[source] = left.reached, left
 
     def _leave(self, run: arrow_rows.RowRun) -> None:
-        known = self._unknown.get(run.source)
-        if known is not None:
-            self._unknown[run.source] = replace(known, end=run.end)
+        unknown = self._unknown.get(run.source)
+        if unknown is not None:
+            self._unknown[run.source] = replace(unknown, end=run.end)
             return
         self._unknown[run.source] = _range(self._slot, run.source, run.start, run.end)
 
 
 class DirectReadings:
-    """Of planned ranges."""
+    """Readings of planned ranges by the task's own Fetch requests."""
 
     is_repeatable = True
 
@@ -286,19 +280,22 @@ class DirectReadings:
         positions: Mapping[SourcePartition, int],
         limits: ReadingLimits,
     ) -> None:
-        self._cluster, self._ranges, self._positions, self._limits = cluster, ranges, positions, limits
+        self._cluster = cluster
+        self._ranges = ranges
+        self._positions = positions
+        self._limits = limits
 
     def begin(self, ends: Mapping[SourcePartition, int] | None, limits: Mapping[SourcePartition, int] = NO_LIMITS) -> SlotReading:
         ranges = self._ranges
         if ends is not None:
-            ranges = [replace(one, end=ends[one.source]) for one in ranges if one.source in ends]
+            ranges = [replace(planned, end=ends[planned.source]) for planned in ranges if planned.source in ends]
         if limits:
-            ranges = [replace(one, end=min(one.end, limits.get(one.source, one.end))) for one in ranges]
+            ranges = [replace(planned, end=min(planned.end, limits.get(planned.source, planned.end))) for planned in ranges]
         return DirectReading(self._cluster, ranges, self._positions, self._limits)
 
 
 class RowReadings:
-    """Of rows that Spark hands over, once."""
+    """The one reading of rows that Spark hands over; further tries read the source."""
 
     is_repeatable = False
 
@@ -312,7 +309,7 @@ class RowReadings:
 
 
 def _range(slot: int, source: SourcePartition, start: int, end: int) -> PlannedRange:
-    """Of which nothing else is known."""
+    """Return a range of which nothing else is known."""
     return PlannedRange(slot=slot, source=source, start=start, end=end, bytes_per_offset=_UNKNOWN_BYTES_PER_OFFSET)
 
 
@@ -325,5 +322,5 @@ def _part_of(run: arrow_rows.RowRun) -> ReadPart:
 
 
 def routed_positions(positions: Mapping[SourcePartition, int], topics: Set[str]) -> dict[SourcePartition, int]:
-    """Positions of partitions whose topic has a route."""
+    """Return the positions of partitions whose topic has a route."""
     return {source: position for source, position in positions.items() if source.topic in topics}

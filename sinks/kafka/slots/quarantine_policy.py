@@ -1,6 +1,6 @@
-"""Pure: what is a batch's own fault, for good: only that may be quarantined.
+"""Pure: which refusals a batch itself causes, for good: only such a batch may be quarantined.
 
-What a person should change first (an ACL, a topic that is missing, too few replicas) never is, nor what another try may mend.
+What an operator should change first (an ACL, a missing topic, too few replicas) is no such refusal, nor what a retry may mend.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _OF_THE_BATCH = frozenset(
     }
 )
 _IF_OF_ONE_RECORD = "MESSAGE_TOO_LARGE"
-"""Larger ones are split, once a start has read the limit that the target has now."""
+"""Batches of several records are split, once a start has read the limit that the target has now."""
 _IF_UNREADABLE = frozenset({"CORRUPT_MESSAGE", "UNKNOWN_SERVER_ERROR"})
-"""Of a batch whose checksum holds: what brokers answer where they cannot open it, and to much else."""
+"""What brokers answer where they cannot open a batch whose checksum is right, and to much else."""
 
 
 REMEDY_OF_DAMAGE = "It is damaged at the source"
-"""None: such a batch stays in quarantine."""
+"""There is no remedy: such a batch stays in quarantine."""
 
 _MOST_OF_A_RULE = 1_000
-"""A target may have a sentence for every record."""
+"""Characters. A target may answer with a sentence for every record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ def _records_count(batch: memoryview) -> int:
     return int.from_bytes(batch[BATCH_HEADER_BYTES - 4 : BATCH_HEADER_BYTES], "big", signed=True)
 
 
-def _damage(batch: memoryview, place: TopicPartition, max_opened_bytes: int) -> CorruptBatchError | None:
-    """What keeps its records from being read; None also where that cannot be known here."""
+def _damage(batch: memoryview, topic_partition: TopicPartition, max_opened_bytes: int) -> CorruptBatchError | None:
+    """Return what keeps its records from being read; None also where that cannot be found out here."""
     try:
-        for _ in open_batch(batch, place, max_bytes=max_opened_bytes):
+        for _ in open_batch(batch, topic_partition, max_bytes=max_opened_bytes):
             pass
     except CorruptBatchError as damage:
         return damage
@@ -87,20 +87,22 @@ NO_LIMITS = QuarantineLimits(batches=1 << 62, size_bytes=1 << 62)
 
 
 class QuarantineBudget:
-    """What is left of the limits. A setting of the target that makes everything poison uses them up soon."""
+    """What is left of the limits. They are soon used up where a setting of the target makes it refuse every batch."""
 
     def __init__(self, limits: QuarantineLimits) -> None:
-        self._limits, self._batches, self._size_bytes = limits, 0, 0
+        self._limits = limits
+        self._batches = 0
+        self._size_bytes = 0
 
     def take(self, quarantined: Iterable[QuarantinedBatch]) -> None:
-        """Raises BatchRefusedError for the first one that is too much."""
-        for one in quarantined:
+        """Count batches against the limits. Raises BatchRefusedError for the first one that exceeds them."""
+        for batch in quarantined:
             self._batches += 1
-            self._size_bytes += len(one.batch)
+            self._size_bytes += len(batch.batch)
             if self._batches > self._limits.batches:
-                raise _too_much(one, f"write.max_quarantined_batches={self._limits.batches}")
+                raise _too_much(batch, f"write.max_quarantined_batches={self._limits.batches}")
             if self._size_bytes > self._limits.size_bytes:
-                raise _too_much(one, f"write.max_quarantined_bytes={self._limits.size_bytes}")
+                raise _too_much(batch, f"write.max_quarantined_bytes={self._limits.size_bytes}")
 
 
 def _too_much(batch: QuarantinedBatch, limit: str) -> BatchRefusedError:

@@ -1,64 +1,48 @@
-"""Executor: what becomes of the batches of one response: which are sent, as what, and which are set aside."""
+"""Executor: which batches of a response are sent, in which form, and which are set aside for the quarantine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.errors import BatchRefusedError
-from shallow_mirror.sinks.kafka.slots.batch_sources import ReadPart
+from shallow_mirror.sinks.batch_parts import AdmittedPart, ReadPart
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import Refusal
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
 from shallow_mirror.types import SourcePartition
-from shallow_mirror.wire.batches.admission import SENT, Admission, admit
+from shallow_mirror.wire.batches.admission import SENT, admit
 from shallow_mirror.wire.batches.batch_bounds import may_be_set_aside
-from shallow_mirror.wire.records.send_buffer import Outgoing, make_outgoing
+from shallow_mirror.wire.records.send_buffer import make_outgoing
 from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
-
-if TYPE_CHECKING:
-    from shallow_mirror.sinks.kafka.slots.slot_task import SlotJob
 
 KnownRefusals = Mapping[tuple[SourcePartition, int], Refusal]
 """By base offset: what the target refused in an earlier try of the slot."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdmittedPart:
-    """One partition's part of a response, what becomes of its batches, what is sent of it, and copies of what is set aside."""
+def admit_part(job: SlotJob, part: ReadPart, position: int, known_refusals: KnownRefusals) -> AdmittedPart:
+    """Return what is sent of one partition's part of a response, and what is set aside.
 
-    part: ReadPart
-    admission: Admission
-    outgoing: Outgoing
-    quarantined: tuple[QuarantinedBatch, ...] = ()
-
-    def done_with(self, sent: int) -> int:
-        """Return how many fetched batches are done with once the first `sent` batches of `outgoing` are on the target.
-
-        All in front of the first one that has yet to be sent: what is dropped or set aside there needs no sending. `sent` has to
-        be where no source batch was sent in part.
-        """
-        return int(self.outgoing.firsts[sent]) if sent < len(self.outgoing) else len(self.part.index)
-
-
-def admit_part(job: SlotJob, part: ReadPart, position: int, known: KnownRefusals) -> AdmittedPart:
-    """Raises BatchRefusedError for what cannot be copied, CorruptBatchError for what cannot be opened to be rebuilt, unless the
-    job lets it be set aside, and it is known where it ends."""
-    place, limits, keeps_refused = part.source.topic_partition, job.routes[part.source.topic].limits, job.quarantines
+    Raises BatchRefusedError for what cannot be copied, CorruptBatchError for what cannot be opened to be rebuilt, unless the job
+    lets it be set aside, and it is certain where it ends.
+    """
+    topic_partition, limits, keeps_refused = part.source.topic_partition, job.routes[part.source.topic].limits, job.quarantines
     admission = admit(
         part.index,
         part.records,
-        topic_partition=place,
+        topic_partition=topic_partition,
         position=position,
         range_end=part.range_end,
         aborted=part.aborted,
         limits=limits,
     )
-    refused = {one.index: Refusal(BatchRefusedError(place, one.base_offset, one.rule, one.remedy)) for one in admission.refusals}
-    for i in np.flatnonzero(np.isin(admission.verdicts, SENT)).tolist() if known else ():
-        refusal = known.get((part.source, int(part.index.headers["base_offset"][i])))
+    refused = {
+        refusal.index: Refusal(BatchRefusedError(topic_partition, refusal.base_offset, refusal.rule, refusal.remedy))
+        for refusal in admission.refusals
+    }
+    for i in np.flatnonzero(np.isin(admission.verdicts, SENT)).tolist() if known_refusals else ():
+        refusal = known_refusals.get((part.source, int(part.index.headers["base_offset"][i])))
         if refusal is not None:
             refused[i] = refusal
     _require_may_be_set_aside(job, part, refused)
@@ -66,7 +50,7 @@ def admit_part(job: SlotJob, part: ReadPart, position: int, known: KnownRefusals
         part.index,
         part.records,
         admission := admission.set_aside(refused),
-        topic_partition=place,
+        topic_partition=topic_partition,
         position=position,
         limits=limits,
         max_opened_bytes=OPENED_FETCHES * job.fetch_bytes,

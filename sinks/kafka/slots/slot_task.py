@@ -1,19 +1,11 @@
-"""Executor: one slot of a micro-batch: read, admit, rebuild, restamp, produce, receipt, segments.
+"""Executor: the task of one slot of a micro-batch: read, admit, rebuild, write, segments.
 
-One call reads every range of the slot from its position on and writes what is admitted in one Kafka transaction, which
-it leaves open: only the driver ends it, after the decision. A slot that has nothing to write opens no transaction.
+A task reads every range of its slot from the position on and writes what is admitted in one try of its target (for Kafka: one
+transaction, which it leaves open for the driver to end). It writes for `write.commit_interval` at most, then hands over what it
+has, also in the middle of a response: what is planned need not fit into the transaction timeout, because each round moves the
+positions by what the link carries, a batch at least.
 
-What the target refuses for good has used no sequence number, but batches behind it have: where it may be quarantined, the
-transaction is given up, and the next one goes as far as that batch, without it. The driver's next round goes on behind it.
-So it is with a batch that was made of several, but that the next one takes each of them as it is.
-
-A slot writes for `write.commit_interval` at the most, then it hands over what it has, also in the middle of a response. So what
-is planned need not fit into the transaction timeout: each round moves the positions by what the link carries, a batch at least.
-
-One broken partition does not stop the others: what cannot be read or written for now is left out of the ranges
-(`unfinished`), and with `on_error: isolate` also what a person has to mend (sinks/kafka/slots/left_out_ranges.py).
-
-Errors of this package go back to the driver as values, so that their type and fields survive Spark.
+Errors of this package are returned to the driver as values, so that their type and fields survive Spark.
 """
 
 from __future__ import annotations
@@ -23,14 +15,11 @@ import logging
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark import TaskContext
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.worker_clients import cluster_of_worker, freeze_imports_once
 from shallow_mirror.broker.fetch.range_reader import PARTITION_PATIENCE_MS
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
@@ -44,8 +33,7 @@ from shallow_mirror.errors import (
     RetriableError,
     TopicAccessError,
 )
-from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
-from shallow_mirror.sinks.kafka.protocol.transactional_ids import transactional_id
+from shallow_mirror.sinks.base import SlotTarget
 from shallow_mirror.sinks.kafka.slots.batch_sources import (
     DirectReadings,
     ReadingLimits,
@@ -55,143 +43,39 @@ from shallow_mirror.sinks.kafka.slots.batch_sources import (
     SlotReading,
     routed_positions,
 )
-from shallow_mirror.sinks.kafka.slots.left_out_ranges import TargetCheck, ranges_to_isolate
+from shallow_mirror.sinks.kafka.slots.left_out_ranges import ranges_to_isolate
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import QuarantineBudget, Refusal
 from shallow_mirror.sinks.kafka.slots.slot_admission import KnownRefusals, admit_part
-from shallow_mirror.sinks.kafka.slots.slot_transaction import CoalescedBatchRefusedError, OpenSlot, QuarantinableBatchError
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
+from shallow_mirror.sinks.kafka.slots.slot_target import open_kafka_target
+from shallow_mirror.sinks.kafka.slots.slot_transaction import CoalescedBatchRefusedError, QuarantinableBatchError
 from shallow_mirror.sinks.kafka.slots.truncation_check import CheckedReadings
-from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side, UnfinishedRange
-from shallow_mirror.types import (
-    BatchLimits,
-    EpochEnd,
-    IsolationLevel,
-    PlannedRange,
-    QuarantineLimits,
-    SourcePartition,
-    TargetPartition,
-    TopicPartition,
-)
-
-if TYPE_CHECKING:
-    from shallow_mirror.config import MirrorConfig  # not at run time: workers need none of pydantic
+from shallow_mirror.sinks.slot_results import Side, SlotResult, UnfinishedRange
+from shallow_mirror.types import PlannedRange, SourcePartition
 
 _log = logging.getLogger(__name__)
 
 SLOT_PATIENCE_MS = 10_000.0
-"""A slot starts again by itself so long after its start; later failures go to the driver, whose supervisor shows them."""
+"""How long after its start a slot starts again after an error; later ones go to the driver, whose supervisor reports them."""
 
 RESULT_SCHEMA = "body binary"
 
 _ARROW_RESULT_SCHEMA = pa.schema([("body", pa.binary())])
 
-Observer = Callable[[str], None]
-"""Called with the name of each point a task passes; tests use it to kill processes at that point."""
+
+OpenTarget = Callable[[SlotJob, int, Deadline], SlotTarget]
+"""Return where the slot of this number writes. Called on an executor."""
 
 
-def observe_nothing(_point: str) -> None:
-    """The observer of every run that is not a test."""
+@dataclass(frozen=True, slots=True)
+class SlotTask:
+    """The function of `mapInArrow`: do `job` for the slot of one input partition."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoutedTopic:
-    """Where the batches of one source topic go, and what its target topic accepts."""
-
-    target_topic: str
-    target_topic_id: str
-    limits: BatchLimits
-
-    def target_of(self, source: SourcePartition) -> TargetPartition:
-        return TargetPartition(self.target_topic, self.target_topic_id, source.partition)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotJob:
-    """Everything a task needs, carried in the closure of one micro-batch.
-
-    `positions` are source offsets from the offset map, `epoch_ends` up to where it knows a leader epoch of the source,
-    `target_ends` the ends of what it knows on the target.
-    `time_left_ms` is what remains of the micro-batch's deadline when the task starts (clocks of different machines are
-    never compared). `max_segments` bounds the rows a slot may return: it stops at a batch boundary and the rest is read in
-    another round. So it does when `commit_interval_ms` have passed since its first batch. `quarantine` bounds the batches that
-    are set aside; None: what cannot be copied is an error.
-
-    `leaves_out`: partitions that cannot be read or written are left out, so that they do not hold up the others; `isolates`:
-    also those that a person has to mend, except what the driver gives up (`continues_after_data_loss`). `left_out`: those that
-    an earlier round left out.
-
-    `id_numbers`: the number in the transactional id of each slot; empty for the slot's own. `held`: target partitions that no
-    transaction may include now, and why.
-    """
-
-    mirror: str
-    map_id: str
-    run_id: str
-    decision: int
-    source: ClientConfig
-    target: ClientConfig
-    routes: Mapping[str, RoutedTopic]
-    positions: Mapping[SourcePartition, int]
-    epoch_ends: Mapping[SourcePartition, EpochEnd]
-    target_ends: Mapping[TopicPartition, int]
-    isolation: IsolationLevel
-    fetch_bytes: int
-    in_flight_requests: int
-    in_flight_bytes: int
-    max_segments: int
-    commit_interval_ms: float
-    transaction_timeout_ms: int
-    time_left_ms: float
-    quarantine: QuarantineLimits | None = None
-    leaves_out: bool = False
-    isolates: bool = False
-    continues_after_data_loss: bool = False
-    left_out: frozenset[SourcePartition] = frozenset()
-    observer: Observer = observe_nothing
-    id_numbers: tuple[int, ...] = ()
-    held: Mapping[TopicPartition, str] = field(default_factory=dict)
-
-    @classmethod
-    def of_mirror(cls, config: MirrorConfig, *, map_id: str, run_id: str, observer: Observer) -> SlotJob:
-        """Return a job without what belongs to one micro-batch: decision, routes, positions, ends, time."""
-        return cls(
-            mirror=config.mirror,
-            map_id=map_id,
-            run_id=run_id,
-            decision=0,
-            source=config.source.client,
-            target=config.target.client,
-            routes={},
-            positions={},
-            epoch_ends={},
-            target_ends={},
-            isolation=config.read.isolation_level,
-            fetch_bytes=config.read.fetch_bytes,
-            in_flight_requests=config.write.in_flight_requests,
-            in_flight_bytes=config.write.in_flight_bytes,
-            max_segments=config.read.max_segments,
-            commit_interval_ms=config.write.commit_interval_s * 1000,
-            transaction_timeout_ms=config.write.transaction_timeout_ms,
-            time_left_ms=0.0,
-            quarantine=config.write.quarantine_limits,
-            continues_after_data_loss=config.read.continues_after_data_loss,
-            observer=observer,
-        )
-
-    def transactional_id_of(self, slot: int) -> str:
-        return transactional_id(self.mirror, self.id_numbers[slot] if self.id_numbers else slot)
-
-    @property
-    def quarantines(self) -> bool:
-        return self.quarantine is not None
-
-    def without_coalescing(self) -> SlotJob:
-        routes = {
-            topic: replace(route, limits=replace(route.limits, coalesce_bytes=None)) for topic, route in self.routes.items()
-        }
-        return replace(self, routes=routes)
+    job: SlotJob
+    open_target: OpenTarget = open_kafka_target
 
     def __call__(self, arrow_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The function of `mapInArrow`: rows of one slot in, one pickled result or `MirrorError` out.
+        """Yield one pickled `SlotResult` or `MirrorError` for the rows of a slot; nothing where Spark has no rows for it.
 
         The rows are planned ranges, or record batches of `kafka-batches`; an input partition is a slot.
         """
@@ -203,7 +87,7 @@ class SlotJob:
         rows = itertools.chain([first], arrow_batches)
         body: SlotResult | MirrorError
         try:
-            done = run_slot(self, rows, is_planned_ranges="range_end" in first.schema.names)
+            done = run_slot(self.job, rows, is_planned_ranges="range_end" in first.schema.names, open_target=self.open_target)
             body = replace(done, duration_ms=(time.monotonic() - began) * 1000)
         except MirrorError as error:
             body = error
@@ -212,7 +96,7 @@ class SlotJob:
 
 
 def ranges_of(batch: pa.RecordBatch) -> list[PlannedRange]:
-    """Rows of `shallow-mirror-ranges` as values."""
+    """Return the rows of `shallow-mirror-ranges` as values."""
     return [
         PlannedRange(
             slot=row["slot"],
@@ -225,26 +109,31 @@ def ranges_of(batch: pa.RecordBatch) -> list[PlannedRange]:
     ]
 
 
-def run_slot(job: SlotJob, rows: Iterator[pa.RecordBatch], *, is_planned_ranges: bool) -> SlotResult:
-    """Steps 3-5 for one slot. Raises `MirrorError`s; whatever it wrote then stays in an open transaction that nobody
-    will commit, and the next InitProducerId aborts it."""
+def run_slot(
+    job: SlotJob, rows: Iterator[pa.RecordBatch], *, is_planned_ranges: bool, open_target: OpenTarget = open_kafka_target
+) -> SlotResult:
+    """Do steps 3-5 of a micro-batch for one slot.
+
+    Raises `MirrorError`s. What it wrote then stays in an open transaction, which the next InitProducerId of the slot aborts.
+    """
     deadline = Deadline.after_ms(job.time_left_ms, time.monotonic)
     patience_ms = PARTITION_PATIENCE_MS if job.leaves_out else None
     limits = ReadingLimits(isolation=job.isolation, fetch_bytes=job.fetch_bytes, deadline=deadline, patience_ms=patience_ms)
     source = cluster_of_worker(job.source)
     readings: Readings
     if is_planned_ranges:
-        every = [one for arrow_batch in rows for one in ranges_of(arrow_batch)]
-        ranges = [one for one in every if one.source not in job.left_out]
-        planned = {one.source: job.positions[one.source] for one in ranges if one.source in job.positions}
-        positions = routed_positions(planned, job.routes.keys())
+        every = [planned for arrow_batch in rows for planned in ranges_of(arrow_batch)]
+        ranges = [planned for planned in every if planned.source not in job.left_out]
+        starts = {planned.source: job.positions[planned.source] for planned in ranges if planned.source in job.positions}
+        positions = routed_positions(starts, job.routes.keys())
         number, readings = every[0].slot, DirectReadings(source, ranges, positions, limits)
     else:
         positions = routed_positions(job.positions, job.routes.keys())
         number = _input_partition()
         readings = RowReadings(RowReading(source, rows, number, positions, limits, job.left_out))
     readings = CheckedReadings(readings, source, job.epoch_ends, deadline)
-    return fill_slot(job, number, readings, positions, cluster_of_worker(job.target), deadline, is_again=_spark_attempt() > 0)
+    target = open_target(job, number, deadline)
+    return fill_slot(job, number, readings, positions, target, deadline, is_again=_spark_attempt() > 0)
 
 
 def _spark_attempt() -> int:
@@ -263,53 +152,61 @@ def fill_slot(
     number: int,
     readings: Readings,
     positions: Mapping[SourcePartition, int],
-    target: Cluster,
+    target: SlotTarget,
     deadline: Deadline,
     *,
     is_again: bool = False,
 ) -> SlotResult:
-    """As often as it takes, each time under a new epoch. `is_again`: somebody else may have begun before."""
-    places = {one: job.routes[one.topic].target_of(one).topic_partition for one in positions}
+    """Read and write the ranges of one slot, in as many tries as it takes, each under a new producer epoch.
+
+    `is_again`: another task may have written for the slot before. Raises `MirrorError`s; nothing may be decided then.
+    """
     patience, tries = deadline.sooner(SLOT_PATIENCE_MS), 0
-    known: dict[tuple[SourcePartition, int], Refusal] = {}
+    known_refusals: dict[tuple[SourcePartition, int], Refusal] = {}
     ends: Mapping[SourcePartition, int] | None = None
     retried = list[RetriableError]()
     isolated_ranges: dict[SourcePartition, UnfinishedRange] = {}
     while True:
-        slot = OpenSlot(job, number, target, deadline)
-        copying = _Copying(job, positions, slot, known, TargetCheck(job, target, deadline))
+        copying = _Copying(job, number, positions, target, known_refusals)
         try:
-            if readings.is_repeatable or is_again or tries:  # asked for all of them now, none is read for nothing
+            # Partitions that cannot be written are not read either. Rows that Spark hands over have been read already: there the
+            # first try checks each partition when its first rows come.
+            if readings.is_repeatable or is_again or tries:
                 copying.leave_out_unavailable(positions)
             if is_again or tries:
-                # Not where nothing can be asked: this transaction does not include those, so it cannot end anything there.
-                slot.clean_up([place for source, place in places.items() if source not in copying.left_out])
-            limits = {source: one.reached for source, one in isolated_ranges.items()}
+                # A forgotten abort of the earlier try would end with the marker of this one. Partitions that are left out need
+                # no look: this transaction does not include them, so its marker ends nothing there.
+                target.clean_up([source for source in positions if source not in copying.left_out])
+            limits = {source: left_out.reached for source, left_out in isolated_ranges.items()}
             limits |= {source: positions[source] for source in copying.left_out}
             done = copying.run(readings.begin(ends, limits), is_partial=ends is not None)
-            unfinished = {one.source: one for one in done.unfinished} | isolated_ranges
+            unfinished = {left_out.source: left_out for left_out in done.unfinished} | isolated_ranges
             return replace(done, retried=tuple(retried), unfinished=tuple(unfinished.values()))
         except (BatchRefusedError, CorruptBatchError, DataLossError, TopicAccessError) as error:
-            found = ranges_to_isolate(error, job, positions, is_writing=copying.is_writing)
-            new = _further_back(found, isolated_ranges, positions)
+            isolated_now = ranges_to_isolate(error, job, positions, is_writing=copying.is_writing)
+            new = _further_back(isolated_now, isolated_ranges, positions)
             if not new:
                 raise
             isolated_ranges |= new
+            # Rows of Spark are read once: the next try reads the source itself, and only as far as this one came.
             if ends is not None or not readings.is_repeatable:
                 ends = {**copying.reached}
             _log.warning("slot %d starts again without what cannot be copied: %s", number, error)
-        except QuarantinableBatchError as found:
-            place = (found.source, found.refusal.error.base_offset)
-            if place in known:
-                raise found.refusal.error from found
-            known[place], ends = found.refusal, {**copying.reached, found.source: found.end}
-            _log.warning("slot %d starts again without a batch that the target refuses: %s", number, found)
+        except QuarantinableBatchError as refused:
+            # The refused batch has used no sequence number, batches behind it have: this transaction can no longer be committed.
+            # The next one ends behind that batch and sets it aside unsent; the driver's next round continues there.
+            key = (refused.source, refused.refusal.error.base_offset)
+            if key in known_refusals:
+                raise refused.refusal.error from refused
+            known_refusals[key], ends = refused.refusal, {**copying.reached, refused.source: refused.end}
+            _log.warning("slot %d starts again without a batch that the target refuses: %s", number, refused)
         except CoalescedBatchRefusedError as refused:
+            # Only one of the batches may be to blame: the next try sends each as it is, and learns which.
             job, ends = job.without_coalescing(), {**copying.reached, refused.source: refused.end}
             _log.warning("slot %d starts again without making one batch of several: %s", number, refused)
         except RetriableError as error:
             if type(error) is not RetriableError or patience.is_over() or not (readings.is_repeatable or ends is not None):
-                raise  # a fenced epoch may mean that another run took over: only the driver can tell
+                raise  # a fenced epoch may mean that another run took over: only the driver can find out
             _log.warning("slot %d starts again from its positions: %s", number, error)
             retried.append(error)
             target.pause(tries, patience)
@@ -317,35 +214,47 @@ def fill_slot(
 
 
 def _further_back(
-    found: Sequence[UnfinishedRange], before: Mapping[SourcePartition, UnfinishedRange], positions: Mapping[SourcePartition, int]
+    isolated_now: Sequence[UnfinishedRange],
+    before: Mapping[SourcePartition, UnfinishedRange],
+    positions: Mapping[SourcePartition, int],
 ) -> dict[SourcePartition, UnfinishedRange]:
-    """Where the next try has to end in each partition: at its position, where an end in front of the error was of no use.
+    """Return where the next try has to end in each partition: at its position, where an end in front of the error did not help.
 
-    Without partitions of which nothing was to be read any more: what is wrong with them is of no partition.
+    Partitions that were already to be read up to their positions only are left out: their error is not one of the partition.
     """
     ranges: dict[SourcePartition, UnfinishedRange] = {}
-    for one in found:
-        last = before.get(one.source)
+    for left_out in isolated_now:
+        last = before.get(left_out.source)
         if last is None:
-            ranges[one.source] = one
-        elif last.reached > positions[one.source]:
-            ranges[one.source] = one if one.reached < last.reached else replace(one, reached=positions[one.source])
+            ranges[left_out.source] = left_out
+        elif last.reached > positions[left_out.source]:
+            ranges[left_out.source] = (
+                left_out if left_out.reached < last.reached else replace(left_out, reached=positions[left_out.source])
+            )
     return ranges
 
 
 class _Copying:
-    """One try of a slot. `reached`: up to where what was read of each partition has been written. `left_out`: what its target
-    cannot take now. `is_writing`: what is raised comes from the target."""
+    """One try of a slot.
+
+    `reached`: up to where what was read of each partition has been written. `left_out`: partitions whose target cannot be written
+    now. `is_writing`: what is raised comes from the target.
+    """
 
     def __init__(
         self,
         job: SlotJob,
+        number: int,
         positions: Mapping[SourcePartition, int],
-        slot: OpenSlot,
-        known: KnownRefusals,
-        targets: TargetCheck,
+        target: SlotTarget,
+        known_refusals: KnownRefusals,
     ) -> None:
-        self._job, self._positions, self._slot, self._known, self._targets = job, positions, slot, known, targets
+        self._job = job
+        self._number = number
+        self._positions = positions
+        self._target = target
+        self._writer = target.begin()
+        self._known = known_refusals
         self.left_out: dict[SourcePartition, UnfinishedRange] = {}
         self.is_writing = False
         self._builders: dict[SourcePartition, SegmentBuilder] = {}
@@ -354,23 +263,23 @@ class _Copying:
         self.reached = dict(positions)
 
     def run(self, reading: SlotReading, *, is_partial: bool) -> SlotResult:
-        """`is_partial`: there is more to read than `reading` brings."""
-        for every in reading:
-            self.leave_out_unavailable(part.source for part in every)
-            parts = [part for part in every if part.source not in self.left_out]
-            admitted = [admit_part(self._job, one, max(self.reached[one.source], one.start), self._known) for one in parts]
+        """Copy what `reading` brings. `is_partial`: there is more to read than that."""
+        for response in reading:
+            self.leave_out_unavailable(part.source for part in response)
+            parts = [part for part in response if part.source not in self.left_out]
+            admitted = [admit_part(self._job, part, max(self.reached[part.source], part.start), self._known) for part in parts]
             self.is_writing = True
-            self._slot.copy(admitted, self._builder_of)
+            self._writer.write(admitted, self._builder_of)
             self.is_writing = False
-            for one in admitted:
-                self.reached[one.part.source] = self._builder_of(one.part.source).position
-                # Those behind the end of a slot that stopped in the middle are met again by the next round.
-                self._set_aside([kept for kept in one.quarantined if kept.source_end <= self.reached[kept.source]])
-            if self._slot.is_due or self._has_many_segments():
+            for admitted_part in admitted:
+                self.reached[admitted_part.part.source] = self._builder_of(admitted_part.part.source).position
+                # Where the slot stopped in the middle, the next round reads the batches behind that end again.
+                self._set_aside([kept for kept in admitted_part.quarantined if kept.source_end <= self.reached[kept.source]])
+            if self._writer.is_due or self._has_many_segments():
                 is_partial = True
                 break
-            if self._slot.until is not None:  # nothing that arrives later is sent in this transaction
-                reading.end_by(self._slot.until)
+            if self._writer.until is not None:  # nothing that arrives later is sent with this try
+                reading.end_by(self._writer.until)
         is_partial = is_partial or reading.has_ended_early
         if not is_partial:
             for source, reached in reading.reached().items():
@@ -379,28 +288,26 @@ class _Copying:
         unfinished = {**reading.unfinished(), **self.left_out}
         self.is_writing = True
         segments = tuple(segment for builder in self._builders.values() for segment in builder.build())
-        slot = self._slot
-        early_end = slot.early_end() if is_partial else None
-        slot.write_receipt()
+        written = self._writer.close(is_partial=is_partial)
         return SlotResult(
-            slot.number,
-            slot.txn,
+            self._number,
+            written.txn,
             segments,
-            slot.fetched_bytes,
+            written.fetched_bytes,
             reading.unknown,
             is_partial,
             tuple(self._quarantined),
             unfinished=tuple(unfinished.values()),
-            stamped_topics=slot.stamped_topics,
-            early_end=early_end,
+            stamped_topics=written.stamped_topics,
+            early_end=written.early_end,
         )
 
     def leave_out_unavailable(self, sources: Iterable[SourcePartition]) -> None:
-        """Those whose target cannot take part in a transaction, before anything is sent to it."""
+        """Leave out the partitions whose target cannot be written now, before anything is sent to it."""
         if not self._job.leaves_out:
             return
         self.is_writing = True
-        for source, error in self._targets.unavailable(sources).items():
+        for source, error in self._target.unavailable(sources).items():
             self.left_out[source] = UnfinishedRange.of(source, self.reached[source], Side.TARGET, error)
         self.is_writing = False
 

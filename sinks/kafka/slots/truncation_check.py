@@ -1,6 +1,6 @@
 """Executor: is a source log still the one that was copied so far? KIP-320.
 
-Batches of one leader epoch were appended by one leader, one behind the other: where epochs are equal, a log goes on. Where
+Batches of one leader epoch were appended by one leader, one behind the other: where epochs are equal, the log continues. Where
 the epoch of a batch differs from that of the batch before it, the leader is asked how far the older epoch reaches. An unclean
 leader election, or a lost disk, cut it in front of what was read of it.
 
@@ -19,19 +19,23 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.fetch.empty_ranges import topic_storage
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import LogTruncatedError
-from shallow_mirror.sinks.kafka.slots.batch_sources import NO_LIMITS, Readings, ReadPart, SlotReading
-from shallow_mirror.sinks.kafka.slots.unfinished_ranges import UnfinishedRange
+from shallow_mirror.sinks.batch_parts import ReadPart
+from shallow_mirror.sinks.kafka.slots.batch_sources import NO_LIMITS, Readings, SlotReading
+from shallow_mirror.sinks.slot_results import UnfinishedRange
 from shallow_mirror.types import EpochEnd, PlannedRange, SourcePartition
 from shallow_mirror.wire.batches.batch_index import BatchIndex
 
 
 class CheckedReadings:
-    """Readings of a source that hand over nothing of another log than was copied so far. `known` is that of `SourceLogs`."""
+    """Readings of a source that yield nothing of another log than was copied so far. `epoch_ends` as in `SourceLogs`."""
 
     def __init__(
-        self, readings: Readings, source: Cluster, known: Mapping[SourcePartition, EpochEnd], deadline: Deadline
+        self, readings: Readings, source: Cluster, epoch_ends: Mapping[SourcePartition, EpochEnd], deadline: Deadline
     ) -> None:
-        self._readings, self._source, self._known, self._deadline = readings, source, known, deadline
+        self._readings = readings
+        self._source = source
+        self._known = epoch_ends
+        self._deadline = deadline
 
     @property
     def is_repeatable(self) -> bool:
@@ -70,15 +74,17 @@ class _CheckedReading:
 
 
 class SourceLogs:
-    """The logs of one slot. `known` says of each source partition how far its last leader epoch was read; none: not checked."""
+    """The logs of one slot. `epoch_ends`: how far each source partition's last leader epoch was read; none: not checked."""
 
-    def __init__(self, source: Cluster, known: Mapping[SourcePartition, EpochEnd], deadline: Deadline) -> None:
+    def __init__(self, source: Cluster, epoch_ends: Mapping[SourcePartition, EpochEnd], deadline: Deadline) -> None:
         self._source, self._deadline = source, deadline
-        self._known = dict(known)
+        self._known = dict(epoch_ends)
 
     def require_continued_by(self, part: ReadPart) -> None:
-        """Raises LogTruncatedError where the log is another one by now, and RetriableError. Asks nothing while leader epochs stay
-        as they are."""
+        """Raise LogTruncatedError where the log is another one by now, and RetriableError.
+
+        Sends no request while leader epochs stay as they are.
+        """
         before = self._known.get(part.source)
         for after in _epoch_ends(part.index):
             if before is not None and before.leader_epoch != after.leader_epoch:
@@ -88,20 +94,22 @@ class SourceLogs:
             self._known[part.source] = before
 
     def _require(self, source: SourcePartition, read: EpochEnd) -> None:
-        place = source.topic_partition
-        found = self._source.epoch_ends({place: read.leader_epoch}, self._deadline)[place]
-        if found.leader_epoch == read.leader_epoch and found.end >= read.end:
+        topic_partition = source.topic_partition
+        answer = self._source.epoch_ends({topic_partition: read.leader_epoch}, self._deadline)[topic_partition]
+        if answer.leader_epoch == read.leader_epoch and answer.end >= read.end:
             return
         doubt = ""
-        if found.end >= read.end:
-            storage = topic_storage(self._source, place.topic, self._deadline)
-            if storage.is_compacted and found.leader_epoch >= 0:
+        if answer.end >= read.end:  # the leader does not have the epoch, and the older one that it names reaches far enough
+            storage = topic_storage(self._source, topic_partition.topic, self._deadline)
+            if storage.is_compacted and answer.leader_epoch >= 0:
                 return
             doubt = f". Whether compaction removed the epoch is not known: {storage.refusal}" if storage.refusal else ""
-        divergent_offset = found.end if 0 <= found.end < read.end else None
-        differs = "at an offset that nobody knows any more" if divergent_offset is None else f"from offset {divergent_offset} on"
+        divergent_offset = answer.end if 0 <= answer.end < read.end else None
+        differs = (
+            "at an offset that cannot be found out any more" if divergent_offset is None else f"from offset {divergent_offset} on"
+        )
         raise LogTruncatedError(
-            place,
+            topic_partition,
             read.end,
             f"the log is not the one that was copied: up to {read.end} records of leader epoch {read.leader_epoch} were copied, "
             f"and it holds others {differs} (an unclean leader election, a lost disk). What lies in front of that was copied "
@@ -112,7 +120,7 @@ class SourceLogs:
 
 
 def _epoch_ends(index: BatchIndex) -> Iterator[EpochEnd]:
-    """How far each leader epoch reaches, in the order of batches. Message sets of before Kafka 0.11 have none."""
+    """Yield how far each leader epoch reaches, in the order of batches. Message sets of before Kafka 0.11 have none."""
     epochs = index.headers["partition_leader_epoch"]
     for i in np.flatnonzero(np.append(epochs[1:] != epochs[:-1], len(epochs) > 0)).tolist():
         if epochs[i] >= 0:

@@ -24,15 +24,15 @@ class LogAppendTimeTopics:
         return sorted(self._names)
 
     def sentences(self) -> dict[str, str]:
-        """What to do, by sentence."""
+        """Return what to do, by sentence."""
         return {_sentence(topic): target_topic_policy.STAMPING_REMEDY for topic in self.names()}
 
     def configured(self, topic: str, settings: Mapping[str, str]) -> None:
-        """Take in the settings of a target topic."""
+        """Record the settings of a target topic."""
         self.produced([topic], [topic] if target_topic_policy.is_stamping(settings) else [])
 
     def produced(self, topics: Collection[str], stamped: Collection[str]) -> None:
-        """Take in what Produce answers said: batches went to `topics`; brokers gave those to `stamped` their own time."""
+        """Record what Produce responses said: batches went to `topics`; brokers gave those to `stamped` their own time."""
         begun = sorted(set(stamped) - self._names)
         self._names = (self._names - set(topics)) | set(stamped)
         for topic in begun:

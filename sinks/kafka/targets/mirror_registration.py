@@ -29,34 +29,34 @@ class Origin:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """None for what is no such note, or one that is damaged."""
+        """Return the note; None for what is no such note, or one that is damaged."""
         try:
             document = json.loads(text)
-            found = cls(
+            origin = cls(
                 mirror=str(document["mirror"]),
                 source_cluster_id=str(document["source_cluster_id"]),
                 source_alias=str(document["source_alias"]),
                 target_name=str(document["target_name"]),
-                include=tuple(str(one) for one in document["include"]),
-                exclude=tuple(str(one) for one in document["exclude"]),
+                include=tuple(str(pattern) for pattern in document["include"]),
+                exclude=tuple(str(pattern) for pattern in document["exclude"]),
             )
-            for pattern in (*found.include, *found.exclude):
+            for pattern in (*origin.include, *origin.exclude):
                 re.compile(pattern)
         except (ValueError, KeyError, TypeError, RecursionError, re.error):
             return None
-        return found if routing.template_problem(found.target_name) is None else None
+        return origin if routing.template_problem(origin.target_name) is None else None
 
     def build(self, max_bytes: int) -> str:
-        """Patterns that are too long for a note become the pattern of all topics."""
+        """Return the text of the note. Patterns that are too long for it become the pattern of all topics."""
         text = json.dumps(asdict(self))
         return text if len(text.encode()) <= max_bytes else json.dumps(asdict(replace(self, include=ANY_TOPIC, exclude=())))
 
     def takes(self, topic: str) -> bool:
-        """Of a topic in its source cluster."""
+        """Return whether the mirror copies a topic of its source cluster."""
         return routing.is_included(topic, self.include, self.exclude)
 
     def source_of(self, topic: str) -> str | None:
-        """What `topic`, in the cluster where this is said, is called in its source; None for a topic that it did not bring."""
+        """Return the source topic of `topic`, of the cluster that holds this note; None where the mirror did not write it."""
         match = re.fullmatch(routing.own_targets_pattern(self.target_name, self.source_alias), topic)
         return match["topic"] if match is not None and self.takes(match["topic"]) else None
 
@@ -64,10 +64,12 @@ class Origin:
 def loop_problems(
     topics: Iterable[str], origins: Sequence[Origin], *, template: str, source_alias: str, target_cluster_id: str
 ) -> list[str]:
-    """Of a mirror from the cluster of `origins`: which of its topics came from its own target, and would go there again to come
-    back."""
+    """Return which topics of a mirror came from its own target and would be mirrored there again.
+
+    `origins` are the notes of the mirrors that write to its source cluster.
+    """
     problems = []
-    back = [one for one in origins if one.source_cluster_id == target_cluster_id]
+    back = [origin for origin in origins if origin.source_cluster_id == target_cluster_id]
     for topic in sorted(set(topics)) if back else ():
         target = routing.target_topic_name(template, source_alias, topic)
         for origin in back:

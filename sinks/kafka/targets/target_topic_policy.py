@@ -32,7 +32,7 @@ NO_LIMIT_MS = (1 << 63) - 1
 
 
 def configs_of_new(source: Mapping[str, str]) -> dict[str, str]:
-    """Settings of a new target topic, given those of its source topic (none with `topics.configs: off`)."""
+    """Return the settings of a new target topic, given those of its source topic (none with `topics.configs: off`)."""
     copied = {name: source[name] for name in COPIED if name in source}
     return {**copied, **FORCED, **dict.fromkeys(TIMESTAMP_LIMITS, str(NO_LIMIT_MS))}
 
@@ -46,19 +46,21 @@ class ConfigChanges:
 
 
 def following(source: Mapping[str, str], settings: Mapping[str, str]) -> ConfigChanges:
-    """Given the settings of both topics. Nothing that could keep what is still to be copied from being accepted: what the source
-    holds may be older than its settings."""
+    """Return what to set on a target topic, given the settings of both topics.
+
+    Nothing is set that could make the target refuse what is still to be copied: it may be older than the source's settings.
+    """
     changes = {name: value for name, value in FORCED.items() if settings.get(name) != value}
     changes |= {name: source[name] for name in COPIED if name in source and settings.get(name) != source[name]}
     left = []
     if int(changes.get("max.message.bytes", NO_LIMIT_MS)) < int(settings.get("max.message.bytes", 0)):
         del changes["max.message.bytes"]
-    policies = (set(one.get("cleanup.policy", "delete").split(",")) for one in (source, settings))
+    policies = (set(configs.get("cleanup.policy", "delete").split(",")) for configs in (source, settings))
     if "compact" in next(policies) - next(policies):
         del changes["cleanup.policy"]
         left.append(
-            f"does not become cleanup.policy={source['cleanup.policy']} by itself: the broker would refuse records without a key "
-            "that are still to be copied. Set it once the mirror has no lag there"
+            f"does not become cleanup.policy={source['cleanup.policy']} automatically: the broker would refuse records without a "
+            "key that are still to be copied. Set it once the mirror has no lag there"
         )
     return ConfigChanges(changes, tuple(left))
 
@@ -80,7 +82,7 @@ def before_3_6(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def missing_problem(source: str, partitions: int) -> str:
-    """Of a target topic that nobody creates."""
+    """Return the problem of a target topic that does not exist and is not created."""
     return (
         f"(for source topic {source}) does not exist and topics.create is false: "
         f"create it with at least {counted(partitions, 'partition')}, set topics.create: true, or exclude {source} "
@@ -105,20 +107,20 @@ def problems_of(source: str, partitions: int, found_partitions: int, settings: M
     return problems
 
 
-def other_target_problem(source: str, before: TargetPartition, target: str, found: TopicMetadata | None) -> str | None:
-    """A whole sentence where what was copied `before` is not in the topic `target` that would get the rest."""
+def other_target_problem(source: str, before: TargetPartition, target: str, existing: TopicMetadata | None) -> str | None:
+    """Return a sentence where what was copied to `before` is not in the topic `target` that would get the rest."""
     remedy = f"Mirror {source} from its start with another mirror id, tables and checkpoint, or exclude it (topics.exclude)"
     if before.topic != target:
         return (
             f"source topic {source} was mirrored to {before.topic} until now, topics.target_name makes it {target}: "
             f"set topics.target_name back. {remedy}"
         )
-    if found is None:
+    if existing is None:
         return f"target topic {target} (for {source}) was deleted, with what was copied to it. {remedy}"
-    if found.topic_id != before.topic_id:
+    if existing.topic_id != before.topic_id:
         return (
             f"target topic {target} (for {source}) was deleted and created again (topic id {before.topic_id} became "
-            f"{found.topic_id}), without what was copied to it before. {remedy}"
+            f"{existing.topic_id}), without what was copied to it before. {remedy}"
         )
     return None
 
@@ -132,9 +134,9 @@ STAMPING_REMEDY = "Set message.timestamp.type=CreateTime on it to keep theirs; w
 
 
 def config_warnings(settings: Mapping[str, str], source: Mapping[str, str]) -> list[str]:
-    """What makes the copy other than it might be expected, or the way of some batches longer, given both topics' settings."""
+    """Return what makes the copy differ from its source, or slower for some batches, given both topics' settings."""
     doubts = [f"{STAMPING}. {STAMPING_REMEDY}"] if is_stamping(settings) else _time_doubts(settings)
-    most, source_most = (int(one.get("max.message.bytes", 0)) for one in (settings, source))
+    most, source_most = (int(configs.get("max.message.bytes", 0)) for configs in (settings, source))
     if most < source_most:
         doubts.append(
             f"has max.message.bytes={most}, below the source topic's {source_most}: a larger batch cannot be copied as it is. "
@@ -152,7 +154,7 @@ def _time_doubts(settings: Mapping[str, str]) -> list[str]:
 
 
 def _cleaning_doubts(settings: Mapping[str, str], source: Mapping[str, str]) -> list[str]:
-    policy, source_policy = (set(one.get("cleanup.policy", "delete").split(",")) for one in (settings, source))
+    policy, source_policy = (set(configs.get("cleanup.policy", "delete").split(",")) for configs in (settings, source))
     doubts = []
     if "compact" in policy - source_policy:
         doubts.append(
@@ -161,7 +163,7 @@ def _cleaning_doubts(settings: Mapping[str, str], source: Mapping[str, str]) -> 
         )
     if "compact" in source_policy - policy:
         doubts.append("is not compacted, the source topic is: it keeps what compaction removes there. Set cleanup.policy=compact")
-    keeps, source_keeps = (_retention_ms(one) for one in (settings, source))
+    keeps, source_keeps = (_retention_ms(configs) for configs in (settings, source))
     if "delete" in policy and keeps < (source_keeps if "delete" in source_policy else NO_LIMIT_MS):
         doubts.append(
             f"has retention.ms={keeps}, less than the source topic's: it deletes by the records' own times, old ones soon after "

@@ -9,16 +9,17 @@ from dataclasses import replace
 from shallow_mirror.broker.admin.topic_admin import TopicSpec, add_partitions, ensure_topics
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import TopicMetadata
-from shallow_mirror.broker.net.error_codes import is_forbidden, refusal
+from shallow_mirror.broker.net.error_codes import error_name, is_forbidden, refusal
 from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.kafka.slots.slot_task import RoutedTopic
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
-from shallow_mirror.types import BatchLimits, SourcePartition
+from shallow_mirror.sinks.routed_topic import RoutedTopic
+from shallow_mirror.types import BatchLimits, Segment, SegmentKind, SourcePartition
 
 _log = logging.getLogger(__name__)
 
@@ -79,42 +80,44 @@ class TargetTopics:
 
     def _look_up(self, topics: Mapping[str, int], deadline: Deadline) -> None:
         names = {source: self._route(source) for source in topics}
-        found = self._existing(list(names.values()), deadline)
-        self._require_same_targets(names, found)
-        missing = {source: target for source, target in names.items() if self._config.topics.create and target not in found}
+        existing = self._existing(list(names.values()), deadline)
+        self._require_same_targets(names, existing)
+        missing = {source: target for source, target in names.items() if self._config.topics.create and target not in existing}
         if missing:
             self._create_missing(missing, topics, deadline)
-        grown = {target: topics[source] for source, target in names.items() if self._has_grown(source, topics, found.get(target))}
+        grown = {
+            target: topics[source] for source, target in names.items() if self._has_grown(source, topics, existing.get(target))
+        }
         if grown:
             _log.info("adding partitions to target topics: %s", ", ".join(f"{name} (now {n})" for name, n in grown.items()))
             add_partitions(self._config.target.client, grown, timeout_s=deadline.remaining_ms() / 1000)
         if missing or grown:
             wanted = {names[source]: topics[source] for source in missing} | grown
-            found = self._await_listed(list(names.values()), wanted, deadline)
-        self._take_in(topics, names, found, deadline)
+            existing = self._await_listed(list(names.values()), wanted, deadline)
+        self._take_in(topics, names, existing, deadline)
 
     def _take_in(
-        self, topics: Mapping[str, int], names: Mapping[str, str], found: Mapping[str, TopicMetadata], deadline: Deadline
+        self, topics: Mapping[str, int], names: Mapping[str, str], existing: Mapping[str, TopicMetadata], deadline: Deadline
     ) -> None:
-        settings = self._target.topic_configs(sorted(found), deadline)
+        settings = self._target.topic_configs(sorted(existing), deadline)
         problems = [
             f"target topic {target} {problem}"
             for source, target in sorted(names.items())
             for problem in (
-                target_topic_policy.problems_of(source, topics[source], len(found[target].partitions), settings[target])
-                if target in found
+                target_topic_policy.problems_of(source, topics[source], len(existing[target].partitions), settings[target])
+                if target in existing
                 else [target_topic_policy.missing_problem(source, topics[source])]
             )
         ]
         if problems:
             raise ConfigError(problems)
-        for target in sorted(found):
+        for target in sorted(existing):
             self.stamping.configured(target, settings[target])
         has_new = not names.keys() <= self._routes.keys()
         for source, target in names.items():
             self._routes[source] = RoutedTopic(
                 target_topic=target,
-                target_topic_id=found[target].topic_id,
+                target_topic_id=existing[target].topic_id,
                 limits=BatchLimits(
                     max_message_bytes=int(settings[target]["max.message.bytes"]),
                     isolation_level=self._config.read.isolation_level,
@@ -122,7 +125,7 @@ class TargetTopics:
                     coalesce_bytes=self._config.write.coalesce_bytes,
                 ),
             )
-            self._partitions[source] = len(found[target].partitions)
+            self._partitions[source] = len(existing[target].partitions)
             self._mirrored[source] = self._routes[source].target_of(SourcePartition(source, "", 0))
         if has_new:
             self._announce(self.names())
@@ -136,25 +139,25 @@ class TargetTopics:
             and len(target.partitions) < topics[source]
         )
 
-    def _require_same_targets(self, names: Mapping[str, str], found: Mapping[str, TopicMetadata]) -> None:
-        """Raises ConfigError where what was copied before is not in the topic that would get the rest."""
+    def _require_same_targets(self, names: Mapping[str, str], existing: Mapping[str, TopicMetadata]) -> None:
+        """Raise ConfigError where what was copied before is not in the topic that would get the rest."""
         mirrored = {source: self._mirrored[source] for source in names if source in self._mirrored}
-        told = (
-            target_topic_policy.other_target_problem(source, before, names[source], found.get(names[source]))
+        problems_of_targets = (
+            target_topic_policy.other_target_problem(source, before, names[source], existing.get(names[source]))
             for source, before in mirrored.items()
         )
-        problems = [problem for problem in told if problem is not None]
+        problems = [problem for problem in problems_of_targets if problem is not None]
         if problems:
             raise ConfigError(problems)
 
     def _await_listed(self, names: Sequence[str], wanted: Mapping[str, int], deadline: Deadline) -> dict[str, TopicMetadata]:
-        """A broker learns of new topics and partitions a moment after the controller has made them."""
+        """Return the metadata once it lists the new topics and partitions: brokers learn of them after the controller."""
         tries = 0
         while True:
-            found = self._existing(names, deadline)
-            late = [name for name, count in wanted.items() if name not in found or len(found[name].partitions) < count]
+            existing = self._existing(names, deadline)
+            late = [name for name, count in wanted.items() if name not in existing or len(existing[name].partitions) < count]
             if not late:
-                return found
+                return existing
             deadline.require(f"the target's brokers to list the new partitions of {late[0]}")
             self._target.pause(tries, deadline)
             tries += 1
@@ -163,9 +166,9 @@ class TargetTopics:
         self._target.forget_metadata()
         listed = self._target.metadata(names, deadline).topics
         problems = [
-            f"target topic {name}: {refusal(one.error_code, 'Produce', topic=name)}"
-            for name, one in listed.items()
-            if is_forbidden(one.error_code)
+            f"target topic {name}: {refusal(topic.error_code, 'Produce', topic=name)}"
+            for name, topic in listed.items()
+            if is_forbidden(topic.error_code)
         ]
         if problems:
             raise ConfigError(problems)
@@ -206,3 +209,33 @@ class TargetTopics:
                 counted(bounded, "replica"),
             )
         return bounded
+
+
+def first_rows(
+    targets: TargetTopics, source: Cluster, starts: Mapping[SourcePartition, int], deadline: Deadline
+) -> tuple[DecidedSegment, ...]:
+    """Prepare the target topics and return the zero-length first row of each partition, at its start.
+
+    Raises ConfigError where a target topic cannot be used, RetriableError.
+    """
+    if not starts:
+        return ()
+    topics = sorted({source_partition.topic for source_partition in starts})
+    listed = source.metadata(topics, deadline).topics
+    gone = [name for name in topics if listed[name].error_code]
+    if gone:
+        raise RetriableError(error_name(listed[gone[0]].error_code), f"source topic {gone[0]} is not there any more")
+    targets.prepare({name: len(listed[name].partitions) for name in topics}, deadline)
+    return tuple(
+        DecidedSegment(
+            Segment(
+                source=source_partition,
+                source_start=start,
+                source_end=start,
+                kind=SegmentKind.GAP,
+                target=targets.known[source_partition.topic].target_of(source_partition),
+            ),
+            None,
+        )
+        for source_partition, start in sorted(starts.items())
+    )

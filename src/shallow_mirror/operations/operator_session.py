@@ -16,10 +16,10 @@ from shallow_mirror.checkpoints.run_history import RunHistory
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
+from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer
-from shallow_mirror.sinks.kafka.protocol.transactional_ids import transactional_id
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT, SingleSlot
-from shallow_mirror.sinks.kafka.slots.slot_task import Observer, observe_nothing
+from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_id
 from shallow_mirror.version import __version__
 
 

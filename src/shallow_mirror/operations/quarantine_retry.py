@@ -22,15 +22,18 @@ from shallow_mirror.operations.operator_session import OperatorSession, open_ope
 from shallow_mirror.operations.quarantine import Selection
 from shallow_mirror.operations.status import read_run
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.kafka.micro_batch import target_ends_of
-from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
+from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.protocol.recovery import recover
 from shallow_mirror.sinks.kafka.quarantine_release import Released, Releaser
 from shallow_mirror.sinks.kafka.quarantine_source import QuarantineReadings
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS
-from shallow_mirror.sinks.kafka.slots.slot_task import Observer, RoutedTopic, SlotJob, fill_slot, observe_nothing
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob, target_ends_of
+from shallow_mirror.sinks.kafka.slots.slot_target import KafkaSlotTarget
+from shallow_mirror.sinks.kafka.slots.slot_task import fill_slot
 from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
+from shallow_mirror.sinks.routed_topic import RoutedTopic
+from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.types import BatchLimits, SourcePartition, TargetPartition
 from shallow_mirror.wire.batches.crc import verify_crc
 
@@ -109,7 +112,9 @@ class _QuarantineSlot:
             positions.setdefault(batch.source, batch.source_start)
         job = self._job(batches, positions, decision, deadline)
         readings = QuarantineReadings(batches)
-        return fill_slot(job, SINGLE_SLOT, readings, positions, self._session.target, deadline.sooner(job.time_left_ms))
+        deadline = deadline.sooner(job.time_left_ms)
+        target = KafkaSlotTarget(job, SINGLE_SLOT, self._session.target, deadline)
+        return fill_slot(job, SINGLE_SLOT, readings, positions, target, deadline)
 
     def _job(
         self, batches: Sequence[QuarantinedBatch], positions: Mapping[SourcePartition, int], decision: int, deadline: Deadline

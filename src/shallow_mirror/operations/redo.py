@@ -26,14 +26,16 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.operator_session import OperatorSession, open_operator_session
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.kafka.micro_batch import first_rows, target_ends_of
-from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
+from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.protocol.recovery import recover
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
 from shallow_mirror.sinks.kafka.slots.batch_sources import DirectReadings, ReadingLimits
-from shallow_mirror.sinks.kafka.slots.slot_task import Observer, SlotJob, fill_slot, observe_nothing
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob, target_ends_of
+from shallow_mirror.sinks.kafka.slots.slot_target import KafkaSlotTarget
+from shallow_mirror.sinks.kafka.slots.slot_task import fill_slot
 from shallow_mirror.sinks.kafka.slots.truncation_check import CheckedReadings
-from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
+from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
+from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.source_offsets import LogEnds, SourceOffsets
@@ -229,4 +231,4 @@ class _Copy:
         limits = ReadingLimits(isolation=job.isolation, fetch_bytes=job.fetch_bytes, deadline=deadline)
         readings = DirectReadings(source, [planned], positions, limits)
         checked = CheckedReadings(readings, source, job.epoch_ends, deadline)
-        return fill_slot(job, SINGLE_SLOT, checked, positions, target, deadline)
+        return fill_slot(job, SINGLE_SLOT, checked, positions, KafkaSlotTarget(job, SINGLE_SLOT, target, deadline), deadline)

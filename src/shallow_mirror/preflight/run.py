@@ -33,7 +33,7 @@ from shallow_mirror.preflight.report import ClusterReport, PreflightReport, Topi
 from shallow_mirror.preflight.sample_reader import PATIENCE_MS, SampleReader
 from shallow_mirror.preflight.sampling import OnProgress, TopicSampler, ignore_progress, plan_backlogs
 from shallow_mirror.preflight.targets import TargetCluster, TargetPlan, TargetPlans
-from shallow_mirror.sinks.kafka.protocol.transactional_ids import id_count, transactional_ids
+from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.source_offsets import LogEnds, SourceOffsets
 from shallow_mirror.streaming.runner.cycle_detection import CycleDetector, exclude_own_targets

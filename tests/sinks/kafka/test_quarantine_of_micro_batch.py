@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from tests.checkpoints.map_rows import SOURCE, TARGET, run_of
 from tests.mirror_runs import CrashAt, CrashError
 from tests.record_batches import batch
+from tests.sinks.micro_batches import micro_batch_sink, planned_frame
 from tests.sinks.two_strict_clusters import Clusters
 
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.quarantine.entries import Quarantine, QuarantineTable
 from shallow_mirror.errors import BatchRefusedError
-from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.kafka.protocol import actions
-from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
+from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.types import QuarantineLimits, Segment, SegmentKind
 
 RAW = batch(0, 2)
@@ -50,11 +47,15 @@ class Driver:
         self.owner.settle()
         self.fenced: list[str] = []
         self.availability = TargetAvailability()
-        self.sink = MicroBatchSink(
-            job=clusters.job({}, quarantine=limits), slots=2, owner=self.owner, performer=self,  # type: ignore[arg-type]
-            targets=SimpleNamespace(known={}), source=None, report=lambda _report: None, observer=observer,  # type: ignore[arg-type]
+        self.sink = micro_batch_sink(
+            self.owner,
+            self,
+            clusters.job({}, quarantine=limits),
+            slots=2,
+            observer=observer,
             quarantine=QuarantineTable.open(tables),
-        )  # fmt: skip
+            quarantine_limits=limits,
+        )
 
     def perform(self, action: actions.Action, _deadline: object) -> Any:
         match action:
@@ -65,12 +66,7 @@ class Driver:
         return None
 
     def copy(self, *rounds: Sequence[SlotResult]) -> None:
-        answers = iter(rounds)
-
-        def evaluate() -> pa.Table:
-            return pa.table({"body": [pickle.dumps(one) for one in next(answers)]})
-
-        self.sink(SimpleNamespace(mapInArrow=lambda *_: SimpleNamespace(toArrow=evaluate)), 0)  # type: ignore[arg-type]
+        self.sink(planned_frame(iter(rounds)), 0)
 
 
 def test_a_crash_in_front_of_the_decision_leaves_rows_that_count_for_nothing(tmp_path: Path, clusters: Clusters) -> None:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import pickle
+import itertools
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from tests.checkpoints.map_rows import SOURCE, run_of
+from tests.sinks.micro_batches import micro_batch_sink, planned_frame
 from tests.sinks.two_strict_clusters import Clusters
 
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.kafka.protocol import actions
-from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
+from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.types import PlannedRange
 
 NOTHING_READ = SlotResult(0, None, ())
@@ -35,19 +35,11 @@ def sink_of(folder: Path, clusters: Clusters, register: Callable[[], None]) -> M
         return owner.next_decision() if isinstance(action, actions.TakeDecision) else None
 
     performer = SimpleNamespace(perform=perform, availability=TargetAvailability())
-    return MicroBatchSink(
-        job=clusters.job({}), slots=1, owner=owner, performer=performer,  # type: ignore[arg-type]
-        targets=SimpleNamespace(known={}), source=None, report=lambda _report: None, observer=lambda _point: None,  # type: ignore[arg-type]
-        register=register,
-    )  # fmt: skip
+    return micro_batch_sink(owner, performer, clusters.job({}), register=register)
 
 
 def planned(answer: SlotResult = NOTHING_READ, run: Callable[[], None] = lambda: None) -> Any:
-    def evaluate() -> pa.Table:
-        run()
-        return pa.table({"body": [pickle.dumps(answer)]})
-
-    return SimpleNamespace(mapInArrow=lambda *_: SimpleNamespace(toArrow=evaluate))
+    return planned_frame(itertools.repeat([answer]), run=run)
 
 
 def test_new_partitions_are_registered_in_front_of_each_micro_batch_and_never_while_one_runs(

@@ -6,23 +6,22 @@ import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from tests.checkpoints.map_rows import SOURCE, TARGET, run_of
+from tests.sinks.micro_batches import micro_batch_sink, planned_frame
 from tests.sinks.two_strict_clusters import Clusters
 
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.problems import ProblemKind
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.errors import LogTruncatedError, MirrorError, RetriableError, TopicRecreatedError
-from shallow_mirror.sinks.kafka.micro_batch import MicroBatchReport, MicroBatchSink
+from shallow_mirror.sinks.kafka.micro_batch import MicroBatchReport
 from shallow_mirror.sinks.kafka.protocol import actions
-from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
-from shallow_mirror.sinks.kafka.slots.slot_task import SlotJob
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
+from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.streaming.runner.run_reporter import problems_of
 from shallow_mirror.types import EpochEnd, Segment, SegmentKind
 
@@ -56,26 +55,15 @@ class Driver:
         self.availability = TargetAvailability()
         self.jobs: list[SlotJob] = []
         self.reports: list[MicroBatchReport] = []
-        self.sink = MicroBatchSink(
-            job=clusters.job({}), slots=1, owner=self.owner, performer=self,  # type: ignore[arg-type]
-            targets=SimpleNamespace(known={}), source=None, report=self.reports.append, observer=lambda _point: None,  # type: ignore[arg-type]
-            continues_after_data_loss=continues,
-        )  # fmt: skip
+        self.sink = micro_batch_sink(
+            self.owner, self, clusters.job({}), report=self.reports.append, continues_after_data_loss=continues
+        )
 
     def perform(self, action: actions.Action, _deadline: object) -> Any:
         return self.owner.next_decision() if isinstance(action, actions.TakeDecision) else None
 
     def copy(self, *rounds: Sequence[SlotResult | MirrorError]) -> None:
-        answers = iter(rounds)
-
-        def evaluate() -> pa.Table:
-            return pa.table({"body": [pickle.dumps(one) for one in next(answers)]})
-
-        def planned(run: Any, _schema: object) -> Any:
-            self.jobs.append(run.__closure__[0].cell_contents)
-            return SimpleNamespace(toArrow=evaluate)
-
-        self.sink(SimpleNamespace(mapInArrow=planned), 0)  # type: ignore[arg-type]
+        self.sink(planned_frame(iter(rounds), self.jobs), 0)
         self.owner.settle()
 
     def known_epochs(self) -> list[EpochEnd | None]:
@@ -96,7 +84,7 @@ def slot(start: int, end: int, leader_epoch: int = 2) -> SlotResult:
     ("divergent_offset", "said"),
     [
         (6, "the source holds other records at offsets 6 to 9 than were copied"),
-        (None, "the source may hold other records below offset 10 than were copied: from which offset on is not known"),
+        (None, "the source may hold other records below offset 10 than were copied: the first such offset is not known"),
     ],
 )
 def test_the_next_round_continues_at_the_position_and_what_lies_below_it_is_reported(

@@ -21,7 +21,7 @@ from tests.streaming.planning.test_source_offsets import (
 )
 
 from shallow_mirror.errors import DataLossError, LogTruncatedError, MirrorError, RetriableError, TopicAccessError
-from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side
+from shallow_mirror.sinks.slot_results import Side
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition, parse_left_out, write_left_out
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner

@@ -18,7 +18,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.local_kafka.cluster import LocalKafkaCluster
 from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.operations.status import gather_status
-from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side
+from shallow_mirror.sinks.slot_results import Side
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -17,7 +17,7 @@ from shallow_mirror.checkpoints.problems import ProblemKind
 from shallow_mirror.config import MetricsSettings
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.node import free_ports
-from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side
+from shallow_mirror.sinks.slot_results import Side
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.streaming.runner.lag import PartitionStatus
 from shallow_mirror.streaming.runner.metrics import MAX_LEFT_OUT_SERIES, OTHER_TOPICS, PREFIX, ClusterSnapshot, Metrics, serving

@@ -17,7 +17,7 @@ from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.schema import DecidedSegment, table_uri
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
-from shallow_mirror.sinks.kafka.micro_batch import first_rows
+from shallow_mirror.sinks.kafka.targets.target_topics import first_rows
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.planner_state import RegistrationFiles

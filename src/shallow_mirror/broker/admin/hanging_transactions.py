@@ -15,7 +15,7 @@ the leader of the partition, which needs ClusterAction on the cluster (or Alter,
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -201,15 +201,10 @@ def open_transactions(target: Cluster, topic_partitions: Collection[TopicPartiti
     ]
 
 
-def describe_blocking_producers(
-    target: Cluster, topic_partitions: Collection[TopicPartition], ours: int, deadline: Deadline
-) -> str:
-    """Return what producers other than `ours` have open, as the end of a sentence; empty where nothing is."""
-    others = [
-        open_txn for open_txn in open_transactions(target, topic_partitions, deadline) if open_txn.producer.producer_id != ours
-    ]
-    sentences = [f"{open_txn}: if that producer is gone, end it by {open_txn.abort_command(target)}" for open_txn in others]
-    return "".join(f"; {sentence}" for sentence in sentences)
+def describe_blocking_producers(target: Cluster, transactions: Iterable[OpenTxn], ours: int) -> str:
+    """Return what other producers than `ours` have open, as the end of a sentence; empty where nothing is."""
+    others = [transaction for transaction in transactions if transaction.producer.producer_id != ours]
+    return "".join(f"; {other}: if that producer is gone, end it by {other.abort_command(target)}" for other in others)
 
 
 def write_markers(

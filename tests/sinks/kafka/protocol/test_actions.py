@@ -12,10 +12,11 @@ from shallow_mirror.errors import FencedError, RecoverNeededError, RetriableErro
 from shallow_mirror.sinks.kafka.protocol import actions
 from shallow_mirror.sinks.kafka.protocol.actions import drive
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import LogEvidence, ReceiptEvidence
+from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 
-def result_of(slot: int) -> actions.SlotResult:
+def result_of(slot: int) -> SlotResult:
     segment = Segment(
         source=SourcePartition("t", "id", slot),
         source_start=0,
@@ -25,7 +26,7 @@ def result_of(slot: int) -> actions.SlotResult:
         target_start=0,
         target_end=2,
     )
-    return actions.SlotResult(slot, SlotTxn(f"m-{slot}", 7, 0), (segment,))
+    return SlotResult(slot, SlotTxn(f"m-{slot}", 7, 0), (segment,))
 
 
 TWO_SLOTS = (result_of(0), result_of(1))
@@ -63,7 +64,7 @@ def test_the_decision_comes_before_the_first_end_and_after_every_slot() -> None:
 
 
 def test_a_micro_batch_with_nothing_to_account_for_decides_nothing() -> None:
-    answers = {actions.TakeDecision: 2, actions.RunSlots: (actions.SlotResult(0, None, ()),)}
+    answers = {actions.TakeDecision: 2, actions.RunSlots: (SlotResult(0, None, ()),)}
     assert names_of(actions.run_micro_batch(()), answers) == ["TakeDecision", "RunSlots"]
 
 

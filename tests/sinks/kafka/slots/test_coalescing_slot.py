@@ -11,10 +11,12 @@ from tests.sinks.spark_rows import rows_of
 from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, planned
 
 from shallow_mirror.errors import BatchRefusedError
-from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
 from shallow_mirror.sinks.kafka.slots import slot_task
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS
-from shallow_mirror.sinks.kafka.slots.slot_task import RoutedTopic, SlotJob, run_slot
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
+from shallow_mirror.sinks.kafka.slots.slot_task import run_slot
+from shallow_mirror.sinks.routed_topic import RoutedTopic
+from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.types import PlannedRange, QuarantineLimits, SegmentKind, SourcePartition
 
 ROUTES = {"orders": RoutedTopic(target_topic="young", target_topic_id="t", limits=replace(LIMITS, coalesce_bytes=1 << 14))}

@@ -21,10 +21,12 @@ from tests.sinks.spark_rows import rows_of
 from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, planned
 
 from shallow_mirror.broker.cluster import worker_clients
-from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
 from shallow_mirror.sinks.kafka.slots import slot_task
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS
-from shallow_mirror.sinks.kafka.slots.slot_task import RoutedTopic, SlotJob, run_slot
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
+from shallow_mirror.sinks.kafka.slots.slot_task import run_slot
+from shallow_mirror.sinks.routed_topic import RoutedTopic
+from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.types import BatchLimits, PlannedRange, SegmentKind, SourcePartition
 from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, CONTROL_BIT
 

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from tests.checkpoints.map_rows import SOURCE, TARGET, run_of
+from tests.sinks.micro_batches import micro_batch_sink, planned_frame
 from tests.sinks.two_strict_clusters import Clusters
 
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.errors import MirrorError, RetriableError, TransactionBlockedError
-from shallow_mirror.sinks.kafka import micro_batch
-from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink
+from shallow_mirror.sinks.kafka.micro_batch import refuse_left_out
 from shallow_mirror.sinks.kafka.protocol import actions
-from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
-from shallow_mirror.sinks.kafka.slots.slot_task import SlotJob
-from shallow_mirror.sinks.kafka.slots.unfinished_ranges import Side, UnfinishedRange
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
+from shallow_mirror.sinks.slot_results import Side, SlotResult, UnfinishedRange
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition
 
 A, B = (SOURCE._replace(partition=partition) for partition in (0, 1))
@@ -40,7 +36,9 @@ def copied(start: int, end: int, txn: SlotTxn | None = None, **more: Any) -> Slo
 class Driver:
     """A sink without a target: what slots answer is given, round by round, and their jobs are kept."""
 
-    def __init__(self, tables: str, clusters: Clusters, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+    leaves_out = False
+
+    def __init__(self, tables: str, clusters: Clusters, **settings: Any) -> None:
         self.owner = OffsetMapOwner.take_over(
             tables, mirror="m", source_cluster_id="S", target_cluster_id="T", run=run_of("r"), now_ms=lambda: 1
         )
@@ -49,16 +47,9 @@ class Driver:
         self.jobs: list[SlotJob] = []
         self.raises: dict[type, Exception] = {}
         self.availability = TargetAvailability()
-        monkeypatch.setattr(micro_batch, "replace", self._replace)
         given = {"left_out": self._left_out} | settings
-        self.sink = MicroBatchSink(
-            job=clusters.job({}), slots=1, owner=self.owner, performer=self, targets=SimpleNamespace(known={}),  # type: ignore[arg-type]
-            source=None, report=lambda _report: None, observer=lambda _point: None, **given,  # type: ignore[arg-type]
-        )  # fmt: skip
-
-    def _replace(self, job: SlotJob, **changes: Any) -> SlotJob:
-        self.jobs.append(SimpleNamespace(**changes))  # type: ignore[arg-type]
-        return job
+        job = replace(clusters.job({}), mirror="m", leaves_out=self.leaves_out)
+        self.sink = micro_batch_sink(self.owner, self, job, **given)
 
     def _left_out(self, unfinished: Sequence[UnfinishedRange], known: Mapping[SourcePartition, Position]) -> None:
         self.ended.append((tuple(unfinished), {source: at.offset for source, at in known.items()}))
@@ -72,27 +63,22 @@ class Driver:
         return ()  # what is blocked stays so
 
     def copy(self, *rounds: Sequence[SlotResult | MirrorError]) -> None:
-        answers = iter(rounds)
-
-        def evaluate() -> pa.Table:
-            return pa.table({"body": [pickle.dumps(one) for one in next(answers)]})
-
-        self.sink(SimpleNamespace(mapInArrow=lambda *_: SimpleNamespace(toArrow=evaluate)), 0)  # type: ignore[arg-type]
+        self.sink(planned_frame(iter(rounds), self.jobs), 0)
 
 
 def test_a_micro_batch_ends_without_what_slots_left_out_and_says_so_with_the_positions_of_the_map(
-    tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clusters: Clusters
 ) -> None:
-    driver = Driver(str(tmp_path), clusters, monkeypatch)
+    driver = Driver(str(tmp_path), clusters)
     driver.copy([copied(0, 5, unfinished=(LEFT,))])
     assert driver.ended == [((LEFT,), {B: 5})]
     assert driver.sink.failure is None
 
 
 def test_further_rounds_leave_alone_what_an_earlier_one_left_out_and_the_end_names_all_of_it_once(
-    tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clusters: Clusters
 ) -> None:
-    driver = Driver(str(tmp_path), clusters, monkeypatch)
+    driver = Driver(str(tmp_path), clusters)
     driver.copy([copied(0, 5, unfinished=(LEFT,), is_partial=True)], [copied(5, 9)])
     assert [job.left_out for job in driver.jobs] == [frozenset(), {A}]
     assert driver.ended == [((LEFT,), {B: 9})]
@@ -101,10 +87,8 @@ def test_further_rounds_leave_alone_what_an_earlier_one_left_out_and_the_end_nam
     assert driver.ended[-1] == ((), {B: 10})
 
 
-def test_a_sink_that_nobody_asks_to_leave_anything_out_fails_instead(
-    tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver = Driver(str(tmp_path), clusters, monkeypatch, left_out=micro_batch.refuse_left_out)
+def test_a_sink_that_nobody_asks_to_leave_anything_out_fails_instead(tmp_path: Path, clusters: Clusters) -> None:
+    driver = Driver(str(tmp_path), clusters, left_out=refuse_left_out)
     with pytest.raises(RetriableError, match="no leader"):
         driver.copy([copied(0, 5, unfinished=(LEFT,))])
 
@@ -112,11 +96,8 @@ def test_a_sink_that_nobody_asks_to_leave_anything_out_fails_instead(
 BLOCKED = TransactionBlockedError("m-0", "PrepareAbort", 7, 3)
 
 
-def test_a_slot_whose_id_is_blocked_takes_another_one_in_the_next_round(
-    tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver = Driver(str(tmp_path), clusters, monkeypatch)
-    driver.sink._job = replace(driver.sink._job, mirror="m")
+def test_a_slot_whose_id_is_blocked_takes_another_one_in_the_next_round(tmp_path: Path, clusters: Clusters) -> None:
+    driver = Driver(str(tmp_path), clusters)
     driver.copy([BLOCKED], [copied(0, 5)])
     assert [job.id_numbers for job in driver.jobs] == [(0,), (1,)]
     assert driver.ended == [((), {B: 5})]
@@ -125,10 +106,10 @@ def test_a_slot_whose_id_is_blocked_takes_another_one_in_the_next_round(
 
 
 def test_what_is_blocked_behind_the_decision_ends_the_query_so_that_the_decision_is_resolved(
-    tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clusters: Clusters
 ) -> None:
     """Another round would take the decision for settled."""
-    driver = Driver(str(tmp_path), clusters, monkeypatch)
+    driver = Driver(str(tmp_path), clusters)
     driver.raises[actions.AwaitVisible] = BLOCKED
     with pytest.raises(TransactionBlockedError):
         driver.copy([copied(0, 5, txn=SlotTxn("m-0", 7, 3))], [copied(5, 9)])
@@ -146,15 +127,15 @@ def written(txn: SlotTxn, **more: Any) -> SlotResult:
 
 
 class LosingDriver(Driver):
-    """RefuseForgotten fails once; then `held_places` cannot be read."""
+    """RefuseForgotten fails once; then `held_partitions` cannot be read."""
 
     failure = RetriableError("LEADER_NOT_AVAILABLE", "a target partition has no leader")
-    held_places = frozenset({TARGET._replace(partition=1).topic_partition})
+    held_partitions = frozenset({TARGET._replace(partition=1).topic_partition})
     is_lost = False
+    leaves_out = True
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self.sink._job = replace(self.sink._job, mirror="m", leaves_out=True)
         self.performed: list[actions.Action] = []
 
     def perform(self, action: actions.Action, deadline: object) -> Any:
@@ -163,44 +144,42 @@ class LosingDriver(Driver):
             self.is_lost = True
             raise self.failure
         if isinstance(action, actions.AbortForgotten):
-            self.availability.unchecked = self.held_places
+            self.availability.unchecked = self.held_partitions
         if isinstance(action, actions.AwaitVisible):
             return actions.Visibility()
         return super().perform(action, deadline)
 
 
 def test_a_target_that_is_lost_in_front_of_the_decision_is_left_out_by_another_round_of_the_same_query(
-    tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clusters: Clusters
 ) -> None:
-    driver = LosingDriver(str(tmp_path), clusters, monkeypatch)
+    driver = LosingDriver(str(tmp_path), clusters)
     left = UnfinishedRange.of(B, 0, Side.TARGET, RetriableError("MARKER_PENDING", "not looked at"))
     driver.copy([written(SlotTxn("m-0", 7, 3))], [copied(0, 0, unfinished=(left,))])
     names = [type(action).__name__ for action in driver.performed]
     assert names[:5] == ["TakeDecision", "RefuseForgotten", "InitProducerId", "AbortForgotten", "TakeDecision"]
     aborted = driver.performed[3]
-    assert aborted == actions.AbortForgotten(("m-0",), tuple(driver.held_places))
-    assert [job.held.keys() for job in driver.jobs] == [set(), driver.held_places]
+    assert aborted == actions.AbortForgotten(("m-0",), tuple(driver.held_partitions))
+    assert [job.held.keys() for job in driver.jobs] == [set(), driver.held_partitions]
     assert [unfinished for unfinished, _ in driver.ended] == [(left,)]
     assert B not in driver.owner.positions() or driver.owner.positions()[B].offset == 0, "nothing of the first round is decided"
 
 
 @pytest.mark.parametrize("failure", ["TRANSACTION_ABORTED", "FORGOTTEN_MARKER"])
 def test_what_is_wrong_with_a_transaction_itself_ends_the_query_in_front_of_the_decision(
-    tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch, failure: str
+    tmp_path: Path, clusters: Clusters, failure: str
 ) -> None:
-    driver = LosingDriver(str(tmp_path), clusters, monkeypatch)
+    driver = LosingDriver(str(tmp_path), clusters)
     driver.failure = RetriableError(failure, "copy-1")
     with pytest.raises(RetriableError, match=failure):
         driver.copy([written(SlotTxn("m-0", 7, 3))])
     assert isinstance(driver.performed[-1], actions.RefuseForgotten)
 
 
-def test_a_target_that_answers_again_at_once_ends_the_query_in_front_of_the_decision(
-    tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_target_that_answers_again_at_once_ends_the_query_in_front_of_the_decision(tmp_path: Path, clusters: Clusters) -> None:
     """The next round would leave nothing out, and might fail in the same way without end."""
-    driver = LosingDriver(str(tmp_path), clusters, monkeypatch)
-    driver.held_places = frozenset()
+    driver = LosingDriver(str(tmp_path), clusters)
+    driver.held_partitions = frozenset()
     with pytest.raises(RetriableError, match="LEADER_NOT_AVAILABLE"):
         driver.copy([written(SlotTxn("m-0", 7, 3))])
     assert isinstance(driver.performed[-1], actions.AbortForgotten)

@@ -21,9 +21,11 @@ from shallow_mirror.errors import (
     RetriableError,
     TopicAccessError,
 )
-from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
 from shallow_mirror.sinks.kafka.slots import slot_task
-from shallow_mirror.sinks.kafka.slots.slot_task import RoutedTopic, SlotJob, run_slot
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
+from shallow_mirror.sinks.kafka.slots.slot_task import run_slot
+from shallow_mirror.sinks.routed_topic import RoutedTopic
+from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.streaming.sources import kafka_batches
 from shallow_mirror.types import PlannedRange, SourcePartition
 

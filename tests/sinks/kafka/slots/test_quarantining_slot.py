@@ -15,10 +15,11 @@ from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, payloads, pl
 from tests.verify.mirrored import changed, flipped
 
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, MirrorError
-from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
 from shallow_mirror.sinks.kafka.slots import slot_task
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS, Refusal
-from shallow_mirror.sinks.kafka.slots.slot_task import RoutedTopic, run_slot
+from shallow_mirror.sinks.kafka.slots.slot_task import run_slot
+from shallow_mirror.sinks.routed_topic import RoutedTopic
+from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.types import PlannedRange, QuarantineLimits, SegmentKind, SourcePartition
 
 TARGET = "young"

@@ -19,9 +19,10 @@ from shallow_mirror.errors import (
     RetriableError,
     TargetDataLossError,
 )
-from shallow_mirror.sinks.kafka.protocol.actions import SlotResult
 from shallow_mirror.sinks.kafka.slots import slot_task
-from shallow_mirror.sinks.kafka.slots.slot_task import RoutedTopic, run_slot
+from shallow_mirror.sinks.kafka.slots.slot_task import run_slot
+from shallow_mirror.sinks.routed_topic import RoutedTopic
+from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.types import (
     BatchLimits,
     EpochEnd,
@@ -145,7 +146,11 @@ def test_a_log_that_goes_on_with_a_new_leader_is_asked_about_once(
         (3, EpochEnd(0, 5), "up to 5 records of leader epoch 0 were copied, and it holds others from offset 3 on"),
         (7, EpochEnd(1, 9), "up to 9 records of leader epoch 1 were copied, and it holds others from offset 7 on"),
         (3, EpochEnd(1, 9), "up to 9 records of leader epoch 1 were copied, and it holds others from offset 3 on"),
-        (3, EpochEnd(7, 9), "up to 9 records of leader epoch 7 were copied, and it holds others at an offset that nobody knows"),
+        (
+            3,
+            EpochEnd(7, 9),
+            "up to 9 records of leader epoch 7 were copied, and it holds others at an offset that cannot be found out",
+        ),
     ],
 )
 def test_a_log_that_was_cut_and_went_on_is_refused_before_anything_is_written(
@@ -197,7 +202,7 @@ def test_an_epoch_that_compaction_removed_is_no_cut(two_epochs: Clusters, policy
         (
             "delete",
             0,
-            "it holds others at an offset that nobody knows any more .*What lies in front of that was copied as it is$",
+            "it holds others at an offset that cannot be found out any more .*What lies in front of that was copied as it is$",
         ),
         ("compact", 29, "Whether compaction removed the epoch is not known: .* grant DescribeConfigs on topic orders"),
     ],

@@ -1,0 +1,157 @@
+"""What a sink is: where the tasks of slots write admitted batches, and what the driver decides a micro-batch with.
+
+A task writes where no reader sees it yet, and answers with a `SlotResult`: the executor's half, `SlotTarget` and `SlotWriter`.
+The driver makes what all slots wrote true with one decision: its half, `Sink`. Reading, admission, retries of a slot, rounds of a
+micro-batch and what is left out of it are the same for every sink (`kafka/slots/slot_task.py`, `kafka/micro_batch.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.checkpoints.segments import SegmentBuilder
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import MirrorError, RetriableError
+from shallow_mirror.sinks.batch_parts import AdmittedPart
+from shallow_mirror.sinks.slot_results import MicroBatchOutcome, SlotResult, SlotWrite
+from shallow_mirror.types import EpochEnd, SourcePartition
+
+Observer = Callable[[str], None]
+"""Called with the name of each point a task passes; tests use it to kill processes at that point."""
+
+
+def observe_nothing(_point: str) -> None:
+    """Do nothing: the observer of every run that is not a test."""
+
+
+class SlotWriter(Protocol):
+    """One try of a slot to write its batches. No reader sees any of it before the driver's decision names it."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the slot hands over what it has: nothing more may be written."""
+
+    @property
+    def until(self) -> Deadline | None:
+        """When the slot has to hand over what it has; None before the first batch: there is nothing to hand over then."""
+
+    def write(self, admitted: Sequence[AdmittedPart], builder_of: Callable[[SourcePartition], SegmentBuilder]) -> None:
+        """Write what is sent of one response, and give the fate of its batches to the segments.
+
+        Where `is_due` becomes true in the middle, the recorded batches of each partition are the front of its part, and nothing
+        behind them may become visible. After an error nothing of this try may be decided.
+        """
+
+    def close(self, *, is_partial: bool) -> SlotWrite:
+        """Write what the decision needs, last of all. `is_partial`: there is more to read than was written."""
+
+
+class SlotTarget(Protocol):
+    """Where one slot writes, for as many tries as it takes. Used by one task, on an executor."""
+
+    def begin(self) -> SlotWriter:
+        """Return the writer of a further try. Nothing is asked of the target before it writes."""
+
+    def unavailable(self, sources: Iterable[SourcePartition]) -> Mapping[SourcePartition, RetriableError]:
+        """Return which of these partitions cannot be written now, and why; those of this try that were returned before, no more.
+
+        Raises RetriableError where nothing of the target answers.
+        """
+
+    def clean_up(self, sources: Iterable[SourcePartition]) -> None:
+        """Make sure that nothing of an earlier try to write these partitions can become visible with this one."""
+
+    def pause(self, tries: int, deadline: Deadline) -> None:
+        """Wait before another try, longer with each."""
+
+
+class RoundRepeatedError(Exception):
+    """The round is repeated: without what of the target cannot be used now.
+
+    Raised in front of the decision only: behind it, it would skip its resolution.
+    """
+
+
+TaskFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""The function of `mapInArrow`: one pickled `SlotResult` or `MirrorError` for the rows of a slot."""
+
+RunSlots = Callable[[int], tuple[SlotResult, ...]]
+"""Run the tasks of all slots for a decision, and return what each wrote. Raises what a task raised."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRound:
+    """What the slots of one round are given, whatever the sink.
+
+    `positions`: source offsets from which to read. `epoch_ends`: up to where each source partition's last leader epoch was read.
+    `time_left_ms`: of a task, from its own start. `left_out`: what earlier rounds of the micro-batch left out.
+    """
+
+    decision: int
+    positions: Mapping[SourcePartition, int]
+    epoch_ends: Mapping[SourcePartition, EpochEnd]
+    time_left_ms: float
+    commit_interval_ms: float
+    left_out: frozenset[SourcePartition]
+
+
+class Sink(Protocol):
+    """What the driver decides micro-batches with, as the owner of the table that names every decision."""
+
+    @property
+    def round_timeout_ms(self) -> int:
+        """How long a round may take, from its beginning to the end of what it decided."""
+
+    @property
+    def commit_interval_ms(self) -> float:
+        """After which time a slot hands over what it has, as it is configured."""
+
+    @property
+    def micro_batch(self) -> int:
+        """The number of the newest decision."""
+
+    def positions(self) -> Mapping[SourcePartition, Position]:
+        """Return up to where each source partition is decided."""
+
+    def check_ownership(self) -> None:
+        """Raise FencedError where another run has taken the table over."""
+
+    def settle(self) -> None:
+        """Record that all decisions hold, where that is not recorded yet."""
+
+    def look_again(self) -> None:
+        """Find out whether what of the target could not be used can be used again.
+
+        Raises RetriableError where decided rows were removed: positions have fallen back. Raises OutcomeUnknownError.
+        """
+
+    def task_of(self, round_: SlotRound) -> TaskFunction:
+        """Return the task of every slot of a round. Raises RetriableError where the target cannot take so many."""
+
+    def run_round(
+        self,
+        first_rows: Sequence[DecidedSegment],
+        run_slots: RunSlots,
+        deadline: Deadline,
+        on_step: Callable[[str, float], None],
+    ) -> MicroBatchOutcome:
+        """Run the slots, decide `first_rows` and what the slots wrote in one commit, and make it visible.
+
+        `on_step` hears of each step that was done, by name, and how many milliseconds it took. Raises what `run_slots` raises,
+        then nothing is decided, RoundRepeatedError, OutcomeUnknownError, and RetriableError.
+        """
+
+    def can_avoid(self, error: MirrorError) -> bool:
+        """Return whether the next round does without what made a slot raise `error`; it is noted then."""
+
+    def abandon(self, deadline: Deadline) -> None:
+        """Undo at once what slots wrote and no decision names: the run is about to end.
+
+        Raises nothing where the target does not answer.
+        """

@@ -1,0 +1,211 @@
+"""Driver: the Kafka sink: every slot writes in a transaction of its own, and one commit to the offset map decides them all."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import MirrorError, RetriableError, TransactionBlockedError
+from shallow_mirror.sinks.base import Observer, RoundRepeatedError, RunSlots, SlotRound, TaskFunction
+from shallow_mirror.sinks.kafka.protocol import actions
+from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer
+from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
+from shallow_mirror.sinks.kafka.protocol.txn_inspection import FORGOTTEN_MARKER, TRANSACTION_ABORTED
+from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn
+from shallow_mirror.sinks.kafka.slots.compact_pickle import CompactDict
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob, target_ends_of
+from shallow_mirror.sinks.kafka.slots.slot_task import SlotTask
+from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
+from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_id
+from shallow_mirror.sinks.slot_results import MicroBatchOutcome, require_committed
+from shallow_mirror.types import EpochEnd, SlotTxn, SourcePartition, TopicPartition
+
+_log = logging.getLogger(__name__)
+
+_ABORT_PATIENCE_MS = 5_000
+
+_DEFINITE_OF_TRANSACTIONS = frozenset({FORGOTTEN_MARKER, TRANSACTION_ABORTED})
+"""What RefuseForgotten says of partitions that do answer."""
+
+LOOK_AGAIN_EVERY_S = 2.0
+LOOK_AGAIN_MS = 10_000
+"""How often, and for how long, the driver looks whether the target can do again what it could not."""
+
+
+class KafkaSink:
+    """The Kafka transactions of a query (a `Sink`), for the owner of the map, after its recovery.
+
+    `watch` says which step takes longer than is usual, to any thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        job: SlotJob,
+        slots: int,
+        owner: OffsetMapOwner,
+        performer: TxnPerformer,
+        targets: TargetTopics,
+        observer: Observer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`job` is the template of every slot's, without what belongs to one round."""
+        self._job = job
+        self._slots = slots
+        self._owner = owner
+        self._performer = performer
+        self._targets = targets
+        self._observer = observer
+        self._clock = clock
+        self._look_again_at = 0.0
+        self.watch = StallDetector(job.source, job.target, job.transaction_timeout_ms, clock)
+
+    @property
+    def round_timeout_ms(self) -> int:
+        return self._job.transaction_timeout_ms
+
+    @property
+    def commit_interval_ms(self) -> float:
+        return self._job.commit_interval_ms
+
+    @property
+    def micro_batch(self) -> int:
+        return self._owner.micro_batch
+
+    def positions(self) -> Mapping[SourcePartition, Position]:
+        return self._owner.positions()
+
+    def check_ownership(self) -> None:
+        self._owner.check_ownership()
+
+    def settle(self) -> None:
+        self._owner.settle()
+
+    def look_again(self) -> None:
+        """Find out whether partitions and ids of the target that could not be used can be used again.
+
+        Raises RetriableError where rows were removed: positions have fallen back. Raises OutcomeUnknownError.
+        """
+        if self._performer.availability.is_complete or self._clock() < self._look_again_at:
+            return
+        removed: Sequence[SlotTxn] = ()
+        try:
+            removed = self._performer.look_again(Deadline.after_ms(LOOK_AGAIN_MS, self._clock))
+        except RetriableError as error:
+            _log.info("the target's unavailable partitions are looked at again later: %s", error)
+        self._look_again_at = self._clock() + LOOK_AGAIN_EVERY_S
+        require_committed(removed)
+
+    def task_of(self, round_: SlotRound) -> TaskFunction:
+        """Return the task of every slot. Raises RetriableError where too few transactional ids can be used."""
+        return SlotTask(
+            replace(
+                self._job,
+                decision=round_.decision,
+                positions=CompactDict(round_.positions, SourcePartition, int),
+                epoch_ends=CompactDict(round_.epoch_ends, SourcePartition, EpochEnd),
+                target_ends=CompactDict(target_ends_of(self._owner.positions().values()), TopicPartition, int),
+                routes=dict(self._targets.known),
+                id_numbers=self._slot_numbers(),
+                held=self._performer.availability.held(),
+                time_left_ms=round_.time_left_ms,
+                commit_interval_ms=round_.commit_interval_ms,
+                left_out=round_.left_out,
+            )
+        )
+
+    def run_round(
+        self,
+        first_rows: Sequence[DecidedSegment],
+        run_slots: RunSlots,
+        deadline: Deadline,
+        on_step: Callable[[str, float], None],
+    ) -> MicroBatchOutcome:
+        """Run the protocol of a micro-batch (`protocol/actions.py`). A step is an action of it."""
+
+        def perform(action: actions.Action) -> Any:
+            began, name = self._clock(), type(action).__name__
+            with self.watch.doing(name):
+                answer = self._perform(action, run_slots, deadline)
+            on_step(name, (self._clock() - began) * 1000)
+            return answer
+
+        return actions.drive(actions.run_micro_batch(first_rows), perform, self._observer)
+
+    def _perform(self, action: actions.Action, run_slots: RunSlots, deadline: Deadline) -> Any:
+        match action:
+            case actions.RunSlots(decision):
+                return run_slots(decision)
+            case actions.RefuseForgotten(decided):
+                try:
+                    return self._performer.perform(action, deadline)
+                except RetriableError as error:
+                    self._withdraw(decided, error, deadline)
+                    raise RoundRepeatedError(str(error)) from error
+            case actions.Decide(_, rows):
+                slots = [int(row.txn.transactional_id.rpartition("-")[2]) for row in rows if row.txn is not None]
+                return self._owner.decide(rows, highest_slot=max(slots, default=-1))
+            case _:
+                return self._performer.perform(action, deadline)
+
+    def _withdraw(self, decided: Sequence[DecidedTxn], error: RetriableError, deadline: Deadline) -> None:
+        """Abort what is written and not decided, where a target partition does not answer about it: others need not wait for it.
+
+        A start of the query would do the same, but it takes many times as long. Raises `error` where every partition of these
+        transactions answers now: then it is not one that the next round would leave out.
+        """
+        if not self._job.leaves_out or type(error) is not RetriableError or error.error_name in _DEFINITE_OF_TRANSACTIONS:
+            raise error
+        self._owner.check_ownership()
+        names = tuple(decided_txn.txn.transactional_id for decided_txn in decided)
+        for name in names:
+            self._performer.perform(actions.InitProducerId(name), deadline)
+        partitions = tuple(sorted({written.topic_partition for decided_txn in decided for written in decided_txn.written}))
+        self._performer.perform(actions.AbortForgotten(names, partitions), deadline)
+        if self._performer.availability.held().keys().isdisjoint(partitions):
+            raise error
+        _log.warning("%d slot transactions are aborted and copied again without what does not answer: %s", len(names), error)
+
+    def can_avoid(self, error: MirrorError) -> bool:
+        """Note a transactional id whose last transaction does not complete: the next round takes another one for its slot."""
+        if not isinstance(error, TransactionBlockedError):
+            return False
+        self._performer.availability.block(error)
+        return True
+
+    def abandon(self, deadline: Deadline) -> None:
+        """Abort what slots left open: readers of the target should not wait for the transaction timeout.
+
+        Nothing is decided yet and everything before is settled, so no transaction is lost by it.
+        """
+        try:
+            for number in self._slot_numbers():
+                name = transactional_id(self._job.mirror, number)
+                self._performer.perform(actions.InitProducerId(name), deadline.sooner(_ABORT_PATIENCE_MS))
+        except MirrorError as error:
+            _log.warning("open transactions on the target end by their timeout: %s", error)
+
+    def _slot_numbers(self) -> tuple[int, ...]:
+        """Return the number in the transactional id of each slot: ids whose last transaction does not complete are passed over.
+
+        Raises RetriableError where too few are left.
+        """
+        numbers = [
+            number
+            for number in range(id_count(self._slots))
+            if self._performer.availability.is_usable(transactional_id(self._job.mirror, number))
+        ]
+        if len(numbers) < self._slots:
+            blocked = id_count(self._slots) - len(numbers)
+            raise RetriableError(
+                "NO_TRANSACTIONAL_ID",
+                f"{blocked} transactional ids wait for target partitions that do not take the markers of their last transactions",
+            )
+        return tuple(numbers[: self._slots])

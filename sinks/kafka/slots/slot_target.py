@@ -1,0 +1,112 @@
+"""Executor: the target cluster of one slot: what a transaction may include, and one for each try."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from shallow_mirror.broker.admin.hanging_transactions import abort_hanging
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.worker_clients import cluster_of_worker
+from shallow_mirror.broker.produce.transactions import init_producer_id
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import RetriableError
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
+from shallow_mirror.sinks.kafka.slots.slot_transaction import SlotTransaction
+from shallow_mirror.types import SourcePartition
+
+_MIN_IN_SYNC = "min.insync.replicas"
+
+
+class KafkaSlotTarget:
+    """The target cluster of one slot (a `SlotTarget`).
+
+    The markers that end a transaction are appended to all of its partitions, with acks=all. A partition without a leader, or with
+    too few replicas in sync, cannot take them: the transaction would stay half ended, and the transactional id of the whole slot
+    would answer CONCURRENT_TRANSACTIONS until that partition is back.
+    """
+
+    def __init__(self, job: SlotJob, number: int, target: Cluster, deadline: Deadline) -> None:
+        self._job = job
+        self._number = number
+        self._target = target
+        self._deadline = deadline
+        self._checked: set[SourcePartition] = set()
+        self._reachable: dict[int, RetriableError | None] = {}
+
+    def begin(self) -> SlotTransaction:
+        """Return the transaction of a further try. The target is checked anew for it."""
+        self._checked.clear()
+        self._reachable.clear()
+        return SlotTransaction(self._job, self._number, self._target, self._deadline)
+
+    def clean_up(self, sources: Iterable[SourcePartition]) -> None:
+        """Abort what an earlier try, or another task of the slot, has left open: it would end with the next transaction."""
+        partitions = [self._job.routes[source.topic].target_of(source).topic_partition for source in sources]
+        name, timeout_ms = self._job.transactional_id_of(self._number), self._job.transaction_timeout_ms
+        fenced = init_producer_id(self._target, name, timeout_ms, self._deadline)
+        abort_hanging(self._target, [fenced], partitions, timeout_ms, self._deadline)
+
+    def pause(self, tries: int, deadline: Deadline) -> None:
+        self._target.pause(tries, deadline)
+
+    def unavailable(self, sources: Iterable[SourcePartition]) -> dict[SourcePartition, RetriableError]:
+        """Return why the targets of these partitions cannot take part; of partitions that were asked about before, nothing.
+
+        A topic or partition that does not exist is left to Produce, which says so. Raises RetriableError where no broker answers.
+        """
+        new = [source for source in sources if source not in self._checked]
+        if not new:
+            return {}
+        self._checked.update(new)
+        targets = {source: self._job.routes[source.topic].target_of(source).topic_partition for source in new}
+        listed = self._target.metadata(sorted({target.topic for target in targets.values()}), self._deadline).topics
+        partitions = {
+            source: topic.partitions[target.partition]
+            for source, target in targets.items()
+            if (topic := listed.get(target.topic)) is not None and target.partition in topic.partitions
+        }
+        least = self._least_in_sync(
+            {
+                targets[source].topic
+                for source, partition in partitions.items()
+                if partition.in_sync_count < partition.replica_count
+            }
+        )
+        wrong: dict[SourcePartition, RetriableError] = {}
+        for source, partition in partitions.items():
+            target = targets[source]
+            if target in self._job.held:
+                wrong[source] = RetriableError("MARKER_PENDING", f"target {target} is not written to: {self._job.held[target]}")
+            elif partition.leader < 0:
+                wrong[source] = RetriableError("LEADER_NOT_AVAILABLE", f"target {target} has no leader")
+            elif partition.in_sync_count < least.get(target.topic, 1):
+                counts = f"{partition.in_sync_count} replicas in sync, {_MIN_IN_SYNC} is {least[target.topic]}"
+                wrong[source] = RetriableError("NOT_ENOUGH_REPLICAS", f"target {target} has {counts}")
+            elif (error := self._reach(partition.leader)) is not None:
+                wrong[source] = RetriableError(
+                    error.error_name, f"the leader of target {target} cannot be reached: {error.detail}"
+                )
+        return wrong
+
+    def _least_in_sync(self, topics: Collection[str]) -> dict[str, int]:
+        """Return the setting of topics whose replicas are not all in sync, as it is now: an operator may have lowered it."""
+        if not topics:
+            return {}
+        settings = self._target.topic_configs(sorted(topics), self._deadline, keys=[_MIN_IN_SYNC])
+        return {topic: int(configs.get(_MIN_IN_SYNC, 1)) for topic, configs in settings.items()}
+
+    def _reach(self, node_id: int) -> RetriableError | None:
+        """Over the connection that Produce will use."""
+        if node_id not in self._reachable:
+            try:
+                self._target.connection(node_id, "produce", self._deadline)
+            except RetriableError as error:
+                self._reachable[node_id] = error
+            else:
+                self._reachable[node_id] = None
+        return self._reachable[node_id]
+
+
+def open_kafka_target(job: SlotJob, number: int, deadline: Deadline) -> KafkaSlotTarget:
+    """Return the target cluster of a slot, over the connections that this worker keeps."""
+    return KafkaSlotTarget(job, number, cluster_of_worker(job.target), deadline)

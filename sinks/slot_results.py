@@ -1,0 +1,106 @@
+"""Pure: what the task of a slot answers, and what one round of a micro-batch comes to. Driver and executors."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
+from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.errors import MirrorError, RetriableError
+from shallow_mirror.types import PlannedRange, Segment, SlotTxn, SourcePartition
+
+
+class Side(enum.StrEnum):
+    """The cluster on which a partition is broken."""
+
+    SOURCE = "source"
+    TARGET = "target"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfinishedRange:
+    """A planned range that ends at `reached` instead of its planned end. `is_definite`: a retry will not help."""
+
+    source: SourcePartition
+    reached: int
+    side: Side
+    error_name: str
+    reason: str
+    is_definite: bool = False
+
+    @classmethod
+    def of(cls, source: SourcePartition, reached: int, side: Side, error: MirrorError) -> UnfinishedRange:
+        """Make it from what was raised for the partition, or for its whole topic."""
+        is_retriable = isinstance(error, RetriableError)
+        name = error.error_name if isinstance(error, RetriableError) else type(error).__name__
+        reason = error.detail if isinstance(error, RetriableError) else str(error)
+        return cls(source=source, reached=reached, side=side, error_name=name, reason=reason, is_definite=not is_retriable)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyEnd:
+    """A slot that write.commit_interval ended before its ranges were done: what it wrote since its first batch, in how long.
+
+    `sending_s`: of `seconds`, how long something was on its way to the target. The rest is waiting for the source.
+    """
+
+    sent_bytes: int
+    seconds: float
+    sending_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotWrite:
+    """What one try of a slot has written, to be named by the decision. `txn` is None where it wrote nothing.
+
+    `stamped_topics`: target topics whose broker gave batches its own time. `early_end`: where the commit interval ended it.
+    """
+
+    txn: SlotTxn | None
+    fetched_bytes: int
+    stamped_topics: tuple[str, ...] = ()
+    early_end: EarlyEnd | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotResult:
+    """What a task did: step 5. `txn` is None where the slot produced nothing.
+
+    `unknown` are ranges whose partition the driver had no position for: they were left alone. `is_partial` says that the
+    slot stopped at a batch boundary before its ranges were done. Both ask for another round. `quarantined`: the batches of its
+    segments of that kind. `duration_ms`: of the task itself, without what Spark needs to begin and to end it. `retried`: what
+    made it start again. `unfinished`: planned ranges that it left out, wholly or from some offset on. `early_end`: where the
+    commit interval is why it is partial. `stamped_topics`: target topics whose broker gave batches its own time.
+    """
+
+    slot: int
+    txn: SlotTxn | None
+    segments: tuple[Segment, ...]
+    fetched_bytes: int = 0
+    unknown: tuple[PlannedRange, ...] = ()
+    is_partial: bool = False
+    quarantined: tuple[QuarantinedBatch, ...] = ()
+    duration_ms: float = 0.0
+    retried: tuple[RetriableError, ...] = ()
+    unfinished: tuple[UnfinishedRange, ...] = ()
+    stamped_topics: tuple[str, ...] = ()
+    early_end: EarlyEnd | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchOutcome:
+    """`not_committed` lists transactions whose rows were removed: their ranges must be read again."""
+
+    rows: tuple[DecidedSegment, ...] = ()
+    not_committed: tuple[SlotTxn, ...] = ()
+    slots: tuple[SlotResult, ...] = field(default=())
+
+
+def require_committed(removed: Sequence[SlotTxn]) -> None:
+    """Raise RetriableError where rows of a decision were removed: only a new query plans their ranges again."""
+    if removed:
+        raise RetriableError(
+            "SLOT_NOT_COMMITTED", f"{len(removed)} slot transactions were not committed; their ranges are read again"
+        )

@@ -1,0 +1,55 @@
+"""The driver's part of the Kafka sink, without a target: what slots answer is given."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.errors import MirrorError
+from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
+from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink
+from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
+from shallow_mirror.sinks.kafka.slots.slot_task import SlotTask
+from shallow_mirror.sinks.kafka.slots.slot_time import SlotTime
+
+
+def micro_batch_sink(
+    owner: OffsetMapOwner,
+    performer: Any,
+    job: SlotJob,
+    *,
+    slots: int = 1,
+    observer: Callable[[str], None] = lambda _point: None,
+    report: Callable[[Any], None] = lambda _report: None,
+    **settings: Any,
+) -> MicroBatchSink:
+    """Return a sink whose `performer` stands in for the target."""
+    targets: Any = SimpleNamespace(known={})
+    kafka = KafkaSink(job=job, slots=slots, owner=owner, performer=performer, targets=targets, observer=observer)
+    source: Any = None
+    return MicroBatchSink(kafka, source=source, slot_time=SlotTime(slots), report=report, observer=observer, **settings)
+
+
+def planned_frame(
+    rounds: Iterator[Sequence[Any]], jobs: list[SlotJob] | None = None, run: Callable[[], None] = lambda: None
+) -> Any:
+    """Return a micro-batch whose slots answer as `rounds` says; their jobs are added to `jobs`."""
+
+    def evaluate() -> pa.Table:
+        run()
+        answers: Sequence[MirrorError | object] = next(rounds)
+        return pa.table({"body": [pickle.dumps(answer) for answer in answers]})
+
+    def map_in_arrow(function: Any, _schema: str) -> Any:
+        task = function.__closure__[0].cell_contents
+        assert isinstance(task, SlotTask)
+        if jobs is not None:
+            jobs.append(task.job)
+        return SimpleNamespace(toArrow=evaluate)
+
+    return SimpleNamespace(mapInArrow=map_in_arrow)
