@@ -151,7 +151,7 @@ def _too_many(kind: ProblemKind) -> Problem:
 
 
 def _row(run_epoch: int, counted: CountedProblem) -> dict[str, Any]:
-    topic_partition = counted.problem.topic_partition
+    topic_partition = counted.problem.place
     return {
         "run_epoch": run_epoch,
         "number": counted.number,

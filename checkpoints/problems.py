@@ -63,7 +63,7 @@ class CountedProblem:
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
-        problem, topic_partition = self.problem, self.problem.topic_partition
+        problem, topic_partition = self.problem, self.problem.place
         return {
             "run_epoch": self.run_epoch,
             "kind": problem.kind.value,
