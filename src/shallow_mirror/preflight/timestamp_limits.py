@@ -56,8 +56,10 @@ def time_limits(settings: Mapping[str, str], now_ms: int) -> TimeLimits:
 
 
 def _narrowest(settings: Mapping[str, str], name: str) -> tuple[str, int] | None:
-    found = [(int(settings[one]), one) for one in (name, LIMIT_BEFORE_3_6) if one in settings]
-    value, setting = min(found, default=(NO_LIMIT_MS, name))
+    limits = [
+        (int(settings[setting_name]), setting_name) for setting_name in (name, LIMIT_BEFORE_3_6) if setting_name in settings
+    ]
+    value, setting = min(limits, default=(NO_LIMIT_MS, name))
     return None if value == NO_LIMIT_MS else (setting, value)
 
 
