@@ -189,7 +189,7 @@ def recorded_of(version: int, commits: Iterable[CommitEntry]) -> Recorded | None
 
 _NO_RECORD_REMEDY = (
     "Whether its last decision holds cannot be known from the rows. Restore its _delta_log from a backup, or continue from its "
-    "rows with another mirror id and other tables (docs/operations.md, OffsetMapConflictError)"
+    "rows with another mirror id and other tables (docs/reference/error-remedies.md, OffsetMapConflictError)"
 )
 
 

@@ -23,7 +23,7 @@ from shallow_mirror.demo.traffic import TOPICS
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.report import Step
 from shallow_mirror.groups.sync_once import sync_groups
-from shallow_mirror.operations.recover import UnknownState, look
+from shallow_mirror.operations.recover import UnknownState, inspect
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import ReceiptEvidence, TxnFate
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.verify import verify_mirror
@@ -65,7 +65,7 @@ def test_messy_traffic_is_equal_record_by_record_although_the_mirror_is_lost_bef
     settings = MirrorConfig.load(conf)
     for point in ("RunSlots", "Decide"):
         lose_mirror(conf, point)
-    told = look(settings)
+    reports = inspect(settings)
     assert {one.receipt for one in told} == {ReceiptEvidence.PENDING}
     assert {one.fate for one in told} == {None if target == OLDEST else TxnFate.COMMITTED}
     assert all((one.coordinator is UnknownState.BEFORE_KAFKA_3) is (target == OLDEST) and not one.needs_choice for one in told)

@@ -42,7 +42,7 @@ _OAUTH_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValida
 
 
 class Right(NamedTuple):
-    """What docs/security.md lists: an operation on a resource, by its name or by how its name begins."""
+    """What docs/reference/acls.md lists: an operation on a resource, by its name or by how its name begins."""
 
     operation: str
     resource: str

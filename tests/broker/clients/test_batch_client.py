@@ -141,7 +141,7 @@ def test_a_topic_of_all_codecs_is_copied_byte_by_byte(two_clusters: Any, topic_n
 def test_the_example_of_the_readme_copies_a_partition(
     two_clusters: Any, topic_name: str, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    section = (repository / "README.md").read_text(encoding="utf-8").split("## Without Spark")[1]
+    section = (repository / "docs" / "how-to" / "batch-client.md").read_text(encoding="utf-8")
     example = section.split("```python")[1].split("```")[0]
     create(two_clusters.source, topic_name)
     create(two_clusters.target, topic_name)
