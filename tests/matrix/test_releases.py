@@ -66,9 +66,9 @@ def test_messy_traffic_is_equal_record_by_record_although_the_mirror_is_lost_bef
     for point in ("RunSlots", "Decide"):
         lose_mirror(conf, point)
     reports = inspect(settings)
-    assert {one.receipt for one in told} == {ReceiptEvidence.PENDING}
-    assert {one.fate for one in told} == {None if target == OLDEST else TxnFate.COMMITTED}
-    assert all((one.coordinator is UnknownState.BEFORE_KAFKA_3) is (target == OLDEST) and not one.needs_choice for one in told)
+    assert {one.receipt for one in reports} == {ReceiptEvidence.PENDING}
+    assert {one.fate for one in reports} == {None if target == OLDEST else TxnFate.COMMITTED}
+    assert all((one.coordinator is UnknownState.BEFORE_KAFKA_3) is (target == OLDEST) and not one.needs_choice for one in reports)
     catch_up(conf)
     copies = {topic: f"{source}.{topic}" for topic in TOPICS}
     compared = compare(*ends, copies, RowTranslation(load_rows(Path(settings.tables))))
