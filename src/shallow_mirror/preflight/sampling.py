@@ -54,15 +54,13 @@ def ignore_progress(progress: PreflightProgress) -> None:
 def plan_backlogs(
     planner: SourceOffsets, listing: LogEnds, map_positions: Mapping[SourcePartition, int], deadline: Callable[[], Deadline]
 ) -> tuple[dict[SourcePartition, OffsetRange], list[Finding]]:
-    """From where the mirror begins, of each partition that has a leader; `map_positions`: those of its map.
+    """Return what the mirror has to copy of each partition that has a leader; `map_positions`: the positions of its map.
 
-    What stops it there is told by topic, and that topic left out. Raises RetriableError.
+    What would stop it is a finding of its topic, which is left out. Raises RetriableError.
     """
-    ends, positions, mirrored_topics = (
-        _by_topic(listing.ends),
-        _by_topic(map_positions),
-        {source.topic for source in map_positions},
-    )
+    ends = _by_topic(listing.ends)
+    positions = _by_topic(map_positions)
+    mirrored_topics = {source.topic for source in map_positions}
     backlogs: dict[SourcePartition, OffsetRange] = {}
     findings = []
     for topic in sorted(listing.topic_ids):
