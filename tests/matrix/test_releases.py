@@ -12,7 +12,7 @@ from tests.matrix import old_formats
 from tests.matrix.lost_mirror import lose_mirror
 from tests.matrix.releases import ALL, BEFORE_KIP_890, NEWEST, OLDEST, Brokers, Release
 from tests.messy.equality import assert_every_offset_is_translated, contents
-from tests.mirror_runs import conf_file, read_places
+from tests.support.mirror_runs import conf_file, read_places
 from tests.verify.mirror_main import catch_up
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap

@@ -12,7 +12,7 @@ import pytest
 from tests.fakes.changes import error
 from tests.fakes.strict_broker import StrictCluster
 from tests.preflight.conftest import OPEN, Planned
-from tests.record_batches import batch, marker
+from tests.support.record_batches import batch, marker
 from tests.verify.mirrored import kafka_text
 
 from shallow_mirror.broker.admin.acls import Operation

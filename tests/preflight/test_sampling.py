@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests import mirror_runs as runs
-from tests.record_batches import batch, view
+from tests.support import mirror_runs as runs
+from tests.support.record_batches import batch, view
 
 from shallow_mirror.broker.fetch.range_reader import IndexedPartition
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, DataLossError, MirrorError

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.mirror_runs import conf_file, config, create_topic, is_settled, read_values, wait_for, write
 from tests.submit.spark_home import Installed, ended, install, python_of, said, standalone, started, wait_until_said
+from tests.support.mirror_runs import conf_file, config, create_topic, is_settled, read_values, wait_for, write
 
 from shallow_mirror.local_kafka.jars import delta_jars
 

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient
-from tests.mirror_runs import create_topic, wait_for_markers
+from tests.support.mirror_runs import create_topic, wait_for_markers
 
 from shallow_mirror.broker.clients.batch_client import (
     BatchConsumer,

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.checkpoints.map_rows import SOURCE, TARGET, run_of
-from tests.mirror_runs import CrashAt, CrashError
-from tests.record_batches import batch
 from tests.sinks.two_strict_clusters import Clusters
+from tests.support.mirror_runs import CrashAt, CrashError
+from tests.support.record_batches import batch
 
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.observed import OBSERVED
+from tests.support.observed import OBSERVED
 
 from shallow_mirror.checkpoints.problems import ProblemKind
 from shallow_mirror.config import MetricsSettings

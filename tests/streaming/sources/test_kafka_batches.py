@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from tests.mirror_runs import create_topic, wait_for_markers
-from tests.one_batch import one_batch_producer
+from tests.support.mirror_runs import create_topic, wait_for_markers
+from tests.support.one_batch import one_batch_producer
 
 from shallow_mirror.streaming.runner import spark_session
 from shallow_mirror.streaming.sources import kafka_batches
