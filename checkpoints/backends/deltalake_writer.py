@@ -120,7 +120,7 @@ class DeltalakeSnapshot:
 
 
 def _plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The engine's texts are of a newer type, which few functions of Arrow know."""
+    """Replace the newer text type of the engine, which few functions of Arrow support."""
     return pa.schema([field.with_type(pa.string()) if str(field.type) in _TEXTS else field for field in schema])
 
 
@@ -253,7 +253,7 @@ def _commit(snapshot: DeltalakeSnapshot, version: int | None, metadata: Mapping[
 
 
 def _counters(version: int, metadata: Mapping[str, str]) -> list[Transaction]:
-    """A commit's metadata is gone once somebody cleans the log behind a checkpoint; application versions stay."""
+    """Return the counters as application versions, which remain when the log behind a checkpoint is cleaned."""
     if not metadata.keys() >= set(COUNTERS):
         return []
     counted = {**{name: int(metadata[name] or -1) for name in COUNTERS}, COUNTED_VERSION: version}

@@ -25,7 +25,7 @@ def is_included(topic: str, include: Sequence[str], exclude: Sequence[str], *, i
 
 
 def first_match(topic: str, rules: Iterable[tuple[str, _T]]) -> _T | None:
-    """What the first pattern says that matches the whole name."""
+    """Return the value of the first pattern that matches the whole name."""
     return next((value for pattern, value in rules if re.fullmatch(pattern, topic)), None)
 
 

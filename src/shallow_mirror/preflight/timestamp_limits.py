@@ -74,7 +74,7 @@ def too_new(index: BatchIndex, limit: TimeLimit, policy: LogAppendTimePolicy) ->
 
 
 def _known_times(index: BatchIndex, policy: LogAppendTimePolicy) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """An old and a new time that some record of each batch surely has on the target.
+    """Return an old and a new time that some record of each batch certainly has on the target.
 
     The base timestamp is the first record's, unless the cleaner was there. Where the source's broker stamped the batch, its
     time is the maximum; the producers' own are only known by the first one.
