@@ -1,4 +1,4 @@
-"""make bench: shallow-mirror beside other ways to copy between two Kafka clusters, in one run. See docs/benchmarks.md."""
+"""make bench: shallow-mirror beside other ways to copy between two Kafka clusters; see docs/reference/benchmarks.md."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class RunIdentity:
 
     @classmethod
     def of_this_process(cls) -> RunIdentity:
-        """A new one at every call."""
+        """Return a new identity at every call."""
         now_ms = int(time.time() * 1000)
         return cls(run_id=str(uuid.uuid4()), host=socket.gethostname(), pid=os.getpid(), started_at_ms=now_ms)
 
@@ -68,7 +68,7 @@ UNKNOWN_RUN = RunIdentity(run_id="", host="", pid=0, started_at_ms=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What the newest commit says. Counters never fall, not by a removal either.
+    """What the newest commit records. Counters never fall, not even by a removal.
 
     `unsettled_micro_batch`: the decision whose rows may still be removed; None when there is none.
     `compacted_micro_batch`: the last decision before the last compaction. `row_count`: how many rows the map has.
@@ -129,7 +129,7 @@ class Recorded:
 
     @classmethod
     def from_counters(cls, version: int, counters: Mapping[str, int]) -> Recorded | None:
-        """What is known of `version` without its commit: all but its run. None where the counters are not of that version."""
+        """Return what is known of `version` without its commit: all but its run. None for counters of another version."""
         if not counters.keys() >= set(COUNTERS) or counters.get(COUNTED_VERSION) != version:
             return None
         unsettled = counters["unsettled_micro_batch"]
@@ -145,7 +145,7 @@ class Recorded:
         )
 
     def above(self, missed: Recorded) -> Recorded:
-        """With what a commit below says that the writer of this one had not seen: what it left unsettled still is.
+        """Add what a commit below says that the writer of this one had not seen: what it left unsettled still is.
 
         Raises OffsetMapConflictError where this is a decision: its rows and those below it would both be unsettled.
         """
@@ -166,34 +166,38 @@ class Recorded:
 
 
 def recorded_of(version: int, commits: Iterable[CommitEntry]) -> Recorded | None:
-    """What the commit of `version` says, and those it landed on without their being seen. `commits`: the newest first.
+    """Return what the commit of `version` says, and those below it that its writer had not seen. `commits`: the newest first.
 
-    None when none of them is of that version. Raises OffsetMapConflictError.
+    None when no commit is of that version. Raises OffsetMapConflictError.
     """
     entries = iter(commits)
-    newest = next((one for one in entries if one.version == version), None)
+    newest = next((entry for entry in entries if entry.version == version), None)
     if newest is None:
         return None
     recorded = Recorded.from_metadata(version, newest.metadata)
     if newest.on_top_of is None:
         return recorded
-    for one in entries:
-        if one.version == newest.on_top_of:
+    # Through Spark a commit lands on top of whatever is there: those between what its writer saw and itself count as well.
+    for entry in entries:
+        if entry.version == newest.on_top_of:
             break
-        if newest.on_top_of < one.version < version:
-            missed = recorded_of(one.version, itertools.chain([one], entries))
+        if newest.on_top_of < entry.version < version:
+            missed = recorded_of(entry.version, itertools.chain([entry], entries))
             return recorded if missed is None else recorded.above(missed)
     return recorded
 
 
 _NO_RECORD_REMEDY = (
     "Whether its last decision holds cannot be known from the rows. Restore its _delta_log from a backup, or continue from its "
-    "rows with another mirror id and other tables (docs/operations.md, OffsetMapConflictError)"
+    "rows with another mirror id and other tables (docs/reference/error-remedies.md, OffsetMapConflictError)"
 )
 
 
 def read_recorded(snapshot: TableSnapshot) -> Recorded | None:
-    """None in a table that nobody has taken over yet. Raises OffsetMapConflictError when the log does not say who wrote it."""
+    """Return what the newest commit records; None before the first take-over.
+
+    Raises OffsetMapConflictError when the log does not say who wrote the table.
+    """
     version = snapshot.txn_version()
     if version is None:
         if snapshot.read(columns=["run_epoch"]).num_rows:
@@ -212,12 +216,15 @@ def read_recorded(snapshot: TableSnapshot) -> Recorded | None:
 
 
 def check_table(snapshot: TableSnapshot, expected: Mapping[str, str]) -> None:
-    """`expected` are properties that must be as given. Raises ConfigError (another mirror's), OffsetMapConflictError (no map)."""
-    found = snapshot.properties
+    """Check that the table is an offset map with the properties `expected`.
+
+    Raises ConfigError (another mirror's map), OffsetMapConflictError (no map, or damaged).
+    """
+    properties = snapshot.properties
     for name in (PROPERTY_MIRROR, PROPERTY_MAP_ID):
-        if name not in found:
+        if name not in properties:
             raise OffsetMapConflictError(f"the table is not an offset map: it lacks the property {name}")
-    written_by = found.get(PROPERTY_SCHEMA_VERSION, "")
+    written_by = properties.get(PROPERTY_SCHEMA_VERSION, "")
     if not written_by.isdecimal():
         raise OffsetMapConflictError(f"the offset map's property {PROPERTY_SCHEMA_VERSION} is damaged: {written_by!r}")
     if int(written_by) > SCHEMA_VERSION:
@@ -225,9 +232,10 @@ def check_table(snapshot: TableSnapshot, expected: Mapping[str, str]) -> None:
             f"the offset map has schema version {written_by}, this shallow-mirror knows {SCHEMA_VERSION}: use a newer one"
         )
     problems = [
-        f"the offset map was created with {name} = {found.get(name)!r}, this mirror has {value!r}: {_remedy(name, found)}"
+        f"the offset map was created with {name} = {properties.get(name)!r}, this mirror has {value!r}: "
+        f"{_remedy(name, properties)}"
         for name, value in expected.items()
-        if name != PROPERTY_SCHEMA_VERSION and found.get(name) != value
+        if name != PROPERTY_SCHEMA_VERSION and properties.get(name) != value
     ]
     if problems:
         raise ConfigError(problems)
@@ -236,10 +244,10 @@ def check_table(snapshot: TableSnapshot, expected: Mapping[str, str]) -> None:
         raise OffsetMapConflictError("the table is not an offset map of this schema version: " + "; ".join(damaged))
 
 
-def _remedy(name: str, found: Mapping[str, str]) -> str:
+def _remedy(name: str, properties: Mapping[str, str]) -> str:
     if name == PROPERTY_WRITER:
-        return f"two writers cannot take turns on one table, set tables_writer: {found.get(name)}"
+        return f"two writers cannot take turns on one table, set tables_writer: {properties.get(name)}"
     clusters = {PROPERTY_SOURCE_CLUSTER_ID: "source", PROPERTY_TARGET_CLUSTER_ID: "target"}
     if name in clusters:
-        return f"check bootstrap.servers of the {clusters[name]}, or use another place for `tables`"
-    return "use another place for `tables`"
+        return f"check bootstrap.servers of the {clusters[name]}, or use another location for `tables`"
+    return "use another location for `tables`"

@@ -1,6 +1,6 @@
-"""Driver and commands: the table `controls` beside the offset map: what operators tell a mirror while it runs.
+"""Driver and commands: the table `controls` beside the offset map: commands of operators to a running mirror.
 
-A row says that a source topic is paused, or goes on; of each topic the newest row counts. Rows are only added.
+A row pauses a source topic, or resumes it; of each topic the newest row counts. Rows are only added.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Controls:
         return cls(MirrorStorage.of(storage).durable_table(CONTROLS_TABLE))
 
     def add(self, action: ControlAction, topics: Sequence[str]) -> None:
-        """On the disk when it returns."""
+        """Add a row for each topic; on the disk when it returns."""
         newest = max((row["sequence"] for row in self._rows.read((), ["sequence"])), default=0)
         columns = [
             [newest + number for number in range(1, len(topics) + 1)],
@@ -59,7 +59,7 @@ class Controls:
         self._rows.append(pa.Table.from_arrays(arrays, schema=CONTROLS))
 
     def paused(self) -> Mapping[str, int]:
-        """Since when, in ms, by source topic."""
+        """Return since when each topic is paused, in ms, by source topic."""
         newest = {row["topic"]: row for row in sorted(self._rows.read((), None), key=lambda row: row["sequence"])}
         return {topic: ms_of(row["at"]) for topic, row in sorted(newest.items()) if row["action"] == "pause"}
 

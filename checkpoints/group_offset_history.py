@@ -78,9 +78,9 @@ class GroupPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSyncPass:
-    """One look at all groups. `is_whole`: all positions were noted. Counts are of partitions of mirrored topics.
+    """One pass over all groups. `is_whole`: all positions were recorded. Counts are of partitions of mirrored topics.
 
-    `left_count`: those that cannot be moved as things stand. `problem`: why the look failed; the counts are 0 then.
+    `left_count`: those that cannot be moved as things stand. `problem`: why the pass failed; the counts are 0 then.
     """
 
     observed_at: datetime
@@ -97,7 +97,7 @@ class GroupSyncPass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionsAsOf:
-    """`observed_at`: the last look at or before the time asked for. `next_at`: the first one after it, None if there was none."""
+    """`observed_at`: the last pass at or before the requested time. `next_at`: the first one after it, None if there was none."""
 
     positions: tuple[GroupPosition, ...]
     observed_at: datetime
@@ -105,17 +105,17 @@ class PositionsAsOf:
 
 
 def record_pass(tables: BestEffortTables, done: GroupSyncPass, changed: Iterable[GroupPosition]) -> None:
-    rows = [_row(one, done.observed_at) for one in changed]
+    rows = [_row(position, done.observed_at) for position in changed]
     if rows:
         tables.append(GROUP_OFFSETS_TABLE, pa.Table.from_pylist(rows, schema=GROUP_OFFSETS))
     tables.append(GROUP_SYNCS_TABLE, pa.Table.from_pylist([asdict(done)], schema=GROUP_SYNCS))
 
 
-def tidy(tables: BestEffortTables, since: datetime) -> None:
-    """What no answer about a time from `since` on needs is deleted: what lies in front of the last whole look until then."""
-    looks = [_pass(row) for row in tables.read(GROUP_SYNCS_TABLE, (Comparison("observed_at", "<=", since),))]
-    whole = max((one.observed_at for one in looks if one.is_whole), default=None)
-    has_old = whole is not None and any(one.observed_at < whole for one in looks)
+def delete_outdated(tables: BestEffortTables, since: datetime) -> None:
+    """Delete what no query for a time from `since` on needs: what lies before the last complete pass until then."""
+    passes = [_pass(row) for row in tables.read(GROUP_SYNCS_TABLE, (Comparison("observed_at", "<=", since),))]
+    whole = max((sync_pass.observed_at for sync_pass in passes if sync_pass.is_whole), default=None)
+    has_old = whole is not None and any(sync_pass.observed_at < whole for sync_pass in passes)
     for table in (GROUP_OFFSETS_TABLE, GROUP_SYNCS_TABLE):
         if whole is not None and has_old:
             tables.delete(table, (Comparison("observed_at", "<=", whole - _INSTANT),))
@@ -123,37 +123,37 @@ def tidy(tables: BestEffortTables, since: datetime) -> None:
 
 
 def last_pass(tables: BestEffortTables, now: datetime) -> GroupSyncPass | None:
-    return max(_passes(tables, now), key=lambda one: one.observed_at, default=None)
+    return max(_passes(tables, now), key=lambda sync_pass: sync_pass.observed_at, default=None)
 
 
 def positions_as_of(tables: BestEffortTables, at: datetime) -> PositionsAsOf:
-    """Raises ConfigError where nobody looked at or before that time."""
-    looks = [one for one in _passes(tables, at) if one.problem is None]
-    whole = max((one.observed_at for one in looks if one.is_whole), default=None)
+    """Return the positions at a time. Raises ConfigError where no pass was made at or before it."""
+    passes = [sync_pass for sync_pass in _passes(tables, at) if sync_pass.problem is None]
+    whole = max((sync_pass.observed_at for sync_pass in passes if sync_pass.is_whole), default=None)
     if whole is None:
         raise ConfigError(
-            f"nobody looked at the groups at or before {at.isoformat(timespec='seconds')}: a mirror keeps their positions while "
-            "it runs with groups.sync in the mirror file"
+            f"no sync of the groups was recorded at or before {at.isoformat(timespec='seconds')}: a mirror keeps their positions "
+            "while it runs with groups.sync in the mirror file"
         )
     between = (Comparison("observed_at", ">", whole - _INSTANT), Comparison("observed_at", "<=", at))
     newest: dict[tuple[str, SourcePartition], GroupPosition] = {}
-    for row in sorted(tables.read(GROUP_OFFSETS_TABLE, between), key=lambda one: one["observed_at"]):
+    for row in sorted(tables.read(GROUP_OFFSETS_TABLE, between), key=lambda row: row["observed_at"]):
         position = _position(row)
         newest[position.key] = position
     after = (Comparison("observed_at", ">", at), Comparison("observed_at", "<=", at + _RECENT))
     later = [_pass(row).observed_at for row in tables.read(GROUP_SYNCS_TABLE, after) if row["problem"] is None]
     return PositionsAsOf(
-        positions=tuple(one for _, one in sorted(newest.items()) if one.offset is not None),
-        observed_at=max(one.observed_at for one in looks),
+        positions=tuple(position for _, position in sorted(newest.items()) if position.offset is not None),
+        observed_at=max(sync_pass.observed_at for sync_pass in passes),
         next_at=min(later, default=None),
     )
 
 
 def _passes(tables: BestEffortTables, until: datetime) -> Sequence[GroupSyncPass]:
-    """Recent ones, where there was a whole one; else all."""
+    """Return recent passes, where one of them was complete; else all."""
     before = Comparison("observed_at", "<=", until)
     recent = [_pass(row) for row in tables.read(GROUP_SYNCS_TABLE, (before, Comparison("observed_at", ">", until - _RECENT)))]
-    if any(one.is_whole for one in recent):
+    if any(sync_pass.is_whole for sync_pass in recent):
         return recent
     return [_pass(row) for row in tables.read(GROUP_SYNCS_TABLE, (before,))]
 
@@ -163,18 +163,18 @@ def _pass(row: Mapping[str, Any]) -> GroupSyncPass:
     return GroupSyncPass(**{**fields, "observed_at": fields["observed_at"].astimezone(UTC)})
 
 
-def _row(one: GroupPosition, observed_at: datetime) -> dict[str, Any]:
+def _row(position: GroupPosition, observed_at: datetime) -> dict[str, Any]:
     return {
-        "group": one.group,
-        "source_topic": one.source.topic,
-        "source_topic_id": one.source.topic_id,
-        "source_partition": one.source.partition,
-        "committed_offset": one.offset,
-        "metadata": one.metadata,
-        "target_topic": one.target_topic,
-        "target_partition": one.target_partition,
-        "target_offset": one.target_offset,
-        "outcome": one.outcome,
+        "group": position.group,
+        "source_topic": position.source.topic,
+        "source_topic_id": position.source.topic_id,
+        "source_partition": position.source.partition,
+        "committed_offset": position.offset,
+        "metadata": position.metadata,
+        "target_topic": position.target_topic,
+        "target_partition": position.target_partition,
+        "target_offset": position.target_offset,
+        "outcome": position.outcome,
         "observed_at": observed_at,
     }
 

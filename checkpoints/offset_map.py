@@ -34,7 +34,7 @@ _PIECE_ROWS = 200_000
 
 
 class OffsetMap:
-    """The map as a reader sees it, at one moment; `refresh` moves on. Rows that may still be removed are left out."""
+    """The map as a reader sees it, at one version; `refresh` takes the newest. Rows that may still be removed are left out."""
 
     def __init__(self, writer: TableWriter, *, mirror: str | None = None) -> None:
         """`mirror`: the one whose map it must be; None: anybody's. Raises as `open`."""
@@ -56,19 +56,19 @@ class OffsetMap:
         check_table(snapshot, {} if self._mirror is None else {PROPERTY_MIRROR: self._mirror})
         self._snapshot, self._recorded = snapshot, read_recorded(snapshot)
         self._translators: dict[Any, Translator] = {}
-        self._asked: set[Any] = set()
+        self._looked_up: set[Any] = set()
 
     def require_clusters(self, *, source: str | None = None, target: str | None = None) -> None:
-        """By their ids; None: not looked at. Raises ConfigError with each that the map is not of."""
-        asked = {PROPERTY_SOURCE_CLUSTER_ID: source, PROPERTY_TARGET_CLUSTER_ID: target}
-        check_table(self._snapshot, {name: found for name, found in asked.items() if found is not None})
+        """Raise ConfigError unless the map is of these clusters, given by their ids; None is not checked."""
+        expected = {PROPERTY_SOURCE_CLUSTER_ID: source, PROPERTY_TARGET_CLUSTER_ID: target}
+        check_table(self._snapshot, {name: value for name, value in expected.items() if value is not None})
 
     @property
     def map_id(self) -> str:
         return self._snapshot.properties[PROPERTY_MAP_ID]
 
     def recorded(self) -> Recorded | None:
-        """None before the first take-over."""
+        """Return what the newest commit records; None before the first take-over."""
         return self._recorded
 
     def positions(self) -> dict[SourcePartition, Position]:
@@ -77,12 +77,15 @@ class OffsetMap:
     def settled_rows(
         self, condition: Condition = (), *, as_of: datetime | None = None, columns: list[str] | None = None
     ) -> pa.Table:
-        """Rows that hold for ever. `condition` goes down to the files; `as_of` keeps what was decided until then."""
+        """Return rows that can no longer be removed.
+
+        `condition` is pushed down to the files; `as_of` keeps what was decided until then.
+        """
         until = () if as_of is None else (Comparison("decided_at", "<=", as_of),)
         return self._snapshot.read((*condition, *self._settled(), *until), columns)
 
     def settled_pieces(self, condition: Condition = (), columns: list[str] | None = None) -> Iterator[pa.Table]:
-        """The same rows, some hundred thousand at a time, for maps that are larger than memory."""
+        """Yield the same rows, some hundred thousand at a time, for maps that are larger than memory."""
         gathered, count = list[pa.RecordBatch](), 0
         for piece in self._snapshot.batches((*condition, *self._settled()), columns):
             gathered.append(piece)
@@ -94,7 +97,7 @@ class OffsetMap:
             yield pa.Table.from_batches(gathered)
 
     def unsettled_rows(self) -> tuple[DecidedSegment, ...]:
-        """Rows of the last decision, where they may still be removed."""
+        """Return the rows of the last decision, where they may still be removed."""
         micro_batch = None if self._recorded is None else self._recorded.unsettled_micro_batch
         return () if micro_batch is None else rows_from_arrow(self._snapshot.read((Comparison("micro_batch", "=", micro_batch),)))
 
@@ -105,17 +108,17 @@ class OffsetMap:
     def translate(
         self, topic: str, partition: int, offset: int, as_of: datetime | None = None, topic_id: str | None = None
     ) -> Translation:
-        """Source offset to target offset. Of a recreated topic the newest incarnation, unless `topic_id` names one."""
+        """Translate a source offset. Of a recreated topic it is that of the newest incarnation, unless `topic_id` names one."""
         return self._find("source", topic, partition, offset, as_of, topic_id)
 
     def reverse(
         self, target_topic: str, target_partition: int, offset: int, as_of: datetime | None = None, topic_id: str | None = None
     ) -> Translation:
-        """Target offset to source offset; `topic_id` is the target's."""
+        """Translate a target offset to a source offset; `topic_id` is the target's."""
         return self._find("target", target_topic, target_partition, offset, as_of, topic_id)
 
     def knows(self, topic: str, partition: int, *, is_target: bool = False) -> bool:
-        """Whether a source partition, or one of the target, has ever been mirrored; it may hold no record yet."""
+        """Return whether a source partition, or one of the target, has ever been mirrored; it may hold no record yet."""
         of_partition = _of_partition("target" if is_target else "source", topic, partition)
         return bool(self.settled_rows(of_partition, columns=["micro_batch"]).num_rows)
 
@@ -123,19 +126,19 @@ class OffsetMap:
         self, side: str, topic: str, partition: int, offset: int, as_of: datetime | None, topic_id: str | None
     ) -> Translation:
         key = (side, topic, partition, as_of, topic_id)
-        if key not in self._asked:  # once: who asks again gets the whole line, which is larger than what one offset needs
-            self._asked.add(key)
-            found = self._found_exactly(side, topic, partition, offset, as_of, topic_id)
-            if found is not None:
-                return found
+        if key not in self._looked_up:  # the second lookup loads all rows of the partition, which is more than one offset needs
+            self._looked_up.add(key)
+            translation = self._find_exactly(side, topic, partition, offset, as_of, topic_id)
+            if translation is not None:
+                return translation
         if key not in self._translators:
             self._translators[key] = self._translator(side, topic, partition, as_of, topic_id)
         return self._translators[key].find(offset)
 
-    def _found_exactly(
+    def _find_exactly(
         self, side: str, topic: str, partition: int, offset: int, as_of: datetime | None, topic_id: str | None
     ) -> Translation | None:
-        """From the rows that hold the offset alone. None where they do not tell."""
+        """Translate from the rows that hold the offset alone; None where they are not enough."""
         of_partition = _of_partition(side, topic, partition)
         at = (Comparison(f"{side}_start", "<=", offset), Comparison(f"{side}_end", ">", offset))
         rows = self.settled_rows((*of_partition, *at), as_of=as_of, columns=TRANSLATION_COLUMNS)
@@ -148,8 +151,8 @@ class OffsetMap:
             later = (Comparison(f"{side}_topic_id", "!=", found_id), Comparison("micro_batch", ">", newest))
             if self.settled_rows((*of_partition, *later), as_of=as_of, columns=["micro_batch"]).num_rows:
                 return None
-        found = _translator_of(side, rows).find(offset)
-        return found if found.exact and topic_id in (None, found_id) else None
+        translation = _translator_of(side, rows).find(offset)
+        return translation if translation.exact and topic_id in (None, found_id) else None
 
     def _translator(self, side: str, topic: str, partition: int, as_of: datetime | None, topic_id: str | None) -> Translator:
         rows = self.settled_rows(_of_partition(side, topic, partition), as_of=as_of, columns=TRANSLATION_COLUMNS)

@@ -1,4 +1,4 @@
-"""PURE: up to where each source partition is accounted for, and what a decision moves."""
+"""PURE: positions of source partitions in the offset map, and how a decision moves them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Position:
 
 
 def positions_of(rows: Iterable[pa.Table | pa.RecordBatch]) -> dict[SourcePartition, Position]:
-    """The end of the last segment of each source partition; the last leader epoch that any of its segments knows.
+    """Return the end of the last segment of each source partition, and the last leader epoch of any of its segments.
 
     `rows` are pieces of a map in any order, with POSITION_COLUMNS at least. A few of them are in memory at once, and of those
     before them the few rows that may be the last of their partitions.
@@ -49,29 +49,29 @@ def positions_of(rows: Iterable[pa.Table | pa.RecordBatch]) -> dict[SourcePartit
         if count > _GATHERED_ROWS:
             gathered, count = [_candidates(gathered)], 0
     return {
-        SourcePartition(*(one[key] for key in _KEYS)): Position(
-            one["source_end"],
-            TargetPartition(one["target_topic"], one["target_topic_id"], one["target_partition"]),
-            None if one[_EPOCH_END] is None else EpochEnd(one["source_leader_epoch"], one[_EPOCH_END]),
-            one["max_timestamp_ms"],
-            one["target_end"] or 0,
+        SourcePartition(*(row[key] for key in _KEYS)): Position(
+            row["source_end"],
+            TargetPartition(row["target_topic"], row["target_topic_id"], row["target_partition"]),
+            None if row[_EPOCH_END] is None else EpochEnd(row["source_leader_epoch"], row[_EPOCH_END]),
+            row["max_timestamp_ms"],
+            row["target_end"] or 0,
         )
-        for one in (_last_rows(_candidates(gathered)).to_pylist() if gathered else ())
+        for row in (_last_rows(_candidates(gathered)).to_pylist() if gathered else ())
     }
 
 
 def _candidates(pieces: Sequence[pa.Table]) -> pa.Table:
-    """Of each partition the rows that hold its highest ends, of all and of those that tell something, and by chance others.
+    """Keep the rows that hold the highest ends of each partition, of all rows and of those without nulls, and by chance others.
 
-    Looking for the highest numbers is many times cheaper than sorting: most rows are passed over here.
+    Taking maxima is many times cheaper than sorting: most rows are dropped here.
     """
     rows = pa.concat_tables(pieces, promote_options="permissive").combine_chunks()
-    known = {f"{name}_end": _ends_where(rows, name) for name in _MAY_BE_NULL}
-    sought = {"source_end": rows["source_end"], "target_end": rows["target_end"], **known}
-    table = pa.table([*(rows[name] for name in _KEYS), *sought.values()], names=[*_KEYS, *sought])
-    highest = table.group_by(_KEYS, use_threads=False).aggregate([(name, "max") for name in sought])
+    nullable_ends = {f"{name}_end": _ends_where(rows, name) for name in _MAY_BE_NULL}
+    ends = {"source_end": rows["source_end"], "target_end": rows["target_end"], **nullable_ends}
+    table = pa.table([*(rows[name] for name in _KEYS), *ends.values()], names=[*_KEYS, *ends])
+    highest = table.group_by(_KEYS, use_threads=False).aggregate([(name, "max") for name in ends])
     is_kept = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
-    for name, column in sought.items():
+    for name, column in ends.items():
         wanted = highest[f"{name}_max"].combine_chunks().drop_null()
         is_kept = pc.or_(is_kept, pc.is_in(column, value_set=wanted))
     return rows.filter(is_kept)
@@ -86,12 +86,14 @@ def _last_rows(rows: pa.Table) -> pa.Table:
 
 
 def _ends_where(rows: pa.Table, column: str) -> pa.ChunkedArray:
-    """`source_end` of the rows that have a value in `column`, else null."""
+    """Return `source_end` of the rows that have a value in `column`, else null."""
     return pc.if_else(pc.is_valid(rows[column]), rows["source_end"], pa.scalar(None, pa.int64()))
 
 
 def moved_by(positions: Mapping[SourcePartition, Position], rows: Sequence[DecidedSegment]) -> dict[SourcePartition, Position]:
-    """Positions after these rows. Raises OffsetMapConflictError where they leave a hole or overlap, or shift inside a row.
+    """Return the positions after these rows.
+
+    Raises OffsetMapConflictError where they leave a hole or overlap, or shift inside a row.
 
     Released rows lie below the position, and move it nowhere.
     """

@@ -1,4 +1,6 @@
-"""Driver and reading commands: the table `problems`: what a run met, how often, and what helps. Losing it loses no data.
+"""Driver and commands: the table `problems`: the problems of a run, how often each occurred, and remedies.
+
+Losing it loses no data.
 
 Equal problems are one: they are counted, not repeated. Two are equal when they differ in nothing but numbers.
 """
@@ -51,28 +53,28 @@ _LEAST_PAUSE_MS, _MOST_PAUSE_MS = 60_000, 3_600_000
 _RUNS_READ = 20
 
 
-def log_problem(one: Problem, level: int = logging.WARNING) -> None:
-    """All that is done with it where nobody keeps problems."""
-    said = {"kind": one.kind.value, "remedy": one.remedy, "error_name": one.error_name}
-    _log.log(level, "%s (remedy: %s)", one, one.remedy, extra=fields(problem=said))
+def log_problem(problem: Problem, level: int = logging.WARNING) -> None:
+    """Log a problem, where no table keeps it."""
+    described = {"kind": problem.kind.value, "remedy": problem.remedy, "error_name": problem.error_name}
+    _log.log(level, "%s (remedy: %s)", problem, problem.remedy, extra=fields(problem=described))
 
 
 @dataclass(slots=True)
 class _Entry:
-    known: CountedProblem
+    counted: CountedProblem
     written: int = 0
     written_at_ms: int = 0
 
     def is_due(self, now_ms: int) -> bool:
-        """At once, then after ever longer pauses: a cluster that is away for a month makes hundreds of rows, not a million."""
-        if self.written == self.known.occurrences:
+        """Return True at once, then after longer and longer pauses: a month of outage makes hundreds of rows, not a million."""
+        if self.written == self.counted.occurrences:
             return False
-        pause_ms = max(_LEAST_PAUSE_MS, min(_MOST_PAUSE_MS, (self.written_at_ms - self.known.first_at_ms) // 2))
+        pause_ms = max(_LEAST_PAUSE_MS, min(_MOST_PAUSE_MS, (self.written_at_ms - self.counted.first_at_ms) // 2))
         return self.written == 0 or now_ms - self.written_at_ms >= pause_ms
 
 
 class ProblemLog:
-    """Of one run; for any thread. `met` is quick and raises nothing; rows go to a store that nobody waits for."""
+    """Of one run; for any thread. `record` is quick and raises nothing; rows are written in the background."""
 
     def __init__(self, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
         self._now_ms, self._lock = now_ms, threading.Lock()
@@ -81,11 +83,11 @@ class ProblemLog:
         self._run_epoch = 0
 
     def begin(self, tables: BestEffortTables, run_epoch: int) -> None:
-        """What was met before is written now: until the take-over a run has no number and knows no table."""
+        """Write what was recorded before: until the take-over a run has no number and no table."""
         self._tables, self._run_epoch = tables, run_epoch
         self.write_due()
 
-    def met(self, problem: Problem) -> None:
+    def record(self, problem: Problem) -> None:
         with self._lock:
             key = problem.key
             is_one_too_many = key not in self._entries and len(self._entries) >= MOST_PROBLEMS
@@ -93,7 +95,7 @@ class ProblemLog:
                 key, problem = problem.kind, _too_many(problem.kind)
             entry, now_ms = self._entries.get(key), self._now_ms()
             if entry is None:
-                known = CountedProblem(
+                counted = CountedProblem(
                     run_epoch=0,
                     number=len(self._entries) + 1,
                     problem=problem,
@@ -101,10 +103,10 @@ class ProblemLog:
                     first_at_ms=now_ms,
                     last_at_ms=now_ms,
                 )
-                self._entries[key] = _Entry(known)
+                self._entries[key] = _Entry(counted)
             else:
-                more = entry.known.occurrences + 1
-                entry.known = replace(entry.known, problem=problem, occurrences=more, last_at_ms=now_ms)
+                more = entry.counted.occurrences + 1
+                entry.counted = replace(entry.counted, problem=problem, occurrences=more, last_at_ms=now_ms)
         self.write_due()
 
     def write_due(self, *, all_of_them: bool = False) -> None:
@@ -114,31 +116,33 @@ class ProblemLog:
         with self._lock:
             now_ms = self._now_ms()
             due = [
-                one
-                for one in self._entries.values()
-                if one.is_due(now_ms) or (all_of_them and one.written < one.known.occurrences)
+                entry
+                for entry in self._entries.values()
+                if entry.is_due(now_ms) or (all_of_them and entry.written < entry.counted.occurrences)
             ]
-            for one in due:
-                one.written, one.written_at_ms = one.known.occurrences, now_ms
-            rows = [_row(self._run_epoch, one.known) for one in due]
+            for entry in due:
+                entry.written, entry.written_at_ms = entry.counted.occurrences, now_ms
+            rows = [_row(self._run_epoch, entry.counted) for entry in due]
         if rows:
             self._tables.append(PROBLEMS_TABLE, pa.Table.from_pylist(rows, schema=PROBLEMS))
 
 
 def read_problems(tables: BestEffortTables, newest_run_epoch: int) -> tuple[CountedProblem, ...]:
-    """Of the last runs, the one that was met last at the end."""
+    """Return the problems of the last runs, the latest one last."""
     rows = tables.read(PROBLEMS_TABLE, (Comparison("run_epoch", ">", newest_run_epoch - _RUNS_READ),))
     return merged(rows)
 
 
 def merged(rows: Iterable[Mapping[str, Any]]) -> tuple[CountedProblem, ...]:
-    """Pure."""
+    """Merge the rows of each problem. Pure."""
     newest: dict[tuple[int, int], Mapping[str, Any]] = {}
     for row in rows:
         key = (row["run_epoch"], row["number"])
         if key not in newest or newest[key]["occurrences"] < row["occurrences"]:
             newest[key] = row
-    return tuple(sorted(map(_known, newest.values()), key=lambda one: (one.last_at_ms, one.run_epoch, one.number)))
+    return tuple(
+        sorted(map(_parse_problem, newest.values()), key=lambda problem: (problem.last_at_ms, problem.run_epoch, problem.number))
+    )
 
 
 def _too_many(kind: ProblemKind) -> Problem:
@@ -146,24 +150,24 @@ def _too_many(kind: ProblemKind) -> Problem:
     return Problem(kind=kind, text=text, remedy="see the log of the run")
 
 
-def _row(run_epoch: int, one: CountedProblem) -> dict[str, Any]:
-    place = one.problem.place
+def _row(run_epoch: int, counted: CountedProblem) -> dict[str, Any]:
+    topic_partition = counted.problem.place
     return {
         "run_epoch": run_epoch,
-        "number": one.number,
-        "kind": one.problem.kind.value,
-        "error_name": one.problem.error_name,
-        "source_topic": None if place is None else place.topic,
-        "source_partition": None if place is None else place.partition,
-        "problem": one.problem.text[:LONGEST_TEXT],
-        "remedy": one.problem.remedy[:LONGEST_TEXT],
-        "occurrences": one.occurrences,
-        "first_at": one.first_at_ms * 1000,
-        "last_at": one.last_at_ms * 1000,
+        "number": counted.number,
+        "kind": counted.problem.kind.value,
+        "error_name": counted.problem.error_name,
+        "source_topic": None if topic_partition is None else topic_partition.topic,
+        "source_partition": None if topic_partition is None else topic_partition.partition,
+        "problem": counted.problem.text[:LONGEST_TEXT],
+        "remedy": counted.problem.remedy[:LONGEST_TEXT],
+        "occurrences": counted.occurrences,
+        "first_at": counted.first_at_ms * 1000,
+        "last_at": counted.last_at_ms * 1000,
     }
 
 
-def _known(row: Mapping[str, Any]) -> CountedProblem:
+def _parse_problem(row: Mapping[str, Any]) -> CountedProblem:
     topic = row["source_topic"]
     problem = Problem(
         kind=ProblemKind(row["kind"]),

@@ -1,4 +1,4 @@
-"""PURE: what a mirror meets and somebody may have to mend, as values."""
+"""PURE: problems of a mirror that somebody may have to fix, as values."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ class CountedProblem:
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
-        one, place = self.problem, self.problem.place
+        problem, topic_partition = self.problem, self.problem.place
         return {
             "run_epoch": self.run_epoch,
-            "kind": one.kind.value,
-            "error_name": one.error_name,
-            "topic": None if place is None else place.topic,
-            "partition": None if place is None else place.partition,
-            "problem": one.text,
-            "remedy": one.remedy,
+            "kind": problem.kind.value,
+            "error_name": problem.error_name,
+            "topic": None if topic_partition is None else topic_partition.topic,
+            "partition": None if topic_partition is None else topic_partition.partition,
+            "problem": problem.text,
+            "remedy": problem.remedy,
             "occurrences": self.occurrences,
             "first_at_ms": self.first_at_ms,
             "last_at_ms": self.last_at_ms,

@@ -79,7 +79,7 @@ def _foreign_rows(row_count: int, written: int, last_good: int | None) -> Offset
         remedy = (
             "Find that commit in DESCRIBE HISTORY. If the mirror has added no rows after it, RESTORE TABLE to the version before "
             "it, then start again. Otherwise a RESTORE would remove rows of the mirror, and be refused: put the missing rows "
-            "back from that version (docs/operations.md, OffsetMapConflictError)"
+            "back from that version (docs/reference/error-remedies.md, OffsetMapConflictError)"
         )
     return OffsetMapConflictError(
         f"the offset map holds {row_count} rows, the mirror has written {written}: somebody else removed or added rows. {remedy}"

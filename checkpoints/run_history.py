@@ -1,4 +1,4 @@
-"""Driver: what a mirror notes about itself in `micro_batches` and `runs`. Losing it loses no data and stops nothing."""
+"""Driver: what a mirror records about itself in `micro_batches` and `runs`. Losing it loses no data and stops nothing."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class RunHistory:
     def run_started(self, run_epoch: int, run: RunIdentity, version: str) -> None:
         """`version` is that of shallow-mirror. A run has one row with `outcome` null, and a second one once it ended.
 
-        Tables that have become many files meanwhile are tidied.
+        Tables that consist of many files by now are compacted.
         """
         self._append(RUNS_TABLE, RUNS, {**_run(run_epoch, run), "version": version})
         for table in (RUNS_TABLE, MICRO_BATCHES_TABLE, PROBLEMS_TABLE, AUDIT_TABLE, QUARANTINE_TABLE):

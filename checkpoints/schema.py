@@ -30,7 +30,7 @@ TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
 def ms_of(at: datetime) -> int:
-    """What a TIMESTAMP column holds, as milliseconds since the epoch."""
+    """Return the value of a TIMESTAMP column as milliseconds since the epoch."""
     return round(at.timestamp() * 1000)
 
 
@@ -85,11 +85,11 @@ class Removal:
 
 def rows_to_arrow(rows: Sequence[DecidedSegment], run_epoch: int, micro_batch: int, decided_at_ms: int) -> pa.Table:
     decided_at = datetime.fromtimestamp(decided_at_ms / 1000, UTC)
-    return pa.Table.from_pylist([_row(one, run_epoch, micro_batch, decided_at) for one in rows], schema=OFFSET_MAP)
+    return pa.Table.from_pylist([_row(row, run_epoch, micro_batch, decided_at) for row in rows], schema=OFFSET_MAP)
 
 
-def _row(one: DecidedSegment, run_epoch: int, micro_batch: int, decided_at: datetime) -> dict[str, Any]:
-    segment, txn = one.segment, one.txn
+def _row(row: DecidedSegment, run_epoch: int, micro_batch: int, decided_at: datetime) -> dict[str, Any]:
+    segment, txn = row.segment, row.txn
     return {
         "source_topic": segment.source.topic,
         "source_topic_id": segment.source.topic_id,
@@ -146,7 +146,7 @@ def row_to_segment(row: Mapping[str, Any]) -> DecidedSegment:
 
 
 def rows_from_arrow(table: pa.Table) -> tuple[DecidedSegment, ...]:
-    """Ordered by source partition and offset, whatever the order of files."""
+    """Return the rows ordered by source partition and offset, whatever the order of files."""
     return tuple(sorted((row_to_segment(row) for row in table.to_pylist()), key=in_source_order))
 
 
@@ -165,13 +165,13 @@ def table_properties(mirror: str, source_cluster_id: str, target_cluster_id: str
 
 
 def properties_of_new_map(properties: Mapping[str, str]) -> dict[str, str]:
-    """`table_properties`, and an id that no other map has."""
+    """Return `table_properties` with an id that no other map has."""
     return {**properties, PROPERTY_MAP_ID: str(uuid.uuid4())}
 
 
-def column_problems(found: Iterable[tuple[str, str]]) -> list[str]:
-    """What keeps a table from being an offset map. `found` are (name, Arrow type); further columns are welcome."""
-    types = dict(found)
+def column_problems(columns: Iterable[tuple[str, str]]) -> list[str]:
+    """Return what keeps a table from being an offset map. `columns` are (name, Arrow type); further columns are allowed."""
+    types = dict(columns)
     return [
         f"column {field.name}: {types.get(field.name, 'missing')}, expected {field.type}"
         for field in OFFSET_MAP
@@ -184,5 +184,5 @@ def table_uri(tables: str, table: str = OFFSET_MAP_TABLE) -> str:
 
 
 def schema_of(tables: str) -> str | None:
-    """The schema in a catalog; None of a folder or URI."""
+    """Return the schema in a catalog; None for a folder or URI."""
     return tables.removeprefix(CATALOG) if tables.startswith(CATALOG) else None

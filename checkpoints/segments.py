@@ -14,9 +14,9 @@ from shallow_mirror.wire.batches.admission import Admission, Verdict, kind_of
 from shallow_mirror.wire.batches.batch_index import BatchIndex
 from shallow_mirror.wire.records.send_buffer import Rewritten
 
-_PASSED_OVER = (Verdict.DROP_BELOW, Verdict.BEYOND)
+_SKIPPED = (Verdict.DROP_BELOW, Verdict.BEYOND)
 _REBUILT = "rebuilt"
-"""In the key of a row: raw and rebuilt batches do not merge, so that an audit opens the rebuilt ones only."""
+"""In the key of a row: raw and rebuilt batches do not merge, so that `verify` opens the rebuilt ones only."""
 
 _NOTHING_REWRITTEN: Mapping[int, Rewritten] = MappingProxyType({})
 
@@ -43,7 +43,7 @@ class _Row:
 
 
 class SegmentBuilder:
-    """Covers [position, next position) of one source partition without hole or overlap (checked by `build`).
+    """Cover [position, next position) of one source partition without hole or overlap (checked by `build`).
 
     Neighbouring batches of the same kind and the same target - source shift become one row. Transaction markers, and batches
     that are quarantined, get a row each. Offsets between batches, and batches that hold nothing, are gaps. A batch that was
@@ -61,7 +61,7 @@ class SegmentBuilder:
 
     @property
     def position(self) -> int:
-        """The source offset behind what is recorded so far."""
+        """Return the source offset behind what is recorded so far."""
         return self._position
 
     def add(
@@ -73,7 +73,7 @@ class SegmentBuilder:
         *,
         end: int | None = None,
     ) -> None:
-        """`target_base_offsets`: where the batches that were sent, in order, were appended on the target.
+        """Add the batches of an index. `target_base_offsets`: where those that were sent were appended on the target, in order.
 
         A batch that is not in `rewritten` was sent as one. Only the batches in front of the `end`-th are recorded, None: all. All
         that was sent has to be of these, else ValueError: what is on the target without a row would be copied again.
@@ -84,15 +84,15 @@ class SegmentBuilder:
         is_raw[end:] = False
         sent, done = 0, 0
         for first, behind in _raw_runs(index, is_raw):
-            sent = self._add_one_by_one(range(done, first), index, admission, target_base_offsets, rewritten, sent)
+            sent = self._add_individually(range(done, first), index, admission, target_base_offsets, rewritten, sent)
             self._add_raw(first, behind, index, target_base_offsets[sent : sent + behind - first])
             sent, done = sent + behind - first, behind
-        sent = self._add_one_by_one(range(done, end), index, admission, target_base_offsets, rewritten, sent)
+        sent = self._add_individually(range(done, end), index, admission, target_base_offsets, rewritten, sent)
         if sent != len(target_base_offsets):
             raise ValueError(f"{self._source}: {len(target_base_offsets)} target offsets of {sent} batches that were sent")
 
     def _add_raw(self, first: int, end: int, index: BatchIndex, placed: Sequence[int]) -> None:
-        """Batches that follow each other without a hole; a row where they do on the target as well."""
+        """Add raw batches that are adjacent on the source; those that are on the target as well share a row."""
         headers = index.headers[first:end]
         shift = np.array(placed, np.int64) - headers["base_offset"]
         starts = np.append(0, np.flatnonzero(np.diff(shift)) + 1)
@@ -111,7 +111,7 @@ class SegmentBuilder:
             row.source_leader_epoch = int(headers["partition_leader_epoch"][last])
             self._append(row)
 
-    def _add_one_by_one(
+    def _add_individually(
         self,
         which: range,
         index: BatchIndex,
@@ -120,7 +120,10 @@ class SegmentBuilder:
         rewritten: Mapping[int, Rewritten],
         sent: int,
     ) -> int:
-        """All but raw ones. `sent`: how many batches were sent in front of these; returns how many with them."""
+        """Add batches of all other kinds, each with its own rows. `sent`: how many batches were sent before these.
+
+        Returns how many were sent with them.
+        """
         if not which:
             return sent
         chosen = slice(which.start, which.stop)
@@ -139,11 +142,11 @@ class SegmentBuilder:
             strict=True,
         )
         for i, verdict, base, last, size, records, timestamp, leader_epoch, producer_id, producer_epoch in columns:
-            if verdict in _PASSED_OVER:
+            if verdict in _SKIPPED:
                 continue
             further: Sequence[_Row] = ()
             parts = rewritten[i].parts if i in rewritten else ()
-            if parts:
+            if parts:  # it was sent, in one or several rewritten batches, whatever its verdict was
                 row, *further = _rows_of_rewritten(rewritten[i], target_base_offsets)
                 sent = parts[-1].sent + 1
             elif verdict == Verdict.DROP_ABORTED:
@@ -158,19 +161,19 @@ class SegmentBuilder:
                 row.coordinator_epoch = marker.coordinator_epoch
             elif verdict == Verdict.QUARANTINE:
                 row = _Row((SegmentKind.QUARANTINED, base), SegmentKind.QUARANTINED, base, last + 1, record_count=max(records, 0))
-            elif verdict in (Verdict.DROP_EMPTY, Verdict.REBUILD):
+            elif verdict in (Verdict.DROP_EMPTY, Verdict.REBUILD):  # of a rebuilt batch without parts no record was left
                 row = _Row((SegmentKind.GAP,), SegmentKind.GAP, base, last + 1)
             else:
                 raise ValueError(f"{self._source}: batch at {base} has verdict {Verdict(verdict).name}: it can be no segment")
             row.batch_count, row.size_bytes = 1, size
-            for one in (row, *further):
-                one.max_timestamp_ms, one.source_leader_epoch = timestamp, leader_epoch
-                self._append(one)
-            self._gap_up_to(last + 1)
+            for new_row in (row, *further):
+                new_row.max_timestamp_ms, new_row.source_leader_epoch = timestamp, leader_epoch
+                self._append(new_row)
+            self._gap_up_to(last + 1)  # offsets behind its last record belong to the batch, and hold nothing
         return sent
 
     def close_at(self, position: int) -> None:
-        """Everything up to `position` is accounted for: what is left holds no record."""
+        """Record everything up to `position` as accounted for: what is left holds no record."""
         self._gap_up_to(position)
 
     def build(self) -> tuple[Segment, ...]:
@@ -224,7 +227,7 @@ class SegmentBuilder:
 
 
 def _raw_runs(index: BatchIndex, is_raw: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """[first, end) of batches that are sent as they are and follow each other without a hole."""
+    """Return [first, end) of batches that are sent as they are and follow each other without a hole."""
     follows = is_raw[1:] & is_raw[:-1] & (index.headers["base_offset"][1:] == index.last_offset[:-1] + 1)
     starts = np.flatnonzero(is_raw & ~np.append(False, follows))
     ends = np.flatnonzero(is_raw & ~np.append(follows, False)) + 1
@@ -232,7 +235,7 @@ def _raw_runs(index: BatchIndex, is_raw: npt.NDArray[np.bool_]) -> list[tuple[in
 
 
 def _rows_of_rewritten(batch: Rewritten, base_offsets: Sequence[int]) -> list[_Row]:
-    """A row for each run of records that lie beside each other on both sides; the first one counts the batch."""
+    """Return a row for each run of records that are adjacent on both sides; the first one counts the batch."""
     source, parts = batch.offsets, batch.parts
     start, behind_last = int(source[0]), int(source[-1]) + 1
     if len(parts) == 1 and behind_last - start == len(source):
@@ -241,7 +244,7 @@ def _rows_of_rewritten(batch: Rewritten, base_offsets: Sequence[int]) -> list[_R
         target = np.concatenate([base_offsets[part.sent] + part.first + np.arange(part.records) for part in parts])
         firsts = np.append(0, np.flatnonzero((np.diff(source) != 1) | (np.diff(target) != 1)) + 1)
         counts = np.diff(firsts, append=len(source)).tolist()
-        rows = [_data_row(*one) for one in zip(source[firsts].tolist(), target[firsts].tolist(), counts, strict=True)]
+        rows = [_data_row(*run) for run in zip(source[firsts].tolist(), target[firsts].tolist(), counts, strict=True)]
     rows[0].rebuilt_batch_count = 1
     return rows
 
@@ -251,11 +254,13 @@ def _data_row(start: int, target_start: int, count: int) -> _Row:
 
 
 def check_coverage(positions: Mapping[SourcePartition, int], segments: Iterable[Segment]) -> dict[SourcePartition, int]:
-    """New positions after `segments`, which must continue each partition's line. Raises ValueError at a hole or overlap."""
+    """Return the positions after `segments`, which must continue each partition. Raises ValueError at a hole or overlap."""
     reached = dict(positions)
-    for one in segments:
-        expected = reached.get(one.source, one.source_start)
-        if one.source_start != expected or one.source_end < one.source_start:
-            raise ValueError(f"{one.source}: segment [{one.source_start}, {one.source_end}) does not continue at {expected}")
-        reached[one.source] = one.source_end
+    for segment in segments:
+        expected = reached.get(segment.source, segment.source_start)
+        if segment.source_start != expected or segment.source_end < segment.source_start:
+            raise ValueError(
+                f"{segment.source}: segment [{segment.source_start}, {segment.source_end}) does not continue at {expected}"
+            )
+        reached[segment.source] = segment.source_end
     return reached

@@ -13,9 +13,9 @@ from shallow_mirror.errors import ConfigError
 
 CONNECT_TIMEOUT_S = 5
 REQUEST_TIMEOUT_S = 20
-"""Of one request and its whole answer: a store that accepts a connection and says nothing is given up after this."""
+"""Of one request and its whole answer: a store that accepts a connection and does not respond is given up after this."""
 RETRY_S = 15
-"""A further try of a request begins only within this time. Less than REQUEST_TIMEOUT_S: a request that hung is not repeated."""
+"""A retry of a request begins only within this time. Less than REQUEST_TIMEOUT_S: a request that hung is not repeated."""
 MOST_RETRIES = 6
 _FIRST_PAUSE_MS, _MOST_PAUSE_MS = 100, 3_000
 

@@ -6,7 +6,7 @@ Both writers of the offset map record an application version (Delta's SetTransac
 metadata that says who wrote it. They differ in what keeps others out:
 
 deltalake     the commit takes the place in the log right after the given snapshot, or fails.
-delta-spark   the commit is dropped without a word unless its version is higher than the recorded one, and otherwise lands
+delta-spark   the commit is dropped without an error unless its version is higher than the recorded one, and otherwise lands
               on top of whatever is there. So it says which version it was made on (`ON_TOP_OF`): whoever reads it back sees
               what its writer had not seen.
 """
@@ -74,15 +74,15 @@ class Comparison(NamedTuple):
 
 
 Condition = tuple[Comparison, ...]
-"""All of them hold; an empty one holds of every row."""
+"""All comparisons hold; an empty condition matches every row."""
 
 Conditions = Sequence[Condition]
-"""At least one of them holds; an empty sequence holds of no row."""
+"""At least one condition holds; an empty sequence matches no row."""
 
 
 def condition_in_sql(condition: Condition, literal: Callable[[object], str]) -> str:
-    """`literal`: how a value is written, which differs from engine to engine."""
-    return " AND ".join(f"{one.column} {one.operator} {literal(one.value)}" for one in condition)
+    """Build the SQL of a condition. `literal`: how a value is written, which differs from engine to engine."""
+    return " AND ".join(f"{comparison.column} {comparison.operator} {literal(comparison.value)}" for comparison in condition)
 
 
 def any_in_sql(conditions: Conditions, literal: Callable[[object], str]) -> str:
@@ -105,7 +105,7 @@ class CommitEntry:
 
 
 def commit_entry(metadata: Mapping[str, Any]) -> CommitEntry | None:
-    """None for the commits of others, and for metadata that does not say which version it belongs to."""
+    """Return the commit; None for the commits of others, and for metadata that does not say which version it belongs to."""
     texts = {name: str(value) for name, value in metadata.items()}
     try:
         on_top_of = int(texts[ON_TOP_OF]) if ON_TOP_OF in texts else None
@@ -115,12 +115,12 @@ def commit_entry(metadata: Mapping[str, Any]) -> CommitEntry | None:
 
 
 def user_metadata_entry(text: str | None) -> CommitEntry | None:
-    """Of a commit through Spark, which has one text for all metadata."""
+    """Return the entry of a commit through Spark, which has one text for all metadata."""
     try:
-        found = json.loads(text or "")
+        document = json.loads(text or "")
     except ValueError:
         return None
-    return commit_entry(found) if isinstance(found, dict) else None
+    return commit_entry(document) if isinstance(document, dict) else None
 
 
 class TableSnapshot(Protocol):
@@ -149,7 +149,7 @@ class TableWriter(Protocol):
 
     `create` creates nothing where a table is. `snapshot` is None where there is none; an unreadable table is an
     OffsetMapConflictError, an unreachable one an OSError. `reread`: the newest snapshot after a commit that did not fail, from
-    the one it was made on, which is of no use any more; it may not notice that somebody deleted the table. `delete` may commit
+    the one it was made on, which is of no use any more; it may miss that the table was deleted. `delete` may commit
     nothing at all when no row matches. `repair_log` sets aside what a power failure left half-written; it is called before the
     first snapshot of a take-over.
     """

@@ -1,8 +1,8 @@
 """Pure: translate source offsets to target offsets and back, over arrays of segments.
 
 T(s) = s + shift inside a data segment; otherwise the start of the next data segment, or the end of the last one. T is
-monotonic, and on data its inverse is exact. The same line serves both ways: only the roles of the ends change.
-Records that were released from quarantine are not on that line: they came later than their neighbours. Only they lead there.
+monotonic, and on data its inverse is exact. The same arrays serve both ways: only the roles of the sides change.
+Records that were released from quarantine are apart: their copies lie behind those of later records.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TRANSLATION_COLUMNS = [
 class Translation:
     """Where an offset leads. After `reverse` the fields `target_…` hold the *source's* topic, partition and offset.
 
-    `exact`: the offset holds a mirrored record, and this is its place. Otherwise the place is that of the next mirrored
+    `exact`: the offset holds a mirrored record, and this is its offset. Otherwise the offset is that of the next mirrored
     record, or with `beyond` the end of the map. `target_offset` is None when the map knows no data for the partition.
     `kind` is that of the segment that holds the offset, None outside all segments.
     """
@@ -40,9 +40,9 @@ class Translation:
 
 
 class Translator:
-    """One line of offsets: data ranges [start, end) and where each begins on the other side, ordered by start.
+    """The data of one partition: ranges [start, end) and where each begins on the other side, ordered by start.
 
-    `released`: a line of its own, of which only exact answers count.
+    `released`: those released from quarantine, of which only exact translations count.
     """
 
     def __init__(
@@ -50,22 +50,22 @@ class Translator:
         starts: NDArray[np.int64],
         ends: NDArray[np.int64],
         lead_to: NDArray[np.int64],
-        places: Sequence[TopicPartition],
-        place_of: NDArray[np.int64],
+        topic_partitions: Sequence[TopicPartition],
+        partition_index: NDArray[np.int64],
         others: Sequence[tuple[int, int, SegmentKind]] = (),
         released: Translator | None = None,
     ) -> None:
         self._released = released
         order = np.argsort(starts, kind="stable")
         self._starts, self._ends, self._lead_to = starts[order], ends[order], lead_to[order]
-        self._places, self._place_of = tuple(places), place_of[order]
-        kept = sorted(one for one in others if one[1] > one[0])
+        self._topic_partitions, self._partition_index = tuple(topic_partitions), partition_index[order]
+        kept = sorted(span for span in others if span[1] > span[0])
         self._other_starts = np.array([start for start, _, _ in kept], np.int64)
         self._others = kept
 
     @classmethod
     def of_source(cls, rows: pa.Table) -> Translator:
-        """From all rows of one source partition (one topic id), of every kind."""
+        """Build it from all rows of one source partition (one topic id), of every kind."""
         others = rows.filter(pa.array(~_is_of(rows, *COPIED_KINDS)))
         kinds = map(SegmentKind, others.column("kind").to_pylist())
         spans = zip(_longs(others, "source_start").tolist(), _longs(others, "source_end").tolist(), kinds, strict=True)
@@ -73,7 +73,7 @@ class Translator:
 
     @classmethod
     def of_target(cls, rows: pa.Table) -> Translator:
-        """From all rows of one target partition (one topic id). Markers and others' records there have no kind."""
+        """Build it from all rows of one target partition (one topic id). Markers and others' records there have no kind."""
         return cls._both(rows, "target", "source")
 
     @classmethod
@@ -84,29 +84,29 @@ class Translator:
 
     def find(self, offset: int) -> Translation:
         if self._released is not None:
-            found = self._released.find(offset)
-            if found.exact:
-                return replace(found, kind=SegmentKind.RELEASED)
+            released = self._released.find(offset)
+            if released.exact:
+                return replace(released, kind=SegmentKind.RELEASED)
         if len(self._starts) == 0:
             return _nowhere(self._kind_of(offset))
         at = int(np.searchsorted(self._starts, offset, side="right")) - 1
         if at >= 0 and offset < self._ends[at]:
-            return self._answer(at, offset - int(self._starts[at]), kind=SegmentKind.DATA, exact=True)
+            return self._translation(at, offset - int(self._starts[at]), kind=SegmentKind.DATA, exact=True)
         kind = self._kind_of(offset)
         if at + 1 < len(self._starts):
-            return self._answer(at + 1, 0, kind=kind)
-        return self._answer(at, int(self._ends[at] - self._starts[at]), kind=kind, beyond=True)
+            return self._translation(at + 1, 0, kind=kind)
+        return self._translation(at, int(self._ends[at] - self._starts[at]), kind=kind, beyond=True)
 
-    def _answer(
+    def _translation(
         self, at: int, distance: int, *, kind: SegmentKind | None, exact: bool = False, beyond: bool = False
     ) -> Translation:
-        place = self._places[int(self._place_of[at])]
+        topic_partition = self._topic_partitions[int(self._partition_index[at])]
         return Translation(
             kind=kind,
             exact=exact,
             beyond=beyond,
-            target_topic=place.topic,
-            target_partition=place.partition,
+            target_topic=topic_partition.topic,
+            target_partition=topic_partition.partition,
             target_offset=int(self._lead_to[at]) + distance,
         )
 
@@ -126,21 +126,29 @@ def _is_of(rows: pa.Table, *kinds: SegmentKind) -> NDArray[np.bool_]:
 def _line(
     rows: pa.Table, side: str, other: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], list[TopicPartition], NDArray[np.int64]]:
-    places, place_of = _places(rows, f"{other}_topic", f"{other}_partition")
-    return _longs(rows, f"{side}_start"), _longs(rows, f"{side}_end"), _longs(rows, f"{other}_start"), places, place_of
+    topic_partitions, partition_index = _topic_partitions(rows, f"{other}_topic", f"{other}_partition")
+    return (
+        _longs(rows, f"{side}_start"),
+        _longs(rows, f"{side}_end"),
+        _longs(rows, f"{other}_start"),
+        topic_partitions,
+        partition_index,
+    )
 
 
 def _longs(rows: pa.Table, column: str) -> NDArray[np.int64]:
     return np.asarray(rows.column(column).to_numpy(), np.int64)
 
 
-def _places(rows: pa.Table, topic: str, partition: str) -> tuple[list[TopicPartition], NDArray[np.int64]]:
-    """The places, and the number of its place for every row."""
+def _topic_partitions(rows: pa.Table, topic: str, partition: str) -> tuple[list[TopicPartition], NDArray[np.int64]]:
+    """Return the topic-partitions, and for every row the index of its own."""
     if rows.num_rows == 0:
         return [], np.zeros(0, np.int64)
     topics, partitions = (rows.column(name).combine_chunks().dictionary_encode() for name in (topic, partition))
     codes = topics.indices.to_numpy().astype(np.int64) * len(partitions.dictionary) + partitions.indices.to_numpy()
-    found, place_of = np.unique(codes, return_inverse=True)
+    distinct_codes, partition_index = np.unique(codes, return_inverse=True)
     names, numbers = topics.dictionary.to_pylist(), partitions.dictionary.to_pylist()
-    places = [TopicPartition(names[code // len(numbers)], numbers[code % len(numbers)]) for code in found.tolist()]
-    return places, place_of.astype(np.int64)
+    topic_partitions = [
+        TopicPartition(names[code // len(numbers)], numbers[code % len(numbers)]) for code in distinct_codes.tolist()
+    ]
+    return topic_partitions, partition_index.astype(np.int64)

@@ -1,4 +1,7 @@
-"""Driver: the table `audit`: what was verified, when, by whom, and with what outcome. An interrupted audit goes on from it."""
+"""Driver: the table `audit`: what was verified, when, by whom, and with what outcome.
+
+An interrupted verification continues from it.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,7 @@ class VerifiedRange:
 
 
 def interrupted_verification(tables: BestEffortTables, scope: str) -> tuple[str, list[VerifiedRange]] | None:
-    """Id and ranges of the newest audit, if it was of this scope and did not finish."""
+    """Return id and ranges of the newest verification, if it was of this scope and did not finish."""
     begun = tables.read(AUDIT_TABLE, (Comparison("outcome", "=", BEGUN),))
     finished = {row["audit_id"] for row in tables.read(AUDIT_TABLE, (Comparison("outcome", "=", FINISHED),))}
     newest = max(begun, key=lambda row: row["verified_at"], default=None)
@@ -95,7 +98,7 @@ def interrupted_verification(tables: BestEffortTables, scope: str) -> tuple[str,
 
 
 class VerifyLog:
-    """Writes rows in the order they come, a few at a time. Closing it is not finishing the audit."""
+    """Write rows in the order they come, a few at a time. Only `finish` ends the verification."""
 
     def __init__(
         self,
@@ -106,7 +109,10 @@ class VerifyLog:
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
         flush_s: float = FLUSH_S,
     ) -> None:
-        self._tables, self._audit, self._clock, self._now_ms, self._flush_s = tables, audit, clock, now_ms, flush_s
+        self._tables = tables
+        self._audit = audit
+        self._clock, self._now_ms = clock, now_ms
+        self._flush_s = flush_s
         self._waiting: list[dict[str, Any]] = []
         self._flushed = clock()
 

@@ -13,7 +13,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.console_entry import console
+from tests.support.console_entry import console
 
 from shallow_mirror import __version__, cli
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity

@@ -8,7 +8,7 @@ from pathlib import Path
 import grimp
 import pytest
 from mypy.main import process_options
-from tests.wheels import ROOT_PACKAGES, build_wheel
+from tests.support.wheels import ROOT_PACKAGES, build_wheel
 
 
 def modules_of(folder: Path, package: str) -> set[str]:

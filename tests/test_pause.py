@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests import mirror_runs as runs
+from tests.support import mirror_runs as runs
 
 from shallow_mirror import cli
 

@@ -1,7 +1,7 @@
 """Driver: the offset map's table through deltalake, without a JVM. Its runtime does not survive fork.
 
 Every commit is a compare-and-set: the snapshot that was looked at is the one that is written with, and a commit is tried
-once, at the table version right after the snapshot's. deltalake by itself writes lower application versions happily.
+once, at the table version right after the snapshot's. deltalake alone accepts lower application versions.
 """
 
 from __future__ import annotations
@@ -64,61 +64,63 @@ class DeltalakeSnapshot:
         return [(field.name, str(field.type).replace("large_", "").replace("string_view", "string")) for field in schema]
 
     def txn_version(self) -> int | None:
-        """Kept: finding it means to read all of the log since its checkpoint."""
+        """Return the recorded version. Kept: finding it means to read all of the log since its checkpoint."""
         if not self._is_read:
             mirror = self.properties.get(PROPERTY_MIRROR)
             with log_errors_raised("read the recorded version", self.table.table_uri):
-                found = None if mirror is None else self.table.transaction_version(mirror)
-            self._txn_version, self._is_read = None if found is None else int(found), True
+                version = None if mirror is None else self.table.transaction_version(mirror)
+            self._txn_version, self._is_read = None if version is None else int(version), True
         return self._txn_version
 
     def commits(self) -> Iterator[CommitEntry]:
-        """Newest first, also those that Spark wrote. The library's history goes on behind this snapshot; ours does not."""
+        """Yield the newest first, also those that Spark wrote. The library's history goes beyond this snapshot; ours does not."""
         seen, recorded = 0, self.txn_version() or 0
         for limit in _HISTORY_STEPS:
             with log_errors_raised("read the newest commits", self.table.table_uri):
                 entries = self.table.history(limit)
             for entry in entries[seen:]:
-                found = commit_entry(entry) or user_metadata_entry(entry.get("userMetadata"))
-                if found is not None and found.version <= recorded:
-                    yield found
+                commit = commit_entry(entry) or user_metadata_entry(entry.get("userMetadata"))
+                if commit is not None and commit.version <= recorded:
+                    yield commit
             seen = len(entries)
 
     def read(self, condition: Condition = (), columns: list[str] | None = None) -> pa.Table:
         with store_errors_raised("read rows", self.table.table_uri):
-            found = self._query(condition, columns)
-            return pa.Table.from_batches(map(_plain_texts, found), schema=_plain_schema(found.schema))
+            reader = self._query(condition, columns)
+            return pa.Table.from_batches(map(_plain_texts, reader), schema=_plain_schema(reader.schema))
 
     def batches(self, condition: Condition = (), columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """The same rows piece by piece, for maps that are larger than memory."""
+        """Yield the same rows piece by piece, for maps that are larger than memory."""
         with store_errors_raised("read rows", self.table.table_uri):
             yield from map(_plain_texts, self._query(condition, columns))
 
     def row_count(self) -> int:
-        """Answered from the statistics of the files. Raises OSError, StoreUnreachableError."""
+        """Count the rows from the statistics of the files. Raises OSError, StoreUnreachableError."""
         with store_errors_raised("count the rows", self.table.table_uri):
             return int(self._query((), ["count(*) AS row_count"]).read_all()["row_count"][0].as_py())
 
     def counters(self) -> Mapping[str, int]:
-        """From the application versions, which checkpoints of the log keep whoever writes them."""
+        """Return the counters from the application versions, which checkpoints of the log keep whoever writes them."""
         with log_errors_raised("read the counters", self.table.table_uri):
-            found = {name: self.table.transaction_version(_counter_id(name)) for name in (*COUNTERS, COUNTED_VERSION)}
-        return {name: int(value) - 1 for name, value in found.items() if value is not None}
+            versions = {name: self.table.transaction_version(_counter_id(name)) for name in (*COUNTERS, COUNTED_VERSION)}
+        return {name: int(value) - 1 for name, value in versions.items() if value is not None}
 
     def _query(self, condition: Condition, columns: list[str] | None) -> pa.RecordBatchReader:
-        """By the query engine: it opens only files whose statistics fit, and hundreds of small ones many times faster than an
-        Arrow dataset. Raises OSError."""
+        """Run a query with the query engine. Raises OSError.
+
+        It opens only files whose statistics fit, and hundreds of small ones many times faster than an Arrow dataset.
+        """
         names = "*" if columns is None else ", ".join(columns)
         try:
-            found = QueryBuilder().register("rows", self.table).execute(f"SELECT {names} FROM rows WHERE {sql_of(condition)}")
-            return pa.RecordBatchReader.from_stream(found)
+            stream = QueryBuilder().register("rows", self.table).execute(f"SELECT {names} FROM rows WHERE {sql_of(condition)}")
+            return pa.RecordBatchReader.from_stream(stream)
         except Exception as error:
             cause = store_error(error, "read rows", self.table.table_uri)
             raise cause or OSError(f"{self.table.table_uri}: {one_line(error)}") from error
 
 
 def _plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The engine's texts are of a newer type, which few functions of Arrow know."""
+    """Replace the newer text type of the engine, which few functions of Arrow support."""
     return pa.schema([field.with_type(pa.string()) if str(field.type) in _TEXTS else field for field in schema])
 
 
@@ -137,7 +139,10 @@ class DeltalakeWriter:
         self._location = location_of(uri) if location is None else location
 
     def create(self, properties: Mapping[str, str]) -> None:
-        """Only one of several that create at once wins; the others find its table. Raises StoreUnreachableError, ConfigError."""
+        """Create the table.
+
+        Of several that create at once one wins; the others find its table. Raises StoreUnreachableError, ConfigError.
+        """
         try:
             with store_errors_raised("create the table", self.uri):
                 DeltaTable.create(
@@ -156,12 +161,15 @@ class DeltalakeWriter:
         self._keep(above=-1)
 
     def snapshot(self) -> DeltalakeSnapshot | None:
-        """None when there is no table. Raises as `open_table`; of a folder that cannot be reached OSError."""
+        """Return the newest snapshot; None when there is no table.
+
+        Raises as `open_table`; of a folder that cannot be reached OSError.
+        """
         table = open_table(self._location, self.uri)
         return None if table is None else DeltalakeSnapshot(table)
 
     def reread(self, snapshot: Any) -> DeltalakeSnapshot:
-        """A tenth of what opening the table costs."""
+        """Read the newest snapshot. Costs a tenth of opening the table."""
         try:
             with store_errors_raised("read the log again", self.uri):
                 snapshot.table.update_incremental()
@@ -170,7 +178,7 @@ class DeltalakeWriter:
         return DeltalakeSnapshot(snapshot.table)
 
     def append(self, snapshot: Any, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None:
-        """Columns of a later schema version that the rows lack become null."""
+        """Append rows. Columns of a later schema version that they lack become null."""
         with self._commit_above(snapshot):
             write_deltalake(
                 snapshot.table, rows, mode="append", schema_mode="merge", commit_properties=_commit(snapshot, version, metadata),
@@ -186,7 +194,7 @@ class DeltalakeWriter:
             )
 
     def compact(self, snapshot: Any, metadata: Mapping[str, str]) -> None:
-        """Rewrites small files; leaves the application version alone and repeats its metadata."""
+        """Rewrite small files, leave the application version alone and repeat its metadata."""
         with self._commit_above(snapshot):
             snapshot.table.optimize.compact(
                 target_size=COMPACTED_FILE_BYTES,
@@ -195,7 +203,7 @@ class DeltalakeWriter:
             )
 
     def clean_up(self) -> None:
-        """Checkpoints the log and deletes what no version within the retention needs."""
+        """Checkpoint the log and delete what no version within the retention needs."""
         with _commit_errors(self.uri):
             checkpoint_and_clean(self.uri, self._log, self._location)
 
@@ -205,7 +213,7 @@ class DeltalakeWriter:
 
     @contextlib.contextmanager
     def _commit_above(self, snapshot: DeltalakeSnapshot) -> Iterator[None]:
-        """Also a commit whose reply was lost is on the disk before it is read back."""
+        """Sync the commit, also where it failed: one whose response was lost is on the disk before it is read back."""
         above = snapshot.delta_version  # a handle that wrote moves on to what it wrote
         try:
             with _commit_errors(self.uri):
@@ -219,7 +227,7 @@ class DeltalakeWriter:
 
 
 def checkpoint_and_clean(uri: str, log: LocalLog | None, location: TableLocation) -> None:
-    """The checkpoint outlives a power failure before it is all that is left of what is cleaned then."""
+    """Clean up a table. The checkpoint is synced before the commits that it replaces are deleted."""
     options = location.options()
     DeltaTable(uri, storage_options=options).vacuum(retention_hours=REPLACED_FILES_KEPT_HOURS, dry_run=False, full=True)
     table = DeltaTable(uri, storage_options=options)
@@ -245,7 +253,7 @@ def _commit(snapshot: DeltalakeSnapshot, version: int | None, metadata: Mapping[
 
 
 def _counters(version: int, metadata: Mapping[str, str]) -> list[Transaction]:
-    """A commit's metadata is gone once somebody cleans the log behind a checkpoint; application versions stay."""
+    """Return the counters as application versions, which remain when the log behind a checkpoint is cleaned."""
     if not metadata.keys() >= set(COUNTERS):
         return []
     counted = {**{name: int(metadata[name] or -1) for name in COUNTERS}, COUNTED_VERSION: version}

@@ -1,7 +1,7 @@
 """Driver: the log of a table in a folder of this machine: its commits survive a power failure, and it is kept short.
 
-Neither deltalake nor Spark asks the disk to keep what it wrote. So the files of a commit are synced before anybody is told
-of it, and nothing is acknowledged that a power failure could take back. What it left half-written was never acknowledged: the
+Neither deltalake nor Spark syncs what it wrote to the disk. So the files of a commit are synced before it is
+reported, and nothing is acknowledged that a power failure could take back. What it left half-written was never acknowledged: the
 next take-over sets it aside. A process that is killed leaves no such thing: commits appear under their name complete.
 
 Whoever looks for a commit lists the log, several times a decision. Object stores begin where they are told to; a folder is listed
@@ -35,7 +35,7 @@ _OF_A_VERSION = re.compile(r"\.?(\d{20})\.")
 _LAST_CHECKPOINT = "_last_checkpoint"
 _PARQUET_END = b"PAR1"
 _SETTLED_S = 10.0
-"""A half-written file this old, by the clock of its file system, is nobody's work in progress."""
+"""A half-written file this old, by the clock of its file system, is no work in progress."""
 
 
 _SHARED = ("/Volumes/", "/dbfs/")
@@ -43,21 +43,21 @@ _SHARED = ("/Volumes/", "/dbfs/")
 
 
 def local_log(location: str) -> LocalLog | None:
-    """Of the Delta table at a path or URI; None where it is not on this machine."""
+    """Return the log of the Delta table at a path or URI; None where it is not on this machine."""
     path = location.removeprefix("file://") if location.startswith("file:///") else location.removeprefix("file:")
     return LocalLog(Path(path)) if path.startswith("/") and not path.startswith(_SHARED) else None
 
 
 class LocalLog:
-    """Of the Delta table in a folder."""
+    """The log of the Delta table in a folder."""
 
     def __init__(self, table: Path) -> None:
         self._table, self._log = table, table / "_delta_log"
 
     def sync(self, above: int) -> None:
-        """Returns when the commits above this version of the table are on the disk, with all files they speak of.
+        """Return when the commits above this version of the table are on the disk, with all files they name.
 
-        Raises OutcomeUnknownError when the disk refuses: they are there, and nobody knows what a power failure would leave.
+        Raises OutcomeUnknownError when the disk refuses: they are there, but what a power failure would leave is unknown.
         """
         try:
             version = above + 1
@@ -66,38 +66,38 @@ class LocalLog:
                 for file in (*added, commit, self._log / f"{version:020}.checkpoint.parquet"):
                     _sync(file)
                 version += 1
-            for place in (self._log / _LAST_CHECKPOINT, self._log, self._table, self._table.parent):
-                _sync(place)
+            for path in (self._log / _LAST_CHECKPOINT, self._log, self._table, self._table.parent):
+                _sync(path)
         except OSError as error:
             raise OutcomeUnknownError(f"{self._table}: the disk does not confirm the last commit: {error}") from error
 
     def discard_torn_commit(self) -> None:
-        """Renames the newest commit, or the newest checkpoint, if it is half-written, so that the log ends before it.
+        """Rename the newest commit, or the newest checkpoint, if it is half-written, so that the log ends before it.
 
         Raises OutcomeUnknownError while it is so young that it may be somebody's work in progress.
         """
         if not self._log.is_dir():
             return
         with _locked(self._log):
-            commits = {int(found[1]): name for name in os.listdir(self._log) if (found := _COMMIT.fullmatch(name))}
+            commits = {int(match[1]): name for name in os.listdir(self._log) if (match := _COMMIT.fullmatch(name))}
             if commits and self._is_torn(self._log / commits[max(commits)]):
-                self._set_aside(f"{max(commits):020}.")
+                self._rename_torn(f"{max(commits):020}.")
                 del commits[max(commits)]
             checkpoints = [name for name in os.listdir(self._log) if _CHECKPOINT.fullmatch(name)]
             if checkpoints and not _is_whole_parquet(self._log / max(checkpoints)):
-                self._set_aside(max(checkpoints))
-                self._set_aside(_LAST_CHECKPOINT)
+                self._rename_torn(max(checkpoints))
+                self._rename_torn(_LAST_CHECKPOINT)
             last = self._log / _LAST_CHECKPOINT
             if last.exists() and _actions(last) is None:
-                self._set_aside(_LAST_CHECKPOINT)
+                self._rename_torn(_LAST_CHECKPOINT)
         if commits:
             self.sync(above=max(commits) - 1)
 
     def shorten(self, kept_commits: int) -> None:
-        """Deletes what the newest `kept_commits` versions of the table do not need: commits and checkpoints below the newest
+        """Delete what the newest `kept_commits` versions of the table do not need: commits and checkpoints below the newest
         whole checkpoint that is older than those. Oldest first, so that what a crash leaves has no hole. Raises OSError.
         """
-        files = sorted((int(found[1]), name) for name in os.listdir(self._log) if (found := _OF_A_VERSION.match(name)))
+        files = sorted((int(match[1]), name) for name in os.listdir(self._log) if (match := _OF_A_VERSION.match(name)))
         newest = max((version for version, name in files if _COMMIT.fullmatch(name)), default=0)
         whole = (
             version
@@ -113,31 +113,31 @@ class LocalLog:
         return not _actions(commit) or not all(_is_whole_parquet(file, size) for file, size in self._added_by(commit))
 
     def _added_by(self, commit: Path) -> list[tuple[Path, int]]:
-        """Data files and their sizes. Raises OffsetMapConflictError where a whole commit does not say them."""
-        added = [one["add"] for one in _actions(commit) or () if "add" in one]
+        """Return data files and their sizes. Raises OffsetMapConflictError where a whole commit does not say them."""
+        added = [action["add"] for action in _actions(commit) or () if "add" in action]
         try:
-            return [(self._table / unquote(one["path"]), int(one["size"])) for one in added]
+            return [(self._table / unquote(file["path"]), int(file["size"])) for file in added]
         except (KeyError, TypeError, ValueError) as error:
             raise OffsetMapConflictError(f"{commit} is no commit of a Delta table: a file lacks its path or size") from error
 
-    def _set_aside(self, beginning: str) -> None:
-        """Every file of that number, also checksums and hidden ones, so that the next commit of it starts afresh."""
-        found = [file for file in self._log.iterdir() if file.name.lstrip(".").startswith(beginning) and file.suffix != ".torn"]
-        for file in found:
+    def _rename_torn(self, beginning: str) -> None:
+        """Rename every file of that number, also checksums and hidden ones, so that the next commit can take it."""
+        files = [file for file in self._log.iterdir() if file.name.lstrip(".").startswith(beginning) and file.suffix != ".torn"]
+        for file in files:
             if self._age_s(file) < _SETTLED_S:
-                raise OutcomeUnknownError(f"{file} is half-written and only just so: waiting whether somebody completes it")
-        for file in found:
+                raise OutcomeUnknownError(f"{file} is half-written and new: waiting whether its writer completes it")
+        for file in files:
             file.rename(file.with_name(f"{file.name}.torn"))
-            _log.warning("%s was half-written when the power failed, nobody was told of it: set aside as .torn", file)
+            _log.warning("%s was half-written when the power failed, and never acknowledged: set aside as .torn", file)
 
     def _age_s(self, file: Path) -> float:
-        """By the clock that stamps files there, which need not be ours."""
+        """Return the age by the clock that stamps files there, which need not be ours."""
         with tempfile.NamedTemporaryFile(dir=self._table, prefix="_clock-") as now:
             return os.stat(now.name).st_mtime - file.stat().st_mtime
 
 
 def _actions(commit: Path) -> list[dict[str, Any]] | None:
-    """None when a line is not a JSON object."""
+    """Return the actions of a commit; None when a line is not a JSON object."""
     try:
         lines = [json.loads(line) for line in commit.read_text(encoding="utf-8").splitlines() if line.strip("\0 ")]
     except (ValueError, RecursionError):
@@ -159,9 +159,9 @@ def _is_whole_parquet(file: Path, size: int | None = None) -> bool:
         raise OffsetMapConflictError(f"{file}, which the log names, cannot be read: {error}") from error
 
 
-def _sync(place: Path) -> None:
+def _sync(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
-        descriptor = os.open(place, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
@@ -170,7 +170,7 @@ def _sync(place: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Between processes of this machine: what one of them sets aside another must not set aside again, once it is rewritten."""
+    """Lock out other processes of this machine: what one has set aside and rewritten another must not set aside again."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -60,7 +60,7 @@ NO_TABLE = frozenset(
 
 
 def writer_session(spark: SparkSession) -> SparkSession:
-    """A session of its own on the same Spark, with the settings of `spark` as they are now: those of a commit stay in it."""
+    """Return a new session on the same Spark, with the settings of `spark` as they are now: those of a commit stay in it."""
     own = spark.newSession()
     for name, value in (spark.conf.getAll | _SESSION_SETTINGS).items():
         if own.conf.get(name, None) != value and own.conf.isModifiable(name):
@@ -70,7 +70,7 @@ def writer_session(spark: SparkSession) -> SparkSession:
 
 @contextlib.contextmanager
 def active_session_kept() -> Iterator[None]:
-    """Building a DataFrame makes its session the active one of this thread; whoever had one finds it again."""
+    """Restore the active session of this thread: building a DataFrame makes the session of that the active one."""
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
@@ -100,7 +100,7 @@ def _quoted(name: str) -> str:
 
 
 def columns_in_sql(schema: pa.Schema) -> str:
-    """Pure: as CREATE TABLE has them."""
+    """Return the columns as CREATE TABLE has them. Pure."""
     return ", ".join(f"{_quoted(field.name)} {_SQL_TYPES[field.type]}" for field in schema)
 
 
@@ -109,7 +109,7 @@ def properties_in_sql(settings: Mapping[str, str]) -> str:
 
 
 def sql_of(condition: Condition) -> str:
-    """Delta's DELETE takes no parameters."""
+    """Return a condition as SQL: Delta's DELETE takes no parameters."""
     return condition_in_sql(condition, _literal)
 
 
@@ -135,8 +135,8 @@ def log_of(session: SparkSession, name_in_sql: str) -> LocalLog | None:
 def where(frame: DataFrame, condition: Condition) -> DataFrame:
     from pyspark.sql.functions import col, lit
 
-    for one in condition:
-        frame = frame.where(_OPERATORS[one.operator](col(one.column), lit(one.value)))
+    for comparison in condition:
+        frame = frame.where(_OPERATORS[comparison.operator](col(comparison.column), lit(comparison.value)))
     return frame
 
 
@@ -147,7 +147,7 @@ def history(session: SparkSession, name: str, limit: int | None) -> list[Any]:
 
 @functools.cache
 def spark_errors() -> tuple[type[Exception], ...]:
-    """What a call of Spark may raise. Imported late: commands that only read tables in a folder start without PySpark."""
+    """Return what a call of Spark may raise. Imported late: commands that only read tables in a folder start without PySpark."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

@@ -1,7 +1,7 @@
 """Driver: the offset map's table through delta-spark: tables of a catalog, and places that only Spark reaches.
 
 Only SQL, DataFrames and documented settings are used, for the classes behind them have other names on Databricks. So there
-is no compare-and-set: a commit whose version is not higher than the recorded one is dropped without a word, any other lands
+is no compare-and-set: a commit whose version is not higher than the recorded one is dropped without an error, any other lands
 on top of whatever is there. Every commit therefore says on top of which version it was made (`ON_TOP_OF`), and what is
 recorded is read from the history of the table, never from an answer.
 """
@@ -82,12 +82,12 @@ class SparkSnapshot:
         return [(name, ARROW_TYPES.get(kind, kind)) for name, kind in self._session.table(self._name).dtypes]
 
     def txn_version(self) -> int | None:
-        """Compactions aside, for that of a fenced run may lie above the take-over; of those the highest, were there no other."""
+        """Return the recorded version, without compactions: one of a fenced run may lie above the take-over."""
         compactions = []
-        for one in self.commits():
-            if one.on_top_of is not None:
-                return one.version
-            compactions.append(one.version)
+        for commit in self.commits():
+            if commit.on_top_of is not None:
+                return commit.version
+            compactions.append(commit.version)
         return max(compactions, default=None)
 
     def commits(self) -> Iterator[CommitEntry]:
@@ -95,9 +95,9 @@ class SparkSnapshot:
         for limit in _HISTORY_STEPS:
             rows = self._newest if limit == _HISTORY_STEPS[0] else self._older(limit)
             for row in rows[seen:]:
-                found = user_metadata_entry(row.userMetadata)
-                if found is not None:
-                    yield found
+                commit = user_metadata_entry(row.userMetadata)
+                if commit is not None:
+                    yield commit
             seen = len(rows)
             if limit is not None and seen < limit:
                 return
@@ -110,11 +110,11 @@ class SparkSnapshot:
         return self._rows(condition, columns).toArrow()
 
     def batches(self, condition: Condition = (), columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """The same rows piece by piece: Spark brings one file of the table at a time."""
-        found = self._rows(condition, columns)
+        """Yield the same rows piece by piece: Spark brings one file of the table at a time."""
+        frame = self._rows(condition, columns)
         schema = self._rows(condition, columns).limit(0).toArrow().schema
         piece: list[dict[str, Any]] = []
-        for row in found.toLocalIterator():
+        for row in frame.toLocalIterator():
             piece.append(row.asDict())
             if len(piece) == _ROWS_A_PIECE:
                 yield pa.RecordBatch.from_pylist(piece, schema=schema)
@@ -125,12 +125,12 @@ class SparkSnapshot:
         return int(self._rows((), None).count())
 
     def counters(self) -> Mapping[str, int]:
-        """Nothing: a commit through Spark records one application version, and SQL reads none."""
+        """Return nothing: a commit through Spark records one application version, and SQL reads none."""
         return {}
 
     def _rows(self, condition: Condition, columns: list[str] | None) -> DataFrame:
-        found = where(self._session.read.option("versionAsOf", self.delta_version).table(self._name), condition)
-        return found if columns is None else found.select(*columns)
+        frame = where(self._session.read.option("versionAsOf", self.delta_version).table(self._name), condition)
+        return frame if columns is None else frame.select(*columns)
 
 
 class SparkWriter:
@@ -143,7 +143,7 @@ class SparkWriter:
         self._log: LocalLog | None = None
 
     def create(self, properties: Mapping[str, str]) -> None:
-        """Raises ConfigError where the schema is missing or Spark may not create there."""
+        """Create the table. Raises ConfigError where the schema is missing or Spark may not create there."""
         settings = properties_in_sql({**TABLE_SETTINGS, **_RETENTION, **PLAIN_TABLE, **properties})
         try:
             self._session.sql(f"CREATE TABLE {self._table} ({columns_in_sql(OFFSET_MAP)}) USING delta TBLPROPERTIES ({settings})")
@@ -162,14 +162,14 @@ class SparkWriter:
             raise _read_error(self._table, error) from error
 
     def reread(self, snapshot: Any) -> SparkSnapshot:
-        """The same as any: a snapshot is what the history says."""
-        found = self.snapshot()
-        if found is None:
+        """Return a new snapshot: a snapshot is what the history says."""
+        newest = self.snapshot()
+        if newest is None:
             raise OffsetMapConflictError(f"{self._table} is gone")
-        return found
+        return newest
 
     def append(self, snapshot: Any, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None:
-        """Columns of a later schema version that the rows lack become null."""
+        """Append rows. Columns of a later schema version that they lack become null."""
         with self._commit_above(snapshot), active_session_kept():
             frame = self._session.createDataFrame(rows).coalesce(1)
             options = {
@@ -189,13 +189,13 @@ class SparkWriter:
             self._session.sql(f"DELETE FROM {self._table} WHERE {sql_of_any(conditions)}")
 
     def compact(self, snapshot: Any, metadata: Mapping[str, str]) -> None:
-        """Rewrites small files; leaves the application version alone and repeats its metadata."""
+        """Rewrite small files, leave the application version alone and repeat its metadata."""
         text = json.dumps({**metadata, TXN_VERSION: str(snapshot.txn_version())})
         with self._commit_above(snapshot), self._settings({USER_METADATA: text}):
             self._session.sql(f"OPTIMIZE {self._table}")
 
     def clean_up(self) -> None:
-        """Deletes what no version within the retention needs. Spark itself checkpoints the log and cleans it then."""
+        """Delete what no version within the retention needs. Spark itself checkpoints the log and cleans it then."""
         with _commit_errors():
             self._session.sql(f"VACUUM {self._table}")
             if self._log is not None:
@@ -212,7 +212,7 @@ class SparkWriter:
 
     @contextlib.contextmanager
     def _commit_above(self, snapshot: SparkSnapshot) -> Iterator[None]:
-        """Also a commit whose reply was lost is on the disk before it is read back."""
+        """Sync the commit, also where it failed: one whose response was lost is on the disk before it is read back."""
         try:
             with _commit_errors():
                 yield
@@ -255,7 +255,7 @@ def _cannot_create(table: str, error: Exception) -> str:
 
 
 def _read_error(table: str, error: Exception) -> Exception:
-    """By who must act: the operator, whoever damaged the table, or nobody, as long as its store is away."""
+    """Return the error by who must act: the operator, whoever damaged the table, or nobody while its store is unreachable."""
     from pyspark.errors import AnalysisException, ParseException
 
     if isinstance(error, ParseException):

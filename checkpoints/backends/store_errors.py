@@ -30,7 +30,7 @@ _CONFIG = re.compile(r"Generic Config error|Failed to parse config|Unknown schem
 _NOT_CONDITIONAL = "PutMode::Create"
 
 _MAY_PASS = (408, 409, 412, 425, 429)
-"""The only answers of the 400s that a later try can change by itself."""
+"""The only responses of the 400s that may change without a fix."""
 
 _REMEDY_UNREACHABLE = "see that the store runs and that this machine reaches its endpoint"
 _REMEDY_SLOW = "look at the state and the request limits of the store"
@@ -70,8 +70,8 @@ def store_error(error: BaseException, operation: str, table: str) -> MirrorError
     if not _OF_STORE.search(text):
         return None
     status = _STATUS.search(text)
-    place = _PLACE.search(text)
-    at = "" if place is None else f" ({place[1].partition('?')[0]})"
+    url = _PLACE.search(text)
+    at = "" if url is None else f" ({url[1].partition('?')[0]})"
     if status is None:
         cause = _NO_ANSWER.search(text)
         reason = "no answer" if cause is None else cause[0]
@@ -80,7 +80,7 @@ def store_error(error: BaseException, operation: str, table: str) -> MirrorError
         return StoreUnreachableError(operation, table, f"{reason}{at}", remedy, is_refused=is_scheme)
     code = int(status[1])
     fields = dict(_XML_FIELD.findall(text))
-    said = " ".join(part for part in (status[1], fields.get("Code", status[2].strip()), fields.get("Message", "")) if part)
+    response = " ".join(part for part in (status[1], fields.get("Code", status[2].strip()), fields.get("Message", "")) if part)
     is_refused = 400 <= code < 500 and code not in _MAY_PASS
     remedy = _REMEDY_REFUSED if is_refused else _REMEDY_SLOW
-    return StoreUnreachableError(operation, table, one_line(f"{said}{at}"), remedy, is_refused=is_refused)
+    return StoreUnreachableError(operation, table, one_line(f"{response}{at}"), remedy, is_refused=is_refused)

@@ -76,7 +76,7 @@ class QuarantinedBatch:
     """A batch that was set aside. Of its records those in [source_start, source_end) were to be copied.
 
     `batch`: as the source sent it (message sets older than magic 2: as the mirror converted them). `error_name`: the target's;
-    None where it was not asked.
+    None where the batch was not sent.
     """
 
     source: SourcePartition
@@ -99,39 +99,41 @@ class QuarantinedBatch:
 
 def rows_of(batches: Sequence[QuarantinedBatch], decision: int, now_ms: int) -> pa.Table:
     at = datetime.fromtimestamp(now_ms / 1000, UTC)
-    return pa.Table.from_pylist([_row(one) | {"decision": decision, "quarantined_at": at} for one in batches], schema=QUARANTINE)
+    return pa.Table.from_pylist(
+        [_row(batch) | {"decision": decision, "quarantined_at": at} for batch in batches], schema=QUARANTINE
+    )
 
 
-def _row(one: QuarantinedBatch) -> dict[str, Any]:
-    values = np.frombuffer(one.batch, HEADER, count=1)[0].item()
+def _row(batch: QuarantinedBatch) -> dict[str, Any]:
+    values = np.frombuffer(batch.batch, HEADER, count=1)[0].item()
     header = dict(zip(HEADER.names or (), values, strict=True))
     return {
-        "source_topic": one.source.topic,
-        "source_topic_id": one.source.topic_id,
-        "source_partition": one.source.partition,
-        "source_start": one.source_start,
-        "source_end": one.source_end,
-        "target_topic": one.target.topic,
-        "target_topic_id": one.target.topic_id,
-        "target_partition": one.target.partition,
+        "source_topic": batch.source.topic,
+        "source_topic_id": batch.source.topic_id,
+        "source_partition": batch.source.partition,
+        "source_start": batch.source_start,
+        "source_end": batch.source_end,
+        "target_topic": batch.target.topic,
+        "target_topic_id": batch.target.topic_id,
+        "target_partition": batch.target.partition,
         **{column: header[field] for field, (column, _) in _HEADER_COLUMNS.items()},
-        "size_bytes": len(one.batch),
-        "batch_crc32c": crc32c(one.batch),
-        "error_name": one.error_name,
-        "rule": one.rule,
-        "remedy": one.remedy,
-        BATCH: one.batch,
+        "size_bytes": len(batch.batch),
+        "batch_crc32c": crc32c(batch.batch),
+        "error_name": batch.error_name,
+        "rule": batch.rule,
+        "remedy": batch.remedy,
+        BATCH: batch.batch,
     }
 
 
 def key_of(row: Mapping[str, Any]) -> BatchKey:
-    """Of a row of this table, or of the offset map."""
+    """Return the key of a row of this table, or of the offset map."""
     source = SourcePartition(row["source_topic"], row["source_topic_id"], row["source_partition"])
     return BatchKey(source, row["source_start"], row["source_end"])
 
 
 def batch_of(row: Mapping[str, Any]) -> QuarantinedBatch:
-    """Of a whole row."""
+    """Return the batch of a whole row."""
     key = key_of(row)
     return QuarantinedBatch(
         source=key.source,
@@ -146,5 +148,5 @@ def batch_of(row: Mapping[str, Any]) -> QuarantinedBatch:
 
 
 def is_whole(row: Mapping[str, Any]) -> bool:
-    """Whether the bytes of a whole row are those that were set aside."""
+    """Return whether the bytes of a whole row are those that were set aside."""
     return bool(len(row[BATCH]) == row["size_bytes"] and crc32c(row[BATCH]) == row["batch_crc32c"])

@@ -45,7 +45,10 @@ class QuarantineTable:
         return cls(MirrorStorage.of(storage).durable_table(QUARANTINE_TABLE))
 
     def add(self, batches: Sequence[QuarantinedBatch], decision: int) -> None:
-        """On the disk when it returns. Raises OutcomeUnknownError; rows of a decision that never comes count for nothing."""
+        """Add batches; on the disk when it returns.
+
+        Raises OutcomeUnknownError; rows of a decision that never comes count for nothing.
+        """
         self._rows.append(rows_of(batches, decision, self._now_ms()))
 
     def described(self, condition: Condition) -> list[Mapping[str, Any]]:
@@ -83,70 +86,73 @@ class QuarantineEntry:
 
 
 class Quarantine:
-    """As the map said when it was opened."""
+    """The batches in quarantine, as of the time when the map was opened."""
 
     def __init__(self, offset_map: OffsetMap, table: QuarantineTable) -> None:
         self._map, self._table = offset_map, table
 
     @classmethod
     def open(cls, storage: MirrorStorage | Tables, *, mirror: str | None = None) -> Self:
-        """Raises as `OffsetMap.open`."""
+        """Open map and table. Raises as `OffsetMap.open`."""
         storage = MirrorStorage.of(storage)
         return cls(OffsetMap.open(storage, mirror=mirror), QuarantineTable.open(storage))
 
-    def entries(self, of_place: Condition = ()) -> tuple[QuarantineEntry, ...]:
-        """In order of place, also those that were released. `of_place`: of columns that both tables have.
+    def entries(self, condition: Condition = ()) -> tuple[QuarantineEntry, ...]:
+        """Return all entries in source order, also those that were released. `condition`: on columns that both tables have.
 
         Raises OutcomeUnknownError (not read), OffsetMapConflictError (damaged).
         """
-        quarantined = rows_of_kind(self._map, SegmentKind.QUARANTINED, of_place)
+        quarantined = rows_of_kind(self._map, SegmentKind.QUARANTINED, condition)
         if not quarantined:
             return ()
-        released = rows_of_kind(self._map, SegmentKind.RELEASED, of_place)
-        return entries_of(quarantined, released, self._table.described(of_place))
+        released = rows_of_kind(self._map, SegmentKind.RELEASED, condition)
+        return entries_of(quarantined, released, self._table.described(condition))
 
     def batch(self, entry: QuarantineEntry) -> QuarantinedBatch:
-        """Raises OffsetMapConflictError where the table does not hold it as it was set aside, OutcomeUnknownError."""
+        """Return the batch.
+
+        Raises OffsetMapConflictError where the table does not hold it as it was set aside, OutcomeUnknownError.
+        """
         wanted = (
             Comparison("source_topic", "=", entry.segment.source.topic),
             Comparison("source_partition", "=", entry.segment.source.partition),
             Comparison("source_start", "=", entry.segment.source_start),
         )
-        found = [row for row in self._table.whole(wanted) if key_of(row) == entry.key]
-        if entry.described is None or not found:
+        rows = [row for row in self._table.whole(wanted) if key_of(row) == entry.key]
+        if entry.described is None or not rows:
             raise OffsetMapConflictError(f"{entry}: the table quarantine does not hold this batch: its row was deleted")
-        row = max(found, key=_decision)
+        row = max(rows, key=_decision)
         if not is_whole(row):
             raise OffsetMapConflictError(f"{entry}: the table quarantine holds other bytes than were set aside: it is damaged")
         return batch_of(row)
 
 
 def undescribed_entries(offset_map: OffsetMap) -> tuple[QuarantineEntry, ...]:
-    """What the map alone says."""
+    """Return the entries by the map alone."""
     quarantined = rows_of_kind(offset_map, SegmentKind.QUARANTINED)
     return entries_of(quarantined, rows_of_kind(offset_map, SegmentKind.RELEASED) if quarantined else (), ())
 
 
-def rows_of_kind(offset_map: OffsetMap, kind: SegmentKind, of_place: Condition = ()) -> list[dict[str, Any]]:
-    return list(offset_map.settled_rows((*of_place, Comparison("kind", "=", kind.value))).to_pylist())
+def rows_of_kind(offset_map: OffsetMap, kind: SegmentKind, condition: Condition = ()) -> list[dict[str, Any]]:
+    return list(offset_map.settled_rows((*condition, Comparison("kind", "=", kind.value))).to_pylist())
 
 
 def entries_of(
     quarantined: Sequence[Mapping[str, Any]], released: Sequence[Mapping[str, Any]], described: Sequence[Mapping[str, Any]]
 ) -> tuple[QuarantineEntry, ...]:
-    """Pure. The first two are rows of the map, `described` those of the table."""
+    """Build the entries. Pure. The first two are rows of the map, `described` those of the table."""
     newest = {key_of(row): row for row in sorted(described, key=_decision)}
     parts: defaultdict[SourcePartition, list[Segment]] = defaultdict(list)
-    for row in sorted(released, key=lambda one: int(one["source_start"])):
+    for row in sorted(released, key=lambda row: int(row["source_start"])):
         segment = row_to_segment(row).segment
         parts[segment.source].append(segment)
     entries = []
     for row in sorted(quarantined, key=key_of):
         segment = row_to_segment(row).segment
         within = (
-            one
-            for one in parts[segment.source]
-            if one.source_start < segment.source_end and segment.source_start < one.source_end
+            part
+            for part in parts[segment.source]
+            if part.source_start < segment.source_end and segment.source_start < part.source_end
         )
         entries.append(
             QuarantineEntry(

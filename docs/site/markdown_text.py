@@ -16,7 +16,7 @@ def code(text: object) -> str:
 
 
 def words(text: str) -> str:
-    """A sentence that may hold `<placeholders>`, which would be HTML."""
+    """Escape `<placeholders>` of a sentence, which would be HTML."""
     return re.sub(r"(`[^`]*`)|<", lambda found: found[1] or "&lt;", text)
 
 

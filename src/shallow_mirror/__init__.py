@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from shallow_mirror.checkpoints.offset_map import OffsetMap
     from shallow_mirror.checkpoints.schema import schema_of
+    from shallow_mirror.commands.times import parse_time
     from shallow_mirror.config import MirrorConfig
     from shallow_mirror.errors import (
         BatchRefusedError,
@@ -108,6 +109,7 @@ __all__ = [
     "gather_status",
     "local_session",
     "open_batch",
+    "parse_time",
     "preflight_mirror",
     "register_kafka_batches",
     "schema_of",
@@ -133,6 +135,7 @@ _MODULES = {
     "TxnStateError": "shallow_mirror.broker.clients.batch_client",
     "OffsetMap": "shallow_mirror.checkpoints.offset_map",
     "schema_of": "shallow_mirror.checkpoints.schema",
+    "parse_time": "shallow_mirror.commands.times",
     "MirrorConfig": "shallow_mirror.config",
     "BatchRefusedError": "shallow_mirror.errors",
     "BrokerTooOldError": "shallow_mirror.errors",

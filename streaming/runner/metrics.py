@@ -1,4 +1,4 @@
-"""Driver: the Prometheus metrics of a running mirror, and the port that serves them. What each means: docs/monitoring.md.
+"""Driver: the Prometheus metrics of a running mirror, and the port that serves them. What each means: docs/reference/metrics.md.
 
 Imported only where `metrics.port` is set: `prometheus_client` comes with the extra `metrics`.
 """

@@ -251,7 +251,7 @@ class RunReporter:
             self._observations.run_ended(self._run_epoch, self._identity, outcome)
 
     def _add_problem(self, problem: Problem) -> None:
-        self._problems.met(problem)
+        self._problems.record(problem)
         if self._metrics is not None:
             self._metrics.on_problem(problem.kind)
 

@@ -10,10 +10,10 @@ import pytest
 from shallow_mirror.checkpoints.group_offset_history import (
     GroupPosition,
     GroupSyncPass,
+    delete_outdated,
     last_pass,
     positions_as_of,
     record_pass,
-    tidy,
 )
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import WriterName
@@ -30,7 +30,7 @@ def at(minutes: float) -> datetime:
 
 def test_the_positions_of_a_time_are_those_of_the_last_look_until_then(tmp_path: Path) -> None:
     store = MirrorStorage(str(tmp_path)).best_effort_tables()
-    with pytest.raises(ConfigError, match="nobody looked at the groups at or before 2026-05-01T14:00:00"):
+    with pytest.raises(ConfigError, match="no sync of the groups was recorded at or before 2026-05-01T14:00:00"):
         positions_as_of(store, T0)
     record_pass(
         store,
@@ -68,7 +68,7 @@ def test_what_no_answer_needs_any_more_is_deleted_and_answers_stay(
     tables = str(tmp_path)
     spark = None if writer == "deltalake" else request.getfixturevalue("spark")
     store = MirrorStorage(tables, spark, writer=writer).best_effort_tables()
-    tidy(store, at(0))  # tables that are not there
+    delete_outdated(store, at(0))  # tables that are not there
 
     def look(minutes: float, offset: int | None, *, is_whole: bool = False) -> None:
         done = GroupSyncPass(observed_at=at(minutes), is_whole=is_whole)
@@ -84,13 +84,13 @@ def test_what_no_answer_needs_any_more_is_deleted_and_answers_stay(
         offsets, looks = (sorted(row["observed_at"] for row in store.read(name, ())) for name in ("group_offsets", "group_syncs"))
         return offsets, looks
 
-    tidy(store, at(59))
+    delete_outdated(store, at(59))
     everything = [at(minutes) for minutes in (0, 1, 60, 61, 120)]
     assert kept() == (everything, everything)
     for since in (61.5, 119):
-        tidy(store, at(since))
+        delete_outdated(store, at(since))
         assert kept() == (everything[2:], everything[2:])
     assert [one.offset for one in positions_as_of(store, at(61.5)).positions] == [4]
-    tidy(store, at(60 * 24 * 400))
+    delete_outdated(store, at(60 * 24 * 400))
     assert kept() == (everything[4:], everything[4:])
     assert [one.offset for one in positions_as_of(store, at(60 * 24 * 400)).positions] == [5]

@@ -60,9 +60,9 @@ def said(found: Sequence[CountedProblem]) -> list[tuple[str, int]]:
 
 def test_equal_problems_are_one_whatever_their_numbers_and_the_newest_text_holds() -> None:
     log, rows, clock = log_of()
-    log.met(away("node 1"))
+    log.record(away("node 1"))
     clock.ms += 1000
-    log.met(away("node 2"))
+    log.record(away("node 2"))
     assert len(rows.rows) == 1
     log.write_due(all_of_them=True)
     (one,) = merged(rows.rows)
@@ -84,7 +84,7 @@ def test_equal_problems_are_one_whatever_their_numbers_and_the_newest_text_holds
 def test_problems_of_another_kind_error_text_or_place_are_others(other: Problem) -> None:
     log, rows, _ = log_of()
     for one in (Problem(kind=ProblemKind.RETRIABLE, text="a 1", remedy="r"), other):
-        log.met(one)
+        log.record(one)
     assert [one.problem for one in merged(rows.rows)][1] == other
     assert len(rows.rows) == 2
 
@@ -92,7 +92,7 @@ def test_problems_of_another_kind_error_text_or_place_are_others(other: Problem)
 def test_a_cluster_that_is_away_for_a_month_makes_a_thousand_rows_at_most_and_they_are_all_but_up_to_date() -> None:
     log, rows, clock = log_of()
     for _ in range(30 * 24 * 120):
-        log.met(away())
+        log.record(away())
         clock.ms += 30_000
     assert len(rows.rows) < 1_000
     (one,) = merged(rows.rows)
@@ -105,8 +105,8 @@ def test_a_cluster_that_is_away_for_a_month_makes_a_thousand_rows_at_most_and_th
 
 def test_what_was_met_before_the_take_over_is_written_after_it() -> None:
     log, rows = ProblemLog(Clock()), Rows()
-    log.met(away())
-    log.met(away())
+    log.record(away())
+    log.record(away())
     log.begin(rows, 7)
     assert said(merged(rows.rows)) == [(away().text, 2)]
     assert rows.rows[0]["run_epoch"] == 7
@@ -115,9 +115,9 @@ def test_what_was_met_before_the_take_over_is_written_after_it() -> None:
 def test_more_different_problems_than_are_told_apart_are_one_by_kind_but_what_ended_the_run_is_itself() -> None:
     log, rows, _ = log_of()
     for partition in range(module.MOST_PROBLEMS + 50):
-        log.met(Problem(kind=ProblemKind.EXPIRED, text="gone", remedy="r", place=TopicPartition("t", partition)))
+        log.record(Problem(kind=ProblemKind.EXPIRED, text="gone", remedy="r", place=TopicPartition("t", partition)))
     end = Problem(kind=ProblemKind.ENDED, text="the end", remedy="r")
-    log.met(end)
+    log.record(end)
     log.write_due(all_of_them=True)
     found = merged(rows.rows)
     assert len(found) == module.MOST_PROBLEMS + 2
@@ -129,7 +129,7 @@ def test_the_table_reads_back_what_was_met_and_long_texts_are_cut(tmp_path: Path
     log, store = ProblemLog(Clock()), MirrorStorage(str(tmp_path)).background_tables()
     log.begin(store, 3)
     placed = Problem(kind=ProblemKind.QUARANTINED, text="x" * 5_000, remedy="retry", place=TopicPartition("<b>", 4))
-    threads = [threading.Thread(target=log.met, args=(placed,)) for _ in range(5)]
+    threads = [threading.Thread(target=log.record, args=(placed,)) for _ in range(5)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -149,6 +149,6 @@ def test_a_table_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: py
     (tmp_path / "problems").write_text("a file where the table should be")
     log, store = ProblemLog(), MirrorStorage(str(tmp_path)).background_tables()
     log.begin(store, 1)
-    log.met(away())
+    log.record(away())
     store.flush()
     assert "could not write an observation to problems" in caplog.text

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from tests.checkpoints.map_rows import NEWER, SOURCE, TARGET, TXN, data, run_of
-from tests.record_batches import batch
+from tests.support.record_batches import batch
 
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.quarantine.batches import QUARANTINE_TABLE, QuarantinedBatch, batch_of, is_whole

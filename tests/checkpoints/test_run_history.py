@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from tests.observed import OBSERVED
+from tests.support.observed import OBSERVED
 
 from shallow_mirror.checkpoints import best_effort_tables as module
 from shallow_mirror.checkpoints import run_history as observations_module

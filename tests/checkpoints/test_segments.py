@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.record_batches import batch, marker, view
+from tests.support.record_batches import batch, marker, view
 
 from shallow_mirror.checkpoints.segments import SegmentBuilder, check_coverage
 from shallow_mirror.types import (

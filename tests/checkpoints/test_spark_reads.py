@@ -208,7 +208,7 @@ def test_spark_sees_the_rows_and_types_of_the_observations(spark: Any, tmp_path:
 @pytest.fixture
 def readme_queries(repository: Path, mirrored: Mirrored) -> list[str]:
     """Of the block that reads the map, with the path put in."""
-    text = (repository / "README.md").read_text(encoding="utf-8")
+    text = (repository / "docs" / "how-to" / "offset-map.md").read_text(encoding="utf-8")
     (block,) = (one for one in re.findall(r"```sql\n(.*?)```", text, re.DOTALL) if "offset_map" in one)
     with_path = block.replace("/path/to/tables", mirrored.tables)
     assert with_path != block

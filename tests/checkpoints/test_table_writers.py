@@ -372,7 +372,7 @@ def test_rows_that_somebody_deletes_under_a_running_mirror_end_it_before_the_nex
 
 
 def put_back(place: Place, version: int) -> None:
-    """Add the rows that the table had in `version` and has no more: as docs/operations.md says, where there is SQL."""
+    """Add the rows that the table had in `version` and has no more: as docs/reference/error-remedies.md says, where there is SQL."""
     path = f"{place.tables}/offset_map"
     if place.spark is not None:
         name = f"delta.`{path}`"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from tests.mirror_runs import catch_up, create_topic
+from tests.support.mirror_runs import catch_up, create_topic
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.config import MirrorConfig

@@ -194,3 +194,13 @@ def test_python_files_that_pages_name_exist(repository: Path) -> None:
         if not any(path.endswith(f"/{name}") for path in paths)
     ]
     assert missing == []
+
+
+def test_pages_that_code_and_settings_name_exist(repository: Path) -> None:
+    folders = ("src", "streaming", "sinks", "checkpoints", "conf", "notebooks", "benchmarks", "tests")
+    files = [
+        file for folder in folders for suffix in ("py", "yaml", "ipynb") for file in (repository / folder).rglob(f"*.{suffix}")
+    ]
+    named = {(file, page) for file in files for page in re.findall(r"docs/[a-z/-]+\.md", file.read_text(encoding="utf-8"))}
+    assert named
+    assert sorted(f"{file.name}: {page}" for file, page in named if not (repository / page).exists()) == []

@@ -6,7 +6,7 @@ import time
 from typing import Any, Protocol
 
 from tests.fakes.raw_client import RawClient
-from tests.record_batches import batch
+from tests.support.record_batches import batch
 
 NOW_MS = int(time.time() * 1000)
 

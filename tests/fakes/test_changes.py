@@ -26,7 +26,7 @@ from tests.fakes.changes import (
 from tests.fakes.kafka_codec import API_KEYS, framed, request_type
 from tests.fakes.raw_client import RawClient
 from tests.fakes.strict_broker import StrictCluster
-from tests.record_batches import batch
+from tests.support.record_batches import batch
 
 
 @pytest.fixture

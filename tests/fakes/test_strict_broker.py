@@ -12,7 +12,7 @@ import pytest
 from tests.fakes.kafka_codec import request_type
 from tests.fakes.peers import NOW_MS, Peer, idempotent, transactional
 from tests.fakes.record_rules import split_batches
-from tests.record_batches import batch, record, varint
+from tests.support.record_batches import batch, record, varint
 
 HOUR_MS = 3_600_000
 

@@ -74,6 +74,8 @@ class Run:
             return False
         self._note_checked()
         self._unchecked = done
+        if done.checked.done():  # what a run that is cut short has checked stands in its results
+            self._note_checked()
         return True
 
     def _finish(self, scene: Scene) -> None:

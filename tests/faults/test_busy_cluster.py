@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from tests.faults.gate import Gate
 from tests.faults.mirror_process import BUSY_CLUSTER, BUSY_SLOTS, BUSY_WITHOUT_SPARK, MirrorProcess
 from tests.faults.proxy import FaultPlan, HeldPort, Proxy
-from tests.mirror_runs import conf_file, create_topic, positions, read_places
+from tests.support.mirror_runs import conf_file, create_topic, positions, read_places
 
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.local_kafka.cluster import LocalKafkaCluster

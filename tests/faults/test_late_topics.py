@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import mirror_runs as runs
 from tests.faults.gate import Gate
 from tests.faults.mirror_process import SPARK, WITHOUT_SPARK, MirrorProcess
 from tests.faults.steps import Step
+from tests.support import mirror_runs as runs
 
 from shallow_mirror.config import MirrorConfig
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from tests.faults.proxy import FaultPlan, HeldPort, Proxy
-from tests.mirror_runs import conf_file, create_topic, positions, read_places, wait_for_run
+from tests.support.mirror_runs import conf_file, create_topic, positions, read_places, wait_for_run
 from tests.verify.mirror_main import mirror
 
 from shallow_mirror.config import MirrorConfig

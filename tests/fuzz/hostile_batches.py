@@ -6,10 +6,10 @@ import struct
 import zlib
 
 import crc32c
-from tests.record_batches import batch, marker, message, record
-from tests.wire.batches.test_golden import frame_of, names
-from tests.wire.records.test_legacy_formats import message_set, wrapped
-from tests.wire.records.test_unpacked_batch import ENCODERS, full_record
+from tests.support.golden_files import frame_of, names
+from tests.support.legacy_batches import message_set, wrapped
+from tests.support.record_batches import batch, marker, message, record
+from tests.support.record_encoders import ENCODERS, full_record
 
 from shallow_mirror.wire.batches.batch_index import index_batches
 from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, LOG_OVERHEAD

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from tests.record_batches import varint
+from tests.support.record_batches import varint
 
 MOST_BYTES = 1 << 18
 """Of an input: repeats of repeats would grow for ever."""

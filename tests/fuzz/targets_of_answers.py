@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.fakes.replayed import NEVER, answer_frame, replayed_connection
 from tests.fuzz.target import Target
-from tests.wire.batches.test_golden import frame_of, names
-from tests.wire.protocol.test_fetch_and_produce import A_UUID, fetch_answer, leader_fetch_answer, produce_answer
+from tests.support.golden_files import frame_of, names
+from tests.support.wire_responses import A_UUID, fetch_answer, leader_fetch_answer, produce_answer
 
 from shallow_mirror.broker.net import requests
 from shallow_mirror.errors import RetriableError

@@ -22,9 +22,9 @@ from tests.fuzz.hostile_batches import (
     wrappers,
 )
 from tests.fuzz.target import PLACE, Target, chance_of
-from tests.record_batches import marker
-from tests.wire.records.test_legacy_formats import wrapped
-from tests.wire.records.test_unpacked_batch import ENCODERS
+from tests.support.legacy_batches import wrapped
+from tests.support.record_batches import marker
+from tests.support.record_encoders import ENCODERS
 
 from shallow_mirror.errors import BatchRefusedError, CorruptBatchError
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy

@@ -8,7 +8,7 @@ from functools import partial
 from tests.fuzz.hostile_batches import blocks
 from tests.fuzz.target import Target, chance_of
 from tests.fuzz.targets_of_batches import MAX_OPENED_BYTES
-from tests.wire.records.test_unpacked_batch import ENCODERS
+from tests.support.record_encoders import ENCODERS
 
 from shallow_mirror.wire.records.compression import BlockTooLargeError, CorruptBlockError, decompress, fix_lz4_checksum
 

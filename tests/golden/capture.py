@@ -23,7 +23,7 @@ from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.producer import ProduceRequest
-from tests.record_batches import batch, record
+from tests.support.record_batches import batch, record
 
 from shallow_mirror.local_kafka.jars import KAFKA_VERSION, OLD_KAFKA_VERSION
 from shallow_mirror.local_kafka.node import LocalKafka

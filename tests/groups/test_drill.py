@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.groups.group_runs import consume, write_transactions
-from tests.mirror_runs import CrashAt, CrashError, Running, catch_up, config, create_topic, wait_for
+from tests.support.mirror_runs import CrashAt, CrashError, Running, catch_up, config, create_topic, wait_for
 
 from shallow_mirror.groups.sync_once import sync_groups
 

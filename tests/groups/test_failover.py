@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.groups.group_runs import consume, write_transactions
-from tests.mirror_runs import catch_up, config, create_topic
+from tests.support.mirror_runs import catch_up, config, create_topic
 
 from shallow_mirror.checkpoints.group_offset_history import last_pass
 from shallow_mirror.checkpoints.storage import MirrorStorage

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from tests.console_entry import console
 from tests.groups.group_runs import PATIENCE_S, member, streams_member
-from tests.mirror_runs import conf_file, create_topic, delete_records, wait_for
+from tests.support.console_entry import console
+from tests.support.mirror_runs import conf_file, create_topic, delete_records, wait_for
 
 from shallow_mirror import cli
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity

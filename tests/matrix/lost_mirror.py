@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.mirror_runs import PATIENCE_S
+from tests.support.mirror_runs import PATIENCE_S
 from tests.verify.mirror_main import REPOSITORY
 
 from shallow_mirror import cli

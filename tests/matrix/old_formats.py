@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 from tests.golden.capture import ask
 from tests.messy.corpus import clean
-from tests.mirror_runs import create_topic, set_topic, wait_for
-from tests.one_batch import one_batch_producer
-from tests.record_batches import message
-from tests.wire.records.test_unpacked_batch import ENCODERS
+from tests.support.mirror_runs import create_topic, set_topic, wait_for
+from tests.support.one_batch import one_batch_producer
+from tests.support.record_batches import message
+from tests.support.record_encoders import ENCODERS
 
 from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.wire.batches.header import LOG_OVERHEAD, MAGIC_POS

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.conftest import TwoClusters
-from tests.mirror_runs import delete_topics_ending
+from tests.support.mirror_runs import delete_topics_ending
 
 from shallow_mirror.demo.traffic import TOPICS, TrafficReport, write_traffic
 from shallow_mirror.local_kafka.jars import KAFKA_VERSION, OLD_KAFKA_VERSION, OLDEST_KAFKA_VERSION

@@ -12,7 +12,7 @@ from tests.matrix import old_formats
 from tests.matrix.lost_mirror import lose_mirror
 from tests.matrix.releases import ALL, BEFORE_KIP_890, NEWEST, OLDEST, Brokers, Release
 from tests.messy.equality import assert_every_offset_is_translated, contents
-from tests.mirror_runs import conf_file, read_places
+from tests.support.mirror_runs import conf_file, read_places
 from tests.verify.mirror_main import catch_up
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
@@ -23,7 +23,7 @@ from shallow_mirror.demo.traffic import TOPICS
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.report import Step
 from shallow_mirror.groups.sync_once import sync_groups
-from shallow_mirror.operations.recover import UnknownState, look
+from shallow_mirror.operations.recover import UnknownState, inspect
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import ReceiptEvidence, TxnFate
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.verify import verify_mirror
@@ -65,10 +65,10 @@ def test_messy_traffic_is_equal_record_by_record_although_the_mirror_is_lost_bef
     settings = MirrorConfig.load(conf)
     for point in ("RunSlots", "Decide"):
         lose_mirror(conf, point)
-    told = look(settings)
-    assert {one.receipt for one in told} == {ReceiptEvidence.PENDING}
-    assert {one.fate for one in told} == {None if target == OLDEST else TxnFate.COMMITTED}
-    assert all((one.coordinator is UnknownState.BEFORE_KAFKA_3) is (target == OLDEST) and not one.needs_choice for one in told)
+    reports = inspect(settings)
+    assert {one.receipt for one in reports} == {ReceiptEvidence.PENDING}
+    assert {one.fate for one in reports} == {None if target == OLDEST else TxnFate.COMMITTED}
+    assert all((one.coordinator is UnknownState.BEFORE_KAFKA_3) is (target == OLDEST) and not one.needs_choice for one in reports)
     catch_up(conf)
     copies = {topic: f"{source}.{topic}" for topic in TOPICS}
     compared = compare(*ends, copies, RowTranslation(load_rows(Path(settings.tables))))

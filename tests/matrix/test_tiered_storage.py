@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from tests.mirror_runs import conf_file, create_topic, read_places, wait_for
+from tests.support.mirror_runs import conf_file, create_topic, read_places, wait_for
 from tests.verify.mirror_main import catch_up
 
 from shallow_mirror.broker.auth.client_config import ClientConfig

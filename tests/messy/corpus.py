@@ -9,9 +9,9 @@ from typing import Any
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
-from tests import mirror_runs as runs
-from tests.mirror_runs import create_topic, delete_records, read_places, set_topic, wait_for, wait_for_markers
-from tests.one_batch import one_batch_producer
+from tests.support import mirror_runs as runs
+from tests.support.mirror_runs import create_topic, delete_records, read_places, set_topic, wait_for, wait_for_markers
+from tests.support.one_batch import one_batch_producer
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 IN_TXNS = len(CODECS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.mirror_runs import ReadRecord
+from tests.support.mirror_runs import ReadRecord
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 

@@ -19,7 +19,7 @@ from tests.messy.corpus import (
     write_stamped_by_the_broker,
 )
 from tests.messy.equality import assert_every_offset_is_translated, contents
-from tests.mirror_runs import conf_file, create_topic, positions, read_places, wait_for_run
+from tests.support.mirror_runs import conf_file, create_topic, positions, read_places, wait_for_run
 from tests.verify.mirror_main import catch_up, mirror
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
-from tests.mirror_runs import admin, conf_file, create_topic, open_transaction, read_places, read_values, write
+from tests.support.mirror_runs import admin, conf_file, create_topic, open_transaction, read_places, read_values, write
 
 NOTEBOOKS = ("run_mirror", "explore_offsets", "failover")
 PATIENCE_S = 240

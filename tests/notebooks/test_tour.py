@@ -18,7 +18,7 @@ import yaml
 from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from nbclient import NotebookClient
-from tests.mirror_runs import delete_topics_ending
+from tests.support.mirror_runs import delete_topics_ending
 
 from shallow_mirror.demo import checker
 from shallow_mirror.demo.mirror_process import MirrorProcess

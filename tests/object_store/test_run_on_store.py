@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.mirror_runs import conf_file, create_topic, read_values, wait_for, wait_for_run, write
 from tests.object_store.servers import Store, options_for
 from tests.object_store.store_proxy import Harm, StoreFault
+from tests.support.mirror_runs import conf_file, create_topic, read_values, wait_for, wait_for_run, write
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.problem_log import read_problems

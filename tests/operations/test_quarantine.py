@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 from tests.conftest import TwoClusters
 from tests.fakes.record_rules import header_of, split_batches
-from tests.mirror_runs import CrashAt, CrashError, conf_file, create_topic, positions, read_places, set_topic, write_stamped
+from tests.support.mirror_runs import (
+    CrashAt,
+    CrashError,
+    conf_file,
+    create_topic,
+    positions,
+    read_places,
+    set_topic,
+    write_stamped,
+)
 from tests.verify.log_files import FIRST_SEGMENT
 from tests.verify.mirror_main import catch_up
 from tests.verify.mirrored import flipped

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from tests.fakes.changes import AS_IT_SHOULD, error
-from tests.mirror_runs import CrashAt, CrashError
-from tests.record_batches import batch, record
+from tests.support.mirror_runs import CrashAt, CrashError
+from tests.support.record_batches import batch, record
 from tests.verify.mirrored import TOPIC, Mirrored, flipped
 
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity

@@ -10,9 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import mirror_runs as runs
 from tests.fakes.raw_client import RawClient
-from tests.mirror_runs import CrashAt, CrashError, catch_up, create_topic, delete_records, high_watermark, read_values, write
+from tests.support import mirror_runs as runs
+from tests.support.mirror_runs import (
+    CrashAt,
+    CrashError,
+    catch_up,
+    create_topic,
+    delete_records,
+    high_watermark,
+    read_values,
+    write,
+)
 
 from shallow_mirror import cli
 from shallow_mirror.broker.auth.client_config import ClientConfig

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import mirror_runs as runs
-from tests.mirror_runs import read_places, read_values, write
+from tests.support import mirror_runs as runs
+from tests.support.mirror_runs import read_places, read_values, write
 
 from shallow_mirror import cli
 from shallow_mirror.checkpoints.offset_map import OffsetMap

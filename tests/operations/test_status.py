@@ -11,15 +11,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from tests.mirror_runs import create_topic, wait_for
+from tests.support.mirror_runs import create_topic, wait_for
+from tests.support.status_tables import NOW_MS, RUN, A, B, config, decide, segment, take_over
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import ListedOffset
-from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.run_history import MicroBatchObservation, RunHistory
-from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
@@ -29,53 +27,7 @@ from shallow_mirror.operations.status import total
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runner import lag
 from shallow_mirror.streaming.runner.lag import PartitionStatus, SourceView, first_missing_ms, partition_statuses
-from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
-
-A, B = SourcePartition("orders", "idA", 0), SourcePartition("orders", "idA", 1)
-RUN = RunIdentity(run_id="r", host="elsewhere", pid=7, started_at_ms=1_000)
-NOW_MS = 50_000
-
-
-def config(folder: Path, **groups: Any) -> MirrorConfig:
-    document = {
-        "mirror": "m",
-        "source": {"alias": "east", "client": {"bootstrap.servers": "127.0.0.1:1", "request.timeout.ms": 50}},
-        "target": {"alias": "west", "client": {"bootstrap.servers": "127.0.0.1:2", "request.timeout.ms": 50}},
-        "topics": {"include": ["orders"]},
-        "tables": "tables",
-    }
-    return MirrorConfig.from_document(document | groups, folder=folder)
-
-
-def segment(source: SourcePartition, start: int, end: int, at_ms: int | None, kind: SegmentKind = SegmentKind.DATA) -> Any:
-    is_data = kind is SegmentKind.DATA
-    one = Segment(
-        source=source,
-        source_start=start,
-        source_end=end,
-        kind=kind,
-        target=TargetPartition(source.topic, "idT", source.partition),
-        target_start=start if is_data else None,
-        target_end=end if is_data else None,
-        record_count=end - start if is_data else 0,
-        batch_count=1,
-        max_timestamp_ms=at_ms,
-    )
-    return DecidedSegment(one, SlotTxn("m-0", 1, 1))
-
-
-def take_over(tables: str, run: RunIdentity = RUN) -> OffsetMapOwner:
-    owner = OffsetMapOwner.take_over(
-        tables, mirror="m", source_cluster_id="S", target_cluster_id="T", run=run, now_ms=lambda: NOW_MS
-    )
-    owner.settle()
-    return owner
-
-
-def decide(owner: OffsetMapOwner, *rows: DecidedSegment) -> None:
-    owner.next_decision()
-    owner.decide(rows, highest_slot=0)
-    owner.settle()
+from shallow_mirror.types import SegmentKind, SourcePartition
 
 
 def observed(number: int, **changes: Any) -> MicroBatchObservation:

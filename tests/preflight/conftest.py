@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import mirror_runs as runs
 from tests.fakes.strict_broker import StrictCluster
+from tests.support import mirror_runs as runs
 
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.preflight import PreflightReport, preflight_mirror
@@ -18,7 +18,7 @@ OPEN = {"message.timestamp.after.max.ms": "9223372036854775807"}
 
 
 class Planned:
-    """A mirror that was written down and never ran. `settings` go into the mirror file, as in `tests.mirror_runs`."""
+    """A mirror that was written down and never ran. `settings` go into the mirror file, as in `tests.support.mirror_runs`."""
 
     def __init__(self, folder: Path, source: StrictCluster, target: StrictCluster) -> None:
         self.folder, self.source, self.target = folder, source, target

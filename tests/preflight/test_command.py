@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests import mirror_runs as runs
-from tests.console_entry import Ended, console
 from tests.preflight.conftest import Planned
-from tests.record_batches import batch
+from tests.support import mirror_runs as runs
+from tests.support.console_entry import Ended, console
+from tests.support.record_batches import batch
 
 
 @pytest.fixture

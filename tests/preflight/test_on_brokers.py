@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import ConfigResource
 from deltalake import DeltaTable
-from tests import mirror_runs as runs
 from tests.conftest import TwoClusters
-from tests.console_entry import console
-from tests.mirror_runs import catch_up, create_topic, write, write_stamped
-from tests.one_batch import one_batch_producer
+from tests.support import mirror_runs as runs
+from tests.support.console_entry import console
+from tests.support.mirror_runs import catch_up, create_topic, write, write_stamped
+from tests.support.one_batch import one_batch_producer
 
 from shallow_mirror.checkpoints.schema import table_uri
 from shallow_mirror.preflight import preflight_mirror

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests import mirror_runs as runs
-from tests.record_batches import batch, view
+from tests.support import mirror_runs as runs
+from tests.support.record_batches import batch, view
 
 from shallow_mirror.broker.fetch.range_reader import IndexedPartition
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, DataLossError, MirrorError
@@ -31,10 +31,10 @@ class Reader:
     def __init__(self, error: MirrorError) -> None:
         self._error = error
 
-    def read(self, place: TopicPartition, wanted: OffsetRange) -> Iterator[tuple[IndexedPartition, int]]:
+    def read(self, topic_partition: TopicPartition, wanted: OffsetRange) -> Iterator[tuple[IndexedPartition, int]]:
         records = view(batch(0, 5))
-        yield IndexedPartition(place, index_batches(records), records, (), 0, wanted.end, wanted.end, wanted.start), 5
-        if place == FIRST.topic_partition:
+        yield IndexedPartition(topic_partition, index_batches(records), records, (), 0, wanted.end, wanted.end, wanted.start), 5
+        if topic_partition == FIRST.topic_partition:
             raise self._error
 
 
@@ -49,7 +49,7 @@ def sampled(folder: Path, error: MirrorError) -> tuple[Any, list[str]]:
 def test_a_batch_that_the_reader_itself_refuses_is_counted_by_its_rule(tmp_path: Path) -> None:
     report, stops = sampled(tmp_path, BatchRefusedError(FIRST.topic_partition, 5, "too large to be opened", "Exclude the topic"))
     ((rule, one),) = report.counts.refusals.items()
-    assert (rule, one.place, one.base_offset, one.remedy) == (
+    assert (rule, one.topic_partition, one.base_offset, one.remedy) == (
         "too large to be opened", FIRST.topic_partition, 5, "Exclude the topic",
     )  # fmt: skip
     assert (report.counts.refused.batch_count, stops) == (1, [])
@@ -68,6 +68,6 @@ def test_what_ends_the_reading_of_one_partition_is_told_and_the_others_are_read(
     report, stops = sampled(tmp_path, error)
     assert stops == [str(error)]
     assert report.counts.raw.record_count == 10
-    reached = {place.partition: (one.reached, one.is_whole) for place, one in report.samples.items()}
+    reached = {topic_partition.partition: (one.reached, one.is_whole) for topic_partition, one in report.samples.items()}
     assert reached == {0: (5, False), 1: (5, True)}
     assert (report.backlog.size_bytes, report.backlog.is_exact) == (3 * report.counts.read.size_bytes // 2, False)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from tests.record_batches import batch, view
+from tests.support.record_batches import batch, view
 
 from shallow_mirror.preflight.timestamp_limits import TimeLimit, time_limits, too_new, too_old
 from shallow_mirror.sinks.kafka.targets.target_topic_policy import NO_LIMIT_MS

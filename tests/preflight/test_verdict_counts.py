@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.record_batches import batch, marker, view
+from tests.support.record_batches import batch, marker, view
 
 from shallow_mirror.preflight.timestamp_limits import TimeLimit, TimeLimits
 from shallow_mirror.preflight.verdict_counts import MOST_RULES, Amount, RuleCount, TopicCounts

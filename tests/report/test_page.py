@@ -3,42 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 from tests.report.contents import EVIL, a_picture, content, many_rows, rows_of_a_day
+from tests.support.html_elements import Elements
 
 from shallow_mirror.report import charts
 from shallow_mirror.report.page import page
 from shallow_mirror.types import SourcePartition
-
-_ALONE = {"meta", "br"}
-
-
-class Elements(HTMLParser):
-    """Fails where elements are not closed in order."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.names: list[str] = []
-        self.attributes: list[tuple[str, str]] = []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.append(tag)
-        self.attributes += [(name, value or "") for name, value in attrs]
-        if tag not in _ALONE:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        self.handle_endtag(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 90, 100_000])

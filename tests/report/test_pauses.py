@@ -8,7 +8,7 @@ from html import unescape
 
 import pytest
 from tests.report.contents import BEGIN, EVIL, content, rows_of_a_day
-from tests.report.test_page import Elements
+from tests.support.html_elements import Elements
 
 from shallow_mirror.checkpoints.paused_intervals import PausedInterval
 from shallow_mirror.report import charts

@@ -17,9 +17,9 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from tests.mirror_runs import admin
 from tests.security.certificates import DAY, NOW, Authority, Identity
 from tests.security.token_endpoint import AUDIENCE, TokenEndpoint
+from tests.support.mirror_runs import admin
 
 from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.local_kafka.properties import Listener
@@ -42,7 +42,7 @@ _OAUTH_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValida
 
 
 class Right(NamedTuple):
-    """What docs/security.md lists: an operation on a resource, by its name or by how its name begins."""
+    """What docs/reference/acls.md lists: an operation on a resource, by its name or by how its name begins."""
 
     operation: str
     resource: str

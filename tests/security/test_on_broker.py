@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import mirror_runs as runs
 from tests.security import secured_cluster as users
 from tests.security.secured_cluster import SESSION_MS, Right, SecuredCluster
 from tests.security.token_endpoint import TokenEndpoint
+from tests.support import mirror_runs as runs
 
 from shallow_mirror.broker.admin.topic_admin import TopicSpec, ensure_topics
 from shallow_mirror.broker.auth.client_config import ClientConfig

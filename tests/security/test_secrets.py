@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from tests import mirror_runs as runs
-from tests.mirror_runs import PATIENCE_S, command, conf_file, create_topic, read_values, said, write
 from tests.security import secured_cluster as users
 from tests.security.secured_cluster import SecuredCluster
+from tests.support import mirror_runs as runs
+from tests.support.mirror_runs import PATIENCE_S, command, conf_file, create_topic, read_values, said, write
 
 from shallow_mirror import cli
 from shallow_mirror.commands.exit_codes import EXIT_CONFIG

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.fakes.strict_broker import StrictCluster
-from tests.record_batches import batch, record
+from tests.support.record_batches import batch, record
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark import cloudpickle
-from tests import mirror_runs
+from tests.support import mirror_runs
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pyspark
-from tests.wheels import build_wheel
+from tests.support.wheels import build_wheel
 
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 PATIENCE_S = 400.0

@@ -1,4 +1,4 @@
-"""The mirror under `spark-submit`, from the wheel alone, with the lines that docs/spark-submit.md shows."""
+"""The mirror under `spark-submit`, from the wheel alone, with the lines that docs/how-to/spark-submit.md shows."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.mirror_runs import conf_file, config, create_topic, is_settled, read_values, wait_for, write
 from tests.submit.spark_home import Installed, ended, install, python_of, said, standalone, started, wait_until_said
+from tests.support.mirror_runs import conf_file, config, create_topic, is_settled, read_values, wait_for, write
 
 from shallow_mirror.local_kafka.jars import delta_jars
 
@@ -27,7 +27,7 @@ def installed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Ins
 @pytest.fixture(scope="module")
 def shown(repository: Path) -> list[str]:
     """Commands of the page, each on one line."""
-    page = (repository / "docs" / "spark-submit.md").read_text(encoding="utf-8")
+    page = (repository / "docs" / "how-to" / "spark-submit.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
     return [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
 
@@ -40,7 +40,7 @@ def catch_up_line(shown: list[str]) -> str:
 
 def optional_settings(repository: Path) -> list[str]:
     """`name=value` of those that the page calls optional."""
-    page = (repository / "docs" / "spark-submit.md").read_text(encoding="utf-8")
+    page = (repository / "docs" / "how-to" / "spark-submit.md").read_text(encoding="utf-8")
     found = re.findall(r"^\| `(spark\.[^`]+=[^`]+)` \(optional\)", page, re.MULTILINE)
     assert len(found) == 3
     return found

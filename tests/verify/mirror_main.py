@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.mirror_runs import is_settled, positions, wait_for_run
+from tests.support.mirror_runs import is_settled, positions, wait_for_run
 
 from shallow_mirror import cli
 from shallow_mirror.commands import sessions

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from tests.fakes.partition_log import PartitionLog, Stored
 from tests.fakes.record_rules import header_of
 from tests.fakes.strict_broker import StrictCluster
-from tests.record_batches import marker, view
+from tests.support.record_batches import marker, view
 
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
@@ -46,7 +46,7 @@ LIMITS = BatchLimits(
 
 
 class Mirrored:
-    """One topic of one partition. `settings` go into the mirror file, as in `tests.mirror_runs`."""
+    """One topic of one partition. `settings` go into the mirror file, as in `tests.support.mirror_runs`."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.source, self.target = StrictCluster(cluster_id="east-id"), StrictCluster(cluster_id="west-id")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.console_entry import Ended, console
 from tests.fakes.changes import error
-from tests.record_batches import batch
+from tests.support.console_entry import Ended, console
+from tests.support.record_batches import batch
 from tests.verify.mirrored import Mirrored
 
 pytestmark = pytest.mark.thorough

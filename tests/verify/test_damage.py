@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.fakes.partition_log import Follower, PartitionLog
-from tests.record_batches import batch, marker, record
+from tests.support.record_batches import batch, marker, record
 from tests.verify.mirrored import PRODUCER_ID, TOPIC, Mirrored, at, changed, data_places, flipped, replace
 
 from shallow_mirror.checkpoints.schema import DecidedSegment

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.fakes.changes import after, error
-from tests.record_batches import batch
+from tests.support.record_batches import batch
 from tests.verify.mirrored import Mirrored, kafka_text
 
 from shallow_mirror.checkpoints.schema import DecidedSegment

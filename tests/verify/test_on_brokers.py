@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 from tests.conftest import TwoClusters
-from tests.mirror_runs import (
+from tests.support.mirror_runs import (
     conf_file,
     create_topic,
     delete_records,
@@ -24,12 +24,12 @@ from tests.mirror_runs import (
     wait_for_run,
     write,
 )
-from tests.one_batch import one_batch_producer
-from tests.record_batches import message
+from tests.support.one_batch import one_batch_producer
+from tests.support.record_batches import message
+from tests.support.record_encoders import ENCODERS
 from tests.verify.log_files import LogFile, stopped
 from tests.verify.mirror_main import catch_up, mirror
 from tests.verify.mirrored import at, changed, flipped
-from tests.wire.records.test_unpacked_batch import ENCODERS
 
 from shallow_mirror import cli
 from shallow_mirror.checkpoints.offset_map import OffsetMap

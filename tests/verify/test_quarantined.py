@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from tests.record_batches import batch, record
+from tests.support.record_batches import batch, record
 from tests.verify.mirrored import Mirrored, changed, data_places, flipped, replace
 
 from shallow_mirror.checkpoints.quarantine.batches import QUARANTINE_TABLE

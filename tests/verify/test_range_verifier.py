@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.record_batches import batch, record, view
+from tests.support.record_batches import batch, record, view
 from tests.verify.mirrored import at, changed
 
 from shallow_mirror.broker.fetch.range_reader import IndexedPartition

@@ -15,8 +15,8 @@ import pytest
 import yaml
 from deltalake import DeltaTable
 from tests.fakes.changes import held
-from tests.mirror_runs import wait_for
-from tests.record_batches import batch, record
+from tests.support.mirror_runs import wait_for
+from tests.support.record_batches import batch, record
 from tests.verify.mirrored import Mirrored, changed, data_places, replace
 
 from shallow_mirror.checkpoints import verify_log

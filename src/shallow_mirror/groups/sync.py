@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
-from shallow_mirror.checkpoints.group_offset_history import GroupPosition, GroupSyncPass, record_pass, tidy
+from shallow_mirror.checkpoints.group_offset_history import GroupPosition, GroupSyncPass, delete_outdated, record_pass
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.problem_log import log_problem
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
@@ -77,7 +77,7 @@ class GroupSyncer:
         self._whole_at = now if is_whole else self._whole_at
         self._count += 1
         if self._count % TIDY_EVERY_PASSES == 1:
-            tidy(self._history, now - timedelta(seconds=self._config.groups.keep_s))
+            delete_outdated(self._history, now - timedelta(seconds=self._config.groups.keep_s))
         return done
 
     def _refreshed_map(self) -> OffsetMap:

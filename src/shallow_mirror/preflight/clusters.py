@@ -44,14 +44,14 @@ def read_broker_settings(
     cluster: Cluster, node_ids: Iterable[int], deadline: Callable[[], Deadline]
 ) -> tuple[dict[int, Mapping[str, str]], dict[int, str]]:
     """By broker, and why of others they are not known."""
-    found: dict[int, Mapping[str, str]] = {}
+    settings: dict[int, Mapping[str, str]] = {}
     refused: dict[int, str] = {}
     for node_id in node_ids:
         try:
-            found[node_id] = cluster.broker_configs(node_id, deadline())
+            settings[node_id] = cluster.broker_configs(node_id, deadline())
         except (ConfigError, RetriableError) as error:
             refused[node_id] = str(error)
-    return found, refused
+    return settings, refused
 
 
 def slot_problems(
@@ -99,10 +99,11 @@ def timeout_problems(
     alias: str, settings: Mapping[int, Mapping[str, str]], refused: Mapping[int, str], transaction_timeout_ms: int
 ) -> Iterator[Finding]:
     """Pure."""
-    for node_id, one in settings.items():
-        most = one.get(_MAX_TIMEOUT)
-        if most is not None and int(most) < transaction_timeout_ms:
-            what = f"has {_MAX_TIMEOUT}={most}: lower write.transaction_timeout_ms ({transaction_timeout_ms}) to it, or raise it"
+    for node_id, broker_settings in settings.items():
+        max_timeout = broker_settings.get(_MAX_TIMEOUT)
+        if max_timeout is not None and int(max_timeout) < transaction_timeout_ms:
+            lower = f"lower write.transaction_timeout_ms ({transaction_timeout_ms}) to it, or raise it"
+            what = f"has {_MAX_TIMEOUT}={max_timeout}: {lower}"
             yield Finding(Level.STOPS, f"cluster {alias}, broker {node_id}", what)
     for node_id, reason in refused.items():
         what = f"{_MAX_TIMEOUT} and the defaults of new topics are not known: {reason}"

@@ -72,11 +72,11 @@ class Pace:
 
 def backlog_of(samples: Sequence[PartitionSample], *, unknown_partitions: int = 0) -> Backlog:
     """`unknown_partitions`: those that have no sample."""
-    sizes = [one.backlog_bytes for one in samples]
+    sizes = [sample.backlog_bytes for sample in samples]
     return Backlog(
         size_bytes=sum(size for size in sizes if size is not None),
-        offsets=sum(one.backlog_offsets for one in samples),
-        is_exact=all(one.is_whole for one in samples) and not unknown_partitions,
+        offsets=sum(sample.backlog_offsets for sample in samples),
+        is_exact=all(sample.is_whole for sample in samples) and not unknown_partitions,
         unread_partitions=sizes.count(None) + unknown_partitions,
     )
 

@@ -34,13 +34,13 @@ class Finding:
 def sentences(findings: Iterable[Finding]) -> list[str]:
     """One for all subjects of which the same is said, in the order in which they were found."""
     subjects: dict[str, list[str]] = {}
-    for one in findings:
-        subjects.setdefault(one.what, []).append(one.subject)
+    for finding in findings:
+        subjects.setdefault(finding.what, []).append(finding.subject)
     return [f"{listed(of_it)}: {what}" for what, of_it in subjects.items()]
 
 
 def listed(names: Iterable[str]) -> str:
-    """The first few by name."""
-    known = list(dict.fromkeys(names))
-    more = len(known) - SHOWN_SUBJECTS
-    return ", ".join(known[:SHOWN_SUBJECTS]) + (f" and {more} more" if more > 0 else "")
+    """Return the first few names, and the number of the others."""
+    distinct = list(dict.fromkeys(names))
+    more = len(distinct) - SHOWN_SUBJECTS
+    return ", ".join(distinct[:SHOWN_SUBJECTS]) + (f" and {more} more" if more > 0 else "")

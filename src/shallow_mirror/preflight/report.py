@@ -36,8 +36,8 @@ class TopicReport:
 
     def document(self) -> dict[str, Any]:
         partitions = [
-            {"partition": place.partition, **asdict(one), "backlog_bytes": one.backlog_bytes}
-            for place, one in sorted(self.samples.items())
+            {"partition": topic_partition.partition, **asdict(sample), "backlog_bytes": sample.backlog_bytes}
+            for topic_partition, sample in sorted(self.samples.items())
         ]
         return {
             "topic": self.topic,
@@ -69,13 +69,13 @@ class PreflightReport:
     @property
     def is_fine(self) -> bool:
         """Nothing that was looked at will be refused, and nothing stops the mirror."""
-        is_stopped = any(one.level is Level.STOPS for one in self.findings)
-        return not is_stopped and not any(one.counts.refusals for one in self.topics)
+        is_stopped = any(finding.level is Level.STOPS for finding in self.findings)
+        return not is_stopped and not any(topic.counts.refusals for topic in self.topics)
 
     @property
     def backlog(self) -> Backlog:
         samples = [sample for topic in self.topics for sample in topic.samples.values()]
-        return backlog_of(samples, unknown_partitions=sum(one.partition_count for one in self.topics) - len(samples))
+        return backlog_of(samples, unknown_partitions=sum(topic.partition_count for topic in self.topics) - len(samples))
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
@@ -90,9 +90,9 @@ class PreflightReport:
             "has_map": self.has_map,
             "backlog": asdict(backlog),
             "estimates": [
-                {**asdict(one), "bytes_per_s": one.bytes_per_s, "seconds": one.seconds_for(backlog.size_bytes)}
-                for one in self.paces
+                {**asdict(pace), "bytes_per_s": pace.bytes_per_s, "seconds": pace.seconds_for(backlog.size_bytes)}
+                for pace in self.paces
             ],
-            "findings": [one.document() for one in self.findings],
-            "topics": [one.document() for one in self.topics],
+            "findings": [finding.document() for finding in self.findings],
+            "topics": [topic.document() for topic in self.topics],
         }

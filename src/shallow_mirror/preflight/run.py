@@ -54,7 +54,7 @@ def preflight_mirror(
     on_progress: OnProgress = ignore_progress,
     clock: Callable[[], float] = time.monotonic,
 ) -> PreflightReport:
-    """Look at everything between the mirror's positions and the log ends of now, or at `sample_bytes` of each partition.
+    """Check everything between the mirror's positions and the current log ends, or `sample_bytes` of each partition.
 
     `spark`: the session that reaches tables in a catalog. What would stop the mirror is in the report. Raises ConfigError (the
     mirror file, another mirror's map, brokers that speak no version of ours), OffsetMapConflictError, RetriableError (a cluster
@@ -76,9 +76,9 @@ class _Preflight:
 
     def run(self, sample_bytes: int | None, on_progress: OnProgress) -> PreflightReport:
         began = self._clock()
-        self._ask_clusters()
+        self._read_clusters()
         offset_map = self._open_map()
-        self._ask_for_slots(offset_map)
+        self._check_slots(offset_map)
         reader = SampleReader(
             self._source,
             self._config.read.isolation_level,
@@ -86,7 +86,7 @@ class _Preflight:
             sample_bytes=sample_bytes,
             clock=self._clock,
         )
-        topics = self._look_at_topics({} if offset_map is None else offset_map.positions(), reader, on_progress)
+        topics = self._sample_topics({} if offset_map is None else offset_map.positions(), reader, on_progress)
         paces = (self._mirror_pace(offset_map), reading_pace(reader.read_bytes, reader.seconds))
         return PreflightReport(
             mirror=self._config.mirror,
@@ -100,7 +100,7 @@ class _Preflight:
             paces=tuple(pace for pace in paces if pace is not None),
         )
 
-    def _look_at_topics(
+    def _sample_topics(
         self, positions: Mapping[SourcePartition, Position], reader: SampleReader, on_progress: OnProgress
     ) -> tuple[TopicReport, ...]:
         planner = SourceOffsets(PlannerConfig.of_mirror(self._config), self._source)
@@ -110,11 +110,11 @@ class _Preflight:
             self._config, source_cluster_id=self._of_source.cluster_id, target_cluster_id=self._of_target.cluster_id
         )
         guard.require_no_cycles(listing.topic_ids)
-        mirrored = {one.topic: position.target for one, position in positions.items()}
+        mirrored = {source.topic: position.target for source, position in positions.items()}
         partitions = self._partition_counts(listing, mirrored)
         plans = self._plan_targets(partitions, mirrored)
-        known = {one: position.offset for one, position in positions.items()}
-        backlogs, problems = plan_backlogs(planner, listing, known, self._deadline)
+        offsets = {source: position.offset for source, position in positions.items()}
+        backlogs, problems = plan_backlogs(planner, listing, offsets, self._deadline)
         self._findings += problems
         sampler = TopicSampler(self._config, reader, backlogs, on_progress)
         topics = tuple(sampler.sample(topic, partitions[topic], plan) for topic, plan in plans.items())
@@ -128,7 +128,7 @@ class _Preflight:
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(PATIENCE_MS, self._clock)
 
-    def _ask_clusters(self) -> None:
+    def _read_clusters(self) -> None:
         self._of_source = reach(self._source, self._config.source_cluster_name, self._deadline())
         self._of_target = reach(self._target, self._config.target_cluster_name, self._deadline())
         self._config = exclude_own_targets(self._config, is_same_cluster=self._is_same_cluster)
@@ -140,22 +140,22 @@ class _Preflight:
         self._findings += timeout_problems(alias, self._broker_settings, refused, self._config.write.transaction_timeout_ms)
 
     def _open_map(self) -> OffsetMap | None:
-        """None before the first run. Raises ConfigError where it is another mirror's, or of other clusters."""
+        """Open the map; None before the first run. Raises ConfigError where it is another mirror's, or of other clusters."""
         if self._storage.offset_map.snapshot() is None:
             return None
-        found = OffsetMap.open(self._storage, mirror=self._config.mirror)
-        found.require_clusters(source=self._of_source.cluster_id, target=self._of_target.cluster_id)
-        return found
+        offset_map = OffsetMap.open(self._storage, mirror=self._config.mirror)
+        offset_map.require_clusters(source=self._of_source.cluster_id, target=self._of_target.cluster_id)
+        return offset_map
 
-    def _ask_for_slots(self, offset_map: OffsetMap | None) -> None:
+    def _check_slots(self, offset_map: OffsetMap | None) -> None:
         names = transactional_ids(self._config.mirror, id_count(self._config.write.slots))
         map_id = None if offset_map is None else offset_map.map_id
         self._findings += slot_problems(self._target, self._config.target.alias, names, map_id, self._deadline)
 
     def _partition_counts(self, listing: LogEnds, mirrored: Collection[str]) -> dict[str, int]:
-        """By source topic."""
+        """Return the number of partitions by source topic."""
         names = sorted(listing.topic_ids)
-        mirrored = {one for one in mirrored if self._config.topics.is_included(one)}
+        mirrored = {topic for topic in mirrored if self._config.topics.is_included(topic)}
         hidden = unauthorized_topics(self._source, self._config.topics.include, mirrored, names, self._deadline())
         self._findings += [Finding(Level.STOPS, f"source topic {name}", what) for name, what in hidden.items()]
         if not names:
@@ -190,14 +190,14 @@ class _Preflight:
         return mirror_pace(self._storage.best_effort_tables().read(MICRO_BATCHES_TABLE, (recent,)))
 
 
-def _cluster_report(alias: str, found: ClusterMetadata) -> ClusterReport:
-    return ClusterReport(alias=alias, cluster_id=found.cluster_id, broker_count=len(found.brokers))
+def _cluster_report(alias: str, metadata: ClusterMetadata) -> ClusterReport:
+    return ClusterReport(alias=alias, cluster_id=metadata.cluster_id, broker_count=len(metadata.brokers))
 
 
 def _leaderless(listing: LogEnds, partitions: Mapping[str, int]) -> Iterator[Finding]:
-    led = Counter(one.topic for one in listing.ends)
+    led = Counter(topic_partition.topic for topic_partition in listing.ends)
     for name, count in partitions.items():
         missing = count - led[name]
         if missing > 0:
-            what = f"{missing} of {count} partitions have no leader now: nothing is known of them"
+            what = f"{missing} of {count} partitions have no leader now: nothing could be checked"
             yield Finding(Level.UNKNOWN, f"source topic {name}", what)

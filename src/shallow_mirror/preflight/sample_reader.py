@@ -36,7 +36,7 @@ class SampleReader:
         self._buffer = receive_buffer(self._fetch_bytes)
         self.read_bytes, self.seconds = 0, 0.0
 
-    def read(self, place: TopicPartition, wanted: OffsetRange) -> Iterator[tuple[IndexedPartition, int]]:
+    def read(self, topic_partition: TopicPartition, wanted: OffsetRange) -> Iterator[tuple[IndexedPartition, int]]:
         """Answers, each with the offset up to which the partition is read then, until its end or the bound is reached.
 
         Raises DataLossError, CorruptBatchError, BatchRefusedError, ConfigError, RetriableError; what was handed out before holds.
@@ -44,7 +44,7 @@ class SampleReader:
         silence, began, before = Silence(self._clock), self._clock(), self.read_bytes
         reader = RangeReader(
             self._cluster,
-            [ReadRange(place, wanted.start, wanted.end, float(self._fetch_bytes))],
+            [ReadRange(topic_partition, wanted.start, wanted.end, float(self._fetch_bytes))],
             isolation=self._isolation,
             fetch_bytes=self._fetch_bytes,
             deadline=Deadline.after_ms(PATIENCE_MS, silence),
@@ -56,7 +56,7 @@ class SampleReader:
                 for part in response:
                     silence.heard()
                     self.read_bytes += int(part.index.size_bytes.sum())
-                    yield part, reader.positions()[place]
+                    yield part, reader.positions()[topic_partition]
                     if self._sample_bytes is not None and self.read_bytes - before >= self._sample_bytes:
                         return
         finally:

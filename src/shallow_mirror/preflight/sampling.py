@@ -33,7 +33,7 @@ T = TypeVar("T")
 class PreflightProgress:
     """`done_offsets` of `total_offsets` of the backlog; those behind a sample count as done with it."""
 
-    place: TopicPartition
+    topic_partition: TopicPartition
     done_offsets: int
     total_offsets: int
     read_bytes: int
@@ -41,7 +41,7 @@ class PreflightProgress:
 
     def __str__(self) -> str:
         refused = f"{counted(self.refused_batch_count, 'batch')} refused" if self.refused_batch_count else "nothing refused"
-        return f"{self.place}, {self.read_bytes / 1e6:,.0f} MB read, {refused}"
+        return f"{self.topic_partition}, {self.read_bytes / 1e6:,.0f} MB read, {refused}"
 
 
 OnProgress = Callable[[PreflightProgress], None]
@@ -52,13 +52,17 @@ def ignore_progress(progress: PreflightProgress) -> None:
 
 
 def plan_backlogs(
-    planner: SourceOffsets, listing: LogEnds, known: Mapping[SourcePartition, int], deadline: Callable[[], Deadline]
+    planner: SourceOffsets, listing: LogEnds, map_positions: Mapping[SourcePartition, int], deadline: Callable[[], Deadline]
 ) -> tuple[dict[SourcePartition, OffsetRange], list[Finding]]:
-    """From where the mirror begins, of each partition that has a leader; `known`: the positions of its map.
+    """From where the mirror begins, of each partition that has a leader; `map_positions`: those of its map.
 
     What stops it there is told by topic, and that topic left out. Raises RetriableError.
     """
-    ends, positions, known_topics = _by_topic(listing.ends), _by_topic(known), {one.topic for one in known}
+    ends, positions, mirrored_topics = (
+        _by_topic(listing.ends),
+        _by_topic(map_positions),
+        {source.topic for source in map_positions},
+    )
     backlogs: dict[SourcePartition, OffsetRange] = {}
     findings = []
     for topic in sorted(listing.topic_ids):
@@ -66,21 +70,27 @@ def plan_backlogs(
         try:
             offset_planning.require_same_topics(before, listing.topic_ids)
             offset_planning.require_not_truncated(before, ends[topic])
-            new = [one for one in ends[topic] if one not in before]
-            found = planner.starts_at_mirror_start(new, known_topics, listing, deadline())
+            new = [topic_partition for topic_partition in ends[topic] if topic_partition not in before]
+            new_starts = planner.starts_at_mirror_start(new, mirrored_topics, listing, deadline())
         except (DataLossError, CorruptBatchError, BatchRefusedError, ConfigError) as error:
             findings.append(Finding(Level.STOPS, f"source topic {topic}", str(error)))
             continue
-        starts = {one: before[one] if one in before else found[one] for one in ends[topic]}
-        backlogs |= {one: OffsetRange(start, max(start, ends[topic][one])) for one, start in starts.items()}
+        starts = {
+            topic_partition: before[topic_partition] if topic_partition in before else new_starts[topic_partition]
+            for topic_partition in ends[topic]
+        }
+        backlogs |= {
+            topic_partition: OffsetRange(start, max(start, ends[topic][topic_partition]))
+            for topic_partition, start in starts.items()
+        }
     return backlogs, findings
 
 
 def _by_topic(values: Mapping[SourcePartition, T]) -> dict[str, dict[SourcePartition, T]]:
     """Ascending by partition."""
     grouped: dict[str, dict[SourcePartition, T]] = defaultdict(dict)
-    for one, value in sorted(values.items()):
-        grouped[one.topic][one] = value
+    for source, value in sorted(values.items()):
+        grouped[source.topic][source] = value
     return grouped
 
 
@@ -97,21 +107,23 @@ class TopicSampler:
     ) -> None:
         self._config, self._reader, self._backlogs = config, reader, _by_topic(backlogs)
         self._on_progress, self._now_ms = on_progress, now_ms
-        self._total_offsets = sum(one.end - one.start for one in backlogs.values())
+        self._total_offsets = sum(backlog.end - backlog.start for backlog in backlogs.values())
         self._done_offsets = self._refused_batch_count = 0
         self._rebuilt_codecs: set[Codec] = set()
         self.findings: list[Finding] = []
 
     def sample(self, topic: str, partition_count: int, plan: TargetPlan) -> TopicReport:
-        """Raises RetriableError."""
+        """Read and count the sample. Raises RetriableError."""
         counts, samples = TopicCounts(), dict[TopicPartition, PartitionSample]()
         for source, backlog in self._backlogs.get(topic, {}).items():
-            place, before = source.topic_partition, counts.read.size_bytes
-            reached = self._read(place, backlog, plan, counts)
+            topic_partition, before = source.topic_partition, counts.read.size_bytes
+            reached = self._read(topic_partition, backlog, plan, counts)
             read_bytes = counts.read.size_bytes - before
-            samples[place] = PartitionSample(position=backlog.start, end=backlog.end, reached=reached, read_bytes=read_bytes)
+            samples[topic_partition] = PartitionSample(
+                position=backlog.start, end=backlog.end, reached=reached, read_bytes=read_bytes
+            )
             self._done_offsets += backlog.end - backlog.start
-            self._tell(place, 0, counts)
+            self._report_progress(topic_partition, 0, counts)
         self._refused_batch_count += counts.refused.batch_count
         self._rebuilt_codecs |= counts.rebuilt_codecs
         return TopicReport(topic=topic, partition_count=partition_count, target=plan, samples=samples, counts=counts)
@@ -126,27 +138,27 @@ class TopicSampler:
             except ConfigError as error:
                 yield Finding(Level.STOPS, f"this machine, for batches of {codec.name.lower()} to be rebuilt", str(error))
 
-    def _read(self, place: TopicPartition, backlog: OffsetRange, plan: TargetPlan, counts: TopicCounts) -> int:
+    def _read(self, topic_partition: TopicPartition, backlog: OffsetRange, plan: TargetPlan, counts: TopicCounts) -> int:
         """Up to which offset it was read."""
         limits, times = self._batch_limits(plan), time_limits(plan.settings, self._now_ms())
         reached = backlog.start
         try:
-            for part, reached in self._reader.read(place, backlog):
+            for part, reached in self._reader.read(topic_partition, backlog):
                 admission = admit(
                     part.index,
                     part.records,
-                    topic_partition=place,
+                    topic_partition=topic_partition,
                     position=backlog.start,
                     range_end=backlog.end,
                     aborted=part.aborted,
                     limits=limits,
                 )
-                counts.add(place, part.index, admission, limits, times)
-                self._tell(place, reached - backlog.start, counts)
+                counts.add(topic_partition, part.index, admission, limits, times)
+                self._report_progress(topic_partition, reached - backlog.start, counts)
         except BatchRefusedError as error:
-            counts.refuse(error.rule, RuleCount(error.remedy, place, error.base_offset, 0, Amount(batch_count=1)))
+            counts.refuse(error.rule, RuleCount(error.remedy, topic_partition, error.base_offset, 0, Amount(batch_count=1)))
         except (DataLossError, CorruptBatchError, ConfigError) as error:
-            self.findings.append(Finding(Level.STOPS, f"source topic {place.topic}", str(error)))
+            self.findings.append(Finding(Level.STOPS, f"source topic {topic_partition.topic}", str(error)))
         return reached
 
     def _batch_limits(self, plan: TargetPlan) -> BatchLimits:
@@ -158,10 +170,10 @@ class TopicSampler:
             coalesce_bytes=self._config.write.coalesce_bytes,
         )
 
-    def _tell(self, place: TopicPartition, offsets: int, counts: TopicCounts) -> None:
+    def _report_progress(self, topic_partition: TopicPartition, offsets: int, counts: TopicCounts) -> None:
         self._on_progress(
             PreflightProgress(
-                place=place,
+                topic_partition=topic_partition,
                 done_offsets=min(self._done_offsets + offsets, self._total_offsets),
                 total_offsets=self._total_offsets,
                 read_bytes=self._reader.read_bytes,

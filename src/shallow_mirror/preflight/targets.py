@@ -41,9 +41,9 @@ class TargetPlan:
         return int(self.settings.get("max.message.bytes", MAX_BATCH_BYTES))
 
     def document(self) -> dict[str, Any]:
-        found = asdict(self)
-        del found["settings"]
-        return found
+        fields = asdict(self)
+        del fields["settings"]
+        return fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +74,8 @@ class TargetPlans:
         """`topics`: number of partitions by source topic. Raises RetriableError."""
         names = {source: self._name_of(source) for source in topics}
         listed = self._target.cluster.metadata(sorted(names.values()), self._deadline()).topics if names else {}
-        found = {name: one for name, one in listed.items() if one.error_code == 0}
-        self._settings = _settings_of(self._target.cluster, sorted(found), self._deadline)
+        existing = {name: metadata for name, metadata in listed.items() if metadata.error_code == 0}
+        self._settings = _settings_of(self._target.cluster, sorted(existing), self._deadline)
         self._source_settings = _settings_of(self._source, sorted(topics), self._deadline)
         plans = {}
         for source, target in sorted(names.items()):
@@ -83,8 +83,8 @@ class TargetPlans:
             if is_forbidden(code):
                 self._tell(Level.STOPS, target, refusal(code, "Produce", topic=target))
                 plans[source] = _unknown_plan(target)
-            elif target in found:
-                plans[source] = self._plan_existing(source, topics[source], found[target])
+            elif target in existing:
+                plans[source] = self._plan_existing(source, topics[source], existing[target])
             else:
                 plans[source] = self._plan_missing(source, topics[source], target)
             self.findings += self._replica_problems(plans[source])
@@ -96,23 +96,23 @@ class TargetPlans:
     def _tell(self, level: Level, target: str, *whats: str) -> None:
         self.findings += [Finding(level, f"target topic {target}", what) for what in whats]
 
-    def _is_same_target(self, source: str, target: str, found: TopicMetadata | None) -> bool:
+    def _is_same_target(self, source: str, target: str, metadata: TopicMetadata | None) -> bool:
         """Tells where not. True also for what was never mirrored."""
         before = self._mirrored.get(source)
-        problem = None if before is None else target_topic_policy.other_target_problem(source, before, target, found)
+        problem = None if before is None else target_topic_policy.other_target_problem(source, before, target, metadata)
         self._tell(Level.STOPS, target, *([] if problem is None else [problem]))
         return problem is None
 
-    def _plan_existing(self, source: str, partitions: int, found: TopicMetadata) -> TargetPlan:
-        self._is_same_target(source, found.name, found)
-        is_growing = self._config.topics.create and source in self._mirrored and len(found.partitions) < partitions
-        settings, of_source = self._settings[found.name], self._source_settings[source]
+    def _plan_existing(self, source: str, partitions: int, metadata: TopicMetadata) -> TargetPlan:
+        self._is_same_target(source, metadata.name, metadata)
+        is_growing = self._config.topics.create and source in self._mirrored and len(metadata.partitions) < partitions
+        settings, of_source = self._settings[metadata.name], self._source_settings[source]
         plan = TargetPlan(
-            topic=found.name,
+            topic=metadata.name,
             exists=True,
-            partition_count=partitions if is_growing else len(found.partitions),
-            added_partitions=partitions - len(found.partitions) if is_growing else 0,
-            replication_factor=min((one.replica_count for one in found.partitions.values()), default=None),
+            partition_count=partitions if is_growing else len(metadata.partitions),
+            added_partitions=partitions - len(metadata.partitions) if is_growing else 0,
+            replication_factor=min((partition.replica_count for partition in metadata.partitions.values()), default=None),
             settings={} if isinstance(settings, ConfigError) else settings,
         )
         self._tell(
@@ -174,10 +174,10 @@ def _settings_of(
     except ConfigError as error:
         if len(names) == 1:
             return {names[0]: error}
-    found: dict[str, dict[str, str] | ConfigError] = {}
+    settings: dict[str, dict[str, str] | ConfigError] = {}
     for name in names:
-        found |= _settings_of(cluster, [name], deadline)
-    return found
+        settings |= _settings_of(cluster, [name], deadline)
+    return settings
 
 
 def _unknown_plan(target: str, *, exists: bool = True) -> TargetPlan:
@@ -185,5 +185,5 @@ def _unknown_plan(target: str, *, exists: bool = True) -> TargetPlan:
 
 
 def _inherited(defaults: Mapping[str, str]) -> dict[str, str]:
-    """What a new topic has of its broker's settings and no mirror sets."""
+    """Return the settings that a new topic has from its broker, and that no mirror sets."""
     return {name: defaults[name] for name in ("min.insync.replicas",) if name in defaults}

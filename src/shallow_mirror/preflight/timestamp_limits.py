@@ -56,8 +56,10 @@ def time_limits(settings: Mapping[str, str], now_ms: int) -> TimeLimits:
 
 
 def _narrowest(settings: Mapping[str, str], name: str) -> tuple[str, int] | None:
-    found = [(int(settings[one]), one) for one in (name, LIMIT_BEFORE_3_6) if one in settings]
-    value, setting = min(found, default=(NO_LIMIT_MS, name))
+    limits = [
+        (int(settings[setting_name]), setting_name) for setting_name in (name, LIMIT_BEFORE_3_6) if setting_name in settings
+    ]
+    value, setting = min(limits, default=(NO_LIMIT_MS, name))
     return None if value == NO_LIMIT_MS else (setting, value)
 
 
@@ -72,7 +74,7 @@ def too_new(index: BatchIndex, limit: TimeLimit, policy: LogAppendTimePolicy) ->
 
 
 def _known_times(index: BatchIndex, policy: LogAppendTimePolicy) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """An old and a new time that some record of each batch surely has on the target.
+    """Return an old and a new time that some record of each batch certainly has on the target.
 
     The base timestamp is the first record's, unless the cleaner was there. Where the source's broker stamped the batch, its
     time is the maximum; the producers' own are only known by the first one.

@@ -43,16 +43,20 @@ class Amount:
 
 @dataclass(slots=True)
 class RuleCount:
-    """`place` and `base_offset` of the first batch that it was about; `remedy` is enough for the largest."""
+    """`topic_partition` and `base_offset` of the first batch that it was about; `remedy` is enough for the largest."""
 
     remedy: str
-    place: TopicPartition
+    topic_partition: TopicPartition
     base_offset: int
     largest_batch_bytes: int
     amount: Amount
 
     def document(self, rule: str) -> dict[str, Any]:
-        first = {"topic": self.place.topic, "partition": self.place.partition, "base_offset": self.base_offset}
+        first = {
+            "topic": self.topic_partition.topic,
+            "partition": self.topic_partition.partition,
+            "base_offset": self.base_offset,
+        }
         largest = self.largest_batch_bytes
         return {"rule": rule, "remedy": self.remedy, "first": first, "largest_batch_bytes": largest, **asdict(self.amount)}
 
@@ -81,20 +85,22 @@ class TopicCounts:
     def refused(self) -> Amount:
         return _sum(self.refusals)
 
-    def refuse(self, rule: str, one: RuleCount) -> None:
-        _count(self.refusals, rule, one)
+    def refuse(self, rule: str, count: RuleCount) -> None:
+        _count(self.refusals, rule, count)
 
-    def add(self, place: TopicPartition, index: BatchIndex, admission: Admission, limits: BatchLimits, times: TimeLimits) -> None:
+    def add(
+        self, topic_partition: TopicPartition, index: BatchIndex, admission: Admission, limits: BatchLimits, times: TimeLimits
+    ) -> None:
         """One partition's part of an answer. Both limits are the target topic's."""
-        part, verdicts = _Part(place, index), admission.verdicts
+        part, verdicts = _Part(topic_partition, index), admission.verdicts
         is_data = np.isin(verdicts, _DATA)
         self.read.add(part.amount(~np.isin(verdicts, _NOT_OURS)))
         self.data.add(part.amount(is_data))
         self.largest_batch_bytes = max(self.largest_batch_bytes, int(part.sizes[is_data].max(initial=0)))
         self._count_codecs(part, is_data)
         self._count_dropped(part, admission)
-        for one in admission.refusals:
-            self.refuse(one.rule, part.rule_count(one.remedy, [one.index]))
+        for refusal in admission.refusals:
+            self.refuse(refusal.rule, part.rule_count(refusal.remedy, [refusal.index]))
         is_left = np.isin(verdicts, (Verdict.RAW, Verdict.REBUILD))
         for is_beyond, rule, remedy in _target_rules(part, limits, times):
             chosen = is_left & is_beyond
@@ -107,10 +113,10 @@ class TopicCounts:
             _count(self.rebuilds, coalescing.RULE, part.rule_count("", np.flatnonzero(is_small)))
             self.rebuilt_codecs.update(Codec(code) for code in np.unique(part.codecs[is_small]).tolist())
         self.raw.add(part.amount(is_raw & ~is_small))
-        for one in admission.rebuilds:
-            if is_left[one.index]:
-                _count(self.rebuilds, one.rule, part.rule_count(one.remedy, [one.index]))
-                self.rebuilt_codecs.add(Codec(part.codecs[one.index]))
+        for rebuild in admission.rebuilds:
+            if is_left[rebuild.index]:
+                _count(self.rebuilds, rebuild.rule, part.rule_count(rebuild.remedy, [rebuild.index]))
+                self.rebuilt_codecs.add(Codec(part.codecs[rebuild.index]))
 
     def _count_codecs(self, part: _Part, is_data: Bools) -> None:
         for code in np.unique(part.codecs[is_data]).tolist():
@@ -122,7 +128,7 @@ class TopicCounts:
         kinds = {i: kind_of(admission, i) for i in np.flatnonzero(is_dropped).tolist()}
         for kind in set(kinds.values()):
             chosen = np.zeros(len(part.index), np.bool_)
-            chosen[[i for i, one in kinds.items() if one is kind]] = True
+            chosen[[i for i, batch_kind in kinds.items() if batch_kind is kind]] = True
             self.dropped.setdefault(kind, Amount()).add(part.amount(chosen))
 
     def document(self) -> dict[str, Any]:
@@ -130,8 +136,8 @@ class TopicCounts:
         return {
             **{name: asdict(getattr(self, name)) for name in ("read", "data", "raw", "rebuilt", "refused")},
             "codecs": {name: asdict(amount) for name, amount in sorted(self.codecs.items())},
-            "rebuilds": [one.document(rule) for rule, one in self.rebuilds.items()],
-            "refusals": [one.document(rule) for rule, one in self.refusals.items()],
+            "rebuilds": [count.document(rule) for rule, count in self.rebuilds.items()],
+            "refusals": [count.document(rule) for rule, count in self.refusals.items()],
             "dropped": {kind.value: asdict(amount) for kind, amount in sorted(self.dropped.items())},
             "largest_batch_bytes": self.largest_batch_bytes,
         }
@@ -140,8 +146,8 @@ class TopicCounts:
 class _Part:
     """Sizes, codecs and record counts of the batches of one index; counts that cannot be are taken for none."""
 
-    def __init__(self, place: TopicPartition, index: BatchIndex) -> None:
-        self.place, self.index, self.sizes = place, index, index.size_bytes
+    def __init__(self, topic_partition: TopicPartition, index: BatchIndex) -> None:
+        self.topic_partition, self.index, self.sizes = topic_partition, index, index.size_bytes
         self.codecs = index.headers["attributes"] & CODEC_MASK
         self.records: Longs = np.maximum(index.headers["records_count"], 0).astype(np.int64)
 
@@ -153,11 +159,11 @@ class _Part:
     def rule_count(self, remedy: str, indices: Sequence[int] | Longs) -> RuleCount:
         chosen = np.asarray(indices, np.int64)
         first, largest = int(self.index.headers["base_offset"][chosen[0]]), int(self.sizes[chosen].max())
-        return RuleCount(remedy, self.place, first, largest, self.amount(chosen))
+        return RuleCount(remedy, self.topic_partition, first, largest, self.amount(chosen))
 
 
 def _target_rules(part: _Part, limits: BatchLimits, times: TimeLimits) -> Iterator[tuple[Bools, str, str]]:
-    """What the target's broker refuses whatever is done to the batch: which batches, the rule, the remedy."""
+    """Count what the target's broker refuses whatever is done to the batch: which batches, the rule, the remedy."""
     most = limits.max_message_bytes
     is_one = (part.sizes > most) & (part.records == 1)
     yield (
@@ -170,20 +176,20 @@ def _target_rules(part: _Part, limits: BatchLimits, times: TimeLimits) -> Iterat
             yield is_beyond(part.index, limit, limits.log_append_time), limit.rule, limit.remedy
 
 
-def _count(rules: dict[str, RuleCount], rule: str, one: RuleCount) -> None:
+def _count(rules: dict[str, RuleCount], rule: str, count: RuleCount) -> None:
     if rule not in rules and len(rules) >= MOST_RULES:
         rule = _OTHER_RULES
-    known = rules.get(rule)
-    if known is None:
-        rules[rule] = one
+    previous = rules.get(rule)
+    if previous is None:
+        rules[rule] = count
         return
-    known.amount.add(one.amount)
-    if one.largest_batch_bytes > known.largest_batch_bytes:
-        known.largest_batch_bytes, known.remedy = one.largest_batch_bytes, one.remedy
+    previous.amount.add(count.amount)
+    if count.largest_batch_bytes > previous.largest_batch_bytes:
+        previous.largest_batch_bytes, previous.remedy = count.largest_batch_bytes, count.remedy
 
 
 def _sum(rules: dict[str, RuleCount]) -> Amount:
     total = Amount()
-    for one in rules.values():
-        total.add(one.amount)
+    for count in rules.values():
+        total.add(count.amount)
     return total

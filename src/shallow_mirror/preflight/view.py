@@ -37,8 +37,8 @@ def show(report: PreflightReport, console: Console, *, as_json: bool) -> None:
 
 
 def lines_in_front(report: PreflightReport) -> list[str]:
-    """The answer, and what it rests on."""
-    partitions = sum(one.partition_count for one in report.topics)
+    """Return the result, and what it rests on."""
+    partitions = sum(topic.partition_count for topic in report.topics)
     begins = "the map's positions" if report.has_map else "read.start, no run yet"
     return [
         f"mirror {report.mirror}: {_answer(report)}",
@@ -51,19 +51,19 @@ def lines_in_front(report: PreflightReport) -> list[str]:
 def _answer(report: PreflightReport) -> str:
     if report.is_fine:
         return "nothing of what was looked at will be refused"
-    stops = len(sentences(one for one in report.findings if one.level is Level.STOPS))
-    refused = sum(one.counts.refused.batch_count for one in report.topics)
-    found = [_number(stops, "finding stops it", "findings stop it")] if stops else []
-    found += [_number(refused, "batch will be refused", "batches will be refused")] if refused else []
-    return ", ".join(found)
+    stops = len(sentences(finding for finding in report.findings if finding.level is Level.STOPS))
+    refused = sum(topic.counts.refused.batch_count for topic in report.topics)
+    results = [_number(stops, "finding stops it", "findings stop it")] if stops else []
+    results += [_number(refused, "batch will be refused", "batches will be refused")] if refused else []
+    return ", ".join(results)
 
 
 def _reach(report: PreflightReport) -> str:
     """How much of the backlog the counts are of."""
-    backlog, read = report.backlog, sum(one.counts.read.size_bytes for one in report.topics)
+    backlog, read = report.backlog, sum(topic.counts.read.size_bytes for topic in report.topics)
     if backlog.is_exact:
         return f"all {backlog.offsets:,} offsets were read: {_size(read)}"
-    offsets = sum(sample.read_offsets for one in report.topics for sample in one.samples.values())
+    offsets = sum(sample.read_offsets for topic in report.topics for sample in topic.samples.values())
     bound = (
         "" if report.sample_bytes is None else f" (a sample: about {_size(report.sample_bytes)} of each partition; --all for all)"
     )
@@ -73,10 +73,10 @@ def _reach(report: PreflightReport) -> str:
 def lines_behind(report: PreflightReport) -> list[str]:
     lines = []
     for level, title in _TITLES.items():
-        found = sentences(one for one in report.findings if one.level is level)
-        lines += [title, *(f"  {one}" for one in found)] if found else []
-    lines += _rule_lines("refused:", (one.counts.refusals for one in report.topics))
-    lines += _rule_lines("rebuilt:", (one.counts.rebuilds for one in report.topics))
+        findings = sentences(finding for finding in report.findings if finding.level is level)
+        lines += [title, *(f"  {sentence}" for sentence in findings)] if findings else []
+    lines += _rule_lines("refused:", (topic.counts.refusals for topic in report.topics))
+    lines += _rule_lines("rebuilt:", (topic.counts.rebuilds for topic in report.topics))
     lines += _created_lines(report.topics)
     return [*lines, *_time_lines(report)]
 
@@ -88,36 +88,37 @@ class _Rule:
     amount: Amount = field(default_factory=Amount)
 
 
-def _by_rule(found: Iterable[dict[str, RuleCount]]) -> dict[str, _Rule]:
+def _by_rule(counts_by_topic: Iterable[dict[str, RuleCount]]) -> dict[str, _Rule]:
     """Over all topics."""
     rules: dict[str, _Rule] = {}
-    for of_topic in found:
-        for rule, one in of_topic.items():
-            known = rules.setdefault(rule, _Rule(one))
-            known.topics.append(one.place.topic)
-            known.amount.add(one.amount)
+    for of_topic in counts_by_topic:
+        for rule, count in of_topic.items():
+            merged = rules.setdefault(rule, _Rule(count))
+            merged.topics.append(count.topic_partition.topic)
+            merged.amount.add(count.amount)
     return rules
 
 
-def _rule_lines(title: str, found: Iterable[dict[str, RuleCount]]) -> list[str]:
-    lines = [f"  {_rule_line(rule, one)}" for rule, one in _by_rule(found).items()]
+def _rule_lines(title: str, counts_by_topic: Iterable[dict[str, RuleCount]]) -> list[str]:
+    lines = [f"  {_rule_line(rule, merged)}" for rule, merged in _by_rule(counts_by_topic).items()]
     return [title, *lines] if lines else []
 
 
-def _rule_line(rule: str, one: _Rule) -> str:
-    batches = f"{_number(one.amount.batch_count, 'batch', 'batches')} ({_size(one.amount.size_bytes)})"
-    remedy = f". {one.first.remedy}" if one.first.remedy else ""
-    return f"{batches} of {listed(one.topics)}: {rule}; first {one.first.place} offset {one.first.base_offset}{remedy}"
+def _rule_line(rule: str, merged: _Rule) -> str:
+    batches = f"{_number(merged.amount.batch_count, 'batch', 'batches')} ({_size(merged.amount.size_bytes)})"
+    remedy = f". {merged.first.remedy}" if merged.first.remedy else ""
+    first = f"first {merged.first.topic_partition} offset {merged.first.base_offset}"
+    return f"{batches} of {listed(merged.topics)}: {rule}; {first}{remedy}"
 
 
 def _created_lines(topics: Iterable[TopicReport]) -> list[str]:
     """Topics that would get the same settings together."""
     alike: dict[str, list[str]] = {}
-    for plan in (one.target for one in topics if one.target.created_with is not None):
+    for plan in (topic.target for topic in topics if topic.target.created_with is not None):
         settings = ", ".join(f"{name}={value}" for name, value in sorted((plan.created_with or {}).items()))
-        known = None if plan.replication_factor is None else _number(plan.replication_factor, "replica", "replicas")
+        replicas = None if plan.replication_factor is None else _number(plan.replication_factor, "replica", "replicas")
         partitions = _number(plan.partition_count, "partition", "partitions")
-        alike.setdefault(f"{known or 'as many replicas as the target gives'}, {settings}", []).append(
+        alike.setdefault(f"{replicas or 'as many replicas as the target gives'}, {settings}", []).append(
             f"{plan.topic} ({partitions})"
         )
     return ["would be created:", *(f"  {listed(names)}: {how}" for how, names in alike.items())] if alike else []
@@ -146,13 +147,13 @@ def _table(topics: Iterable[TopicReport]) -> Table:
     table = Table(title="batches by what the mirror would do with them", title_justify="left")
     for name in ("topic", "target", *_NUMBERS[:5], "codecs", *_NUMBERS[5:], "dropped batches"):
         table.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")
-    for one in topics:
-        counts = one.counts
+    for topic in topics:
+        counts = topic.counts
         table.add_row(
-            Text(one.topic),
-            Text(_target(one.target)),
-            f"{one.partition_count:,}",
-            f"{one.backlog.offsets:,}",
+            Text(topic.topic),
+            Text(_target(topic.target)),
+            f"{topic.partition_count:,}",
+            f"{topic.backlog.offsets:,}",
             _size(counts.read.size_bytes),
             f"{counts.data.batch_count:,}",
             f"{counts.data.record_count:,}",
@@ -175,8 +176,8 @@ def _mix(counts: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items())) or "none"
 
 
-def _number(count: int, one: str, many: str) -> str:
-    return f"{count:,} {one if count == 1 else many}"
+def _number(count: int, singular: str, plural: str) -> str:
+    return f"{count:,} {singular if count == 1 else plural}"
 
 
 def _size(size_bytes: float) -> str:

@@ -75,12 +75,12 @@ def value_axis(highest: float, *, lowest: float = 0.0, height: int = HEIGHT) -> 
 
 def time_axis(begin_s: float, end_s: float) -> Axis:
     span = max(end_s - begin_s, 1e-3)
-    step = next((one for one in _TIME_STEPS_S if span / one <= _MOST_TIME_TICKS), math.ceil(span / _MOST_TIME_TICKS))
+    step = next((step_s for step_s in _TIME_STEPS_S if span / step_s <= _MOST_TIME_TICKS), math.ceil(span / _MOST_TIME_TICKS))
     first = math.ceil(begin_s / step) * step
     ticks = [float(first + number * step) for number in range(_MOST_TIME_TICKS + 1) if first + number * step <= end_s]
     if len(ticks) < 2:
         ticks, step = [begin_s, end_s], 1
-    return Axis(begin_s, end_s, _LEFT, WIDTH - _RIGHT, [(one, at(one, step)) for one in ticks])
+    return Axis(begin_s, end_s, _LEFT, WIDTH - _RIGHT, [(tick, at(tick, step)) for tick in ticks])
 
 
 def offset_axis(first: int, end: int) -> Axis:
@@ -92,30 +92,30 @@ def offset_axis(first: int, end: int) -> Axis:
 
 def line_chart(title: str, x: Axis, y: Axis, points: Sequence[tuple[float, float]], unit: str, bands: Sequence[Band] = ()) -> str:
     """Over time, from 0: a value holds until the next. A few points have dots that say what they are."""
-    places = [(x(at_x), y(at_y)) for at_x, at_y in points]
-    held = [(after[0], before[1]) for before, after in itertools.pairwise(places)]
-    path = _path(itertools.chain.from_iterable(itertools.zip_longest(places, held, fillvalue=places[-1])))
+    positions = [(x(at_x), y(at_y)) for at_x, at_y in points]
+    corners = [(after[0], before[1]) for before, after in itertools.pairwise(positions)]
+    path = _path(itertools.chain.from_iterable(itertools.zip_longest(positions, corners, fillvalue=positions[-1])))
     marks = _bands(x, y, bands)
-    if len(places) > 1:
+    if len(positions) > 1:
         base = y(0.0)
-        marks.append(f'<polygon class="area" points="{places[0][0]},{base} {path} {places[-1][0]},{base}"/>')
+        marks.append(f'<polygon class="area" points="{positions[0][0]},{base} {path} {positions[-1][0]},{base}"/>')
         marks.append(f'<polyline class="line" points="{path}"/>')
-    if len(places) <= _MOST_DOTS:
+    if len(positions) <= _MOST_DOTS:
         marks += [
             f'<circle class="dot" cx="{left}" cy="{top}" r="3">{_title(f"{at(at_x)}: {short(at_y)} {unit}")}</circle>'
-            for (left, top), (at_x, at_y) in zip(places, points, strict=True)
+            for (left, top), (at_x, at_y) in zip(positions, points, strict=True)
         ]
     return _framed(title, x, y, marks)
 
 
 def shift_chart(title: str, x: Axis, y: Axis, points: Sequence[tuple[float, float]]) -> str:
     """Over offsets; `y` need not begin at 0."""
-    places = [(x(offset), y(shift)) for offset, shift in points]
-    marks = [f'<polyline class="line" points="{_path(places)}"/>']
-    if len(places) <= 2 * _MOST_DOTS:
+    positions = [(x(offset), y(shift)) for offset, shift in points]
+    marks = [f'<polyline class="line" points="{_path(positions)}"/>']
+    if len(positions) <= 2 * _MOST_DOTS:
         marks += [
             f'<circle class="dot" cx="{left}" cy="{top}" r="2.5">{_title(f"source offset {offset:,.0f}: {shift:,.0f}")}</circle>'
-            for (left, top), (offset, shift) in zip(places, points, strict=True)
+            for (left, top), (offset, shift) in zip(positions, points, strict=True)
         ]
     return _framed(title, x, y, marks, SHIFT_HEIGHT)
 
@@ -123,7 +123,7 @@ def shift_chart(title: str, x: Axis, y: Axis, points: Sequence[tuple[float, floa
 def area_chart(
     title: str, x: Axis, y: Axis, edges: Sequence[float], values: Sequence[float], unit: str, bands: Sequence[Band] = ()
 ) -> str:
-    """A step for each value between two edges. What a pointer rests on covers the bands, so it has their labels, too."""
+    """Draw a step for each value between two edges. The areas for the pointer cover the bands, so they have their labels, too."""
     base = y(0.0)
     outline = " ".join(
         f"{x(begin)},{y(value)} {x(end)},{y(value)}" for begin, end, value in zip(edges[:-1], edges[1:], values, strict=True)
@@ -144,22 +144,22 @@ def area_chart(
 def stacked_bars(
     title: str, y: Axis, parts: Sequence[tuple[str, str]], labels: Sequence[str], rows: Sequence[Sequence[float]], unit: str
 ) -> str:
-    """A bar for each row, of `parts` (class, name), the first at the bottom. A few labels stand below."""
+    """Draw a bar for each row, of `parts` (class, name), the first at the bottom. A few labels stand below."""
     room = (WIDTH - _LEFT - _RIGHT) / max(1, len(rows))
     width = min(46.0, max(1.0, room - (2 if room > 5 else 0.4)))
     marks = []
     for number, (label, row) in enumerate(zip(labels, rows, strict=True)):
         left = _LEFT + number * room + (room - width) / 2
-        told, below, pieces = [label], 0.0, []
+        label_parts, below, pieces = [label], 0.0, []
         for (css, name), value in zip(parts, row, strict=True):
             if value > 0:
                 bottom = y(below)
                 high = max(_LEAST_SEEN, bottom - y(below + value))
-                place = f'x="{left:.1f}" y="{bottom - high:.1f}" width="{width:.1f}" height="{high:.1f}"'
-                pieces.append(f'<rect class="{css}" {place}/>')
-                told.append(f"{name}: {short(value)} {unit}")
+                geometry = f'x="{left:.1f}" y="{bottom - high:.1f}" width="{width:.1f}" height="{high:.1f}"'
+                pieces.append(f'<rect class="{css}" {geometry}/>')
+                label_parts.append(f"{name}: {short(value)} {unit}")
                 below += value
-        marks.append(f"<g>{_title(chr(10).join(told))}{''.join(pieces)}</g>")
+        marks.append(f"<g>{_title(chr(10).join(label_parts))}{''.join(pieces)}</g>")
     every = max(1, math.ceil(len(labels) / 8))
     ticks = [(_LEFT + (number + 0.5) * room, labels[number].partition(" to ")[0]) for number in range(0, len(labels), every)]
     x = Axis(_LEFT, WIDTH - _RIGHT, _LEFT, WIDTH - _RIGHT, ticks)
@@ -175,19 +175,19 @@ class Lane:
     pieces: Sequence[tuple[float, float, float]]
 
 
-def lanes(title: str, x: Axis, found: Sequence[Lane]) -> str:
+def lanes(title: str, x: Axis, rows: Sequence[Lane]) -> str:
     """Piece beside piece; the smaller its share, the paler it is, but never invisible."""
     height, gap = 18, 7
     marks, top = [], _TOP
-    for lane in found:
+    for lane in rows:
         marks.append(f'<text class="tick" x="{_LEFT - 8}" y="{top + height - 5}" text-anchor="end">{escape(lane.name)}</text>')
         marks.append(f'<rect class="lane" x="{_LEFT}" y="{top}" width="{WIDTH - _LEFT - _RIGHT}" height="{height}"/>')
         for begin, end, share in lane.pieces:
             left, width = x(begin), max(1.0, x(end) - x(begin))
-            told = f"offsets {round(begin):,} to {round(end):,}: {share:.2%} {lane.name}"
+            label = f"offsets {round(begin):,} to {round(end):,}: {share:.2%} {lane.name}"
             marks.append(
                 f'<rect class="pieces {lane.css}" x="{left}" y="{top}" width="{width:.1f}" height="{height}" '
-                f'fill-opacity="{0.35 + 0.65 * min(1.0, share):.2f}">{_title(told)}</rect>'
+                f'fill-opacity="{0.35 + 0.65 * min(1.0, share):.2f}">{_title(label)}</rect>'
             )
         top += height + gap
     bottom = top + 4
@@ -235,8 +235,8 @@ def _framed(title: str, x: Axis, y: Axis, marks: Sequence[str], height: int = HE
     return _svg(title, [*grid, *marks, axis, *below], height)
 
 
-def _path(places: Iterable[tuple[float, float]]) -> str:
-    return " ".join(f"{left},{top}" for left, top in places)
+def _path(positions: Iterable[tuple[float, float]]) -> str:
+    return " ".join(f"{left},{top}" for left, top in positions)
 
 
 def _anchor(x: Axis, value: float) -> str:

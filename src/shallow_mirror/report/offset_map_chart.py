@@ -52,17 +52,17 @@ def map_picture(source: SourcePartition, rows: pa.Table, cells: int = CELLS) -> 
     edges = np.unique(np.linspace(first, end, min(cells, end - first) + 1).round())
     kinds = np.array(rows.column("kind").to_pylist(), object)
     kinds[(kinds == SegmentKind.DATA.value) & (_numbers(rows, "rebuilt_batch_count") > 0)] = _REBUILT
-    found = []
+    lanes = []
     for kind, css in _CSS.items():
         of_kind = kinds == kind
         if of_kind.any():
-            found.append(Lane(kind, css, _pieces(edges, starts[of_kind], ends[of_kind])))
+            lanes.append(Lane(kind, css, _pieces(edges, starts[of_kind], ends[of_kind])))
     return MapPicture(
         source=source,
         first=first,
         end=end,
         row_count=rows.num_rows,
-        lanes=tuple(found),
+        lanes=tuple(lanes),
         shifts=_shifts(edges, starts, ends, _numbers(rows, "target_start")),
     )
 
@@ -95,7 +95,7 @@ def _shifts(edges: Floats, starts: Floats, ends: Floats, targets: Floats) -> tup
         chosen = np.unique(np.clip(np.searchsorted(starts, edges), 0, len(starts) - 1))
         starts, ends, targets = starts[chosen], ends[chosen], targets[chosen]
     return tuple(
-        (float(place), float(start - target))
+        (float(offset), float(start - target))
         for start, end, target in zip(starts, ends, targets, strict=True)
-        for place in (start, end)
+        for offset in (start, end)
     )

@@ -91,7 +91,7 @@ def _notices(status: StatusReport, pauses: Sequence[PausedInterval]) -> str:
             f"In quarantine: {counted(status.quarantined_batches, 'batch')}, {counted(status.quarantined_bytes, 'byte')}."
         )
     lines += _paused_now(pauses)
-    lines += [f"Open at the source: {one.sentence(status.at_ms)}" for one in status.open_transactions[:5]]
+    lines += [f"Open at the source: {transaction.sentence(status.at_ms)}" for transaction in status.open_transactions[:5]]
     return "".join(f'<p class="notice">{escape(line)}</p>' for line in lines)
 
 
@@ -116,9 +116,9 @@ def _run_sentence(run: RunStatus) -> str:
 
 def _tiles(content: ReportContent) -> str:
     history, status = content.history, content.status
-    lag = total([one.lag_offsets for one in status.partitions])
-    ages = [one.lag_ms for one in status.partitions]
-    latest_ms = None if not ages or None in ages else max(one for one in ages if one is not None)
+    lag = total([partition.lag_offsets for partition in status.partitions])
+    ages = [partition.lag_ms for partition in status.partitions]
+    latest_ms = None if not ages or None in ages else max(age_ms for age_ms in ages if age_ms is not None)
     tiles = [("partitions", f"{len(status.partitions):,}", "")]
     if status.partitions:
         tiles = [
@@ -151,10 +151,10 @@ def _plots(content: ReportContent) -> list[str]:
     if len(history) == 0:
         empty = f"<p>{_NO_MICRO_BATCH}</p>"
         return [_section("Micro-batches", "", empty), _section("Offset map", _about_map(content.picture), _map(content.picture))]
-    found = rates(history)
-    x = charts.time_axis(found.edges_s[0], found.edges_s[-1])
-    when = f"{_moment(found.edges_s[0] * 1000)} to {_moment(found.edges_s[-1] * 1000)}, UTC"
-    edges = list(found.edges_s)
+    series = rates(history)
+    x = charts.time_axis(series.edges_s[0], series.edges_s[-1])
+    when = f"{_moment(series.edges_s[0] * 1000)} to {_moment(series.edges_s[-1] * 1000)}, UTC"
+    edges = list(series.edges_s)
     window = (edges[0], edges[-1], content.status.at_ms / 1000)
     bands = paused_bands(content.pauses, *window)
     paused = paused_label(pause.topic for pause in in_window(content.pauses, *window)) if bands else ""
@@ -180,9 +180,9 @@ def _plots(content: ReportContent) -> list[str]:
             charts.area_chart(
                 f"bytes a second{suffix}",
                 x,
-                charts.value_axis(found.bytes_per_s.max()),
+                charts.value_axis(series.bytes_per_s.max()),
                 edges,
-                list(found.bytes_per_s),
+                list(series.bytes_per_s),
                 "B/s",
                 bands,
             )
@@ -194,9 +194,9 @@ def _plots(content: ReportContent) -> list[str]:
             charts.area_chart(
                 f"records a second{suffix}",
                 x,
-                charts.value_axis(found.records_per_s.max()),
+                charts.value_axis(series.records_per_s.max()),
                 edges,
-                list(found.records_per_s),
+                list(series.records_per_s),
                 "records/s",
                 bands,
             )
@@ -252,10 +252,17 @@ def _map(picture: MapPicture | None) -> str:
 
 
 def _partitions(partitions: Sequence[PartitionStatus]) -> str:
-    ordered = sorted(partitions, key=lambda one: (-(one.lag_offsets or 0), one.source))
+    ordered = sorted(partitions, key=lambda partition: (-(partition.lag_offsets or 0), partition.source))
     rows = [
-        (one.source.topic, one.source.partition, one.position, one.end, one.lag_offsets, _behind(one.lag_ms))
-        for one in ordered[:PARTITIONS_SHOWN]
+        (
+            partition.source.topic,
+            partition.source.partition,
+            partition.position,
+            partition.end,
+            partition.lag_offsets,
+            _behind(partition.lag_ms),
+        )
+        for partition in ordered[:PARTITIONS_SHOWN]
     ]
     more = len(ordered) - len(rows)
     columns = ("topic", "partition", "position", "log end", "lag, offsets", "behind")
@@ -265,14 +272,14 @@ def _partitions(partitions: Sequence[PartitionStatus]) -> str:
 def _problems(problems: Sequence[CountedProblem]) -> str:
     rows = [
         (
-            _moment(one.last_at_ms),
-            one.run_epoch,
-            one.problem.kind.value,
-            one.occurrences,
-            str(one.problem),
-            one.problem.remedy,
+            _moment(problem.last_at_ms),
+            problem.run_epoch,
+            problem.problem.kind.value,
+            problem.occurrences,
+            str(problem.problem),
+            problem.problem.remedy,
         )
-        for one in reversed(problems[-PROBLEMS_SHOWN:])
+        for problem in reversed(problems[-PROBLEMS_SHOWN:])
     ]
     return _table(("last", "run", "kind", "times", "problem", "remedy"), rows, wide=(4, 5))
 
@@ -297,14 +304,14 @@ def _runs(runs: Sequence[Mapping[str, Any]], current: RunStatus | None) -> str:
     running = current.run_epoch if current is not None and current.is_alive else None
     rows = [
         (
-            one["run_epoch"],
-            f"{one['host']} (pid {one['pid']})",
-            _moment_of(one["started_at"]),
-            _moment_of(one["ended_at"]),
-            one["outcome"] or ("running" if one["run_epoch"] == running else "has not said that it ended"),
-            one["version"],
+            run["run_epoch"],
+            f"{run['host']} (pid {run['pid']})",
+            _moment_of(run["started_at"]),
+            _moment_of(run["ended_at"]),
+            run["outcome"] or ("running" if run["run_epoch"] == running else "has not said that it ended"),
+            run["version"],
         )
-        for one in list(reversed(runs))[:RUNS_SHOWN]
+        for run in list(reversed(runs))[:RUNS_SHOWN]
     ]
     return _table(("run", "on", "started", "ended", "outcome", "version"), rows)
 

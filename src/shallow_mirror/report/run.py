@@ -70,20 +70,20 @@ def choose_partition(
 ) -> SourcePartition | None:
     """Pure: of those that fit the one that reaches furthest. None where nothing was asked for and there is none."""
     fits = {
-        one: position.offset
-        for one, position in positions.items()
-        if topic in (None, one.topic) and partition in (None, one.partition)
+        source: position.offset
+        for source, position in positions.items()
+        if topic in (None, source.topic) and partition in (None, source.partition)
     }
     if fits:
-        return max(fits, key=lambda one: (fits[one], one))
+        return max(fits, key=lambda source: (fits[source], source))
     if topic is None and partition is None:
         return None
-    asked = " ".join(
+    wanted = " ".join(
         [*([] if topic is None else [f"--topic {topic}"]), *([] if partition is None else [f"--partition {partition}"])]
     )
-    known = sorted({one.topic for one in positions})
-    shown = ", ".join(known[:10]) + (f" and {len(known) - 10} more" if len(known) > 10 else "")
-    raise ConfigError(f"{asked}: the offset map has no such partition; its topics are: {shown or 'none'}")
+    topics = sorted({source.topic for source in positions})
+    shown = ", ".join(topics[:10]) + (f" and {len(topics) - 10} more" if len(topics) > 10 else "")
+    raise ConfigError(f"{wanted}: the offset map has no such partition; its topics are: {shown or 'none'}")
 
 
 def _read_picture(offset_map: OffsetMap, source: SourcePartition) -> MapPicture | None:
@@ -96,10 +96,10 @@ def _read_picture(offset_map: OffsetMap, source: SourcePartition) -> MapPicture 
 
 
 def _read_runs(tables: BestEffortTables, newest_run_epoch: int) -> list[Mapping[str, Any]]:
-    """A row each: what its two rows know."""
+    """Return a row for each run: what its two rows know."""
     rows = tables.read(run_history.RUNS_TABLE, (Comparison("run_epoch", ">", newest_run_epoch - RUNS_SHOWN),))
     runs: dict[int, dict[str, Any]] = {}
     for row in rows:
-        known = {name: value for name, value in row.items() if value is not None}
-        runs.setdefault(row["run_epoch"], dict.fromkeys(run_history.RUNS.names)).update(known)
+        values = {name: value for name, value in row.items() if value is not None}
+        runs.setdefault(row["run_epoch"], dict.fromkeys(run_history.RUNS.names)).update(values)
     return [runs[epoch] for epoch in sorted(runs)]

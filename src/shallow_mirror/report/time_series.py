@@ -79,11 +79,11 @@ def history_of(rows: Sequence[Mapping[str, Any]]) -> History:
     durations = [json.loads(row["duration_ms"]) for row in ordered]
     dropped = [json.loads(row["dropped_batch_counts"]) for row in ordered]
     visible_s = np.array([row["settled_at"].timestamp() for row in ordered], float)
-    total_s = np.array([max(_LEAST_S, one.get("Total", 0.0) / 1000) for one in durations], float)
-    quarantined = [one.pop("quarantined", 0) for one in dropped]
+    total_s = np.array([max(_LEAST_S, steps_ms.get("Total", 0.0) / 1000) for steps_ms in durations], float)
+    quarantined = [counts.pop("quarantined", 0) for counts in dropped]
     batches = [
-        (row["raw_batch_count"], row["rebuilt_batch_count"], sum(one.values()), aside)
-        for row, one, aside in zip(ordered, dropped, quarantined, strict=True)
+        (row["raw_batch_count"], row["rebuilt_batch_count"], sum(counts.values()), aside)
+        for row, counts, aside in zip(ordered, dropped, quarantined, strict=True)
     ]
     return History(
         micro_batch=np.array([row["micro_batch"] for row in ordered], np.int64),
@@ -92,7 +92,7 @@ def history_of(rows: Sequence[Mapping[str, Any]]) -> History:
         records=np.array([row["record_count"] for row in ordered], float),
         size_bytes=np.array([row["size_bytes"] for row in ordered], float),
         lag_offsets=np.array([np.nan if row["lag_offsets"] is None else row["lag_offsets"] for row in ordered], float),
-        step_ms=np.array([_grouped(one) for one in durations], float).reshape(len(ordered), len(STEPS)),
+        step_ms=np.array([_grouped(steps_ms) for steps_ms in durations], float).reshape(len(ordered), len(STEPS)),
         batches=np.array(batches, float).reshape(len(ordered), len(BATCHES)),
     )
 
@@ -109,7 +109,7 @@ def _grouped(duration_ms: Mapping[str, float]) -> list[float]:
 
 
 def rates(history: History, points: int = POINTS) -> Rates:
-    """What a micro-batch copied is spread over its own time: a plot of narrow stretches has no peaks that never were."""
+    """Spread what a micro-batch copied over its own time: a plot of narrow stretches has no peaks that never were."""
     edges = np.linspace(history.began_s.min(), history.visible_s.max(), min(points, 2 * len(history)) + 1)
     knots = np.maximum.accumulate(np.column_stack([history.began_s, history.visible_s]).ravel())
     width_s = edges[1] - edges[0]
@@ -117,8 +117,8 @@ def rates(history: History, points: int = POINTS) -> Rates:
     def per_second(amounts: Floats) -> Floats:
         after = np.cumsum(amounts)
         total = np.column_stack([np.concatenate([[0.0], after[:-1]]), after]).ravel()
-        found: Floats = np.diff(np.interp(edges, knots, total)) / width_s
-        return found
+        per_s: Floats = np.diff(np.interp(edges, knots, total)) / width_s
+        return per_s
 
     return Rates(edges_s=edges, bytes_per_s=per_second(history.size_bytes), records_per_s=per_second(history.records))
 
@@ -130,19 +130,19 @@ def lag_points(history: History, points: int = POINTS) -> tuple[Floats, Floats]:
     if len(lag) <= points:
         return at_s, lag
     edges = np.linspace(at_s[0], at_s[-1], points + 1)
-    place = np.clip(np.searchsorted(edges, at_s, side="right") - 1, 0, points - 1)
+    step = np.clip(np.searchsorted(edges, at_s, side="right") - 1, 0, points - 1)
     highest = np.full(points, -np.inf)
-    np.maximum.at(highest, place, lag)
+    np.maximum.at(highest, step, lag)
     is_there = np.isfinite(highest)
     return ((edges[:-1] + edges[1:]) / 2)[is_there], highest[is_there]
 
 
 def grouped(history: History, values: Floats, *, is_mean: bool, bars: int = BARS) -> Groups:
-    """Sums of each group, or means."""
+    """Return sums of each group, or means."""
     size = max(1, -(-len(history) // bars))
     starts = np.arange(0, len(history), size)
     summed: Floats = np.add.reduceat(values, starts, axis=0)
     counts = np.diff(np.append(starts, len(history)))
     ends = np.append(starts[1:], len(history)) - 1
-    found = summed / counts[:, None] if is_mean else summed
-    return Groups(first=history.micro_batch[starts], last=history.micro_batch[ends], values=found)
+    group_values = summed / counts[:, None] if is_mean else summed
+    return Groups(first=history.micro_batch[starts], last=history.micro_batch[ends], values=group_values)

@@ -12,7 +12,7 @@ from tests.fakes.clients import SleepingClock
 from tests.fakes.peers import NOW_MS, transactional
 from tests.fakes.raw_client import RawClient
 from tests.fakes.strict_broker import StrictCluster
-from tests.mirror_runs import create_topic, last_stable_offset
+from tests.support.mirror_runs import create_topic, last_stable_offset
 
 from shallow_mirror.broker.admin.hanging_transactions import ProducersOfMap, abort_hanging
 from shallow_mirror.broker.auth.client_config import ClientConfig

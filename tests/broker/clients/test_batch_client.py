@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient
-from tests.mirror_runs import create_topic, wait_for_markers
+from tests.support.mirror_runs import create_topic, wait_for_markers
 
 from shallow_mirror.broker.clients.batch_client import (
     BatchConsumer,
@@ -141,7 +141,7 @@ def test_a_topic_of_all_codecs_is_copied_byte_by_byte(two_clusters: Any, topic_n
 def test_the_example_of_the_readme_copies_a_partition(
     two_clusters: Any, topic_name: str, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    section = (repository / "README.md").read_text(encoding="utf-8").split("## Without Spark")[1]
+    section = (repository / "docs" / "how-to" / "batch-client.md").read_text(encoding="utf-8")
     example = section.split("```python")[1].split("```")[0]
     create(two_clusters.source, topic_name)
     create(two_clusters.target, topic_name)

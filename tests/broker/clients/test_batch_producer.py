@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.fakes import changes
 from tests.fakes.strict_broker import StrictCluster
-from tests.record_batches import batch, marker
+from tests.support.record_batches import batch, marker
 
 from shallow_mirror.broker.clients.batch_client import (
     BatchConsumer,

@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from tests.record_batches import batch, marker, view
+from tests.support.record_batches import batch, marker, view
 
 from shallow_mirror.broker.clients.fetched_batches import BatchesInFlightError, FetchedBatches, FetchedPart, StaleBatchError
 from shallow_mirror.broker.net.connection import ReceiveBuffer

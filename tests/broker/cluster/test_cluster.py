@@ -19,7 +19,7 @@ from tests.fakes.clients import SleepingClock, client_of
 from tests.fakes.kafka_codec import API_KEYS
 from tests.fakes.record_rules import header_of
 from tests.fakes.strict_broker import StrictCluster
-from tests.record_batches import batch
+from tests.support.record_batches import batch
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster

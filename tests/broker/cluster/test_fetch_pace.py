@@ -9,7 +9,7 @@ from tests.fakes.changes import after, dropped_after, throttled
 from tests.fakes.clients import SleepingClock
 from tests.fakes.slow_link import SlowLink
 from tests.fakes.strict_broker import StrictCluster
-from tests.record_batches import batch
+from tests.support.record_batches import batch
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.fetch_pace import GROWTH, FetchPace

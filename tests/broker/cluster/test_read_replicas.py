@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.broker.fetch.test_range_reader import A, B, C, Reading, fill, stored, whole, with_id
 from tests.fakes.changes import AS_IT_SHOULD, Change, after, cut, dropped_after, dropped_before, error, garbage
 from tests.fakes.clients import SleepingClock, client_of
 from tests.fakes.partition_log import Follower
 from tests.fakes.strict_broker import StrictCluster
-from tests.record_batches import batch, marker
+from tests.support.range_readings import A, B, C, Reading, fill, stored, whole, with_id
+from tests.support.record_batches import batch, marker
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.clients.batch_consumer import BatchConsumer

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.record_batches import batch, marker, view
+from tests.support.record_batches import batch, marker, view
 
 from shallow_mirror.broker.fetch.arrow_rows import FAILED, Keep, RangeRows, failed_row, parse_rows, split_failures
 from shallow_mirror.broker.fetch.range_reader import IndexedPartition

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from confluent_kafka.admin import NewTopic
-from tests.mirror_runs import admin, wait_for, write
+from tests.support.mirror_runs import admin, wait_for, write
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.clients.batch_consumer import BatchConsumer

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,74 +25,14 @@ from tests.fakes.changes import (
 )
 from tests.fakes.clients import SleepingClock
 from tests.fakes.strict_broker import StrictCluster
-from tests.record_batches import batch, marker, message
+from tests.support.range_readings import COMMITTED, UNCOMMITTED, A, B, C, Reading, fill, stored, whole, with_id
+from tests.support.record_batches import batch, marker, message
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.fetch.range_reader import IndexedPartition, RangeReader, ReadRange
+from shallow_mirror.broker.fetch.range_reader import RangeReader
 from shallow_mirror.errors import ConfigError, CorruptBatchError, DataLossError, MirrorError, RetriableError, TopicRecreatedError
-from shallow_mirror.types import IsolationLevel, TopicPartition
+from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire.records.unpacked_batch import open_batch
-
-A, B, C = (TopicPartition("t", partition) for partition in range(3))
-COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
-
-
-class Reading:
-    """One reader and what it gave: (base offset, bytes) of the batches that belong to each range, in the order they came."""
-
-    def __init__(self, client: Cluster, clock: SleepingClock, *ranges: ReadRange, ms: float = 20_000, **settings: Any) -> None:
-        self.ranges = {one.topic_partition: one for one in ranges}
-        self.reader = RangeReader(
-            client,
-            ranges,
-            isolation=settings.pop("isolation", COMMITTED),
-            fetch_bytes=settings.pop("fetch_bytes", 1 << 16),
-            deadline=clock.deadline(ms),
-            max_wait_ms=10,
-        )
-        self.batches: dict[TopicPartition, list[tuple[int, bytes]]] = {place: [] for place in self.ranges}
-        self.parts: list[tuple[TopicPartition, int]] = []
-        self.aborted: set[tuple[int, int]] = set()
-
-    def run(self) -> dict[TopicPartition, list[tuple[int, bytes]]]:
-        for response in self.reader:
-            for part in response:
-                self._take(part)
-        for place, position in self.reader.positions().items():
-            assert position >= self.ranges[place].end
-        return self.batches
-
-    def _take(self, part: IndexedPartition) -> None:
-        place = part.topic_partition
-        bases = part.index.headers["base_offset"].tolist()
-        self.parts.append((place, len(bases)))
-        self.aborted |= set(part.aborted)
-        for base, pos, size in zip(bases, part.index.pos.tolist(), part.index.size_bytes.tolist(), strict=True):
-            if base < self.ranges[place].end:
-                self.batches[place].append((base, bytes(part.records[pos : pos + size])))
-        part.records[:] = b"\xee" * len(part.records)  # ours until the reader goes on: nothing it still needs
-
-
-def stored(fake: StrictCluster, place: TopicPartition, start: int, end: int) -> list[tuple[int, bytes]]:
-    """Return what a reader of [start, end) must give: batches that reach `start` and begin before `end`."""
-    log = fake.log(place.topic, place.partition)
-    return [
-        (one.header.base_offset, one.data)
-        for one in log.batches
-        if one.header.last_offset >= start and one.header.base_offset < end
-    ]
-
-
-def fill(fake: StrictCluster, place: TopicPartition, counts: Sequence[int], payload_bytes: int = 20) -> int:
-    """Batches of that many records each; returns the log's end."""
-    log = fake.log(place.topic, place.partition)
-    for count in counts:
-        log.seed(batch(log.end_offset, count, payload=bytes(payload_bytes)))
-    return log.end_offset
-
-
-def whole(place: TopicPartition, end: int, position: int = 0, bytes_per_offset: float = 100.0) -> ReadRange:
-    return ReadRange(place, position, end, bytes_per_offset)
 
 
 def test_ranges_of_several_leaders_are_read_completely_and_in_order(
@@ -153,10 +91,6 @@ def test_batches_behind_the_end_come_along_and_are_not_owned(fake: StrictCluster
     assert [base for base, _ in reading.run()[A]] == [0, 1, 2, 3]
     assert reading.parts == [(A, 10)]
     assert reading.reader.positions() == {A: 4}
-
-
-def with_id(fake: StrictCluster, client: Cluster, clock: SleepingClock, place: TopicPartition, end: int) -> ReadRange:
-    return replace(whole(place, end), topic_id=client.metadata([place.topic], clock.deadline()).topics[place.topic].topic_id)
 
 
 @pytest.mark.parametrize(("is_newest", "version"), [(True, 13), (False, 12)])

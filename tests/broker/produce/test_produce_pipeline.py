@@ -32,7 +32,7 @@ from tests.fakes.changes import (
 from tests.fakes.clients import SleepingClock, client_of
 from tests.fakes.record_rules import header_of
 from tests.fakes.strict_broker import StrictCluster
-from tests.record_batches import batch, record
+from tests.support.record_batches import batch, record
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.net.connection import Connection

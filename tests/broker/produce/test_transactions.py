@@ -26,7 +26,7 @@ from tests.fakes.clients import SleepingClock, client_of
 from tests.fakes.cluster_state import GROUP, TXN
 from tests.fakes.coordinators import Committed, TxnState
 from tests.fakes.strict_broker import StrictCluster
-from tests.record_batches import batch
+from tests.support.record_batches import batch
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.receipts import PendingReceipt, Receipt, read_receipt, write_receipt

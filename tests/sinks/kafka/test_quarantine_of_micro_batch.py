@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from tests.checkpoints.map_rows import SOURCE, TARGET, run_of
-from tests.mirror_runs import CrashAt, CrashError
-from tests.record_batches import batch
 from tests.sinks.micro_batches import micro_batch_sink, planned_frame
 from tests.sinks.two_strict_clusters import Clusters
+from tests.support.mirror_runs import CrashAt, CrashError
+from tests.support.record_batches import batch
 
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import mirror_runs as runs
-from tests.mirror_runs import catch_up, config, create_topic, read_values
+from tests.support import mirror_runs as runs
+from tests.support.mirror_runs import catch_up, config, create_topic, read_values
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(400)]
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.streaming.planning.test_source_offsets import (
+from tests.support.planned_sources import (
     A,
     B,
     FakeCluster,

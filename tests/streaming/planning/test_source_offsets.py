@@ -1,99 +1,23 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.planned_sources import A, B, FakeCluster, UnsampledPlanner, _cluster, _config, _deadline, _topic
 
-from shallow_mirror.config import MirrorConfig
-from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, DataLossError, MirrorError, RetriableError, TopicRecreatedError
+from shallow_mirror.errors import ConfigError, DataLossError, RetriableError, TopicRecreatedError
 from shallow_mirror.streaming.planning import offset_planning, planner_state
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
-from shallow_mirror.streaming.planning.source_offsets import FirstBatch, LogEnds, SourceOffsets
-from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
+from shallow_mirror.streaming.planning.source_offsets import FirstBatch, SourceOffsets
+from shallow_mirror.types import IsolationLevel, SourcePartition
 
-A, B = SourcePartition("orders", "idA", 0), SourcePartition("orders", "idA", 1)
 MIB = 1 << 20
-NOTHING: Mapping[str, Any] = MappingProxyType({})
-
-
-@dataclass
-class FakeCluster:
-    """Answers from tables; `away` makes it answer nothing."""
-
-    topics: dict[str, Any]
-    offsets: dict[tuple[TopicPartition, int], int]
-    away: bool = False
-    wrong: dict[TopicPartition, MirrorError] = field(default_factory=dict)
-    asked: list[IsolationLevel] = field(default_factory=list)
-    listed: list[Sequence[str] | None] = field(default_factory=list)
-
-    def metadata(self, names: Sequence[str] | None, deadline: Deadline) -> Any:
-        if self.away:
-            raise RetriableError("NETWORK_EXCEPTION", "127.0.0.1:1 refused the connection")
-        self.listed.append(names)
-        wanted = self.topics if names is None else names
-        return SimpleNamespace(topics={one: self.topics.get(one, _topic(one, "", [], error_code=3)) for one in wanted})
-
-    def latest_offsets(self, places: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline) -> Any:
-        self.asked.append(isolation)
-        wrong = {name: self.wrong[name] for name in places if name in self.wrong}
-        return {name: self.offsets[name, -1] for name in places if name not in wrong}, wrong
-
-    def list_offsets(self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel, deadline: Deadline) -> Any:
-        self.asked.append(isolation)
-        return {name: SimpleNamespace(offset=self.offsets[name, timestamp]) for name, timestamp in wanted.items()}
-
-
-class UnsampledPlanner(SourceOffsets):
-    """Its first batches are given instead of fetched."""
-
-    batches: dict[SourcePartition, FirstBatch] = {}  # noqa: RUF012
-
-    def first_batches(self, starts: Mapping[SourcePartition, int], listing: LogEnds, deadline: Deadline) -> Any:
-        return iter([(one, batch) for one, batch in self.batches.items() if one in starts])
-
-
-def _topic(name: str, topic_id: str, leaders: list[int], *, is_internal: bool = False, error_code: int = 0) -> Any:
-    partitions = {n: SimpleNamespace(partition=n, leader=leader, leader_epoch=7) for n, leader in enumerate(leaders)}
-    return SimpleNamespace(name=name, topic_id=topic_id, is_internal=is_internal, error_code=error_code, partitions=partitions)
-
-
-def _config(
-    folder: Path, *, topics: Mapping[str, Any] = NOTHING, write: Mapping[str, Any] = NOTHING, **read: Any
-) -> MirrorConfig:
-    client = {"bootstrap.servers": "127.0.0.1:1"}
-    document = {
-        "mirror": "m",
-        "source": {"alias": "east", "client": client},
-        "target": {"alias": "west", "client": client},
-        "topics": {"include": ["orders.*", "_.*"], **topics},
-        "read": read,
-        "write": dict(write),
-        "tables": "tables",
-    }
-    return MirrorConfig.from_document(document, folder=folder)
-
-
-def _cluster(**offsets: int) -> FakeCluster:
-    listed = {(A.topic_partition, -2): 10, (B.topic_partition, -2): 0, (A.topic_partition, -1): 100, (B.topic_partition, -1): 50}
-    listed |= {(A.topic_partition, 1000): 40, (B.topic_partition, 1000): -1}
-    topics = {
-        "orders": _topic("orders", "idA", [1, 1]),
-        "other": _topic("other", "idO", [1]),
-        "__consumer_offsets": _topic("__consumer_offsets", "idC", [1], is_internal=True),
-    }
-    return FakeCluster(topics, listed)
-
-
-def _deadline() -> Deadline:
-    return Deadline.after_ms(1000, lambda: 0.0)
 
 
 def _planner(folder: Path, cluster: FakeCluster, **read: Any) -> UnsampledPlanner:

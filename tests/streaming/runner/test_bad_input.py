@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from tests import mirror_runs as runs
-from tests.mirror_runs import Running, catch_up, config, create_topic, read_values, wait_for_markers, write
+from tests.support import mirror_runs as runs
+from tests.support.mirror_runs import Running, catch_up, config, create_topic, read_values, wait_for_markers, write
 
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map import OffsetMap

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
-from tests import mirror_runs as runs
-from tests.mirror_runs import CrashAt, CrashError, Running, catch_up, config, create_topic, read_values, write
+from tests.support import mirror_runs as runs
+from tests.support.mirror_runs import CrashAt, CrashError, Running, catch_up, config, create_topic, read_values, write
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.config import MirrorConfig

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests import mirror_runs as runs
-from tests.mirror_runs import CrashAt, CrashError, Running, admin, catch_up, create_topic, read_values, write
+from tests.support import mirror_runs as runs
+from tests.support.mirror_runs import CrashAt, CrashError, Running, admin, catch_up, create_topic, read_values, write
 from tests.verify.log_files import LogFile, stopped
 
 from shallow_mirror.checkpoints.commit_metadata import Recorded

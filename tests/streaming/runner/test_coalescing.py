@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.conftest import TwoClusters
 from tests.fakes.record_rules import header_of, split_batches
-from tests.mirror_runs import ReadRecord, conf_file, create_topic, open_transaction, read_places, write_stamped
-from tests.one_batch import one_batch_producer
+from tests.support.mirror_runs import ReadRecord, conf_file, create_topic, open_transaction, read_places, write_stamped
+from tests.support.one_batch import one_batch_producer
 from tests.verify.log_files import FIRST_SEGMENT
 from tests.verify.mirror_main import catch_up
 

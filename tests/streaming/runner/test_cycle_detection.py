@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import mirror_runs as runs
+from tests.support import mirror_runs as runs
 
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.streaming.runner.cycle_detection import CycleDetector, exclude_own_targets

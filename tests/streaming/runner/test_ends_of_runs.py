@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from tests import mirror_runs as runs
-from tests.mirror_runs import catch_up, command, conf_file, create_topic, read_values, said, wait_for_run, write
+from tests.support import mirror_runs as runs
+from tests.support.mirror_runs import catch_up, command, conf_file, create_topic, read_values, said, wait_for_run, write
 
 from shallow_mirror import cli
 from shallow_mirror.config import MirrorConfig

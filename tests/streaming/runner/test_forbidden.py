@@ -18,8 +18,8 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from tests import mirror_runs as runs
-from tests.mirror_runs import catch_up, config, create_topic, high_watermark, read_values, write
+from tests.support import mirror_runs as runs
+from tests.support.mirror_runs import catch_up, config, create_topic, high_watermark, read_values, write
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.config import MirrorConfig

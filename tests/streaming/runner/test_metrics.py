@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.observed import OBSERVED
+from tests.support.observed import OBSERVED
 
 from shallow_mirror.checkpoints.problems import ProblemKind
 from shallow_mirror.config import MetricsSettings
@@ -152,7 +152,7 @@ def test_the_dashboard_names_metrics_that_exist_and_shows_each_of_ours(repositor
 
 
 def test_the_documented_alerts_and_metrics_exist(repository: Path) -> None:
-    text = (repository / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    text = (repository / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```yaml\n(groups:.*?)```", text, re.DOTALL)
     rules = [rule for group in yaml.safe_load(block)["groups"] for rule in group["rules"]]
     asked = set(re.findall(r"\bshallow_mirror_[a-z_]+", " ".join(rule["expr"] for rule in rules)))

@@ -16,7 +16,7 @@ from tests.messy.corpus import (
     write_stamped_by_the_broker,
 )
 from tests.messy.equality import assert_every_offset_is_translated, contents
-from tests.mirror_runs import catch_up, config, create_topic, read_places
+from tests.support.mirror_runs import catch_up, config, create_topic, read_places
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.config import MirrorConfig

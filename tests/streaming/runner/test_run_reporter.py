@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.observed import OBSERVED
-from tests.operations.test_status import NOW_MS, A, B, config, decide, segment, take_over
+from tests.support.observed import OBSERVED
+from tests.support.status_tables import NOW_MS, A, B, config, decide, segment, take_over
 
 from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests import mirror_runs as runs
-from tests.console_entry import console
-from tests.mirror_runs import command, conf_file, create_topic, open_transaction, said, set_topic, wait_for_run, write
+from tests.support import mirror_runs as runs
+from tests.support.console_entry import console
+from tests.support.mirror_runs import command, conf_file, create_topic, open_transaction, said, set_topic, wait_for_run, write
 
 from shallow_mirror.checkpoints.problem_log import read_problems
 from shallow_mirror.checkpoints.storage import MirrorStorage

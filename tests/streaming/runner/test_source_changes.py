@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from tests.conftest import TwoClusters
-from tests.mirror_runs import conf_file, create_topic, delete_records, delete_topic, read_values, wait_for, write
+from tests.support.mirror_runs import conf_file, create_topic, delete_records, delete_topic, read_values, wait_for, write
 from tests.verify.log_files import LogFile, stopped
 from tests.verify.mirror_main import catch_up, mirror
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import mirror_runs
-from tests.mirror_runs import CrashAt, CrashError
+from tests.support import mirror_runs
+from tests.support.mirror_runs import CrashAt, CrashError
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.schema import OFFSET_MAP_TABLE

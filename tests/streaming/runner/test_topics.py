@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
-from tests import mirror_runs as runs
-from tests.mirror_runs import Running, catch_up, config, create_topic, read_values, write
+from tests.support import mirror_runs as runs
+from tests.support.mirror_runs import Running, catch_up, config, create_topic, read_values, write
 
 from shallow_mirror import cli
 from shallow_mirror.config import MirrorConfig

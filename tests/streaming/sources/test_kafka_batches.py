@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from tests.mirror_runs import create_topic, wait_for_markers
-from tests.one_batch import one_batch_producer
+from tests.support.mirror_runs import create_topic, wait_for_markers
+from tests.support.one_batch import one_batch_producer
 
 from shallow_mirror.streaming.runner import spark_session
 from shallow_mirror.streaming.sources import kafka_batches
@@ -121,7 +121,7 @@ def test_a_batch_query_gives_every_committed_record_s_batch_and_covers_every_off
     covered = {(row.partition, offset) for row in committed.collect() for offset in range(row.base_offset, row.last_offset + 1)}
     assert covered == {(partition, offset) for partition, offset, _ in records}
     assert max(row.max_timestamp_ms for row in committed.collect()) == max(timestamp for _, _, timestamp in records)
-    section = (repository / "docs" / "batches.md").read_text(encoding="utf-8").split("## Records of a batch")[1]
+    section = (repository / "docs" / "how-to" / "batches.md").read_text(encoding="utf-8").split("## Records of a batch")[1]
     example: dict[str, Any] = {"__name__": "__main__", "batches": every}
     exec(compile(section.split("```python")[1].split("```")[0], "batches.md", "exec"), example)
     assert sorted((row.partition, row.offset, row.timestamp_ms) for row in example["orders"].collect()) == records

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.record_batches import batch, marker, view
+from tests.support.record_batches import batch, marker, view
 
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, TopicPartition
 from shallow_mirror.wire.batches.admission import Admission, Verdict, admit

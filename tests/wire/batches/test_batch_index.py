@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.record_batches import batch, view
+from tests.support.record_batches import batch, view
 
 from shallow_mirror.wire.batches.batch_index import StopReason, index_batches
 

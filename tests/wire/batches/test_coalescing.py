@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fakes import record_rules
-from tests.record_batches import batch, marker, record, view
-from tests.wire.batches.test_golden import reads
-from tests.wire.records.test_rebuild import CONFIGS, contents
-from tests.wire.records.test_unpacked_batch import ENCODERS, ENOUGH, A, full_record
-from tests.wire.records.test_unpacked_batch import contents as texts
+from tests.support.golden_files import reads
+from tests.support.rebuilt_batches import CONFIGS, contents
+from tests.support.record_batches import batch, marker, record, view
+from tests.support.record_encoders import ENCODERS, ENOUGH, A, full_record
+from tests.support.record_encoders import contents as texts
 
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.errors import CorruptBatchError

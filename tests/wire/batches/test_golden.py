@@ -6,94 +6,36 @@ The frames were stored as they came; `tests/golden/capture.py` makes them anew.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from kafka.protocol.consumer import FetchResponse
 from kafka.protocol.producer import ProduceResponse
+from tests.support.golden_files import (
+    ANSWER_HEAD_BYTES,
+    CORRELATION_ID,
+    GOLDEN,
+    LENGTH_BYTES,
+    VISIBLE,
+    Read,
+    frame_of,
+    names,
+    reads,
+)
 
-from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, TopicPartition
-from shallow_mirror.wire.batches.admission import Admission, Verdict, admit
-from shallow_mirror.wire.batches.batch_index import BatchIndex, index_batches
+from shallow_mirror.types import TopicPartition
+from shallow_mirror.wire.batches.admission import Verdict
+from shallow_mirror.wire.batches.batch_index import index_batches
 from shallow_mirror.wire.batches.control_records import MarkerType
 from shallow_mirror.wire.batches.crc import verify_crc
 from shallow_mirror.wire.batches.header import CODEC_MASK, CONTROL_BIT, DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT, Codec
 from shallow_mirror.wire.batches.restamp import restamp
-from shallow_mirror.wire.protocol.fetch import FetchedPartition, parse_fetch_response
+from shallow_mirror.wire.protocol.fetch import parse_fetch_response
 from shallow_mirror.wire.protocol.primitives import WireError
 from shallow_mirror.wire.protocol.produce import parse_produce_response
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 VERSIONS = ("3.9.2", "4.3.0")
-CORRELATION_ID = 7
-LENGTH_BYTES, ANSWER_HEAD_BYTES = 4, 9
 LOG_APPEND_TIME = 2
-VISIBLE = (Verdict.RAW, Verdict.REBUILD)
-
-
-def frame_of(name: str) -> memoryview:
-    """Without its length; writable, as a receive buffer is."""
-    whole = (GOLDEN / f"{name}.bin").read_bytes()
-    assert int.from_bytes(whole[:LENGTH_BYTES], "big") == len(whole) - LENGTH_BYTES
-    return memoryview(bytearray(whole[LENGTH_BYTES:]))
-
-
-def names(start: str) -> list[str]:
-    return sorted(file.stem for file in GOLDEN.glob(f"{start}*.bin"))
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """One partition of a captured Fetch answer, and what was told about it."""
-
-    fetched: FetchedPartition
-    index: BatchIndex
-    admission: Admission
-    told: dict[str, Any]
-    position: int
-
-    def bytes_of(self, i: int) -> memoryview:
-        start = int(self.index.pos[i])
-        return self.fetched.records[start : start + int(self.index.size_bytes[i])]
-
-    def told_of(self, i: int) -> list[list[Any]]:
-        """Return the records that the consumer read between the batch's first and last offset."""
-        base, last = int(self.index.headers["base_offset"][i]), int(self.index.last_offset[i])
-        return [one for one in self.told["records"] if base <= one[0] <= last]
-
-    def has(self, bit: int) -> list[int]:
-        return np.flatnonzero(self.index.headers["attributes"] & bit).tolist()
-
-
-def reads(name: str) -> Iterator[Read]:
-    told = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
-    response = parse_fetch_response(frame_of(name))
-    assert response.correlation_id == CORRELATION_ID
-    assert len(response.partitions) == len(told["partitions"])
-    is_committed = told["request"]["isolation_level"] == 1
-    limits = BatchLimits(
-        max_message_bytes=1 << 20,
-        isolation_level=IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED,
-        log_append_time=LogAppendTimePolicy.PRODUCER,
-    )
-    for fetched in response.partitions:
-        place = str(fetched.topic_partition)
-        index = index_batches(fetched.records)
-        position = told["request"]["offsets"][place]
-        admission = admit(
-            index,
-            fetched.records,
-            topic_partition=fetched.topic_partition,
-            position=position,
-            range_end=1 << 62,
-            aborted=fetched.aborted,
-            limits=limits,
-        )
-        yield Read(fetched, index, admission, {**told["partitions"][place], "error_code": told["error_code"]}, position)
 
 
 def read(scenario: str, version: str, place: int = 0) -> Read:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.record_batches import batch, view
+from tests.support.record_batches import batch, view
 
 from shallow_mirror.wire.batches.batch_index import index_batches
 from shallow_mirror.wire.batches.crc import verify_crc

@@ -7,8 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
-from tests.record_batches import batch, message, view
-from tests.wire.records.test_unpacked_batch import ENCODERS, ENOUGH, A, gzip, plain
+from tests.support.legacy_batches import (
+    COMPRESSING,
+    OFFSET,
+    TIME,
+    Written,
+    at_offsets,
+    message_set,
+    wrapped,
+    written_messages,
+)
+from tests.support.record_batches import batch, message, view
+from tests.support.record_encoders import ENCODERS, ENOUGH, A, gzip, plain
 
 from shallow_mirror.errors import BatchRefusedError, CorruptBatchError
 from shallow_mirror.wire.batches.batch_index import BatchIndex, index_batches
@@ -17,32 +27,6 @@ from shallow_mirror.wire.batches.header import LOG_APPEND_TIME_BIT
 from shallow_mirror.wire.records import compression, legacy_formats
 from shallow_mirror.wire.records.legacy_formats import Converted, convert_legacy
 from shallow_mirror.wire.records.unpacked_batch import open_batch
-
-COMPRESSING = ["gzip", "snappy of Java", "snappy of librdkafka", "lz4"]
-OFFSET, TIME, KEY, VALUE = range(4)
-Written = list[tuple[int, int, bytes | None, bytes | None]]
-
-contents = st.none() | st.binary(max_size=200)
-written_messages = st.lists(
-    st.tuples(st.integers(1, 1_000), st.integers(-1, 1 << 45), contents, contents), min_size=1, max_size=15
-)
-
-
-def at_offsets(steps: Written, first: int) -> Written:
-    found, at = [], first - 1
-    for step, *rest in steps:
-        at += step
-        found.append((at, *rest))
-    return found
-
-
-def wrapped(name: str, inner: bytes, offset: int, *, magic: int, timestamp: int = 0, attributes: int = 0) -> bytes:
-    codec, encode = ENCODERS[name]
-    return message(offset, None, encode(inner), magic=magic, timestamp=timestamp, attributes=attributes | codec)
-
-
-def message_set(written: Written, *, magic: int, base: int = 0) -> bytes:
-    return b"".join(message(offset - base, key, value, magic=magic, timestamp=time) for offset, time, key, value in written)
 
 
 def converted(*entries: bytes) -> Converted:

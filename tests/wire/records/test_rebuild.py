@@ -1,77 +1,32 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fakes import record_rules
-from tests.record_batches import batch, record
-from tests.wire.batches.test_golden import VISIBLE, names, reads
-from tests.wire.records.test_unpacked_batch import (
+from tests.support.golden_files import VISIBLE, names, reads
+from tests.support.rebuilt_batches import all_contents, contents, header, is_accepted, offsets_of, rebuilt
+from tests.support.record_batches import batch, record
+from tests.support.record_encoders import (
     COMPRESSING,
     ENCODERS,
-    ENOUGH,
     A,
     every_codec,
     full_record,
     gzip,
-    plain,
     records,
 )
 
 from shallow_mirror.errors import BatchRefusedError, CorruptBatchError
-from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy
-from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.types import LogAppendTimePolicy
 from shallow_mirror.wire.batches.header import Codec
-from shallow_mirror.wire.batches.restamp import restamp
 from shallow_mirror.wire.records import record_layout
-from shallow_mirror.wire.records.rebuild import Rebuilt, rebuild
-from shallow_mirror.wire.records.unpacked_batch import open_batch
 
 BASE = 700
-CONFIGS = {**record_rules.DEFAULT_CONFIGS, "message.timestamp.after.max.ms": str((1 << 63) - 1)}
 Written = list[tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]]
-
-
-def limits(max_message_bytes: int = ENOUGH, policy: LogAppendTimePolicy = LogAppendTimePolicy.KEEP) -> BatchLimits:
-    return BatchLimits(max_message_bytes=max_message_bytes, isolation_level=IsolationLevel.READ_COMMITTED, log_append_time=policy)
-
-
-def rebuilt(raw: bytes, *, position: int = 0, max_opened_bytes: int = ENOUGH, **changes: Any) -> Rebuilt:
-    return rebuild(memoryview(raw), A, position=position, limits=limits(**changes), max_opened_bytes=max_opened_bytes)
-
-
-def contents(raw: bytes) -> list[tuple[Any, ...]]:
-    """Of each record all that a copy keeps."""
-    return [
-        (one.timestamp_ms, plain(one.key), plain(one.value), [(bytes(name), plain(text)) for name, text in one.headers])
-        for one in open_batch(memoryview(raw), A, max_bytes=ENOUGH)
-    ]
-
-
-def all_contents(made: Rebuilt) -> list[tuple[Any, ...]]:
-    return [one for raw in made.batches for one in contents(raw)]
-
-
-def offsets_of(raw: bytes) -> list[int]:
-    return [one.offset for one in open_batch(memoryview(raw), A, max_bytes=ENOUGH)]
-
-
-def is_accepted(raw: bytes) -> bool:
-    """By every rule of a real broker, after the producer of a slot was put in."""
-    sent = memoryview(bytearray(raw))
-    restamp(sent, index_batches(sent), np.array([0]), producer_id=7, producer_epoch=1, first_sequence=3)
-    record_rules.check_batch(bytes(sent), CONFIGS, now_ms=0)
-    header = record_rules.header_of(bytes(sent))
-    assert offsets_of(raw) == list(range(header.records_count))
-    return (header.attributes & ~7, header.producer_id, header.base_sequence, header.base_offset) == (0x10, 7, 3, 0)
-
-
-def header(raw: bytes) -> record_rules.Header:
-    return record_rules.header_of(raw)
 
 
 def written_batch(name: str, written: Written, *, attributes: int = 0) -> bytes:

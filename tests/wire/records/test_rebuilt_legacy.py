@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.wire.records.test_legacy_formats import (
+from tests.support.legacy_batches import (
     COMPRESSING,
     KEY,
     OFFSET,
@@ -17,8 +17,8 @@ from tests.wire.records.test_legacy_formats import (
     wrapped,
     written_messages,
 )
-from tests.wire.records.test_rebuild import all_contents, header, is_accepted, rebuilt
-from tests.wire.records.test_unpacked_batch import ENCODERS, ENOUGH, A
+from tests.support.rebuilt_batches import all_contents, header, is_accepted, rebuilt
+from tests.support.record_encoders import ENCODERS, ENOUGH, A
 
 from shallow_mirror.types import LogAppendTimePolicy
 from shallow_mirror.wire.batches.batch_index import index_batches

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.record_batches import batch, record, varint
-from tests.wire.records.test_unpacked_batch import ENOUGH, A, full_record, records
+from tests.support.record_batches import batch, record, varint
+from tests.support.record_encoders import ENOUGH, A, full_record, records
 
 from shallow_mirror.errors import CorruptBatchError
 from shallow_mirror.wire.records import record_layout, varints

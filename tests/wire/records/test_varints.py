@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.record_batches import varint
+from tests.support.record_batches import varint
 
 from shallow_mirror.wire.records import varints
 from shallow_mirror.wire.records.unpacked_batch import read_varint

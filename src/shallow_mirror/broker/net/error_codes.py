@@ -111,7 +111,7 @@ _RIGHTS: dict[str, dict[int, str]] = {
     "CreatePartitions": {29: "Alter"},
     "IncrementalAlterConfigs": {29: "AlterConfigs"},
 }
-"""What to grant, by API and code, as docs/security.md lists it: where an authorizer wants Describe of a thing that the mirror
+"""What to grant, by API and code (docs/reference/acls.md): where an authorizer wants Describe of a thing that the mirror
 reads or writes a moment later, Read or Write, which include it."""
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 from tests.fakes.changes import error
-from tests.record_batches import batch, record
 from tests.sinks.spark_rows import rows_of
 from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, planned
+from tests.support.record_batches import batch, record
 
 from shallow_mirror.errors import BatchRefusedError
 from shallow_mirror.sinks.kafka.slots import slot_task

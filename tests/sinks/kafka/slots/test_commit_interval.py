@@ -16,9 +16,9 @@ from tests.fakes.changes import after
 from tests.fakes.clients import SleepingClock
 from tests.fakes.slow_link import SlowLink
 from tests.fakes.strict_broker import StrictCluster
-from tests.record_batches import batch, marker, record
 from tests.sinks.spark_rows import rows_of
 from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, planned
+from tests.support.record_batches import batch, marker, record
 
 from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.sinks.kafka.slots import slot_task

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.fakes.changes import AS_IT_SHOULD, Change, error
 from tests.fakes.strict_broker import StrictCluster
-from tests.record_batches import batch
 from tests.sinks.spark_rows import rows_of
 from tests.sinks.two_strict_clusters import LIMITS, ORDERS, A, B, Clusters, payloads, planned
+from tests.support.record_batches import batch
 
 from shallow_mirror.broker.fetch import range_reader
 from shallow_mirror.errors import (

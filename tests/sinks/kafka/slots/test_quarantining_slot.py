@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 from tests.fakes.changes import AS_IT_SHOULD, error
-from tests.record_batches import batch, marker, record
 from tests.sinks.spark_rows import rows_of
 from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, payloads, planned
+from tests.support.record_batches import batch, marker, record
 from tests.verify.mirrored import changed, flipped
 
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, MirrorError

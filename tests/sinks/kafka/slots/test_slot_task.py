@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from tests.fakes.changes import AS_IT_SHOULD, dropped_after, error
-from tests.record_batches import batch, marker, record
 from tests.sinks.spark_rows import rows_of
 from tests.sinks.two_strict_clusters import A, B, Clusters, payloads, planned
+from tests.support.record_batches import batch, marker, record
 
 from shallow_mirror.errors import (
     BatchRefusedError,

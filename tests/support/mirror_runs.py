@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 import yaml
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic, OffsetSpec
-from tests.one_batch import one_batch_producer
+from tests.support.one_batch import one_batch_producer
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.config import MirrorConfig
