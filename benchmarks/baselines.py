@@ -39,7 +39,7 @@ def measured(work: Callable[[], tuple[int, int]]) -> Cost:
 
 
 def socket_floor() -> Cost:
-    """The same bytes received from one process over loopback and sent to another, and nothing done with them."""
+    """Receive the same bytes from one process over loopback and send them to another, without any processing."""
     upstream, downstream = (_other_end(receives=receives) for receives in (False, True))
     buffer = memoryview(bytearray(_FLOOR_PIECE))
 

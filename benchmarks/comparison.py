@@ -87,7 +87,7 @@ def _write(corpus: Corpus, gb: float, clusters: Clusters, say: Say) -> Source:
 
 
 def _result(peer: Peer, source: Source, run: int, clusters: Clusters, scratch: Path) -> Result:
-    """What a peer does wrong is its result; what the brokers or this program do wrong ends the comparison."""
+    """Return what a peer does wrong as its result; raise what the brokers or this program do wrong, which ends the comparison."""
     try:
         return run_peer(peer, source, run, clusters, scratch)
     except (MirrorError, NoWindowError, TimeoutError, KafkaException, psutil.Error, subprocess.SubprocessError) as error:

@@ -64,7 +64,7 @@ CORPORA: dict[str, Corpus] = {
 
 
 def chosen_corpora(names: Sequence[str]) -> list[Corpus]:
-    """Raises ConfigError with every name that is none."""
+    """Raise ConfigError with every name that is not a corpus."""
     return [CORPORA[name] for name in known_names("corpus", names, CORPORA)]
 
 
@@ -78,7 +78,7 @@ class MadeBatch:
 
 
 def make_batches(corpus: Corpus) -> Iterator[MadeBatch]:
-    """The distinct batches of a corpus."""
+    """Yield the distinct batches of a corpus."""
     chance = random.Random(corpus.name)
     for number in range(corpus.distinct_batches):
         yield _batch(corpus, FIRST_TIMESTAMP_MS + 1000 * number, chance)
@@ -108,7 +108,7 @@ def _key(corpus: Corpus, chance: random.Random) -> bytes:
 
 
 def _record(delta: int, key: bytes, value_bytes: int, chance: random.Random) -> bytes:
-    """A millisecond behind the one before it, and with a header on every fourth."""
+    """Build a record a millisecond later than the one before it, with a header on every fourth."""
     random_part = base64.urlsafe_b64encode(chance.randbytes(value_bytes))[: int(value_bytes * _RANDOM_SHARE)]
     value = (b'{"id":"' + random_part + _FILLING * (value_bytes // len(_FILLING)))[: value_bytes - 1] + b"}"
     headers = _signed(1) + _sized(b"trace") + _sized(b"%08x" % chance.randrange(1 << 32)) if delta % 4 == 0 else _signed(0)

@@ -62,7 +62,7 @@ def batch_sizes(bootstrap: str, topic: str) -> Counter[int]:
 
 
 def sizes_sentence(corpus: Corpus, sizes: Counter[int]) -> str:
-    """What lies in the topic, and whether it is what the corpus is meant to be."""
+    """Return a sentence about the batch sizes in the topic, and whether they are what the corpus is meant to have."""
     least, most = min(sizes), max(sizes)
     mean = sizes_total(sizes) / sizes.total()
     fits = corpus.batch_bytes[0] <= least and most <= corpus.batch_bytes[1]

@@ -101,7 +101,7 @@ def _digest_of(bootstrap: str, topic: str, partitions: Sequence[int]) -> dict[in
 
 
 def difference(source: Mapping[int, PartitionDigest], target: Mapping[int, PartitionDigest]) -> str:
-    """What is not equal, in words; empty where all is."""
+    """Return a sentence about what is not equal; empty where everything is."""
     counts = [
         f"partition {partition} has {target[partition].records:,} of {of_source.records:,} records"
         for partition, of_source in source.items()

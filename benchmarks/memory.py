@@ -90,7 +90,7 @@ def look(pid: int) -> Look:
 
 
 def table(looks: Sequence[Look]) -> list[str]:
-    """A line for each role: medians over each sixth of the time."""
+    """Return a line for each role: medians over each sixth of the time."""
     length = max(1, len(looks) // _SHARES)
     parts = [looks[at : at + length] for at in range(0, length * _SHARES, length)]
     names = sorted({name for one in looks for name in one}, key=lambda name: (name == "all", name))

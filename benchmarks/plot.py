@@ -15,7 +15,7 @@ _PANELS = (("CPU seconds per GB (less is better)", "cpu_s_per_gb"), ("MB/s (more
 
 
 def write_plot(path: Path, results: Sequence[Result]) -> None:
-    """An SVG. A peer without a figure on a corpus has no bar there."""
+    """Write an SVG. A peer without a figure on a corpus has no bar there."""
     import matplotlib
 
     matplotlib.use("svg")

@@ -125,7 +125,7 @@ def copy(records: memoryview, limits: BatchLimits) -> Outgoing:
 
 
 def open_and_close(codec: Codec, records: memoryview) -> int:
-    """The codec's part of it; returns how many bytes came out."""
+    """Do the codec's part of it; return how many bytes came out."""
     index = index_batches(records)
     made = 0
     for start, size in zip(index.pos.tolist(), index.size_bytes.tolist(), strict=True):

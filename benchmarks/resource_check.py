@@ -44,7 +44,7 @@ def room_problems(gb: float, free_disk_bytes: int, free_memory_bytes: int, where
 
 
 def require_room(gb: float, where: Path) -> None:
-    """Raises ConfigError."""
+    """Raise ConfigError where disk or memory does not suffice for `gb`."""
     problems = room_problems(gb, shutil.disk_usage(where).free, psutil.virtual_memory().available, where)
     if problems:
         raise ConfigError(problems)

@@ -47,7 +47,7 @@ def _positive(text: str) -> float:
 
 
 def compare(options: argparse.Namespace, console: Console) -> list[Result]:
-    """Raises ConfigError before anything starts. What is measured is in the JSON from the first result on."""
+    """Compare the peers. Raises ConfigError before anything starts. Every measurement is in the JSON from the first result on."""
     comparison = Comparison(chosen_corpora(options.corpora), chosen_peers(options.peers), options.gb, options.runs)
     if options.folder is not None:
         options.folder.mkdir(parents=True, exist_ok=True)

@@ -135,7 +135,7 @@ class Topics:
 
 
 def _planning_of(count: int) -> dict[str, Any]:
-    """What Spark asks the planner before and in a micro-batch, through the data source's own reader. Medians, in ms of CPU."""
+    """Measure the planner's part before and in a micro-batch, through the data source's own reader. Medians, in ms of CPU."""
     with scratch() as folder, LocalKafka(folder / "kafka", properties=SMALL_LOGS) as kafka:
         topics = Topics(kafka.bootstrap, count)
         options = options_of_mirror(write_conf(folder, kafka.bootstrap, kafka.bootstrap), "map", parallelism=2)
@@ -288,7 +288,7 @@ def with_tombstones_of(folder: Path, seconds: float) -> OffsetMapOwner:
 
 
 def measure_growth(folder: Path, decisions: int, pace_s: float) -> Iterator[dict[str, Any]]:
-    """A row for every compaction: medians of a decision and of its observation, what maintenance took, what lies there.
+    """Yield a row for every compaction: medians of a decision and of its observation, maintenance time, files that exist.
 
     `pace_s` stands for DECISION_EVERY_S: tombstones are forgotten in that proportion. What is late is made up for.
     """
@@ -388,7 +388,7 @@ print(len(positions), time.perf_counter() - began, resource.getrusage(resource.R
 
 
 def measure_start(folder: Path, rows: int) -> dict[str, Any]:
-    """What a start has to know of the map: take-over, resolution of nothing, positions. In a process of its own."""
+    """Measure what a start reads of the map: take-over, resolution of nothing, positions. In a process of its own."""
     build_map(folder / "tables", rows)
     command = [sys.executable, "-c", START, str(folder / "tables")]
     found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()

@@ -50,7 +50,7 @@ def _stop_spark() -> None:
 
 
 def _is_of_python(process: psutil.Process) -> bool:
-    """The helper of `multiprocessing`, which ends with this process."""
+    """Return whether this is the helper of `multiprocessing`, which ends with this process."""
     try:
         return any("multiprocessing.resource_tracker" in argument for argument in process.cmdline())
     except psutil.NoSuchProcess:
@@ -100,7 +100,7 @@ def target_cluster(two_clusters: TwoClusters) -> LocalKafka:
 
 @pytest.fixture
 def spark(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The Spark session of this test process: begun when first asked for, and begun anew if a test has stopped it.
+    """Return the Spark session of this test process: started at first use, and started again if a test has stopped it.
 
     In a JVM of its own: one that another test began, perhaps without Delta's jars, keeps the class path it began with.
     """
@@ -118,12 +118,12 @@ def spark(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def topic_name(request: pytest.FixtureRequest) -> str:
-    """A name of its own for every test, also between processes; the topic is not created."""
+    """Return a name of its own for every test, also between processes; the topic is not created."""
     readable = re.sub(r"[^A-Za-z0-9._-]", "-", request.node.name)[:100]
     return f"{readable}-{os.getpid()}-{next(_topic_numbers)}"
 
 
 @pytest.fixture(scope="session")
 def repository() -> Path:
-    """The checkout's root folder."""
+    """Return the checkout's root folder."""
     return Path(__file__).resolve().parent.parent

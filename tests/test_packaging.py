@@ -22,7 +22,7 @@ def modules_of(folder: Path, package: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def modules(repository: Path) -> set[str]:
-    """What the folders hold, the root's three packages under their import names."""
+    """Return what the folders hold, the root's three packages under their import names."""
     links = [repository / "src" / "shallow_mirror" / name for name in ROOT_PACKAGES]
     assert all(link.is_symlink() and link.is_dir() for link in links)
     own = repository / "src" / "shallow_mirror"

@@ -64,7 +64,7 @@ class Peer(ABC):
         """Its process tree is what is measured, from here on."""
 
     def set_going(self, job: Job, process: subprocess.Popen[bytes]) -> None:  # noqa: B027 - most begin by themselves
-        """What has to be said to the running process before it copies. Raises PeerFailedError."""
+        """Send the running process what it needs before it copies. Raises PeerFailedError."""
 
     def micro_batches(self, job: Job) -> list[MicroBatchEnd] | None:
         """After its end, in order; None for one that does not work in such."""

@@ -32,5 +32,5 @@ PEERS: dict[str, Peer] = {
 
 
 def chosen_peers(names: Sequence[str]) -> list[Peer]:
-    """Raises ConfigError with every name that is none."""
+    """Raise ConfigError with every name that is not a peer."""
     return [PEERS[name] for name in known_names("peer", names, PEERS)]

@@ -49,7 +49,7 @@ class ShallowMirror(Peer):
         return ends
 
     def remarks(self, job: Job) -> list[str]:
-        """What was read in vain, beyond the ends of ranges, where nothing is dropped."""
+        """Report the bytes read in vain, beyond the ends of ranges, where nothing is dropped."""
         if job.corpus.is_messy:
             return []
         rows = self._rows(job)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def tables(spark: Any, tmp_path: Path) -> Iterator[str]:
-    """A schema of Spark's own catalog, with its files in `tmp_path`."""
+    """Create a schema of Spark's own catalog, with its files in `tmp_path`."""
     schema = "spark_catalog.somebody"
     spark.sql(f"CREATE SCHEMA {schema} LOCATION '{tmp_path}/schema'")
     yield f"catalog:{schema}"

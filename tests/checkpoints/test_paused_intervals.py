@@ -14,7 +14,7 @@ from shallow_mirror.checkpoints.paused_intervals import PausedInterval, paused_i
 
 
 def rows(*actions: tuple[str, str, int]) -> list[dict[str, Any]]:
-    """(action, topic, ms)"""
+    """Build rows of (action, topic, ms)."""
     return [
         {"sequence": number, "topic": topic, "action": action, "at": datetime.fromtimestamp(at_ms / 1000, UTC)}
         for number, (action, topic, at_ms) in enumerate(actions, start=1)

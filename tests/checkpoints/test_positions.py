@@ -23,7 +23,7 @@ _ROWS = st.lists(
 
 
 def segments(drawn: list[tuple[int, int, int | None, int | None, bool]]) -> list[Segment]:
-    """A line of offsets for each partition: (partition, length, leader epoch, timestamp, whether it is data)."""
+    """Build a line of offsets for each partition: (partition, length, leader epoch, timestamp, whether it is data)."""
     ends: dict[int, int] = {}
     made = []
     for partition, length, leader_epoch, timestamp_ms, is_data in drawn:

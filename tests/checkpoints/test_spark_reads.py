@@ -75,7 +75,7 @@ class Mirrored:
         self.owner.compact_if_due()
 
     def removed_micro_batch(self, epoch: int) -> None:
-        """The transaction of its second slot turned out not to be committed."""
+        """Remove a micro-batch: the transaction of its second slot turned out not to be committed."""
         before = dict(self.reached), dict(self.appended)
         rows = list(self._rows(epoch))
         self.decide(rows)

@@ -97,7 +97,7 @@ def rows(start: int, txn: SlotTxn | None = None) -> pa.Table:
 
 
 def elsewhere(row: DecidedSegment) -> DecidedSegment:
-    """The same of the next partition."""
+    """Return the same row of the next partition."""
     segment = row.segment
     source, target = segment.source._replace(partition=1), segment.target._replace(partition=1)
     return DecidedSegment(replace(segment, source=source, target=target), row.txn)

@@ -55,7 +55,7 @@ def differences_of(piece: Piece) -> list[str]:
 
 
 def _broken_promises(piece: Piece) -> Iterable[Difference]:
-    """What a writer knows of its record, against what a reader of the target finds: the source is not asked."""
+    """Compare the outcomes that writers have of their records with what a reader of the target sees: the source is not read."""
     visible = {digest.tobytes() for digest in piece.target.digests}
     for one in piece.written:
         if one.outcome is Outcome.OK and one.digest not in visible:
@@ -132,7 +132,7 @@ class Checker:
         )
 
     def check(self, moment: Moment) -> Checked:
-        """What came up to `moment`. The mirror may go on meanwhile; moments are checked in their order."""
+        """Check what came up to `moment`. The mirror may continue meanwhile; moments are checked in their order."""
         pieces = self._pieces(moment)
         differences = [f"{DifferenceKind.OPEN_TXN}: {place}: its LSO is below its end" for place in moment.still_open]
         for piece in pieces:
@@ -174,7 +174,7 @@ class Checker:
         ]
 
     def _written_below(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, list[Written]]:
-        """The rest waits for a later check."""
+        """Return what was written below `ends`; the rest waits for a later check."""
         found: dict[TopicPartition, list[Written]] = {}
         later: list[Written] = []
         for one in (*self._later, *self._take_written()):

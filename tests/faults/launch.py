@@ -97,5 +97,5 @@ def _be_a_mirror(arguments: Sequence[str], log_file: str, own: Mapping[str, str]
 
 
 def stop_fork_server() -> None:
-    """It would end with this process; for those who look for what is left before that."""
+    """Stop the server, which would end with this process, for those who look for leftover processes before that."""
     forkserver._forkserver._stop()  # type: ignore[attr-defined]

@@ -67,14 +67,14 @@ def session_of(engine: str, conf: str, cores: int) -> Any:
 
 
 def end_with(parent: int) -> None:
-    """A mirror whose harness was killed would wait for its clusters without end."""
+    """End this process when the harness was killed: the mirror would wait for its clusters without end."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code."""
+    """Run the mirror; return the exit code."""
     conf, gate, cores, engine = arguments
     os.cpu_count = lambda: int(cores)  # a slot is used only where Spark has a core for it
     knock_at_every_point(Knock(gate))

@@ -47,7 +47,7 @@ class MirrorProcess:
         return self._process.poll()
 
     def everything(self) -> list[psutil.Process]:
-        """The driver and all its descendants, at this moment."""
+        """Return the driver and all its descendants, at this moment."""
         try:
             return [self._driver, *self._driver.children(recursive=True)]
         except psutil.NoSuchProcess:
@@ -77,13 +77,13 @@ class MirrorProcess:
         return self._process.wait(STOP_TIMEOUT_S)
 
     def wait(self, timeout_s: float) -> int | None:
-        """The exit code, or None when it has not ended within `timeout_s`."""
+        """Return the exit code, or None when it has not ended within `timeout_s`."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
         return self.exit_code
 
     def log(self) -> str:
-        """What this run has said so far."""
+        """Return what this run has logged so far."""
         with self.log_file.open("rb") as log:
             log.seek(self._log_start)
             return log.read().decode(errors="replace")

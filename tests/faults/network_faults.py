@@ -116,13 +116,13 @@ class NetworkFault:
         network.plans[self.side].arm(*self.beforehand(), fault)
 
     def beforehand(self) -> Sequence[Fault]:
-        """What makes the mirror send the request at all."""
+        """Return the faults that make the mirror send the request at all."""
         if self.api == "FindCoordinator":  # looked for when its place is not known, or wrong
             return [Fault(api="InitProducerId", harm=Harm.CUT, moment=Moment.ARRIVING)]
         return []
 
     def heal(self, scene: Scene) -> None:
-        """Returns when the request has been harmed."""
+        """Wait until the request has been harmed."""
         plan = Network.of(scene).plans[self.side]
         if not plan.wait_until_met(PATIENCE_S):
             plan.disarm()

@@ -109,7 +109,7 @@ class FaultPlan:
             self._armed.clear()
 
     def meet(self, api: str) -> Fault | None:
-        """What has to happen to this request."""
+        """Return the fault that has to happen to this request."""
         with self._lock:
             self.requests[api] += 1
             met = [one for one in self._armed if one.fault.api == api and one.count()]
@@ -188,11 +188,11 @@ class Proxy:
         self._loop.call_soon_threadsafe(self._flowing.clear)
 
     def limit(self, bytes_per_s: float) -> None:
-        """Requests of all connections together pass at this speed from now on; replies as they come."""
+        """Limit requests of all connections together to this speed from now on; replies pass as they come."""
         self._link.bytes_per_s = bytes_per_s
 
     def limit_replies(self, bytes_per_s: float) -> None:
-        """Replies to all connections together pass at this speed from now on, a part at a time."""
+        """Limit replies to all connections together to this speed from now on, a part at a time."""
         self._reply_link.bytes_per_s = bytes_per_s
 
     @property
@@ -302,7 +302,7 @@ class _Connection:
         return [end for end in ends if isinstance(end, Exception) and not isinstance(end, _ConnectionEndedError | OSError)]
 
     async def _forward_requests(self) -> None:
-        """Ends with the client."""
+        """Forward requests until the client ends."""
         while (frame := await _frame(self._client[0])) is not None:
             key, _, correlation_id = _REQUEST_HEAD.unpack_from(frame, 4)
             await self._flowing.wait()
@@ -315,7 +315,7 @@ class _Connection:
             await _write(self._broker[1], frame)
 
     async def _forward_replies(self) -> None:
-        """Ends with the broker."""
+        """Forward replies until the broker ends."""
         while (frame := await _frame(self._broker[0])) is not None:
             await self._flowing.wait()
             fault = self._harmed_replies.pop(int.from_bytes(frame[4:8], "big"), None)
@@ -326,7 +326,7 @@ class _Connection:
                 await _write(self._client[1], part)
 
     async def _harm(self, fault: Fault) -> None:
-        """Returns when what was held may pass."""
+        """Apply the fault; return when what was held may pass."""
         match fault.harm:
             case Harm.DELAY:
                 await asyncio.sleep(fault.delay_s)

@@ -36,7 +36,7 @@ class Result:
 
     @classmethod
     def of(cls, campaign: str, engine: str, done: Round) -> Result:
-        """Waits for the round's check."""
+        """Wait for the round's check and return its result."""
         checked = done.checked.result()
         return cls(
             campaign=campaign,

@@ -42,10 +42,10 @@ class Fault(Protocol):
     def name(self) -> str: ...
 
     def inject(self, scene: Scene, held: Held) -> None:
-        """Called while `held` stands; it is released afterwards."""
+        """Inject the fault while `held` stands; it is released afterwards."""
 
     def heal(self, scene: Scene) -> None:
-        """Called after `held` was released: end the fault, when it does not end by itself."""
+        """End the fault after `held` was released, when it does not end automatically."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ class Scene:
         return self._gate
 
     def running(self) -> MirrorProcess:
-        """The mirror, which is started when it does not run."""
+        """Return the mirror, which is started when it does not run."""
         if self.mirror is None or self.mirror.exit_code is not None:
             self.mirror = MirrorProcess(
                 self.conf,
@@ -156,7 +156,7 @@ class Scene:
         return self.mirror
 
     def running_or_ended(self) -> MirrorProcess:
-        """The mirror that was started last."""
+        """Return the mirror that was started last."""
         assert self.mirror is not None
         return self.mirror
 
@@ -249,7 +249,7 @@ class Scene:
         return checked
 
     def _ending_after_recovery(self, harmed: MirrorProcess) -> str:
-        """What became of the harmed mirror; it, or its successor, has recovered on return."""
+        """Return how the harmed mirror ended; it, or its successor, has recovered on return."""
         self._gate.await_step(BETWEEN_MICRO_BATCHES)
         give_up_at = time.monotonic() + PATIENCE_S
         while harmed.exit_code is None and time.monotonic() < give_up_at:

@@ -63,7 +63,7 @@ class Run:
                 self._note_checked()
 
     def _is_recovered(self, scene: Scene, fault: Fault, step: Step, number: int, rounds: int) -> bool:
-        """False when the scene is of no use any more."""
+        """Return False when the scene is of no use any more."""
         print(f"{self._campaign.name} {number}/{rounds}: {fault.name} at {step.name}", flush=True)
         try:
             done = scene.round(fault, step)
@@ -92,7 +92,7 @@ class Run:
         )
 
     def _result(self, fault: str, step: str, ending: str, **found: Any) -> Result:
-        """A line about something that is no round."""
+        """Return a line about something that is no round."""
         nothing: dict[str, Any] = {"records": 0, "acknowledged": 0, "unknown": 0, "seconds": 0.0}
         nothing |= {"differences": (), "left_behind": (), "campaign": self._campaign.name, "engine": self._campaign.engine}
         return Result(fault=fault, step=step, ending=ending, **{**nothing, **found})

@@ -71,7 +71,7 @@ class Awaited:
         self._is_counting, self._passed = step.after is None, 0
 
     def is_reached_by(self, point: str) -> bool:
-        """True once, and never again."""
+        """Return True once, and never again."""
         if self._is_counting and point == self._step.point:
             self._passed += 1
             return self._passed == self._step.nth

@@ -119,7 +119,7 @@ class Writer:
         self._thread.join()
 
     def take(self) -> list[Written]:
-        """What became known since the last call. Waits until nothing that was written is still without an outcome."""
+        """Return the outcomes since the last call. Waits until nothing that was written is still without an outcome."""
         with self._lock:
             if self.failure is not None:
                 raise self.failure
@@ -164,7 +164,7 @@ class Writer:
             return producer
 
     def _write_and_conclude(self, producer: Producer) -> bool:
-        """False when the producer cannot be used any more."""
+        """Return False when the producer cannot be used any more."""
         self._reported = []
         if not self._kind.is_transactional:
             self._burst(producer)
@@ -255,5 +255,5 @@ class Writers:
             one.stop()
 
     def take(self) -> list[Written]:
-        """What became known since the last call, of all writers. Raises what ended a writer."""
+        """Return the outcomes since the last call, of all writers. Raises what ended a writer."""
         return [written for one in self._writers for written in one.take()]

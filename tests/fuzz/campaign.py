@@ -63,7 +63,7 @@ class Campaign:
                 break
 
     def _run_child(self, name: str, seconds: float) -> bool:
-        """False where an input ended the process."""
+        """Return False where an input ended the process."""
         with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
             place, told = Path(scratch) / "number", Path(scratch) / "told"
             progress, first = Progress(place), self.inputs[name]
@@ -116,7 +116,7 @@ class Campaign:
         return is_whole
 
     def _keep(self, name: str, found: Found) -> None:
-        """The first of its kind and place: the input, and how to repeat it."""
+        """Keep the first finding of its kind and location: the input, and how to repeat it."""
         key = (name, found.kind, found.where)
         if key in self.findings:
             return

@@ -56,7 +56,7 @@ class Progress:
 
 
 def tried(target: Target, number: int, data: bytes) -> Found | None:
-    """What one input brings to light."""
+    """Run one input; return its finding, or None."""
     try:
         target.run(data)
     except target.documented:
@@ -120,7 +120,7 @@ def inputs(target: Target, seed: int, first: int, seconds: float) -> Iterator[tu
 
 
 def run(target: Target, progress: Progress, memory: Memory, given: Iterator[tuple[int, bytes]]) -> int:
-    """Prints what is found, each place once; returns how many inputs were run."""
+    """Print the findings, each location once; return how many inputs were run."""
     seen, count = set(), 0
     for number, data in given:
         progress.number = number

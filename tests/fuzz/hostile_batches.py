@@ -22,7 +22,7 @@ _LEAST_LEGACY_BYTES = 18
 
 
 def captured() -> list[bytes]:
-    """Records of every partition of the captured Fetch answers."""
+    """Return the records of every partition of the captured Fetch answers."""
     found = [bytes(one.records) for name in names("fetch-") for one in parse_fetch_response(frame_of(name)).partitions]
     return [one for one in found if one]
 
@@ -39,7 +39,7 @@ def captured_batches(codec: int | None = None) -> list[bytes]:
 
 
 def blocks() -> list[tuple[bytes, list[int], int]]:
-    """Opened records, their offset deltas, and attributes of a batch of them."""
+    """Return opened records, their offset deltas, and attributes of a batch of them."""
     headers: list[tuple[bytes, bytes | None]] = [(b"name", b"value"), (b"", None)]
     made = []
     for count, step, attributes in ((1, 1, 0), (3, 1, 0x08), (30, 3, 0), (70, 2, 0x08), (200, 1, 0x40)):
@@ -67,7 +67,7 @@ def opened_batches() -> list[bytes]:
 
 
 def responses() -> list[bytes]:
-    """What a Fetch answer holds of a partition: transactions, markers, holes, all codecs, a partial last batch."""
+    """Return what a Fetch answer holds of a partition: transactions, markers, holes, all codecs, a partial last batch."""
     producer = {"attributes": 0x10, "producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
     txns = batch(0, 2, **producer) + batch(2, 1) + marker(3, 0, 7) + batch(4, 2, **producer) + marker(6, 1, 7)  # type: ignore[arg-type]
     mixed = b"".join(batches(name)[2] for name in ENCODERS)
@@ -118,7 +118,7 @@ def with_right_checksums(data: bytes) -> bytes:
 
 
 def closed(name: str, data: bytes) -> bytes:
-    """A batch of this codec and a right CRC around records that are not compressed."""
+    """Build a batch of this codec and a right CRC around records that are not compressed."""
     codec, encode = ENCODERS[name]
     made = bytearray(data.ljust(BATCH_HEADER_BYTES, b"\0"))
     made[22] = made[22] & ~7 | codec
@@ -126,7 +126,7 @@ def closed(name: str, data: bytes) -> bytes:
 
 
 def with_right_message_checksums(data: bytes) -> bytes:
-    """A message set of which each entry's CRC fits its bytes, as far as its lengths lead."""
+    """Return a message set of which each entry's CRC fits its bytes, as far as its lengths lead."""
     made, pos = bytearray(data), 0
     while pos + _LEAST_LEGACY_BYTES <= len(made):
         end = pos + LOG_OVERHEAD + struct.unpack_from(">i", made, pos + 8)[0]

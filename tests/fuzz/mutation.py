@@ -73,7 +73,7 @@ def _splice(made: bytearray, chance: random.Random, corpus: Sequence[bytes]) -> 
 
 
 def _put_fixed(made: bytearray, chance: random.Random, corpus: Sequence[bytes]) -> None:
-    """A number at the edge of something, in the width of a field."""
+    """Write a number at the edge of a range, in the width of a field."""
     width = chance.choice([1, 2, 4, 8])
     value = chance.choice(_BOUNDS) & ((1 << 8 * width) - 1)
     start = chance.randrange(len(made) + 1)
@@ -92,7 +92,7 @@ def _put_varint(made: bytearray, chance: random.Random, corpus: Sequence[bytes])
 
 
 def _put_word(made: bytearray, chance: random.Random, corpus: Sequence[bytes]) -> None:
-    """What texts may hold in the place of something else."""
+    """Replace a piece with a word that texts may hold."""
     start, replaced = _piece(made, chance, 12)
     made[start : start + replaced] = chance.choice(_WORDS)
 

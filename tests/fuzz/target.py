@@ -24,7 +24,7 @@ class Target:
     documented: tuple[type[Exception], ...] = ()
 
     def input(self, seed: int, number: int) -> bytes:
-        """The first ones are the corpus as it is."""
+        """Return an input; the first ones are the corpus as it is."""
         if number < len(self.corpus):
             return self.corpus[number]
         return hostile_input(self.corpus, random.Random(f"{seed}/{self.name}/{number}"))

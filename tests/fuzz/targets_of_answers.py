@@ -41,13 +41,13 @@ def latest_offsets(data: bytes) -> None:
 
 
 def call(api: str, data: bytes) -> None:
-    """The answer's length and correlation id are right."""
+    """Parse an answer whose length and correlation id are right."""
     connection = replayed_connection(answer_frame(1, data))
     assert requests.call(connection, api, NEVER) is not None
 
 
 def frames(data: bytes) -> None:
-    """A stream of frames to one connection, whatever they say of their length."""
+    """Feed a stream of frames to one connection, whatever they say of their length."""
     connection = replayed_connection(data)
     while True:
         connection.send(connection.next_correlation_id(), [], NEVER)

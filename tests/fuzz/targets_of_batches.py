@@ -121,14 +121,14 @@ def copied(data: bytes) -> None:
 
 
 def coalesced(data: bytes) -> None:
-    """What small neighbours become holds the same records in the same order; what is not opened is sent as without it."""
+    """Check that coalescing keeps records and their order, and that a batch that is not opened is sent as without it."""
     data = with_right_checksums(data)
     alone = sent_of(data, None)
     assert sent_of(data, chance_of(data).choice([200, 2_000, 1 << 16])) == alone
 
 
 def sent_of(data: bytes, coalesce_bytes: int | None) -> list[object]:
-    """Records of batches that can be read, and whole batches that cannot, as the target gets them."""
+    """Return records of batches that can be read, and whole batches that cannot, as the target gets them."""
     found, records = index(data), memoryview(bytearray(data))
     position, limits = position_of(data, found), replace(limits_of(data), coalesce_bytes=coalesce_bytes)
     outgoing = make_outgoing(
@@ -211,7 +211,7 @@ def converted_behind_the_checksums(data: bytes) -> None:
 
 
 def converted_behind_the_codec(name: str, data: bytes) -> None:
-    """What is inside a wrapper becomes one good batch, or is refused."""
+    """Check that the content of a wrapper becomes one good batch, or is refused."""
     for magic in (0, 1):
         raw = wrapped(name, with_right_message_checksums(data), chance_of(data).choice([0, 16, 1 << 40]), magic=magic)
         made = convert_legacy(memoryview(bytearray(raw)), PLACE, max_opened_bytes=MAX_OPENED_BYTES)

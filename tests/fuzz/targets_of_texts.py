@@ -31,7 +31,7 @@ RECORDED = Recorded(
 
 
 def _document(data: bytes) -> Any:
-    """What others have read for us; None where that failed."""
+    """Return what others have read for us; None where that failed."""
     try:
         return json.loads(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
@@ -44,7 +44,7 @@ def receipt(data: bytes) -> None:
 
 
 def stream_offset(data: bytes) -> None:
-    """What was understood is written, and understood, alike."""
+    """Check that what was understood is written, and understood, alike."""
     found = parse_stream_offset(_document(data))
     assert all(offset >= 0 and one.partition >= 0 for one, offset in found.items())
     assert parse_stream_offset(build_stream_offset(found)) == found
@@ -77,7 +77,7 @@ def measured(data: bytes) -> None:
 
 
 def commit(data: bytes) -> None:
-    """A commit of a local table is whole or half-written, and nothing else."""
+    """Check that a commit of a local table is whole or half-written, and nothing else."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "_delta_log").mkdir()
         path = _written(data, folder, f"_delta_log/{0:020}.json")

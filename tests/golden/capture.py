@@ -47,7 +47,7 @@ Place = tuple[str, int]
 
 
 def ask(bootstrap: str, request: Any) -> bytes:
-    """The whole frame of the answer."""
+    """Return the whole frame of the answer."""
     request.with_header(CORRELATION_ID, "golden")
     host, port = bootstrap.split(":")
     with closing(socket.create_connection((host, int(port)), timeout=PATIENCE_S)) as peer:
@@ -190,7 +190,7 @@ class Cluster:
         }
 
     def told(self, place: Place) -> dict[str, Any]:
-        """`records`: [offset, timestamp, codec] as read_uncommitted; `committed`: offsets as read_committed."""
+        """Return `records`: [offset, timestamp, codec] as read_uncommitted; `committed`: offsets as read_committed."""
         every = self.consumed(place, "read_uncommitted")
         return {
             **self.watermarks(place),
@@ -317,7 +317,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 def produced(cluster: Cluster) -> Iterator[Captured]:
-    """Accepted and refused batches; base offsets of the accepted ones are told by a consumer."""
+    """Yield accepted and refused batches; a consumer reports the base offsets of the accepted ones."""
     cluster.create("taken", 2)
     cluster.create("small", **{"max.message.bytes": "200"})
     cluster.create("keyed", **{"cleanup.policy": "compact"})

@@ -45,7 +45,7 @@ def write_transactions(bootstrap: str, topic: str, partitions: int, records: int
 
 @contextmanager
 def streams_member(bootstrap: str, group: str, topic: str) -> Iterator[None]:
-    """A member of a group of Kafka Streams (KIP-1071), by the bytes of StreamsGroupHeartbeat version 0: no client in Python has it."""
+    """Join a group of Kafka Streams (KIP-1071), by the bytes of StreamsGroupHeartbeat version 0: no client in Python has it."""
     none, nothing = b"\x00", b"\x01"
     subtopology = compact_string("0") + uvarint(2) + compact_string(topic) + 5 * nothing + NO_TAGS
     topology = b"\x01" + (0).to_bytes(4, "big") + uvarint(2) + subtopology + NO_TAGS
@@ -70,7 +70,7 @@ def streams_member(bootstrap: str, group: str, topic: str) -> Iterator[None]:
 
 @contextmanager
 def member(bootstrap: str, group: str, topic: str, protocol: str = "classic") -> Iterator[Consumer]:
-    """A consumer of the group, which does not commit by itself. `protocol` "consumer" is that of KIP-848."""
+    """Join the group with a consumer that does not commit automatically. `protocol` "consumer" is that of KIP-848."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -91,7 +91,7 @@ def member(bootstrap: str, group: str, topic: str, protocol: str = "classic") ->
 
 
 def consume(bootstrap: str, group: str, topic: str, partitions: int, most: int | None = None) -> list[str]:
-    """What the group reads from where it is, until it has `most` records or everything; then it commits and leaves."""
+    """Read on in the group from its position, until it has `most` records or everything; then commit and leave."""
     values: list[str] = []
     at_end: set[int] = set()
     with member(bootstrap, group, topic) as consumer:

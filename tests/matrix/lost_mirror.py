@@ -18,7 +18,7 @@ from shallow_mirror.streaming.runner.mirror import Mirror
 
 
 def lose_mirror(conf: Path, point: str) -> None:
-    """Returns when it is gone."""
+    """Run a mirror that is killed at `point`; return when it is gone."""
     command = [sys.executable, "-m", "tests.matrix.lost_mirror", str(conf), point]
     ended = subprocess.run(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr

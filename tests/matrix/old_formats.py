@@ -44,7 +44,7 @@ def write_aged(node: LocalKafka, topic: str) -> None:
 
 
 def write_bare(node: LocalKafka, topic: str) -> None:
-    """Records without key, without value, with an empty one."""
+    """Write records without key, without value, with an empty one."""
     create_topic(node.bootstrap, topic, len(CODECS), {"message.format.version": FORMATS[0]})
     contents = [(None if n % 2 else b"k", None if n % 3 == 1 else b"v" * (n % 3 * n)) for n in range(30)]
     for magic in _PRODUCE_VERSIONS:

@@ -53,14 +53,14 @@ class Brokers:
         return self._running[place]
 
     def written(self, release: Release) -> TrafficReport:
-        """What its source cluster holds: transactions that overlap, some aborted, idempotent and plain producers, all codecs."""
+        """Fill the source cluster: transactions that overlap, some aborted, idempotent and plain producers, all codecs."""
         if release not in self._written:
             bootstrap = self["source", release].bootstrap
             self._written[release] = write_traffic(bootstrap, records=RECORDS, seed=SEED, on_progress=lambda _: None)
         return self._written[release]
 
     def stop(self) -> None:
-        """What was written to the clusters of the session is taken away: others write topics of the same names."""
+        """Delete what was written to the clusters of the session: other tests write topics of the same names."""
         stop_clusters(self._own)
         for side in ("source", "target"):
             delete_topics_ending(self._running[side, NEWEST].bootstrap, TOPICS)

@@ -40,7 +40,7 @@ MOVED_AT_ONCE = {
 
 @pytest.fixture
 def clusters(no_child_process_is_left: None, tmp_path: Path) -> Iterator[list[LocalKafka]]:
-    """The first one has remote storage, and answers before it has come from there."""
+    """Start a source with remote storage, which answers before data has come from there, and a target."""
     jars = jars_of(STORAGE)
     settings = {
         "remote.log.storage.system.enable": "true",

@@ -68,7 +68,7 @@ def clean(bootstrap: str, topic: str, partitions: int) -> None:
     ticks = producer(bootstrap, topic, "none")
 
     def is_cleaned() -> bool:
-        """A log segment ends by the time of records: a record of now ends the one before."""
+        """Write a record of now, which ends the log segment before it, and return whether keys are unique."""
         for place in places:
             ticks.produce(topic, "now", f"tick{time.time()}", partition=place[1])
         assert ticks.flush(30) == 0
@@ -96,7 +96,7 @@ def write_cut(bootstrap: str, topic: str, cut_at: int) -> None:
 
 
 def write_large(bootstrap: str, topic: str) -> None:
-    """A batch above `SMALL_TARGET_BYTES`."""
+    """Write a batch above `SMALL_TARGET_BYTES`."""
     create_topic(bootstrap, topic)
     write(producer(bootstrap, topic, "snappy"), topic, range(100), value_bytes=2_000)
 
@@ -124,7 +124,7 @@ class Writers:
         self._next_key = 0
 
     def steps(self, count: int) -> None:
-        """Ends with every transaction over."""
+        """Take `count` steps; end with every transaction over."""
         for _ in range(count):
             self._step()
         for one in list(self._open):

@@ -34,7 +34,7 @@ def path_of(repository: Path, name: str) -> Path:
 
 
 def executed(repository: Path, name: str, folder: Path, **parameters: object) -> Any:
-    """What `COMPUTED` prints behind the last cell."""
+    """Return what `COMPUTED` prints behind the last cell."""
     notebook = nbformat.read(path_of(repository, name), as_version=4)
     notebook.cells.append(nbformat.v4.new_code_cell(f"import json\n{COMPUTED[name]}", id="computed"))
     with pytest.MonkeyPatch.context() as patch:

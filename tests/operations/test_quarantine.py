@@ -68,7 +68,7 @@ def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 
 
 def write_all(clusters: TwoClusters, topic: str) -> list[bytes]:
-    """The batches as the source has them. One of them its disk damages, under the running broker."""
+    """Write the batches and return them as the source has them. One of them is damaged on disk, under the running broker."""
     create_topic(clusters.source.bootstrap, topic)
     for value, at_ms in BATCHES[:LATER]:
         write_stamped(clusters.source.bootstrap, topic, [(f"{value} {n}", at_ms + n) for n in range(RECORDS)])

@@ -77,7 +77,7 @@ class Stopped:
         cluster.close()
 
     def forget(self) -> None:
-        """What time does: the receipt expires, retention deletes the records."""
+        """Do what time does: the receipt expires, retention deletes the records."""
         client = runs.admin(self.target)
         listed = client.list_consumer_groups().result(30)
         if self.transactional_id in {one.group_id for one in listed.valid}:

@@ -41,7 +41,7 @@ def said(report: PreflightReport, level: Level) -> list[str]:
 
 
 def mirrored_up_to(planned: Planned, config: MirrorConfig, topic: str, position: int, *, shift: int = 0) -> None:
-    """An offset map as a mirror leaves it that has copied partition 0 of `topic` so far."""
+    """Write an offset map as a mirror leaves it that has copied partition 0 of `topic` so far."""
     owner = OffsetMapOwner.take_over(
         config.tables,
         mirror=config.mirror,

@@ -75,7 +75,7 @@ def rows_of_a_day(count: int) -> list[dict[str, Any]]:
 
 
 def many_rows(count: int) -> list[dict[str, Any]]:
-    """A thousand different ones again and again."""
+    """Build rows that repeat a thousand different ones."""
     known = rows_of_a_day(1_000)
     return [
         known[number % 1_000] | {"micro_batch": number + 1, "settled_at": BEGIN + timedelta(seconds=2 * number)}
@@ -84,7 +84,7 @@ def many_rows(count: int) -> list[dict[str, Any]]:
 
 
 def map_rows(*segments: tuple[int, int, str, int | None, int]) -> pa.Table:
-    """(source start, source end, kind, target start, rebuilt batches)"""
+    """Build rows of (source start, source end, kind, target start, rebuilt batches)."""
     columns = ["source_start", "source_end", "kind", "target_start", "rebuilt_batch_count"]
     types = [pa.int64(), pa.int64(), pa.string(), pa.int64(), pa.int32()]
     return pa.table(

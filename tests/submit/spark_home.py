@@ -50,7 +50,7 @@ class Installed:
 
 
 def install(repository: Path, folder: Path) -> Installed:
-    """What the wheel depends on comes from the environment of the tests, by a path that processes no editable installation."""
+    """Install the wheel; its dependencies come from the tests' environment, by a path that processes no editable installation."""
     wheel = build_wheel(repository, folder / "build")
     made = folder / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(made)], check=True, timeout=60)
@@ -88,7 +88,7 @@ def install(repository: Path, folder: Path) -> Installed:
 def started(
     installed: Installed, command: str, folder: Path, log: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A line of the shell; whatever it started is gone at the end of the block."""
+    """Run a line of the shell; whatever it started is gone at the end of the block."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             ["bash", "-c", f"exec {command}"],
@@ -133,7 +133,7 @@ def said(log: Path) -> str:
 
 
 def python_of(process: subprocess.Popen[bytes]) -> psutil.Process:
-    """The driver of what `spark-submit` runs."""
+    """Return the driver of what `spark-submit` runs."""
     children = psutil.Process(process.pid).children()
     (driver,) = (one for one in children if any("shallow_mirror_main.py" in argument for argument in _arguments_of(one)))
     return driver
@@ -149,7 +149,7 @@ def _arguments_of(process: psutil.Process) -> list[str]:
 
 @contextmanager
 def standalone(installed: Installed, folder: Path, workers: int) -> Iterator[str]:
-    """A master and workers of one core each; its address."""
+    """Start a master and workers of one core each; yield its address."""
     log = folder / "master.log"
     spark_class = str(installed.home / "bin" / "spark-class")
     master = f"{spark_class} org.apache.spark.deploy.master.Master --host 127.0.0.1 --port 0 --webui-port 0"

@@ -34,7 +34,7 @@ NO_TIME = -1
 
 
 def document(source: str, target: str, include: Sequence[str], /, **groups: Any) -> dict[str, Any]:
-    """A mirror file. `groups` are merged into it, one level deep. Other topics or tables make another mirror."""
+    """Return a mirror file. `groups` are merged into it, one level deep. Other topics or tables make another mirror."""
     mirror = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps([list(include), str(groups.get("tables"))]))
     made: dict[str, Any] = {
         "mirror": f"m-{mirror}",
@@ -88,7 +88,7 @@ def command(folder: Path, conf: Path, *options: str) -> Iterator[subprocess.Pope
 
 
 def said(folder: Path) -> str:
-    """Standard error of the last `command` in `folder`."""
+    """Return standard error of the last `command` in `folder`."""
     return (folder / "stderr.txt").read_text(encoding="utf-8")
 
 
@@ -146,7 +146,7 @@ class Running:
 
 
 def wait_for(what: str, condition: Callable[[], Any]) -> None:
-    """Polls; fails when it never comes."""
+    """Poll until the condition is true; fail when it never is."""
     give_up_at = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < give_up_at, f"never came: {what}"
@@ -215,7 +215,7 @@ def _latest(bootstrap: str, topic: str, partition: int, isolation: IsolationLeve
 
 
 def wait_for_markers(bootstrap: str, topic: str) -> None:
-    """A transaction's markers reach its partitions after the answer to the commit; what is read before them ends in front of it."""
+    """Wait for the markers, which come after the answer to the commit: what is read before them ends in front of it."""
     every = range(topics_of(bootstrap)[topic])
     wait_for(
         f"the markers of {topic}",
@@ -243,7 +243,7 @@ def write_stamped(bootstrap: str, topic: str, records: Sequence[tuple[str, int]]
 
 @contextmanager
 def open_transaction(bootstrap: str, topic: str, values: Sequence[str]) -> Iterator[None]:
-    """Records of a transaction that is committed at the end of the block."""
+    """Write records of a transaction that is committed at the end of the block."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"writer-of-{topic}", "log_level": 0})
     producer.init_transactions(30)
     producer.begin_transaction()

@@ -10,7 +10,7 @@ LONGER_THAN_ANY_TEST_PRODUCES_MS = 30_000
 
 
 def one_batch_producer(bootstrap: str, topic: str, **settings: Any) -> Producer:
-    """What is produced to a partition of `topic` between two calls of `flush` is one record batch, while it is small."""
+    """Return a producer that writes one record batch to a partition of `topic` between two flushes, while it is small."""
     lingering = {"linger.ms": LONGER_THAN_ANY_TEST_PRODUCES_MS, "log_level": 0}
     producer = Producer({"bootstrap.servers": bootstrap, **lingering, **settings})
     producer.list_topics(topic, 30)  # known before the first record: else those that waited for it are handed over one by one

@@ -72,7 +72,7 @@ def message(
     timestamp: int = 1_000,
     attributes: int = 0,
 ) -> bytes:
-    """An entry of a message set, as clients and brokers before 0.11 wrote it."""
+    """Build an entry of a message set, as clients and brokers before 0.11 wrote it."""
 
     def field(data: bytes | None) -> bytes:
         return struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data

@@ -33,7 +33,7 @@ class LogFile:
 
 @contextmanager
 def stopped(*nodes: LocalKafka) -> Iterator[None]:
-    """Stopped in good order, so that no broker looks at its logs when it starts again."""
+    """Stop the nodes in good order, so that no broker looks at its logs when it starts again."""
     for node in nodes:
         node.stop()
     try:

@@ -97,7 +97,7 @@ class Mirrored:
         return SourcePartition(TOPIC, ids[0], 0), TargetPartition(TOPIC, ids[1], 0)
 
     def mirror(self, *batches: bytes, settles: bool = True) -> None:
-        """The source gets `batches`, the mirror copies what was not copied yet, in one micro-batch."""
+        """Append `batches` to the source and mirror what was not copied yet, in one micro-batch."""
         self.source.seed((TOPIC, 0), *batches)
         segments = self.copy()
         self.owner.next_decision()
@@ -154,7 +154,7 @@ class Mirrored:
             QuarantineTable.open(self.config.tables).add(kept, decision=2)
 
     def release(self, offset: int) -> None:
-        """The batch that begins there comes to the target after all."""
+        """Let the batch that begins there come to the target after all."""
         source, target = self.places
         (batch,) = (one.data for one in self.source_log.batches if one.header.base_offset == offset)
         records = view(batch)
@@ -206,7 +206,7 @@ def flipped(batch: bytes, pos: int) -> bytes:
 
 
 def data_places(log: PartitionLog) -> list[int]:
-    """Indices of the batches that readers see."""
+    """Return indices of the batches that readers see."""
     return [
         i
         for i, one in enumerate(log.batches)

@@ -82,7 +82,7 @@ def conf_of(folder: Path, clusters: TwoClusters, *topics: str) -> Path:
 
 
 def mirrored(folder: Path, clusters: TwoClusters, *topics: str) -> MirrorConfig:
-    """The settings of a mirror that has caught up."""
+    """Return the settings of a mirror that has caught up."""
     conf = conf_of(folder, clusters, *topics)
     catch_up(conf)
     return MirrorConfig.load(conf)

@@ -45,7 +45,7 @@ class MemoryReader(PartitionReader):
 
 
 def contents(batches: Sequence[bytes]) -> dict[int, tuple[Any, ...]]:
-    """What a reader sees at each offset; the oracle, which knows nothing of batches."""
+    """Return what a reader sees at each offset; the oracle, which knows nothing of batches."""
     found: dict[int, tuple[Any, ...]] = {}
     for one in batches:
         for seen in open_batch(memoryview(one), A, max_bytes=ENOUGH):

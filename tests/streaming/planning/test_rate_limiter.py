@@ -29,7 +29,7 @@ class Mirror:
         self.measures = True
 
     def plan(self, ends: Mapping[SourcePartition, int], every_s: float = 1.0) -> RateLimitedPlan:
-        """An offset is a byte here; a partition that is served at all gets a whole batch."""
+        """Plan with an offset as a byte; a partition that is served at all gets a whole batch."""
         self.now += every_s
         start = {one: self.positions.get(one, 0) for one in ends}
         copied = dict(self.copied) if self.measures else None

@@ -30,7 +30,7 @@ class Pair(NamedTuple):
     target: LocalKafka
 
     def hasty(self, topic: str, **groups: Any) -> dict[str, Any]:
-        """A mirror file that gives up soon, so that every level of retries is needed."""
+        """Return a mirror file that gives up soon, so that every level of retries is needed."""
         return runs.document(
             self.source.bootstrap,
             self.target.bootstrap,
@@ -51,7 +51,7 @@ def own_clusters(no_child_process_is_left: None, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture
 def pair(own_clusters: Pair) -> Pair:
-    """A source and a target that may be stopped; they run at the beginning of every test."""
+    """Return a source and a target that may be stopped; they run at the beginning of every test."""
     for one in own_clusters:
         if not one.is_running():
             one.start()

@@ -40,7 +40,7 @@ class Pair(NamedTuple):
 
 @pytest.fixture
 def pair(tmp_path: Path, target_cluster: LocalKafka) -> Iterator[Pair]:
-    """A source of two nodes, which cannot elect another controller, or leader, without one of them."""
+    """Start a source of two nodes, which cannot elect another controller, or leader, without one of them."""
     with LocalKafkaCluster(tmp_path / "source", 2) as source:
         yield Pair(source, target_cluster)
 

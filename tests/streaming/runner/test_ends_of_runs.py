@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.alone, pytest.
 
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The command may be called here: it takes the session that is there, and leaves handlers as they were."""
+    """Allow a call of the command here: it takes the session that is there, and leaves handlers as they were."""
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "0")
     root, py4j = logging.getLogger(), logging.getLogger("py4j")
     before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]

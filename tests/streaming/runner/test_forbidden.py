@@ -80,7 +80,7 @@ class Acl:
         self._wait_until_obeyed(client, 0)
 
     def _wait_until_obeyed(self, client: Any, count: int) -> None:
-        """The controller says that it is written; the broker's authorizer hears of it a moment later."""
+        """Wait for the broker's authorizer, which hears of the change a moment after the controller has written it."""
         wanted = AclBindingFilter(*self._pattern)
         runs.wait_for("the ACL", lambda: len(client.describe_acls(wanted).result(30)) == count)
 

@@ -155,7 +155,7 @@ class Mirror:
         owner.settle()
 
     def _copy(self, owner: OffsetMapOwner, ranges: Any) -> None:
-        """The part of a micro-batch that matters here: rows from the position to the planned end."""
+        """Do the part of a micro-batch that matters here: rows from the position to the planned end."""
         positions, rows = owner.positions(), []
         for planned in ranges:
             position = positions[planned.source]

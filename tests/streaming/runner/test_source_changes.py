@@ -25,7 +25,7 @@ pytestmark = pytest.mark.brokers
 
 @pytest.fixture
 def mirrored(stoppable_clusters: TwoClusters, tmp_path: Path, topic_name: str) -> Path:
-    """The file of a mirror that has caught up with a topic of two records."""
+    """Return the file of a mirror that has caught up with a topic of two records."""
     create_topic(stoppable_clusters.source.bootstrap, topic_name)
     write(stoppable_clusters.source.bootstrap, topic_name, ["a", "b"])
     conf = conf_of(stoppable_clusters, tmp_path, topic_name)

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(400)]
 
 @contextmanager
 def load(bootstrap: str, topic: str, partitions: int) -> Iterator[None]:
-    """Records to all of its partitions until the block ends."""
+    """Write records to all partitions until the block ends."""
     producer, over = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "linger.ms": 20}), threading.Event()
 
     def produce() -> None:
