@@ -185,12 +185,13 @@ def zombie_under_a_slot_that_moved(library: Library) -> World:
     return world
 
 
-def test_an_abort_that_times_out_while_it_is_repeated_is_repeated_again(library: Library) -> None:
-    deviations = {
-        23: Move(Kind.START),
-        86: Move(Kind.TIME_OUT, "m-1", markers=Markers.LAST_FORGOTTEN),
-        109: Move(Kind.TIME_OUT, "m-1", markers=Markers.LAST_FORGOTTEN),
-    }
+@pytest.mark.parametrize(
+    "second",
+    [Move(Kind.TIME_OUT, "m-1", markers=Markers.LAST_FORGOTTEN), Move(Kind.PERFORM, 2, markers=Markers.LAST_FORGOTTEN)],
+    ids=["it times out", "its markers are forgotten"],
+)
+def test_an_abort_that_comes_to_nothing_while_it_is_repeated_is_repeated_again(second: Move, library: Library) -> None:
+    deviations = {23: Move(Kind.START), 86: Move(Kind.TIME_OUT, "m-1", markers=Markers.LAST_FORGOTTEN), 109: second}
     world = World(library, SCENARIOS["slots move, markers of aborts are forgotten"])
     while (move := deviations.pop(world.steps, None) or world.default()) is not None:
         world.take(move)

@@ -83,23 +83,33 @@ def abort_hanging(
     Raises RetriableError("HANGING_TRANSACTION") with what an operator has to do, where an earlier producer id has something open
     and the target does not permit to end it: readers of that partition wait for it, and so would every micro-batch.
     """
-    open_txns = open_transactions(target, topic_partitions, deadline)
     current = {txn.producer_id: txn.transactional_id for txn in fenced}
-    forgotten: dict[str, list[TopicPartition]] = {}
-    for open_txn in open_txns:
-        if open_txn.producer.producer_id in current:
-            forgotten.setdefault(current[open_txn.producer.producer_id], []).append(open_txn.topic_partition)
-    for transactional_id, partitions in forgotten.items():
-        _log.warning("%s: its abort was forgotten by the target: aborting it again", transactional_id)
-        answer = write_markers(target, transactional_id, partitions, False, transaction_timeout_ms, deadline)
-        if answer is EndTxnAnswer.AMBIGUOUS:
-            # The empty transaction timed out, and its own abort may be forgotten, too. It is not repeated here: where another
-            # run has taken the id over, this run has to find that out before it fences the other.
-            raise RetriableError("INVALID_PRODUCER_EPOCH", f"{transactional_id}: the transaction that aborts again timed out")
+    open_txns = open_transactions(target, topic_partitions, deadline)
+    # The markers of the abort that is written again can be forgotten like those before it, so what is open is read again after
+    # it. Markers that are only late cost one more round: its InitProducerId waits for them.
+    while forgotten := _partitions_by_id(open_txns, current):
+        for transactional_id, partitions in forgotten.items():
+            deadline.require(f"the markers of the abort of {transactional_id} at {partitions[0]}")
+            _log.warning("%s: its abort was forgotten by the target: aborting it again", transactional_id)
+            answer = write_markers(target, transactional_id, partitions, False, transaction_timeout_ms, deadline)
+            if answer is EndTxnAnswer.AMBIGUOUS:
+                # It timed out. It is not repeated here: where another run has taken the id over, this run has to find that out
+                # before it fences the other.
+                raise RetriableError("INVALID_PRODUCER_EPOCH", f"{transactional_id}: the transaction that aborts again timed out")
+        open_txns = open_transactions(target, topic_partitions, deadline)
     others = [open_txn for open_txn in open_txns if open_txn.producer.producer_id not in current]
     # Hardly ever: so the offset map is read for it only now.
     if named is not None and others:
         _abort_earlier_producers(target, others, named(), frozenset(current.values()), deadline)
+
+
+def _partitions_by_id(open_txns: Sequence[OpenTxn], current: Mapping[int, str]) -> dict[str, list[TopicPartition]]:
+    """Return where the producer ids of `current` have something open, by transactional id."""
+    partitions: dict[str, list[TopicPartition]] = {}
+    for open_txn in open_txns:
+        if open_txn.producer.producer_id in current:
+            partitions.setdefault(current[open_txn.producer.producer_id], []).append(open_txn.topic_partition)
+    return partitions
 
 
 def _abort_earlier_producers(
