@@ -242,6 +242,13 @@ def fence_other_slots_after_the_decision(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(actions, "start_up", start_up)
 
 
+def refuse_only_what_the_writing_producer_forgot(patch: pytest.MonkeyPatch) -> None:
+    refuse_forgotten = recovery.refuse_forgotten
+    patch.setattr(
+        recovery, "refuse_forgotten", lambda target, decided, _own, deadline: refuse_forgotten(target, decided, (), deadline)
+    )
+
+
 def decide_behind_forgotten_records(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "refuse_forgotten", lambda *_: None)
 
