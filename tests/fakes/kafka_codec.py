@@ -57,7 +57,7 @@ class UnreadableRequestError(Exception):
     """Bytes that a broker would answer by closing the connection."""
 
 
-class OtherVersion(UnreadableRequestError):
+class OtherVersionError(UnreadableRequestError):
     """A version that the fake does not speak."""
 
     def __init__(self, api: str, version: int, correlation_id: int) -> None:
@@ -83,7 +83,7 @@ def read_request(frame: bytes) -> Request:
         raise UnreadableRequestError(f"api key {key}")
     api = _APIS[key]
     if version not in (VERSIONS[api], *NEWER_VERSIONS.get(api, ()), *OLDER_VERSIONS.get(api, ())):
-        raise OtherVersion(api, version, correlation_id)
+        raise OtherVersionError(api, version, correlation_id)
     try:
         body = request_type(api, version).decode(frame, header=True)
         client_id = body.header.client_id

@@ -20,7 +20,7 @@ from typing import Any, Self
 from tests.fakes.apis import answer
 from tests.fakes.changes import AS_IT_SHOULD, Change
 from tests.fakes.cluster_state import ClusterState
-from tests.fakes.kafka_codec import OtherVersion, Request, UnreadableRequestError, answer_frame, read_request
+from tests.fakes.kafka_codec import OtherVersionError, Request, UnreadableRequestError, answer_frame, read_request
 
 HOST = "127.0.0.1"
 MAX_REQUEST_BYTES = 104_857_600
@@ -212,7 +212,7 @@ class StrictCluster(ClusterState):
             return False
         try:
             request = read_request(frame)
-        except OtherVersion as other:
+        except OtherVersionError as other:
             if other.api == "ApiVersions":
                 peer.sendall(b"\x00\x00\x00\x0a" + other.correlation_id.to_bytes(4, "big") + b"\x00\x23" + bytes(4))
             raise

@@ -306,7 +306,7 @@ def test_a_slot_tries_again_with_an_object_of_its_own_and_only_the_last_one_is_n
 def test_what_the_sink_can_avoid_costs_a_round_and_what_it_cannot_is_abandoned(clusters: Clusters) -> None:
     clusters.write(A, 2)
     mirror = Mirror(clusters, avoids=True)
-    errors = iter([_Blocked("BLOCKED", "this object cannot be written")])
+    errors = iter([_BlockedError("BLOCKED", "this object cannot be written")])
 
     def blocked_once() -> None:
         error = next(errors, None)
@@ -325,5 +325,5 @@ def test_what_the_sink_can_avoid_costs_a_round_and_what_it_cannot_is_abandoned(c
     assert mirror.memory.abandoned == 1
 
 
-class _Blocked(RetriableError):
+class _BlockedError(RetriableError):
     """Not tried again by the slot: only the driver knows what to do about it."""

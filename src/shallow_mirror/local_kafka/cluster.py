@@ -12,7 +12,7 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.jars import KAFKA_VERSION, kafka_jars
 from shallow_mirror.local_kafka.lifecycle import start_together, stop_together
 from shallow_mirror.local_kafka.node import PORT_ATTEMPTS, START_TIMEOUT_S, LocalKafka, formatted_cluster_id
-from shallow_mirror.local_kafka.ports import BrokerStartError, PortTaken, free_ports
+from shallow_mirror.local_kafka.ports import BrokerStartError, PortTakenError, free_ports
 from shallow_mirror.local_kafka.properties import has_kraft, member_properties, new_cluster_id, proxied_properties
 
 _log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class LocalKafkaCluster:
         for _ in range(PORT_ATTEMPTS - 1):
             try:
                 return self._start_first()
-            except PortTaken:
+            except PortTakenError:
                 _log.info("a port of the cluster in %s was taken meanwhile; trying again", self.folder)
         self._start_first()
 

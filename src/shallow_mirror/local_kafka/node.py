@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from shallow_mirror.local_kafka.jars import KAFKA_VERSION, java_executable, kafka_jars
 from shallow_mirror.local_kafka.lifecycle import start_together, stop_together
-from shallow_mirror.local_kafka.ports import BrokerStartError, PortTaken, free_ports
+from shallow_mirror.local_kafka.ports import BrokerStartError, PortTakenError, free_ports
 from shallow_mirror.local_kafka.properties import (
     JVM_OPTIONS,
     SINGLE_NODE_ID,
@@ -127,7 +127,7 @@ class LocalKafka:
         for _ in range(PORT_ATTEMPTS - 1):
             try:
                 return self._start_once()
-            except PortTaken:
+            except PortTakenError:
                 _log.info("the ports of the broker in %s were taken meanwhile; trying again", self.folder)
                 self._sleep(0.2)
         self._start_once()
@@ -210,12 +210,12 @@ class LocalKafka:
             return False
         self._cluster_id = formatted_cluster_id(self._log_dir)
         if answering != self._cluster_id:
-            raise PortTaken(f"{self.bootstrap} is answered by another cluster, {answering}")
+            raise PortTakenError(f"{self.bootstrap} is answered by another cluster, {answering}")
         return True
 
     def _ended_early(self, process: ServerProcess) -> BrokerStartError:
         tail = self.log_tail()
-        kind = PortTaken if any(sign in tail for sign in _PORT_TAKEN) else BrokerStartError
+        kind = PortTakenError if any(sign in tail for sign in _PORT_TAKEN) else BrokerStartError
         return kind(f"{process.what} ended instead of answering. The end of its log:\n{tail}")
 
     def _answering_cluster_id(self) -> str | None:

@@ -20,7 +20,7 @@ class BrokerStartError(MirrorError):
     """The broker did not come up; the end of its log is in the message. Nothing of it is left running."""
 
 
-class PortTaken(BrokerStartError):
+class PortTakenError(BrokerStartError):
     """Another process has taken the chosen ports."""
 
 
