@@ -153,7 +153,12 @@ def test_translate_answers_in_json_with_exactly_the_documented_keys(
     conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[Any] = []
-    _put_map(monkeypatch, translate=lambda *args, **kwargs: asked.append((args, kwargs)) or _translation())
+
+    def translate(*args: Any, **kwargs: Any) -> Any:
+        asked.append((args, kwargs))
+        return _translation()
+
+    _put_map(monkeypatch, translate=translate)
     assert _exit_code("translate", str(conf), "orders", "0", "41", "--json", "--as-of", "2026-01-01T00:00:00Z") == 0
     keys = [
         "topic",

@@ -248,7 +248,7 @@ def test_secrets_are_not_in_problems() -> None:
 
 def test_values_are_frozen() -> None:
     with pytest.raises(ValueError):
-        _loaded().write.slots = 3  # type: ignore[misc]
+        _loaded().write.slots = 3
 
 
 def test_a_file_that_is_no_yaml_and_values_in_the_wrong_place_are_told_without_what_may_be_secret(tmp_path: Path) -> None:

@@ -560,7 +560,11 @@ def test_a_map_that_cannot_be_read_after_a_commit_is_unknown(tmp_path: Path) -> 
     def away(_: object = None) -> None:
         raise OSError("no route to the store")
 
-    writer.fault = once("after append", lambda: [setattr(writer, name, away) for name in ("snapshot", "reread")])
+    def break_reads() -> None:
+        for name in ("snapshot", "reread"):
+            setattr(writer, name, away)
+
+    writer.fault = once("after append", break_reads)
     with pytest.raises(OutcomeUnknownError, match="no route"):
         decide(owner, data(0, 5))
     del writer.snapshot, writer.reread
@@ -648,8 +652,8 @@ def test_cleaning_goes_with_every_so_many_decisions(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(module, "CLEAN_EVERY_DECISIONS", 6)
     cleaned: list[int] = []
     writer = Faulty(tmp_path, lambda _: None)
-    monkeypatch.setattr(writer, "clean_up", lambda: cleaned.append(owner.micro_batch))
     owner = settled(tmp_path, "one", writer=writer)
+    monkeypatch.setattr(writer, "clean_up", lambda: cleaned.append(owner.micro_batch))
     for at in range(14):
         decide(owner, data(at, at + 1))
         owner.compact_if_due()

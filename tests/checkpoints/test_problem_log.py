@@ -25,11 +25,15 @@ class Rows:
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
 
-    def append(self, table: str, rows: pa.Table) -> None:
+    def append(self, table: str, rows: pa.Table) -> bool:
         assert table == "problems"
         self.rows += rows.to_pylist()
+        return True
 
     def tidy(self, table: str) -> None: ...
+    def delete(self, table: str, condition: Any) -> None:
+        raise NotImplementedError
+
     def flush(self) -> None: ...
     def read(self, table: str, condition: Any) -> list[dict[str, Any]]:
         return self.rows

@@ -59,7 +59,7 @@ def test_a_table_of_other_columns_is_logged_and_stops_nothing(tmp_path: Path, ca
     assert "could not write an observation to runs" in caplog.text
 
 
-def rows_of(tables: Path, table: str) -> list[object]:
+def rows_of(tables: Path, table: str) -> list[str]:
     return sorted(map(str, DeltaTable(str(tables / table)).to_pyarrow_dataset().to_table().to_pylist()))
 
 

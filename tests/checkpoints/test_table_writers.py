@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -251,7 +252,8 @@ def test_a_take_over_knows_the_decision_that_came_in_before_it(place: Place) -> 
 def test_a_commit_whose_reply_was_lost_is_read_back_as_written(place: Place) -> None:
     writer = Faulty(place.writer())
     owner = place.take("one", writer)
-    for step in (owner.settle, lambda: decide(owner, data(0, 5)), lambda: owner.settle([Removal(TXN)])):
+    steps: list[Callable[[], object]] = [owner.settle, lambda: decide(owner, data(0, 5)), lambda: owner.settle([Removal(TXN)])]
+    for step in steps:
         writer.fault = lambda now: lose() if now.startswith("after") else None
         step()
     decide(owner, data(0, 5))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -108,7 +109,13 @@ def test_the_kind_is_that_of_the_segment_that_holds_the_offset(line: Line) -> No
 
 def test_a_partition_without_data_leads_nowhere() -> None:
     rows = rows_to_arrow([segment(SegmentKind.GAP, 3, 3), segment(SegmentKind.ABORTED, 3, 9)], 1, 1, 0)
-    nowhere = {"exact": False, "beyond": True, "target_topic": None, "target_partition": None, "target_offset": None}
+    nowhere: dict[str, Any] = {
+        "exact": False,
+        "beyond": True,
+        "target_topic": None,
+        "target_partition": None,
+        "target_offset": None,
+    }
     assert Translator.of_source(rows).find(5) == Translation(kind=SegmentKind.ABORTED, **nowhere)
     assert Translator.of_target(rows).find(5) == Translation(kind=None, **nowhere)
 

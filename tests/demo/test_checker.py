@@ -95,7 +95,8 @@ def test_a_history_ends_where_it_is_to_end_also_behind_an_aborted_transaction(tw
             source, [topic_name], IsolationLevel.READ_COMMITTED, lambda _: None, starts={full: start}, ends={full: end, empty: 0}
         )
         assert len(histories[empty]) == 0
-        return histories[full].offsets.tolist()
+        offsets: list[int] = histories[full].offsets.tolist()
+        return offsets
 
     assert offsets_of(1, 3) == [1, 2]
     assert offsets_of(0, 5) == [0, 1, 2]

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -68,7 +69,7 @@ def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
 
 def test_settings_are_all_there_with_a_meaning_from_the_example(site: Path, repository: Path) -> None:
     said = text_of(site / "reference" / "settings.html")
-    groups = {name: field.annotation for name, field in MirrorConfig.model_fields.items()}
+    groups: dict[str, Any] = {name: field.annotation for name, field in MirrorConfig.model_fields.items()}
     keys = [f"{name}.{key}" for name, group in groups.items() if hasattr(group, "model_fields") for key in group.model_fields]
     assert [key for key in keys if key not in said and not key.endswith(".properties")] == []
     example = (repository / "conf" / "example.yaml").read_text(encoding="utf-8")

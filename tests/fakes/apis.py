@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tests.fakes import txn_apis
@@ -204,7 +205,7 @@ def _read_all(state: ClusterState, node_id: int, body: Any, change: Change) -> l
     for topic in body.topics:
         for part in topic.partitions:
             place = (_name_of(state, body, topic), part.partition)
-            code, done, _ = attempt(change, lambda place=place, part=part: read(place, part), place)
+            code, done, _ = attempt(change, partial(read, place, part), place)
             left -= 0 if done is None else len(done.records)
             found.append((place, code, done))
     return found
@@ -266,7 +267,7 @@ def _produce(state: ClusterState, node_id: int, body: Any, change: Change) -> An
 
     topics: dict[str, list[Any]] = {}
     for place in batches:
-        code, done, refused = attempt(change, lambda place=place: appended(place), place)
+        code, done, refused = attempt(change, partial(appended, place), place)
         topics.setdefault(place[0], []).append(_produced(place[1], code, done, refused))
     state.lock.notify_all()
     response = answer_type("Produce")

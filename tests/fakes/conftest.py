@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -14,7 +15,7 @@ class OwnerOfFake:
     def __init__(self, cluster: StrictCluster) -> None:
         self._cluster = cluster
 
-    def create(self, topic: str, partitions: int, configs: dict[str, str]) -> None:
+    def create(self, topic: str, partitions: int, configs: dict[str, Any]) -> None:
         self._cluster.create_topic(topic, partitions, **configs)
 
     def delete(self, topic: str) -> None:

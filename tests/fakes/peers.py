@@ -28,7 +28,7 @@ class Peer:
     def __init__(self, client: RawClient, topic: str, owner: Owner) -> None:
         self.client, self.topic, self.owner = client, topic, owner
 
-    def create(self, partitions: int = 1, **configs: str) -> None:
+    def create(self, partitions: int = 1, /, **configs: str) -> None:
         self.owner.create(self.topic, partitions, configs)
         for partition in range(partitions):
             while self.client.list_offsets(self.topic, -1, partition=partition).error_code:

@@ -6,6 +6,7 @@ import itertools
 import socket
 import time
 import uuid
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -79,7 +80,12 @@ class RawClient:
         assert self.find(transactional_id, 1) == 0
         assert self.find(transactional_id, 0) == 0
         answers: list[Any] = []
-        assert self.settled(lambda: answers.append(self.init(transactional_id)) or answers[-1].error_code) == 0
+
+        def init() -> int:
+            answers.append(self.init(transactional_id))
+            return int(answers[-1].error_code)
+
+        assert self.settled(init) == 0
         return answers[-1].producer_id, answers[-1].producer_epoch
 
     def produce(
@@ -97,7 +103,7 @@ class RawClient:
         return answers[topic, partition]
 
     def produce_many(
-        self, members: list[tuple[str, int, bytes | None]], *, txn: str | None = None, acks: int = -1
+        self, members: Sequence[tuple[str, int, bytes | None]], *, txn: str | None = None, acks: int = -1
     ) -> dict[Any, Any]:
         topic = request_type("Produce").TopicProduceData
         by_topic: dict[str, list[Any]] = {}

@@ -109,7 +109,8 @@ def test_a_change_of_one_node_leaves_the_others_alone() -> None:
 
 
 def frame(api: str, version: int, body: bytes) -> bytes:
-    return API_KEYS[api].to_bytes(2, "big") + version.to_bytes(2, "big") + (1).to_bytes(4, "big") + body
+    api_key: int = API_KEYS[api]
+    return api_key.to_bytes(2, "big") + version.to_bytes(2, "big") + (1).to_bytes(4, "big") + body
 
 
 def end_txn() -> bytes:

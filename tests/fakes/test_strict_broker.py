@@ -237,7 +237,7 @@ def test_a_fetch_ends_with_its_log_segment_and_old_data_rolls_one(peer: Peer) ->
 
 
 def test_fetches_are_whole_batches_first_and_cut_by_bytes_then(peer: Peer) -> None:
-    peer.create(partitions=2)
+    peer.create(2)
     one = batch(0, 3)
     for _ in range(3):
         peer.produce(one)

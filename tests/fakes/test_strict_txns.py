@@ -11,7 +11,7 @@ from tests.fakes.record_rules import split_batches
 
 
 def test_a_produce_needs_its_partition_in_the_transaction(peer: Peer) -> None:
-    peer.create(partitions=2)
+    peer.create(2)
     txn = peer.client.initialised(peer.txn)
     sent = transactional(0, txn)
     assert peer.produce(sent, txn=peer.txn) == 48
@@ -29,7 +29,7 @@ def test_a_produce_needs_its_partition_in_the_transaction(peer: Peer) -> None:
 
 
 def test_two_epochs_in_one_request_are_refused_as_a_whole(peer: Peer) -> None:
-    peer.create(partitions=2)
+    peer.create(2)
     txn = peer.begun()
     members = [(peer.topic, 0, transactional(0, txn)), (peer.topic, 1, transactional(0, (txn[0], txn[1] + 1)))]
     answers = peer.client.produce_many(members, txn=peer.txn)
@@ -207,7 +207,7 @@ def test_a_group_may_be_asked_for_what_does_not_exist(peer: Peer) -> None:
 
 
 def test_a_marker_from_outside_has_its_rules(peer: Peer) -> None:
-    peer.create(partitions=2)
+    peer.create(2)
     txn = peer.client.initialised(peer.txn)
     producer_id, epoch = peer.begun()
     assert epoch == txn[1] + 1

@@ -85,7 +85,8 @@ def admitted(data: bytes, found: BatchIndex, records: memoryview, position: int)
 
 def position_of(data: bytes, found: BatchIndex) -> int:
     chance = chance_of(data)
-    return max(0, chance.choice([0, *(found.headers["base_offset"].tolist()), *(found.last_offset.tolist())]))
+    offsets: list[int] = [0, *(found.headers["base_offset"].tolist()), *(found.last_offset.tolist())]
+    return max(0, chance.choice(offsets))
 
 
 def admission(data: bytes) -> None:

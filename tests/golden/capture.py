@@ -122,7 +122,7 @@ class Cluster:
         self.bootstrap = bootstrap
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
 
-    def create(self, name: str, partitions: int = 1, **configs: str) -> None:
+    def create(self, name: str, partitions: int = 1, /, **configs: str) -> None:
         for future in self.admin.create_topics([NewTopic(name, partitions, 1, config=configs)]).values():
             future.result(PATIENCE_S)
 

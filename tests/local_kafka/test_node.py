@@ -57,7 +57,8 @@ def test_a_port_somebody_listens_on_is_not_free() -> None:
 def test_a_broker_that_was_never_started_has_no_address(tmp_path: Path) -> None:
     node = LocalKafka(tmp_path)
     node.stop()
-    for ask in (lambda: node.bootstrap, lambda: node.cluster_id, lambda: str(node.pid)):
+    attributes: list[Callable[[], object]] = [lambda: node.bootstrap, lambda: node.cluster_id, lambda: node.pid]
+    for ask in attributes:
         with pytest.raises(BrokerStartError):
             ask()
 

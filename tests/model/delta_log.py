@@ -159,7 +159,7 @@ def _is_true(one: Comparison, row: Row) -> bool:
 
 
 def land(current: Snapshot, commit: effects.Commit, *, is_spark: bool) -> Snapshot | None:
-    """The table after a commit; None where it does not land, `current` where it changes nothing.
+    """Return the table after a commit; None where it does not land, `current` where it changes nothing.
 
     deltalake's commits land right after the snapshot they were made from, and nowhere else. delta-spark puts them on top of
     whatever came meanwhile, but passes over an application version that is not above the recorded one.

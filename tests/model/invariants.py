@@ -23,7 +23,7 @@ def require(is_true: bool, what: str) -> None:
 
 
 def check_target(scenario: Scenario, target: TargetCluster, table: Snapshot | None) -> None:
-    """What read_committed readers were given is a beginning of the source's records, in order, and all of it is decided."""
+    """Require that what read_committed readers got is a beginning of the source's records, in order, and all of it is decided."""
     decided = {} if table is None else table.data
     for partition, place in enumerate(scenario.places):
         visible = target.logs[place].visible()

@@ -66,7 +66,7 @@ def end_before_deciding(patch: pytest.MonkeyPatch) -> None:
 
 
 def reuse_a_producer_epoch(patch: pytest.MonkeyPatch) -> None:
-    """A worker that keeps what InitProducerId answered for its first micro-batch: of a fresh cluster, epoch 1."""
+    """Plant a worker that keeps what InitProducerId answered for its first micro-batch: of a fresh cluster, epoch 1."""
     init, play = slot.init_producer_id, slot.SlotTask.play
     is_later = [False]
 
@@ -297,13 +297,13 @@ def trust_the_answer_to_end_txn_at_a_start(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_what_is_pending(patch: pytest.MonkeyPatch) -> None:
-    """A committed transaction counts as settled while a partition has not taken its marker."""
+    """Let a committed transaction count as settled while a partition has not taken its marker."""
     settle = OffsetMapOwner.settle
     patch.setattr(OffsetMapOwner, "settle", lambda self, removals=(), _pending=(), confirmed=(): settle(self, removals))
 
 
 def abort_what_is_pending(patch: pytest.MonkeyPatch) -> None:
-    """What is open where a leader is back is aborted, whatever the map says of it."""
+    """Abort what is open where a leader is back, whatever the map says of it."""
 
     def look_again(self: Any, deadline: Any) -> tuple[SlotTxn, ...]:
         places = tuple(self.availability.pending_partitions())
@@ -315,7 +315,7 @@ def abort_what_is_pending(patch: pytest.MonkeyPatch) -> None:
 
 
 def release_what_was_released(patch: pytest.MonkeyPatch) -> None:
-    """A retry that goes by the quarantined rows alone, which stay."""
+    """Plant a retry that goes by the quarantined rows alone, which stay."""
     patch.setattr(QuarantineEntry, "is_released", property(lambda _entry: False))
 
 

@@ -42,7 +42,7 @@ class Program(Protocol):
     """Frozen and hashable: equal programs are the same process in the same state."""
 
     def play(self, port: Port) -> Any:
-        """Runs to the end; what it returns is another program that goes on, or the outcome."""
+        """Run to the end, and return another program that continues, or the outcome."""
 
 
 @dataclass(eq=False, slots=True)

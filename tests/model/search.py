@@ -117,7 +117,7 @@ class Search:
 
 
 def begun(library: Library, scenario: Scenario, deviations: int, chance: random.Random) -> tuple[World, Schedule]:
-    """A world that has come to so many deviations, or to its end. Raises Violation, with the finding as its text."""
+    """Return a world that has come to so many deviations, or to its end. Raises Violation, with the finding as its text."""
     world = World(library, scenario)
     schedule: list[Deviation] = []
     while len(schedule) < deviations and (move := world.default()) is not None:

@@ -136,7 +136,7 @@ class _QuarantinableBatchError(Exception):
 
 
 def poisoned(source: SourcePartition, offset: int) -> QuarantinedBatch:
-    """What is set aside of it."""
+    """Return the batch that goes into quarantine."""
     return QuarantinedBatch(
         source=source,
         source_start=offset,
@@ -150,7 +150,7 @@ def poisoned(source: SourcePartition, offset: int) -> QuarantinedBatch:
 
 
 def release(target: Any, batches: Sequence[QuarantinedBatch], decision: int, run: int, deadline: Deadline) -> SlotResult:
-    """The slot of a retry, after the remedy."""
+    """Run the slot of a retry, after the remedy."""
     txn = init_producer_id(target, transactional_id(MIRROR, SINGLE_SLOT), TRANSACTION_TIMEOUT_MS, deadline)
     places = sorted({one.target.topic_partition for one in batches})
     add_partitions(target, txn, places, deadline)
@@ -181,7 +181,7 @@ def produce(port: Port, request: effects.Produce) -> int:
 
 
 def _extend(segments: list[Segment], source: SourcePartition, offset: int, target_offset: int | None) -> None:
-    """A record goes on with the segment before it where the shift is the same; a marker is a row of its own."""
+    """Extend the last segment where the shift is the same; a marker is a separate row."""
     last = segments[-1] if segments else None
     if target_offset is None:
         segments.append(_segment(source, offset, SegmentKind.COMMIT))

@@ -80,7 +80,7 @@ class Log(NamedTuple):
         return tuple(first.items())
 
     def marked(self, producer_id: int, epoch: int, *, is_commit: bool) -> Log:
-        """A marker ends everything that is open under its producer id, of whatever epoch."""
+        """End everything that is open under the producer id, of any epoch, with a marker."""
         fate = Fate.COMMITTED if is_commit else Fate.ABORTED
         ended = (
             Entry(*one[:4], fate) if one.fate is Fate.OPEN and one.producer_id == producer_id else one for one in self.entries
@@ -159,7 +159,7 @@ class TargetCluster:
         return OK
 
     def _verified(self, asked: effects.SlotTxn, place: TopicPartition) -> int:
-        """What the leader of a partition hears from the coordinator before the first write of a transaction."""
+        """Return what the leader of a partition hears from the coordinator before the first write of a transaction."""
         problem = self._problem(asked)
         if problem:
             return INVALID_EPOCH if problem == FENCED else problem
@@ -167,7 +167,7 @@ class TargetCluster:
         return OK if txn.phase is Phase.ONGOING and place in txn.places else INVALID_STATE
 
     def describe(self, name: str) -> tuple[str, int, int] | None:
-        """The coordinator's words for the last transaction of an id."""
+        """Return the coordinator's words for the last transaction of an id."""
         txn = self.txns.get(name)
         if txn is None:
             return None
@@ -278,7 +278,7 @@ class TargetCluster:
         return [name for name, txn in self.txns.items() if set(txn.held) - self.leaderless]
 
     def release(self, name: str, *, is_forgotten: bool = False) -> None:
-        """The markers that were held are written where there is a leader, or their coordinator is killed and forgets them."""
+        """Write the held markers where there is a leader, or forget them as a coordinator that is killed."""
         txn = self.txns[name]
         if is_forgotten:
             return self._set_held(name, txn, ())

@@ -142,7 +142,7 @@ def until(world: World, is_there: Callable[[World], bool]) -> None:
 
 
 def task_asks(kind: type, *, of_run: int) -> Callable[[World], bool]:
-    """A task of this run is about to ask for this."""
+    """Return whether a task of this run is about to send such a request."""
     return lambda world: any(task.owner == of_run and isinstance(task.node.request, kind) for task in world.tasks.values())
 
 
@@ -151,7 +151,7 @@ def run_asks(kind: type, *, of_run: int) -> Callable[[World], bool]:
 
 
 def with_a_zombie_that_wrote(library: Library, scenario: Scenario) -> World:
-    """The last task of a run that is gone has just written, after the next run has fenced it and before that one's tasks begin."""
+    """Let the last task of an ended run write after the next run has fenced it, before the tasks of that run begin."""
     world = World(library, scenario)
     until(world, task_asks(effects.InitProducerId, of_run=0))
     world.take(Move(Kind.CRASH, 0))
@@ -161,7 +161,7 @@ def with_a_zombie_that_wrote(library: Library, scenario: Scenario) -> World:
 
 
 def zombie_whose_abort_is_forgotten(library: Library) -> World:
-    """A task of a run that is gone writes after the next run has looked for what is open; what it wrote is aborted by the
+    """Let a task of an ended run write after the next run has looked for what is open; what it wrote is aborted by the
     next task of its slot, and the coordinator is killed before it has written the marker."""
     world = with_a_zombie_that_wrote(library, replace(ONE_SLOT, forgets_aborts=True))
     [task] = world.tasks
@@ -216,7 +216,7 @@ COMMITTED_NOWHERE = replace(ONE_SLOT, forgets_commits=True, has_zombies=False)
 
 
 def repair_that_is_aborted(library: Library, scenario: Scenario) -> World:
-    """A coordinator forgets the marker of a commit at the first place, and the run that wants to write it again is killed right
+    """Let a coordinator forget the marker of a commit at the first place, and the run that wants to write it again is killed right
     before it ends its empty transaction, which times out."""
     world = World(library, scenario)
     until(world, run_asks(effects.EndTxn, of_run=0))
@@ -241,7 +241,7 @@ EARLIER_RECEIPT_THERE = replace(RECEIPTS_ELSEWHERE, logs=("rr", "rr"))
 
 
 def second_transaction_repaired_in_vain(library: Library, scenario: Scenario, markers: Markers) -> World:
-    """The coordinator forgets some markers of the second transaction's commit, and the empty commit that was to write them
+    """Let the coordinator forget some markers of the second transaction's commit, and the empty commit that was to write them
     again times out."""
     world = World(library, scenario)
     until(world, run_asks(effects.EndTxn, of_run=0))
@@ -267,7 +267,7 @@ def removes_rows(world: World) -> bool:
 
 
 def crash_at_the_removal(library: Library) -> World:
-    """A transaction was committed in one partition and aborted in the other; the start that finds this out is killed right
+    """Commit a transaction in one partition and abort it in the other; the start that finds this out is killed right
     behind the commit that removes rows, and retention deletes the evidence in the log."""
     world = second_transaction_repaired_in_vain(library, RECEIPTS_ELSEWHERE, Markers.LAST_FORGOTTEN)
     until(world, removes_rows)
@@ -279,7 +279,7 @@ def crash_at_the_removal(library: Library) -> World:
 
 
 def lost_answer_at_the_removal(library: Library, asked: type, delivery: Delivery) -> World:
-    """The same without a second crash: what the commit, or the look that follows it, answers does not arrive."""
+    """Do the same without a second crash: what the commit, or the look that follows it, answers does not arrive."""
     world = second_transaction_repaired_in_vain(library, RECEIPTS_ELSEWHERE, Markers.LAST_FORGOTTEN)
     until(world, removes_rows)
     if asked is effects.Look:
@@ -351,7 +351,7 @@ def copied_of(world: World, partition: int) -> int:
 def leader_lost_at_the_commit(
     library: Library, markers: Markers, *, crashes: bool = False, forgets: bool = False, until_others_end: bool = True
 ) -> World:
-    """The second partition loses its leader right before EndTxn; the first one is copied on while it has none.
+    """Take the leader of the second partition away right before EndTxn; the first one is copied on while it has none.
 
     `forgets`: the coordinator that waits to write the marker is killed, and takes the transaction for complete.
     """

@@ -281,7 +281,7 @@ class World:
             self._ended(number, node.outcome)
 
     def _ended(self, number: int, ended: Ended) -> None:
-        """A run that was taken over and had nothing left to write may not have noticed."""
+        """Note that a run ended. One that was taken over and had nothing left to write may not have noticed."""
         assert self.table is not None
         is_owner = self.table.run_id == f"run-{number}"
         match ended.outcome:

@@ -179,7 +179,8 @@ def consumer_settings(bootstrap: str, group: str) -> dict[str, Any]:
 
 def read_on(bootstrap: str, group: str, topic: str, count: int) -> list[bytes | None]:
     """From the group's own offsets: so many records, and that no other comes. The group commits that it read them."""
-    consumer, read = Consumer(consumer_settings(bootstrap, group)), []
+    consumer = Consumer(consumer_settings(bootstrap, group))
+    read: list[bytes | None] = []
     try:
         consumer.subscribe([topic])
         while len(read) < count:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +96,7 @@ def command(capsys: pytest.CaptureFixture[str], conf: Path, *options: str) -> tu
 
 
 @pytest.fixture
-def stopped(two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any, crash_points: None) -> Iterator[Stopped]:
+def stopped(two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any, crash_points: None) -> Stopped:
     return Stopped(two_clusters, topic_name, tmp_path, spark)
 
 

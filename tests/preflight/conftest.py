@@ -13,7 +13,7 @@ from tests.support import mirror_runs as runs
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.preflight import PreflightReport, preflight_mirror
 
-OPEN = {"message.timestamp.after.max.ms": "9223372036854775807"}
+OPEN: dict[str, Any] = {"message.timestamp.after.max.ms": "9223372036854775807"}
 """A target topic that takes every time."""
 
 
@@ -29,7 +29,7 @@ class Planned:
     def check(self, sample_bytes: int | None = None, **settings: Any) -> PreflightReport:
         return preflight_mirror(self.config(**settings), sample_bytes=sample_bytes)
 
-    def topic(self, name: str, partitions: int = 1, **target: str) -> None:
+    def topic(self, name: str, partitions: int = 1, /, **target: str) -> None:
         """On both clusters; on the target with settings that take everything, and `target`."""
         self.source.create_topic(name, partitions)
         self.target.create_topic(name, partitions, **(OPEN | target))

@@ -111,7 +111,7 @@ def test_damage_is_told_and_the_other_partitions_are_read(planned: Planned) -> N
 
 def test_aborted_data_and_markers_are_dropped_and_open_transactions_waited_for(planned: Planned) -> None:
     planned.topic("orders")
-    in_txn = {"attributes": 0x10, "producer_epoch": 0, "base_sequence": 0}
+    in_txn: dict[str, Any] = {"attributes": 0x10, "producer_epoch": 0, "base_sequence": 0}
     planned.source.seed(
         ("orders", 0), batch(0, 5, producer_id=7, **in_txn), marker(5, 0, 7), batch(6, 2), batch(8, 3, producer_id=8, **in_txn)
     )
@@ -217,7 +217,8 @@ def test_target_settings_that_break_the_copy_are_told(planned: Planned) -> None:
 
 
 def test_a_missing_target_topic_is_described_as_it_would_be_created(planned: Planned) -> None:
-    planned.source.create_topic("orders", 3, **{"cleanup.policy": "compact", "max.message.bytes": "5000"})
+    configs: dict[str, Any] = {"cleanup.policy": "compact", "max.message.bytes": "5000"}
+    planned.source.create_topic("orders", 3, **configs)
     target = topic_of(planned.check(), "orders").target
     assert (target.exists, target.partition_count, target.replication_factor) == (False, 3, 1)
     assert target.created_with is not None

@@ -13,7 +13,7 @@ from shallow_mirror.types import IsolationLevel, PlannedRange
 def rows_of(
     clusters: Clusters, *ranges: PlannedRange, is_data_loss_fatal: bool = True, isolates: bool = False
 ) -> list[pa.RecordBatch]:
-    """What `kafka-batches` hands over, as it arrives in another process."""
+    """Return what `kafka-batches` hands over, as it arrives in another process."""
     reader = RowReader(
         client=client_of(clusters.source),
         isolation=IsolationLevel.READ_COMMITTED,

@@ -113,7 +113,7 @@ class Target:
         return {}
 
     def clean_up(self, sources: Iterable[SourcePartition]) -> None:
-        """An object that no decision names is seen by nobody."""
+        """Do nothing: an object that no decision names is not read."""
 
     def pause(self, tries: int, deadline: Deadline) -> None:
         """Nothing is waited for."""
@@ -151,7 +151,7 @@ class MemorySink:
         """There is one driver."""
 
     def settle(self) -> None:
-        """A decision holds at once."""
+        """Do nothing: a decision holds at once."""
 
     def look_again(self) -> None:
         """Memory is never unavailable."""

@@ -142,7 +142,7 @@ def python_of(process: subprocess.Popen[bytes]) -> psutil.Process:
 def _arguments_of(process: psutil.Process) -> list[str]:
     """None of a process that has ended already."""
     try:
-        return process.cmdline()
+        return list(process.cmdline())
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
         return []
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 from hypothesis import strategies as st
 from tests.support.record_batches import message
 from tests.support.record_encoders import ENCODERS
 
 COMPRESSING = ["gzip", "snappy of Java", "snappy of librdkafka", "lz4"]
 
-OFFSET, TIME, KEY, VALUE = range(4)
+OFFSET: Final = 0
+TIME: Final = 1
+KEY: Final = 2
+VALUE: Final = 3
 
-Written = list[tuple[int, int, bytes | None, bytes | None]]
+Message = tuple[int, int, bytes | None, bytes | None]
+Written = list[Message]
 
 contents = st.none() | st.binary(max_size=200)
 
@@ -20,11 +27,12 @@ written_messages = st.lists(
 
 
 def at_offsets(steps: Written, first: int) -> Written:
-    found, at = [], first - 1
-    for step, *rest in steps:
-        at += step
-        found.append((at, *rest))
-    return found
+    messages: Written = []
+    offset = first - 1
+    for step, time, key, value in steps:
+        offset += step
+        messages.append((offset, time, key, value))
+    return messages
 
 
 def wrapped(name: str, inner: bytes, offset: int, *, magic: int, timestamp: int = 0, attributes: int = 0) -> bytes:
@@ -32,5 +40,5 @@ def wrapped(name: str, inner: bytes, offset: int, *, magic: int, timestamp: int 
     return message(offset, None, encode(inner), magic=magic, timestamp=timestamp, attributes=attributes | codec)
 
 
-def message_set(written: Written, *, magic: int, base: int = 0) -> bytes:
+def message_set(written: Sequence[Message], *, magic: int, base: int = 0) -> bytes:
     return b"".join(message(offset - base, key, value, magic=magic, timestamp=time) for offset, time, key, value in written)

@@ -92,7 +92,7 @@ def said(folder: Path) -> str:
     return (folder / "stderr.txt").read_text(encoding="utf-8")
 
 
-def wait_for_run(process: subprocess.Popen[str], what: str, condition: Callable[[], Any]) -> None:
+def wait_for_run(process: subprocess.Popen[Any], what: str, condition: Callable[[], Any]) -> None:
     def is_so() -> bool:
         assert process.poll() is None, f"the mirror ended with {process.returncode} before {what}"
         return bool(condition())

@@ -6,6 +6,7 @@ import base64
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Self
 
 import crc32c
@@ -79,9 +80,9 @@ class Mirrored:
         self.owner.settle()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.source.__exit__(*error)
-        self.target.__exit__(*error)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.source.__exit__(kind, error, trace)
+        self.target.__exit__(kind, error, trace)
 
     @property
     def source_log(self) -> PartitionLog:

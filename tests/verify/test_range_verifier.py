@@ -98,14 +98,17 @@ def _change_time(target: list[bytes], draw: st.DrawFn) -> list[bytes]:
     return target
 
 
+def contents_of(field: memoryview | None) -> bytes | None:
+    return None if field is None else bytes(field)
+
+
 def _cut_up(target: list[bytes], draw: st.DrawFn) -> list[bytes]:
     """Another broker might cut batches otherwise: the same records."""
     i = draw(st.integers(0, len(target) - 1))
     base, time = int.from_bytes(target[i][:8], "big"), int.from_bytes(target[i][27:35], "big")
     seen = list(open_batch(memoryview(target[i]), B, max_bytes=ENOUGH))
     parts = [
-        batch(one.offset, 1, payload=record(0, one.key and bytes(one.key), one.value and bytes(one.value)), timestamp=time)
-        for one in seen
+        batch(one.offset, 1, payload=record(0, contents_of(one.key), contents_of(one.value)), timestamp=time) for one in seen
     ]
     assert seen[0].offset == base
     return [*target[:i], *parts, *target[i + 1 :]]
@@ -113,8 +116,8 @@ def _cut_up(target: list[bytes], draw: st.DrawFn) -> list[bytes]:
 
 def audit(source: list[bytes], target: list[bytes], per_answer: tuple[int, int], is_deep: bool) -> RangeResult:
     end = int.from_bytes(source[-1][:8], "big") + int.from_bytes(source[-1][23:27], "big") + 1
-    longs = [np.array([one], np.int64) for one in (0, end, DATA, FIRST_COPY)]
-    rows = MapRows(*longs, np.array([False]), np.array([1_000], np.int64))
+    start, source_end, kind, target_start, size = (np.array([one], np.int64) for one in (0, end, DATA, FIRST_COPY, 1_000))
+    rows = MapRows(start, source_end, kind, target_start, np.array([False]), size)
     of_source, of_target = MemoryReader(A, source, end, per_answer[0]), MemoryReader(B, target, FIRST_COPY + end, per_answer[1])
     nothing = np.empty(0, np.int64)
     readers = PartitionReaders(of_source, of_target, of_source, of_target, rows, (nothing, nothing), is_deep)

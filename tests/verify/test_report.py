@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -70,7 +71,7 @@ def test_all_differences_are_counted_and_the_first_kept_and_fewer_printed() -> N
         ({}, "found equal"),
     ],
 )
-def test_ways_of_comparing_that_no_batch_went_are_left_out(counts: dict[str, int], ends_with: str) -> None:
+def test_ways_of_comparing_that_no_batch_went_are_left_out(counts: dict[str, Any], ends_with: str) -> None:
     assert report_of(Tally(record_count=7, **counts)).sentences()[1].endswith(ends_with)
 
 

@@ -18,7 +18,7 @@ def test_rights_are_asked_without_creating_anything_and_what_is_not_said_is_none
 
     fake.alter_answers("Metadata", answer)
     rights = request_permissions(client, ["t", "missing"], clock.deadline())
-    assert rights.cluster == {Operation.CREATE}
+    assert rights.cluster == frozenset({Operation.CREATE})
     assert rights.topics == {"t": {Operation.READ, Operation.DESCRIBE}, "missing": None}
     assert fake.auto_created == []
 

@@ -30,7 +30,13 @@ def token(within_ms: float = 5_000, **properties: Any) -> Token:
 
 
 def from_endpoint(endpoint: TokenEndpoint, **others: str) -> Token:
-    given = {"method": "oidc", "token__endpoint__url": endpoint.url, "client__id": "me", "client__secret": "s:e/c+r=t", **others}
+    given: dict[str, Any] = {
+        "method": "oidc",
+        "token__endpoint__url": endpoint.url,
+        "client__id": "me",
+        "client__secret": "s:e/c+r=t",
+        **others,
+    }
     return token(**given)
 
 

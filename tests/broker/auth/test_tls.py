@@ -112,7 +112,11 @@ def test_many_parts_small_and_large_go_there_and_back(certificates: Certificates
 
 def test_a_silent_peer_is_given_up_and_one_that_leaves_is_told(certificates: Certificates) -> None:
     over = threading.Event()
-    with server(certificates.here, lambda _: over.wait(10) and None) as port:
+
+    def be_silent(_: ssl.SSLSocket) -> None:
+        over.wait(10)
+
+    with server(certificates.here, be_silent) as port:
         transport = connected(port, settings(ssl__ca__location=certificates.ca_file))
         with pytest.raises(RetriableError, match="receiving from"):
             transport.recv_into(memoryview(bytearray(1)), deadline(100))

@@ -42,6 +42,10 @@ def create(node: Any, name: str, **configs: str) -> None:
     create_topic(node.bootstrap, name, PARTITIONS, configs)
 
 
+def in_txn(transactional_id: str) -> dict[str, Any]:
+    return {"transactional.id": transactional_id}
+
+
 def write(node: Any, topic: str, codec: str = "none", count: int = 50, **more: Any) -> Producer:
     """Write records of all shapes into both partitions."""
     producer = Producer({"bootstrap.servers": node.bootstrap, "compression.type": codec, "linger.ms": 5, **more})
@@ -188,7 +192,7 @@ def test_read_committed_leaves_out_aborted_data_and_markers_while_the_position_m
     create(two_clusters.source, topic_name)
     write(two_clusters.source, topic_name)
     for fate in ("commit", "abort"):
-        producer = write(two_clusters.source, topic_name, "lz4", **{"transactional.id": f"{fate}-{topic_name}"})
+        producer = write(two_clusters.source, topic_name, "lz4", **in_txn(f"{fate}-{topic_name}"))
         getattr(producer, f"{fate}_transaction")(30)
     wait_for_markers(two_clusters.source.bootstrap, topic_name)
     found = list(batches(two_clusters.source, topic_name))
@@ -315,7 +319,7 @@ def test_an_unknown_topic_is_a_setting_to_correct_and_is_not_created(two_cluster
 def test_an_open_transaction_of_the_source_ends_what_read_committed_polls(two_clusters: Any, topic_name: str) -> None:
     create(two_clusters.source, topic_name)
     write(two_clusters.source, topic_name, count=2)
-    producer = write(two_clusters.source, topic_name, **{"transactional.id": f"open-{topic_name}"})
+    producer = write(two_clusters.source, topic_name, **in_txn(f"open-{topic_name}"))
     place = TopicPartition(topic_name, 0)
     try:
         with BatchConsumer(client(two_clusters.source)) as consumer:

@@ -323,7 +323,8 @@ def test_a_commit_without_an_answer_may_be_asked_for_again_and_nothing_else(clus
         cluster.change_always("EndTxn", changes.dropped_after())
         with pytest.raises(OutcomeUnknownError):
             producer.end_txn(commit=True)
-        assert producer.state is TxnState.COMMIT_UNKNOWN
+        state: TxnState = producer.state
+        assert state is TxnState.COMMIT_UNKNOWN
         with pytest.raises(TxnStateError, match="may be committed"):
             producer.end_txn(commit=False)
         cluster.change_always("EndTxn", None)

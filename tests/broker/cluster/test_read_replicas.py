@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -306,7 +307,7 @@ def test_whatever_replicas_do_every_batch_comes_once_and_in_order(fake: StrictCl
         dropped_before(),
         dropped_after(),
         cut(30),
-        *(after(lambda partition=partition: swap(partition)) for partition in range(3)),
+        *(after(partial(swap, partition)) for partition in range(3)),
     ]
     fake.change("Fetch", *[dice.choice(faults) for _ in range(20)])
     ranges = [whole(place, end) for place, end in ends.items()]

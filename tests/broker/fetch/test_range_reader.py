@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
+from collections.abc import Generator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -249,7 +251,7 @@ def test_a_leader_that_moves_in_the_middle_of_a_range_is_followed(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
     ends = {place: fill(fake, place, [1] * 20, payload_bytes=40) for place in (A, C)}
-    moves = [after(lambda node=node: fake.move_leader(("t", 0), node)) for node in (2, 1, 2)]
+    moves = [after(partial(fake.move_leader, ("t", 0), node)) for node in (2, 1, 2)]
     fake.change("Fetch", AS_IT_SHOULD, AS_IT_SHOULD, moves[0], AS_IT_SHOULD, AS_IT_SHOULD, moves[1], AS_IT_SHOULD, moves[2])
     read = Reading(client, clock, *(whole(place, end) for place, end in ends.items()), fetch_bytes=350).run()
     assert read == {place: stored(fake, place, 0, end) for place, end in ends.items()}
@@ -399,6 +401,7 @@ def test_a_reader_that_is_left_early_leaves_no_answer_on_the_wire(
     iteration = iter(Reading(client, clock, whole(A, end), fetch_bytes=200).reader)
     next(iteration)
     connection = client.connection(1, "fetch", clock.deadline())
+    assert isinstance(iteration, Generator)
     iteration.close()
     assert connection.is_closed
     assert Reading(client, clock, whole(A, end)).run()[A] == stored(fake, A, 0, end)

@@ -111,9 +111,14 @@ def test_a_cluster_that_cannot_be_reached_is_retried_until_the_deadline() -> Non
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        time.sleep(seconds)
+
     cluster = Cluster(
         ClientConfig.from_properties({"bootstrap.servers": f"127.0.0.1:{port}"}),
-        sleep=lambda seconds: (pauses.append(seconds), time.sleep(seconds))[1],
+        sleep=sleep,
         jitter=lambda: 1.0,
     )
     with pytest.raises(RetriableError, match="gave up asking for metadata"):

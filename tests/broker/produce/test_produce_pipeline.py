@@ -381,8 +381,10 @@ def damaged(one: memoryview) -> memoryview:
 
 
 def test_a_batch_that_is_damaged_holed_or_too_large_is_refused_by_what_is_wrong_with_it(fake: StrictCluster, slot: Slot) -> None:
-    fake.create_topic("small", **{"max.message.bytes": "100"})
-    fake.create_topic("compacted", **{"cleanup.policy": "compact"})
+    at_most_100_bytes: dict[str, Any] = {"max.message.bytes": "100"}
+    keyed_only: dict[str, Any] = {"cleanup.policy": "compact"}
+    fake.create_topic("small", **at_most_100_bytes)
+    fake.create_topic("compacted", **keyed_only)
     small, compacted = TopicPartition("small", 0), TopicPartition("compacted", 0)
     add_partitions(slot.client, slot.txn, [small, compacted], slot.clock.deadline())
     good = slot.batches([1, 1, 1])

@@ -12,7 +12,6 @@ import pytest
 from deltalake import DeltaTable
 from tests.checkpoints.map_rows import SOURCE, TXN, data, run_of
 
-from shallow_mirror.checkpoints.backends import log_durability as module
 from shallow_mirror.checkpoints.backends.log_durability import LocalLog, local_log
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
@@ -175,7 +174,7 @@ def test_a_commit_is_on_the_disk_with_its_data_before_anybody_is_told(
         synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
         fsync(descriptor)
 
-    monkeypatch.setattr(module.os, "fsync", note)
+    monkeypatch.setattr(os, "fsync", note)
     owner.next_decision()
     owner.decide([data(10, 11, TXN)], 0)
     commit = newest_commit(tmp_path)
@@ -190,7 +189,7 @@ def test_a_decision_that_the_disk_does_not_confirm_is_unknown_and_resolved_first
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr(module.os, "fsync", refuse)
+        broken.setattr(os, "fsync", refuse)
         owner.next_decision()
         with pytest.raises(OutcomeUnknownError, match="does not confirm"):
             owner.decide([data(10, 11, TXN)], 0)

@@ -26,7 +26,7 @@ RAW = batch(0, 2)
 
 
 def refused(slot: int, start: int = 0, *, is_partial: bool = False) -> SlotResult:
-    """A slot whose only batch was."""
+    """Return the result of a slot whose only batch was refused."""
     source, target = SOURCE._replace(partition=slot), TARGET._replace(partition=slot)
     end = start + 2
     segment = Segment(source=source, source_start=start, source_end=end, kind=SegmentKind.QUARANTINED, target=target)

@@ -67,7 +67,7 @@ class Driver:
         self.owner.settle()
 
     def known_epochs(self) -> list[EpochEnd | None]:
-        """What the slots of each round were given for the partition."""
+        """Return what the slots of each round were given for the partition."""
         return [dict(pickle.loads(pickle.dumps(job.epoch_ends))).get(SOURCE) for job in self.jobs]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +254,10 @@ def test_a_target_topic_that_lost_what_was_copied_is_refused(clusters: Clusters,
         catch_up(settings, spark)
 
 
+def is_at(settings: Any, positions: Any) -> bool:
+    return bool(runs.positions(settings) == positions)
+
+
 def test_a_target_topic_that_goes_under_a_running_mirror_ends_it_before_anything_more_is_decided(
     clusters: Clusters, tmp_path: Path, spark: Any
 ) -> None:
@@ -263,9 +268,7 @@ def test_a_target_topic_that_goes_under_a_running_mirror_ends_it_before_anything
         hasty = {"transaction_timeout_ms": 10_000}
         settings = config(tmp_path / topic, clusters.source, clusters.target, [topic], mirror=topic, write=hasty)
         with Running(settings, spark) as mirror:
-            mirror.wait_for(
-                "the first record", lambda settings=settings, topic=topic: runs.positions(settings) == {(topic, 0): 1}
-            )
+            mirror.wait_for("the first record", partial(is_at, settings, {(topic, 0): 1}))
             runs.delete_topic(clusters.target, topic)
             if again:
                 create_topic(clusters.target, topic)

@@ -16,7 +16,7 @@ from tests.support.mirror_runs import catch_up, command, conf_file, create_topic
 
 from shallow_mirror import cli
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.local_kafka.node import free_ports
+from shallow_mirror.local_kafka.ports import free_ports
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.alone, pytest.mark.timeout(400)]
 

@@ -32,7 +32,7 @@ from shallow_mirror.errors import (
     RecoverNeededError,
     RetriableError,
 )
-from shallow_mirror.local_kafka.node import free_ports
+from shallow_mirror.local_kafka.ports import free_ports
 from shallow_mirror.logging_setup import JsonFormatter
 from shallow_mirror.operations import status, status_view
 from shallow_mirror.sinks.kafka.micro_batch import MicroBatchReport

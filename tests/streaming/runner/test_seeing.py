@@ -18,7 +18,7 @@ from tests.support.mirror_runs import command, conf_file, create_topic, open_tra
 from shallow_mirror.checkpoints.problem_log import read_problems
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.local_kafka.node import free_ports
+from shallow_mirror.local_kafka.ports import free_ports
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(400)]
 

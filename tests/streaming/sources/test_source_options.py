@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from shallow_mirror.broker.fetch.arrow_rows import Keep
@@ -51,13 +53,14 @@ def test_names_are_understood_in_any_case_because_spark_hands_them_over_in_lower
 
 
 def test_every_problem_is_in_one_error() -> None:
+    kafka: dict[str, Any] = {"kafka.group.id": "g", "kafka.linger.ms": "5"}
     problems = _problems(
         subscribePattern="(",
         startingOffsets="yesterday",
         maxBytesPerTrigger="1GiB",
         batches="some",
         maxOffsetPerTrigger="1",
-        **{"kafka.group.id": "g", "kafka.linger.ms": "5"},
+        **kafka,
     )
     text = "\n".join(problems)
     assert "give one of subscribe" in text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -322,9 +322,11 @@ def test_every_cut_frame_is_refused(answer: bytes) -> None:
 
 @given(data=st.data())
 def test_a_changed_frame_is_read_or_refused_but_never_crashes(data: st.DataObject) -> None:
-    answer, parse = data.draw(
-        st.sampled_from([(fetch_answer(), parse_fetch_response), (produce_answer(), parse_produce_response)])
-    )
+    answers: list[tuple[bytes, Callable[[memoryview], object]]] = [
+        (fetch_answer(), parse_fetch_response),
+        (produce_answer(), parse_produce_response),
+    ]
+    answer, parse = data.draw(st.sampled_from(answers))
     hostile = bytearray(answer)
     for at in data.draw(st.lists(st.integers(0, len(hostile) - 1), max_size=6)):
         hostile[at] = data.draw(st.integers(0, 255))

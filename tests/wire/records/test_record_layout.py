@@ -72,7 +72,10 @@ def test_spans_tell_the_same_offsets_and_times_however_many_are_taken_at_once(
     few: int,
 ) -> None:
     offsets = (np.cumsum([step for step, *_ in written]) - 1).tolist()
-    block = b"".join(full_record(delta, *rest) for delta, (_, *rest) in zip(offsets, written, strict=True))
+    block = b"".join(
+        full_record(delta, time, key, value, headers)
+        for delta, (_, time, key, value, headers) in zip(offsets, written, strict=True)
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record_layout, "MOST_RECORDS", at_once)
         patch.setattr(varints, "_FEW", few)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import struct
 import tracemalloc
 
@@ -23,7 +24,6 @@ from tests.support.record_encoders import (
 
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError
 from shallow_mirror.wire.batches.header import Codec
-from shallow_mirror.wire.records import compression
 from shallow_mirror.wire.records.unpacked_batch import Record, open_batch
 
 BASE = 700
@@ -62,7 +62,10 @@ def test_every_record_comes_out_as_it_went_in_whatever_the_codec(
     for step, *_ in written:
         at += step
         offsets.append(at)
-    block = b"".join(full_record(delta, *rest) for delta, (_, *rest) in zip(offsets, written, strict=True))
+    block = b"".join(
+        full_record(delta, time, key, value, headers)
+        for delta, (_, time, key, value, headers) in zip(offsets, written, strict=True)
+    )
     codec, encode = ENCODERS[name]
     raw = batch(BASE, deltas=offsets, timestamp=5_000, attributes=codec, payload=encode(block))
     found = [(one.offset - BASE, one.timestamp_ms - 5_000, plain(one.key), plain(one.value)) for one in opened(raw)]
@@ -197,6 +200,6 @@ def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.Mo
     def gone(name: str) -> None:
         raise ImportError(name)
 
-    monkeypatch.setattr(compression.importlib, "import_module", gone)
+    monkeypatch.setattr(importlib, "import_module", gone)
     with pytest.raises(ConfigError, match=r"package lz4, which is not installed: pip install 'shallow-mirror\[rebuild\]'"):
         opened(compressed("lz4", record(0), 1))

@@ -34,7 +34,7 @@ ROWS = [DecidedSegment(segment, result.txn) for result in TWO_SLOTS for segment 
 
 
 def answering(answers: Mapping[type, Any]) -> Any:
-    """A performer that gives these answers, raises those that are errors, and does nothing else."""
+    """Return a performer that gives these answers, raises those that are errors, and does nothing else."""
 
     def perform(action: actions.Action) -> Any:
         answer = answers.get(type(action))

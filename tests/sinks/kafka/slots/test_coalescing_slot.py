@@ -53,7 +53,7 @@ def seed(clusters: Clusters, source: SourcePartition, count: int, *, old: int | 
 
 
 def joined(source: SourcePartition, *offsets: int) -> bytes:
-    """The records section of the batch that these become."""
+    """Return the records section of the batch that these become."""
     return b"".join(record(n, value=b"%d of %d" % (offset, source.partition)) for n, offset in enumerate(offsets))
 
 

@@ -133,7 +133,7 @@ def values_of(data: bytes) -> list[bytes]:
 
 
 def told(start: int, deltas: Sequence[int], size: int = 0, last: int | None = None) -> bytes:
-    """A batch whose values name their offsets."""
+    """Return a batch whose values name their offsets."""
     payload = b"".join(record(delta, value=value_at(start + delta) + bytes(size)) for delta in deltas)
     return batch(start, deltas=deltas, last_offset_delta=last, payload=payload)
 

@@ -27,7 +27,7 @@ LEFT = UnfinishedRange.of(A, 0, Side.SOURCE, RetriableError("LEADER_NOT_AVAILABL
 
 
 def copied(start: int, end: int, txn: SlotTxn | None = None, **more: Any) -> SlotResult:
-    """A slot that accounted for offsets of B which held nothing to copy."""
+    """Return the result of a slot that accounted for offsets of B which held nothing to copy."""
     target = TARGET._replace(partition=1)
     segment = Segment(source=B, source_start=start, source_end=end, kind=SegmentKind.GAP, target=target)
     return SlotResult(0, txn, (segment,), **more)
@@ -118,7 +118,7 @@ def test_what_is_blocked_behind_the_decision_ends_the_query_so_that_the_decision
 
 
 def written(txn: SlotTxn, **more: Any) -> SlotResult:
-    """A slot that wrote the first records of B."""
+    """Return the result of a slot that wrote the first records of B."""
     segment = Segment(
         source=B, source_start=0, source_end=5, kind=SegmentKind.DATA, target=TARGET._replace(partition=1),
         target_start=0, target_end=5, record_count=5, batch_count=1, size_bytes=100,
