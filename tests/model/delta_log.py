@@ -87,7 +87,8 @@ class Snapshot:
         return self._read[wanted]
 
     def batches(self, condition: Condition = (), columns: list[str] | None = None) -> Iterable[pa.RecordBatch]:
-        return self.read(condition, columns).to_batches()
+        batches: list[pa.RecordBatch] = self.read(condition, columns).to_batches()
+        return batches
 
     def row_count(self) -> int:
         return len(self.rows)
@@ -203,7 +204,7 @@ class ModelWriter:
         answer: Snapshot | effects.NoAnswer | None = self._port.ask(effects.Look())
         if answer is NO_ANSWER:
             raise OSError("the table's folder does not answer")
-        return answer  # type: ignore[return-value]
+        return answer
 
     def reread(self, snapshot: Snapshot) -> Snapshot:
         found = self.snapshot()

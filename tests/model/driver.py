@@ -245,7 +245,7 @@ class CopyMicroBatch:
 
     def _copy(self, owner: OffsetMapOwner, availability: TargetAvailability, port: Port) -> Program:
         sink = _sink(self.run, owner, availability, port)
-        sink(PlannedFrame(port, self.run.number, self.planned), self.planned.batch_id)  # type: ignore[arg-type]
+        sink(PlannedFrame(port, self.run.number, self.planned), self.planned.batch_id)
         port.ask(effects.CommitMicroBatch(self.planned.batch_id))
         return Query(self.run, OwnerState(owner), Availability(availability))
 

@@ -18,8 +18,10 @@ from tests.model.scenarios import ONE_SLOT, POISON
 from tests.model.source import Scenario
 from tests.model.target_cluster import Markers
 
+from shallow_mirror.broker.produce.transactions import init_producer_id
 from shallow_mirror.checkpoints import offset_map_writer
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.positions import POSITION_COLUMNS, positions_of
 from shallow_mirror.checkpoints.quarantine.entries import QuarantineEntry
 from shallow_mirror.checkpoints.schema import DecidedSegment, Removal
 from shallow_mirror.checkpoints.table_protocol import Comparison
@@ -67,7 +69,7 @@ def end_before_deciding(patch: pytest.MonkeyPatch) -> None:
 
 def reuse_a_producer_epoch(patch: pytest.MonkeyPatch) -> None:
     """Plant a worker that keeps what InitProducerId answered for its first micro-batch: of a fresh cluster, epoch 1."""
-    init, play = slot.init_producer_id, slot.SlotTask.play
+    init, play = init_producer_id, slot.SlotTask.play
     is_later = [False]
 
     def kept(target: Any, name: str, timeout_ms: int, deadline: Any) -> SlotTxn:
@@ -97,7 +99,7 @@ def trust_the_batch_id(patch: pytest.MonkeyPatch) -> None:
 
     def unless_seen(self: Any, planned: PlannedFrame, batch_id: int) -> None:
         if batch_id >= self._sink.micro_batch - 1:  # the first decision is that of the first rows
-            call(self, planned, batch_id)  # type: ignore[arg-type]
+            call(self, planned, batch_id)
 
     patch.setattr(MicroBatchSink, "__call__", unless_seen)
 
@@ -136,7 +138,7 @@ def take_anything_else_in_the_log_for_no(patch: pytest.MonkeyPatch) -> None:
 def wait_for_a_pending_receipt(patch: pytest.MonkeyPatch) -> None:
     def receipt(self: Any, decided: txn_outcome.DecidedTxn, deadline: Any) -> txn_outcome.ReceiptEvidence:
         while (
-            found := recovery.inspect_receipt(self._target, decided, self._owner.map_id, deadline)
+            found := txn_inspection.inspect_receipt(self._target, decided, self._owner.map_id, deadline)
         ) is txn_outcome.ReceiptEvidence.PENDING:
             deadline.require("the receipt")
             self._pause(0)
@@ -212,9 +214,7 @@ def keep_the_positions_of_before_the_resolution(patch: pytest.MonkeyPatch) -> No
     settle = OffsetMapOwner.settle
 
     def and_forget_that_they_moved(self: Any, removals: Sequence[Removal] = (), *others: Any) -> None:
-        before = self._positions or offset_map_writer.positions_of(
-            self._snapshot().batches(columns=offset_map_writer.POSITION_COLUMNS)
-        )
+        before = self._positions or positions_of(self._snapshot().batches(columns=POSITION_COLUMNS))
         settle(self, removals, *others)
         if removals:
             self._positions = before
@@ -243,7 +243,7 @@ def fence_other_slots_after_the_decision(patch: pytest.MonkeyPatch) -> None:
 
 
 def refuse_only_what_the_writing_producer_forgot(patch: pytest.MonkeyPatch) -> None:
-    refuse_forgotten = recovery.refuse_forgotten
+    refuse_forgotten = txn_inspection.refuse_forgotten
     patch.setattr(
         recovery, "refuse_forgotten", lambda target, decided, _own, deadline: refuse_forgotten(target, decided, (), deadline)
     )

@@ -80,7 +80,7 @@ class Library:
         """Where the program goes on as another one, that one's beginning: histories end where a state sums them up."""
         self.plays += 1
         self._port.rewind(answers)
-        outcome = None
+        outcome: Any = None
         with contextlib.suppress(SuspendedError):
             outcome = program.play(self._port)
         if self._port.request is not None:

@@ -126,7 +126,8 @@ class SlotTask:
 
 
 def _has_leader(target: Any, place: TopicPartition) -> bool:
-    return target.latest_offsets([place], IsolationLevel.READ_UNCOMMITTED, None)[1] == {}
+    problems: dict[TopicPartition, Any] = target.latest_offsets([place], IsolationLevel.READ_UNCOMMITTED, None)[1]
+    return not problems
 
 
 class _QuarantinableBatchError(Exception):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tests.model import effects
 from tests.model.effects import RECEIPTS
 
-from shallow_mirror.types import TopicPartition
+from shallow_mirror.types import SlotTxn, TopicPartition
 
 OK, NOT_AVAILABLE, INVALID_TIMESTAMP, OUT_OF_ORDER, INVALID_EPOCH, INVALID_STATE, INVALID_MAPPING = 0, 5, 32, 45, 47, 48, 49
 CONCURRENT, UNSTABLE, FENCED = 51, 88, 90
@@ -139,13 +139,13 @@ class TargetCluster:
         txn = self.txns[name]
         self._end(name, txn._replace(epoch=txn.epoch + 1, marker_epoch=txn.epoch + 1), False, markers)
 
-    def _problem(self, asked: effects.SlotTxn) -> int:
+    def _problem(self, asked: SlotTxn) -> int:
         txn = self.txns.get(asked.transactional_id)
         if txn is None or txn.producer_id != asked.producer_id:
             return INVALID_MAPPING
         return OK if txn.epoch == asked.producer_epoch else FENCED
 
-    def add_to_txn(self, asked: effects.SlotTxn, places: Sequence[TopicPartition]) -> int:
+    def add_to_txn(self, asked: SlotTxn, places: Sequence[TopicPartition]) -> int:
         problem = self._problem(asked)
         txn = self.txns.get(asked.transactional_id)
         if problem or txn is None:
@@ -158,7 +158,7 @@ class TargetCluster:
         )
         return OK
 
-    def _verified(self, asked: effects.SlotTxn, place: TopicPartition) -> int:
+    def _verified(self, asked: SlotTxn, place: TopicPartition) -> int:
         """Return what the leader of a partition hears from the coordinator before the first write of a transaction."""
         problem = self._problem(asked)
         if problem:
@@ -223,7 +223,7 @@ class TargetCluster:
             return UNSTABLE, None
         return OK, self.receipts.get(wanted)
 
-    def end_txn(self, asked: effects.SlotTxn, is_commit: bool, markers: Markers) -> int:
+    def end_txn(self, asked: SlotTxn, is_commit: bool, markers: Markers) -> int:
         problem = self._problem(asked)
         txn = self.txns.get(asked.transactional_id)
         if problem or txn is None:

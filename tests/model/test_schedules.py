@@ -359,7 +359,9 @@ def leader_lost_at_the_commit(
     until(world, run_asks(effects.EndTxn, of_run=0))
     world.take(Move(Kind.LOSE_LEADER, LOST_LEADER.places[1]))
     world.take(Move(Kind.PERFORM, 0, markers=markers))
-    until(world, lambda world: world.table.record.pending_txns != ())
+    until(
+        world, lambda world: world.table is not None and world.table.record is not None and world.table.record.pending_txns != ()
+    )
     world.waits_for_leaders = 0
     if crashes:
         world.take(Move(Kind.CRASH, 0))

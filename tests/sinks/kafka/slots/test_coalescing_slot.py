@@ -35,7 +35,7 @@ def ran(clusters: Clusters, job: SlotJob, *ranges: PlannedRange, through_spark: 
 
 @pytest.fixture
 def pair(clusters: Clusters) -> Clusters:
-    clusters.target.create_topic("young", 2, **{"message.timestamp.before.max.ms": "3600000"})
+    clusters.target.create_topic("young", 2, **{"message.timestamp.before.max.ms": "3600000"})  # type: ignore[arg-type]
     return clusters
 
 

@@ -21,6 +21,7 @@ from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, planned
 from tests.support.record_batches import batch, marker, record
 
 from shallow_mirror.broker.cluster import worker_clients
+from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.sinks.kafka.slots import slot_task
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS
 from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
@@ -42,7 +43,7 @@ class SlowTarget:
     def __init__(self, clusters: Clusters, clock: SleepingClock, limits: BatchLimits = LIMITS) -> None:
         self.clusters, self.clock = clusters, clock
         configs = {"max.message.bytes": str(limits.max_message_bytes)}
-        clusters.target.create_topic("slow", 2, **configs)
+        clusters.target.create_topic("slow", 2, **configs)  # type: ignore[arg-type]
         self.routes = {"orders": RoutedTopic(target_topic="slow", target_topic_id="t", limits=limits)}
         self.positions = {A: 0, B: 0}
         self.results: list[SlotResult] = []
@@ -205,7 +206,7 @@ def test_batches_that_are_set_aside_behind_the_end_are_left_to_the_next_round(sl
 
 
 def test_a_batch_that_the_target_refuses_behind_an_end_is_met_by_the_next_round(slow: SlowTarget) -> None:
-    slow.clusters.target.create_topic("young", 2, **{"message.timestamp.before.max.ms": "3600000"})
+    slow.clusters.target.create_topic("young", 2, **{"message.timestamp.before.max.ms": "3600000"})  # type: ignore[arg-type]
     slow.routes = {"orders": RoutedTopic(target_topic="young", target_topic_id="t", limits=LIMITS)}
     now_ms = slow.clusters.target.now_ms()
     young = [batch(n, 1, payload=record(0, value=value_at(n)), timestamp=now_ms) for n in (0, 1, 3, 4)]
@@ -283,7 +284,7 @@ SHAPES: dict[str, Callable[[int], tuple[bytes, int]]] = {
 @contextlib.contextmanager
 def two_clusters(clock: SleepingClock) -> Iterator[Clusters]:
     with pytest.MonkeyPatch.context() as patch, StrictCluster() as source, StrictCluster() as target:
-        kept: dict[object, worker_clients.Cluster] = {}
+        kept: dict[object, Cluster] = {}
         patch.setattr(worker_clients, "_clusters", kept)
         patch.setattr(worker_clients, "freeze_imports_once", lambda: None)
         patch.setattr(slot_task, "time", SimpleNamespace(monotonic=clock))

@@ -38,7 +38,7 @@ def young(base_offset: int, count: int, clusters: Clusters, value: bytes = b"you
 @pytest.fixture
 def pair(clusters: Clusters) -> Clusters:
     before = {"message.timestamp.before.max.ms": "3600000", "max.message.bytes": str(MOST_BYTES)}
-    clusters.target.create_topic(TARGET, 2, **before)
+    clusters.target.create_topic(TARGET, 2, **before)  # type: ignore[arg-type]
     return clusters
 
 

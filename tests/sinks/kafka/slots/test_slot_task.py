@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -164,7 +165,7 @@ def test_a_log_that_was_cut_and_went_on_is_refused_before_anything_is_written(
 
 def test_a_log_that_is_cut_between_two_answers_is_refused(two_epochs: Clusters) -> None:
     source = two_epochs.source
-    alter_once = iter([lambda: cut_at(two_epochs, 7)])
+    alter_once: Iterator[Callable[[], None]] = iter([lambda: cut_at(two_epochs, 7)])
 
     def cut(answer: Any) -> None:
         for one in alter_once:
@@ -263,7 +264,7 @@ def test_a_batch_that_the_position_is_in_loses_what_lies_below_it(clusters: Clus
 
 
 def test_a_batch_that_is_too_large_for_the_target_is_split_and_one_too_large_record_is_refused(clusters: Clusters) -> None:
-    clusters.target.create_topic("small", 2, **{"max.message.bytes": "200"})
+    clusters.target.create_topic("small", 2, **{"max.message.bytes": "200"})  # type: ignore[arg-type]
     small = BatchLimits(
         max_message_bytes=200, isolation_level=IsolationLevel.READ_COMMITTED, log_append_time=LogAppendTimePolicy.KEEP
     )
