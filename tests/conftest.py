@@ -123,6 +123,17 @@ def topic_name(request: pytest.FixtureRequest) -> str:
     return f"{readable}-{os.getpid()}-{next(_topic_numbers)}"
 
 
+@pytest.fixture
+def crash_points() -> Iterator[None]:
+    """Let `CrashAt` travel to Spark's workers, which cannot import the tests."""
+    from pyspark import cloudpickle
+    from tests.support import mirror_runs
+
+    cloudpickle.register_pickle_by_value(mirror_runs)
+    yield
+    cloudpickle.unregister_pickle_by_value(mirror_runs)
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """Return the checkout's root folder."""

@@ -110,7 +110,7 @@ class PartitionLog:
     @property
     def takes_appends(self) -> bool:
         """Whether a write with acks=all, or a marker, can be appended."""
-        return self.leader >= 0 and self.in_sync >= int(self.configs["min.insync.replicas"])
+        return self.leader >= 0 and self.in_sync >= min(int(self.configs["min.insync.replicas"]), self.replicas)
 
     @property
     def last_stable_offset(self) -> int:

@@ -60,7 +60,7 @@ def test_requests_that_cannot_be_meant_are_refused(two_clusters: Any, topic_name
         redo_config(settings, RedoRequest(TopicPartition(topic, 0), 2, 2, f"{topic}.again"))
     assert caught.value.problems == (
         "offsets 2 to 2: FROM must be below TO (TO itself is not copied)",
-        f"--to {topic}.again: there this mirror writes source topic {topic}.again: give the name of another topic",
+        f"--to {topic}.again: this mirror writes source topic {topic}.again to it: give the name of another topic",
     )
     for place, told in (
         (TopicPartition(topic, 0), f"offsets 1 to 3 of {topic}-0: the source has 0 to 2"),

@@ -79,7 +79,8 @@ class KafkaSlotTarget:
                 wrong[source] = RetriableError("MARKER_PENDING", f"target {target} is not written to: {self._job.held[target]}")
             elif partition.leader < 0:
                 wrong[source] = RetriableError("LEADER_NOT_AVAILABLE", f"target {target} has no leader")
-            elif partition.in_sync_count < least.get(target.topic, 1):
+            # A partition with fewer replicas than the setting asks for needs all of them (Partition.effectiveMinIsr, Kafka 4.0).
+            elif partition.in_sync_count < min(least.get(target.topic, 1), partition.replica_count):
                 counts = f"{partition.in_sync_count} replicas in sync, {_MIN_IN_SYNC} is {least[target.topic]}"
                 wrong[source] = RetriableError("NOT_ENOUGH_REPLICAS", f"target {target} has {counts}")
             elif (error := self._reach(partition.leader)) is not None:

@@ -154,6 +154,16 @@ def too_few_in_sync(clusters: Clusters) -> None:
     other.replicas = other.in_sync = 2
 
 
+def test_a_partition_with_fewer_replicas_than_the_setting_needs_all_of_them(clusters: Clusters, run: Run) -> None:
+    clusters.write(A, 2, 3)
+    clusters.write(B, 4)
+    broken, whole = clusters.target.log("copy", 0), clusters.target.log("copy", 1)
+    broken.configs["min.insync.replicas"], broken.replicas, broken.in_sync = "2", 2, 1
+    whole.configs["min.insync.replicas"], whole.replicas, whole.in_sync = "2", 1, 1
+    result = run(job_of(clusters, {A: 0, B: 0}), planned(A, 5), planned(B, 4))
+    assert (set(left(result)), copied(result)) == ({A}, {B: 4})
+
+
 @pytest.mark.parametrize(
     ("breaks", "name"), [(target_without_leader, "LEADER_NOT_AVAILABLE"), (too_few_in_sync, "NOT_ENOUGH_REPLICAS")]
 )
