@@ -255,7 +255,7 @@ def _cannot_create(table: str, error: Exception) -> str:
 
 
 def _read_error(table: str, error: Exception) -> Exception:
-    """Return the error by who must act: the operator, whoever damaged the table, or nobody while its store is unreachable."""
+    """Return ConfigError for a setting, OffsetMapConflictError for a damaged table, else OSError: the store may answer later."""
     from pyspark.errors import AnalysisException, ParseException
 
     if isinstance(error, ParseException):

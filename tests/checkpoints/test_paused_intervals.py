@@ -63,9 +63,11 @@ def test_intervals_of_a_topic_do_not_overlap_and_the_open_ones_are_the_topics_wh
 ) -> None:
     intervals = paused_intervals(rows(*actions))
     last = {topic: action for action, topic, _ in actions}
-    assert {one.topic for one in intervals if one.until_ms is None} == {topic for topic in last if last[topic] == "pause"}
+    assert {interval.topic for interval in intervals if interval.until_ms is None} == {
+        topic for topic in last if last[topic] == "pause"
+    }
     for topic in last:
-        edges = [edge for one in intervals if one.topic == topic for edge in (one.since_ms, one.until_ms)]
+        edges = [edge for interval in intervals if interval.topic == topic for edge in (interval.since_ms, interval.until_ms)]
         closed = [edge for edge in edges if edge is not None]
         assert closed == sorted(closed)
         assert None not in edges[:-1]

@@ -5,20 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.faults.document import COLUMNS, PAGE, ROWS, csv_rows, kind_of, summary_table, write_document
-from tests.faults.results import BEGIN, END, NO_FAULT, Result
+from tests.faults.results import BEGIN, END, NO_FAULT
+from tests.support.fault_results import KILLED
 
-CUT = Result(
-    campaign="network",
-    engine="Spark",
-    fault="network: cut before it is applied",
-    step="EndTxn to the target",
-    ending="went on",
-    records=1200,
-    acknowledged=1100,
-    unknown=1,
-    differences=(),
-    left_behind=(),
-    seconds=3.5,
+CUT = replace(
+    KILLED, campaign="network", fault="network: cut before it is applied", step="EndTxn to the target", ending="went on"
 )
 LOST = replace(CUT, ending="did not recover", records=34, differences=("lost: orders-0", "lost: orders-1"))
 LATER = replace(CUT, fault="network: cut after it was applied", step="Produce to the target", left_behind=("process 7",))

@@ -18,20 +18,8 @@ from tests.faults.results import (
     too_slow,
 )
 from tests.faults.starts import CLEAN, Start, starts_table
+from tests.support.fault_results import KILLED
 
-KILLED = Result(
-    campaign="kills",
-    engine="Spark",
-    fault="SIGKILL",
-    step="6 decided",
-    ending="started again",
-    records=1200,
-    acknowledged=1100,
-    unknown=1,
-    differences=(),
-    left_behind=(),
-    seconds=3.5,
-)
 LOST = replace(KILLED, ending="did not recover", records=34, differences=("lost: orders-0", "lost: orders-1"))
 
 

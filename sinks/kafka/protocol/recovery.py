@@ -12,6 +12,7 @@ from shallow_mirror.broker.admin.hanging_transactions import (
     ProducersOfMap,
     abort_hanging,
     describe_blocking_producers,
+    open_partitions,
     open_transactions,
     write_markers,
 )
@@ -270,10 +271,7 @@ class TxnPerformer:
 
         Return False where nothing of the transaction is open: somebody else's holds the last stable offset.
         """
-        producer_id = decided.txn.producer_id
-        partitions = [
-            transaction.topic_partition for transaction in transactions if transaction.producer.producer_id == producer_id
-        ]
+        partitions = open_partitions(transactions, decided.txn.producer_id)
         if not partitions:
             return False
         _log.warning("recovery: %s was committed but its markers are missing: writing them with an empty commit", decided.txn)

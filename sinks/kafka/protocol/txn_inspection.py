@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 
-from shallow_mirror.broker.admin.hanging_transactions import open_partitions_by_producer
+from shallow_mirror.broker.admin.hanging_transactions import open_partitions, open_transactions
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.fetch.range_reader import IndexedPartition, RangeReader, ReadRange
 from shallow_mirror.broker.produce.receipts import Receipt, read_receipt, read_receipts
@@ -83,10 +83,8 @@ def inspect_logs(
         target, [written_range for written_range in written if written_range not in evidence], deadline
     ):
         hidden_partitions = [written_range.topic_partition for written_range in hidden]
-        still_open = open_partitions_by_producer(target, {txn.producer_id}, hidden_partitions, deadline)
-        without_marker = [
-            written_range for written_range in hidden if written_range.topic_partition in still_open.get(txn.producer_id, ())
-        ]
+        still_open = open_partitions(open_transactions(target, hidden_partitions, deadline), txn.producer_id)
+        without_marker = [written_range for written_range in hidden if written_range.topic_partition in still_open]
         evidence.update(dict.fromkeys(without_marker, LogEvidence.OPEN))
         if len(without_marker) < len(hidden):  # behind the open transaction of another producer, or its marker is on its way
             deadline.require(f"the last stable offset of {hidden[0].topic_partition} to pass {hidden[0].start}")

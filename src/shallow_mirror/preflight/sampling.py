@@ -54,9 +54,9 @@ def ignore_progress(progress: PreflightProgress) -> None:
 def plan_backlogs(
     planner: SourceOffsets, listing: LogEnds, map_positions: Mapping[SourcePartition, int], deadline: Callable[[], Deadline]
 ) -> tuple[dict[SourcePartition, OffsetRange], list[Finding]]:
-    """From where the mirror begins, of each partition that has a leader; `map_positions`: those of its map.
+    """Return what the mirror would copy of each partition that has a leader, and a finding for each topic that is left out.
 
-    What stops it there is told by topic, and that topic left out. Raises RetriableError.
+    `map_positions`: positions of its offset map. Raises RetriableError.
     """
     ends, positions, mirrored_topics = (
         _by_topic(listing.ends),

@@ -106,7 +106,7 @@ class ConsumerGroups:
                 include_authorized_operations=False,
             )
             self._raise_for(response.groups[0].error_code, f"describing group {group}")
-            return tuple(f"{one.client_id} at {one.client_host.lstrip('/')}" for one in response.groups[0].members)
+            return tuple(f"{member.client_id} at {member.client_host.lstrip('/')}" for member in response.groups[0].members)
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]], deadline: Deadline

@@ -87,7 +87,9 @@ def abort_hanging(
     open_txns = open_transactions(target, topic_partitions, deadline)
     # The markers of the abort that is written again can be forgotten like those before it, so what is open is read again after
     # it. Markers that are only late cost one more round: its InitProducerId waits for them.
-    while forgotten := _partitions_by_id(open_txns, current):
+    while forgotten := {
+        txn.transactional_id: partitions for txn in fenced if (partitions := open_partitions(open_txns, txn.producer_id))
+    }:
         for transactional_id, partitions in forgotten.items():
             deadline.require(f"the markers of the abort of {transactional_id} at {partitions[0]}")
             _log.warning("%s: its abort was forgotten by the target: aborting it again", transactional_id)
@@ -101,15 +103,6 @@ def abort_hanging(
     # Hardly ever: so the offset map is read for it only now.
     if named is not None and others:
         _abort_earlier_producers(target, others, named(), frozenset(current.values()), deadline)
-
-
-def _partitions_by_id(open_txns: Sequence[OpenTxn], current: Mapping[int, str]) -> dict[str, list[TopicPartition]]:
-    """Return where the producer ids of `current` have something open, by transactional id."""
-    partitions: dict[str, list[TopicPartition]] = {}
-    for open_txn in open_txns:
-        if open_txn.producer.producer_id in current:
-            partitions.setdefault(current[open_txn.producer.producer_id], []).append(open_txn.topic_partition)
-    return partitions
 
 
 def _abort_earlier_producers(
@@ -179,17 +172,6 @@ def _write_abort_marker(
     return refusal(code, "WriteTxnMarkers") if code else None
 
 
-def open_partitions_by_producer(
-    target: Cluster, producer_ids: Collection[int], topic_partitions: Collection[TopicPartition], deadline: Deadline
-) -> dict[int, list[TopicPartition]]:
-    """Return where these producers have open transactions, by producer id."""
-    by_producer: dict[int, list[TopicPartition]] = {}
-    for open_txn in open_transactions(target, topic_partitions, deadline):
-        if open_txn.producer.producer_id in producer_ids:
-            by_producer.setdefault(open_txn.producer.producer_id, []).append(open_txn.topic_partition)
-    return by_producer
-
-
 def open_transactions(target: Cluster, topic_partitions: Collection[TopicPartition], deadline: Deadline) -> list[OpenTxn]:
     """Return what is open at `topic_partitions`, of any producer. Producers are described only where something is open."""
     if not topic_partitions:
@@ -209,6 +191,11 @@ def open_transactions(target: Cluster, topic_partitions: Collection[TopicPartiti
         for state in described[topic_partition]
         if state.current_txn_start_offset >= 0
     ]
+
+
+def open_partitions(open_txns: Iterable[OpenTxn], producer_id: int) -> list[TopicPartition]:
+    """Return where this producer has a transaction open."""
+    return [open_txn.topic_partition for open_txn in open_txns if open_txn.producer.producer_id == producer_id]
 
 
 def describe_blocking_producers(target: Cluster, transactions: Iterable[OpenTxn], ours: int) -> str:
