@@ -29,12 +29,12 @@ from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.transactions import end_txn
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.sinks.kafka.slots.batch_sources import DirectReadings, ReadingLimits
-from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.slots.slot_target import KafkaSlotTarget
-from shallow_mirror.sinks.kafka.slots.slot_task import fill_slot
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
+from shallow_mirror.sinks.slots.batch_sources import DirectReadings, ReadingLimits
+from shallow_mirror.sinks.slots.slot_task import SlotInput, fill_slot
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, PlannedRange, SourcePartition
 
 FETCH_BYTES, IN_FLIGHT_BYTES, IN_FLIGHT_REQUESTS = 16 << 20, 4 << 20, 5
@@ -69,7 +69,7 @@ class OneSlot:
         readings = DirectReadings(self._source, ranges, positions, limits)
         job = self._job(positions)
         target = KafkaSlotTarget(job, 0, self._target, self._deadline)
-        done = fill_slot(job, 0, readings, positions, target, self._deadline)
+        done = fill_slot(job, SlotInput(number=0, readings=readings, positions=positions), target, self._deadline)
         assert done.txn is not None
         end_txn(self._target, done.txn, commit=True, deadline=self._deadline)
         return _copied(done)
@@ -77,13 +77,13 @@ class OneSlot:
     def remove(self) -> None:
         delete_topic(self._bootstrap, self._name)
 
-    def _job(self, positions: dict[SourcePartition, int]) -> SlotJob:
+    def _job(self, positions: dict[SourcePartition, int]) -> KafkaSlotJob:
         limits = BatchLimits(
             max_message_bytes=MOST_MESSAGE_BYTES,
             isolation_level=IsolationLevel.READ_COMMITTED,
             log_append_time=LogAppendTimePolicy.KEEP,
         )
-        return SlotJob(
+        return KafkaSlotJob(
             mirror=self._name,
             map_id="none",
             run_id="hot-path",

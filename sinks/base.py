@@ -1,8 +1,8 @@
-"""What a sink is: where the tasks of slots write admitted batches, and what the driver decides a micro-batch with.
+"""What a sink is: where the tasks of slots write batches, and what the driver decides a micro-batch with.
 
 A task writes where no reader sees it yet, and answers with a `SlotResult`: the executor's half, `SlotTarget` and `SlotWriter`.
-The driver makes what all slots wrote true with one decision: its half, `Sink`. Reading, admission, retries of a slot, rounds of a
-micro-batch and what is left out of it are the same for every sink (`kafka/slots/slot_task.py`, `kafka/micro_batch.py`).
+The driver makes what all slots wrote true with one decision: its half, `Sink`. Reading, tries of a slot, rounds of a micro-batch
+and what is left out of it are the same for every sink (`slots/slot_task.py`, `micro_batches/micro_batch.py`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Protocol
 import pyarrow as pa
 
 from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
-from shallow_mirror.sinks.batch_parts import AdmittedPart
+from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.sinks.slot_results import MicroBatchOutcome, SlotResult, SlotWrite
 from shallow_mirror.types import EpochEnd, SourcePartition
 
@@ -41,11 +42,14 @@ class SlotWriter(Protocol):
     def until(self) -> Deadline | None:
         """When the slot has to hand over what it has; None before the first batch: there is nothing to hand over then."""
 
-    def write(self, admitted: Sequence[AdmittedPart], builder_of: Callable[[SourcePartition], SegmentBuilder]) -> None:
-        """Write what is sent of one response, and give the fate of its batches to the segments.
+    def write(
+        self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]
+    ) -> Sequence[QuarantinedBatch]:
+        """Write what the sink takes of one response, and give the fate of its batches to the segments.
 
+        Return copies of the batches that are set aside instead. Batches below the position of their builder were written before.
         Where `is_due` becomes true in the middle, the recorded batches of each partition are the front of its part, and nothing
-        behind them may become visible. After an error nothing of this try may be decided.
+        behind them may become visible. After an error nothing of this try may be decided. Raises TryRepeatedError.
         """
 
     def close(self, *, is_partial: bool) -> SlotWrite:
@@ -69,6 +73,18 @@ class SlotTarget(Protocol):
 
     def pause(self, tries: int, deadline: Deadline) -> None:
         """Wait before another try, longer with each."""
+
+
+class TryRepeatedError(Exception):
+    """A try of a slot that cannot be decided. Its target knows why, and the next writer avoids it.
+
+    `end`: the source offset up to which the next try has to read `source`.
+    """
+
+    def __init__(self, source: SourcePartition, end: int, reason: str) -> None:
+        self.source = source
+        self.end = end
+        super().__init__(reason)
 
 
 class RoundRepeatedError(Exception):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+from shallow_mirror.archive_format.archived_batches import StoredBatches
 
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.schema import DecidedSegment
@@ -56,12 +58,14 @@ class SlotWrite:
     """What one try of a slot has written, to be named by the decision. `txn` is None where it wrote nothing.
 
     `stamped_topics`: target topics whose broker gave batches its own time. `early_end`: where the commit interval ended it.
+    `stored`: where an object has the batches of each partition; empty where the sink is no archive.
     """
 
     txn: SlotTxn | None
     fetched_bytes: int
     stamped_topics: tuple[str, ...] = ()
     early_end: EarlyEnd | None = None
+    stored: Mapping[SourcePartition, StoredBatches] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,7 @@ class SlotResult:
     segments of that kind. `duration_ms`: of the task itself, without what Spark needs to begin and to end it. `retried`: what
     made it start again. `unfinished`: planned ranges that it left out, wholly or from some offset on. `early_end`: where the
     commit interval is why it is partial. `stamped_topics`: target topics whose broker gave batches its own time.
+    `stored`: as in `SlotWrite`.
     """
 
     slot: int
@@ -87,6 +92,7 @@ class SlotResult:
     unfinished: tuple[UnfinishedRange, ...] = ()
     stamped_topics: tuple[str, ...] = ()
     early_end: EarlyEnd | None = None
+    stored: Mapping[SourcePartition, StoredBatches] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +20,13 @@ from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer
 from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import FORGOTTEN_MARKER, TRANSACTION_ABORTED
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn
-from shallow_mirror.sinks.kafka.slots.compact_pickle import CompactDict
-from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob, target_ends_of
-from shallow_mirror.sinks.kafka.slots.slot_task import SlotTask
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, target_ends_of
+from shallow_mirror.sinks.kafka.slots.slot_target import open_kafka_target
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_id
 from shallow_mirror.sinks.slot_results import MicroBatchOutcome, require_committed
+from shallow_mirror.sinks.slots.compact_pickle import CompactDict
+from shallow_mirror.sinks.slots.slot_task import SlotTask
 from shallow_mirror.types import EpochEnd, SlotTxn, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -48,7 +50,7 @@ class KafkaSink:
     def __init__(
         self,
         *,
-        job: SlotJob,
+        job: KafkaSlotJob,
         slots: int,
         owner: OffsetMapOwner,
         performer: TxnPerformer,
@@ -105,21 +107,20 @@ class KafkaSink:
 
     def task_of(self, round_: SlotRound) -> TaskFunction:
         """Return the task of every slot. Raises RetriableError where too few transactional ids can be used."""
-        return SlotTask(
-            replace(
-                self._job,
-                decision=round_.decision,
-                positions=CompactDict(round_.positions, SourcePartition, int),
-                epoch_ends=CompactDict(round_.epoch_ends, SourcePartition, EpochEnd),
-                target_ends=CompactDict(target_ends_of(self._owner.positions().values()), TopicPartition, int),
-                routes=dict(self._targets.known),
-                id_numbers=self._slot_numbers(),
-                held=self._performer.availability.held(),
-                time_left_ms=round_.time_left_ms,
-                commit_interval_ms=round_.commit_interval_ms,
-                left_out=round_.left_out,
-            )
+        job = replace(
+            self._job,
+            decision=round_.decision,
+            positions=CompactDict(round_.positions, SourcePartition, int),
+            epoch_ends=CompactDict(round_.epoch_ends, SourcePartition, EpochEnd),
+            target_ends=CompactDict(target_ends_of(self._owner.positions().values()), TopicPartition, int),
+            routes=dict(self._targets.known),
+            id_numbers=self._slot_numbers(),
+            held=self._performer.availability.held(),
+            time_left_ms=round_.time_left_ms,
+            commit_interval_ms=round_.commit_interval_ms,
+            left_out=round_.left_out,
         )
+        return SlotTask(job, functools.partial(open_kafka_target, job))
 
     def run_round(
         self,

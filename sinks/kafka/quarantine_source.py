@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.batch_parts import ReadPart
-from shallow_mirror.sinks.kafka.slots.batch_sources import NO_LIMITS, SlotReading
 from shallow_mirror.sinks.slot_results import UnfinishedRange
+from shallow_mirror.sinks.slots.batch_sources import NO_LIMITS, SlotReading
 from shallow_mirror.types import PlannedRange, SourcePartition
 from shallow_mirror.wire.batches.batch_index import index_batches
 

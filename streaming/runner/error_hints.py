@@ -18,7 +18,7 @@ from shallow_mirror.errors import (
     RetriableError,
     StoreUnreachableError,
 )
-from shallow_mirror.sinks.kafka.truncated_logs import SOURCE_LOG_TRUNCATED
+from shallow_mirror.sinks.micro_batches.truncated_logs import SOURCE_LOG_TRUNCATED
 from shallow_mirror.sinks.slot_results import EarlyEnd
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.types import TopicPartition

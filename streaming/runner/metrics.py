@@ -20,7 +20,7 @@ from shallow_mirror.checkpoints.problems import ProblemKind
 from shallow_mirror.checkpoints.run_history import MicroBatchObservation
 from shallow_mirror.config import MetricsSettings
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.sinks.kafka.micro_batch import SLOWEST_SLOT, TOTAL
+from shallow_mirror.sinks.micro_batches.micro_batch import SLOWEST_SLOT, TOTAL
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.streaming.runner.open_transactions import OpenTransaction
 from shallow_mirror.types import SegmentKind, SourcePartition

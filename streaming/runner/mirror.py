@@ -30,17 +30,22 @@ from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
-from shallow_mirror.sinks.kafka.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids
-from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS
-from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
-from shallow_mirror.sinks.kafka.slots.slot_time import SlotTime
-from shallow_mirror.sinks.kafka.spark_failures import find_unfit_python, lost_worker, raising_lost_jvm, raising_unfit_python
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
+from shallow_mirror.sinks.micro_batches.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport, MicroBatchSink
+from shallow_mirror.sinks.micro_batches.spark_failures import (
+    find_unfit_python,
+    lost_worker,
+    raising_lost_jvm,
+    raising_unfit_python,
+)
+from shallow_mirror.sinks.slots.quarantine_policy import NO_LIMITS
+from shallow_mirror.sinks.slots.slot_time import SlotTime
 from shallow_mirror.streaming.planning import offset_planning, planner_state
 from shallow_mirror.streaming.planning.error_transport import deserialize_error
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
@@ -258,7 +263,7 @@ class _Run:
         )
         kafka = KafkaSink(
             job=replace(
-                SlotJob.of_mirror(config, map_id=owner.map_id, run_id=self.identity.run_id, observer=self.observer),
+                KafkaSlotJob.of_mirror(config, map_id=owner.map_id, run_id=self.identity.run_id, observer=self.observer),
                 leaves_out=True,
                 isolates=config.on_error == "isolate",
             ),

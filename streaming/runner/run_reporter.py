@@ -20,9 +20,9 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, MirrorError
 from shallow_mirror.logging_setup import fields
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.kafka.micro_batch import TOTAL, MicroBatchReport
 from shallow_mirror.sinks.kafka.protocol.stall_detector import StalledStep
-from shallow_mirror.sinks.kafka.slots.quarantine_policy import REMEDY_OF_DAMAGE
+from shallow_mirror.sinks.micro_batches.micro_batch import TOTAL, MicroBatchReport
+from shallow_mirror.sinks.slots.quarantine_policy import REMEDY_OF_DAMAGE
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.streaming.planning.planner_state import PlannerState

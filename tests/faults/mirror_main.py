@@ -23,7 +23,7 @@ from tests.faults.mirror_process import BUSY_CLUSTER, BUSY_WITHOUT_SPARK, LOCAL_
 from shallow_mirror import cli
 from shallow_mirror.commands import sessions
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink
+from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
 from shallow_mirror.streaming.runner import spark_session
 from shallow_mirror.streaming.runner.mirror import Mirror
 from shallow_mirror.streaming.runner.temp_dirs import temp_dir

@@ -33,15 +33,15 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, OutcomeUnknownError, RetriableError
 from shallow_mirror.sinks.base import observe_nothing
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
-from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
 from shallow_mirror.sinks.kafka.quarantine_release import Releaser
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT, SingleSlot
-from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
-from shallow_mirror.sinks.kafka.slots.slot_time import SlotTime
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.targets.target_topics import first_rows
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_id
+from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
+from shallow_mirror.sinks.slots.slot_time import SlotTime
 
 NOW_MS = 1_700_000_000_000
 START_MS = 12_000
@@ -306,16 +306,16 @@ class ModelQuarantine:
             raise OutcomeUnknownError("the table quarantine does not answer")
 
 
-def _job(run: Run) -> SlotJob:
+def _job(run: Run) -> KafkaSlotJob:
     """Of its fields only those that the driver itself looks at have a value."""
-    fields: dict[str, Any] = dict.fromkeys(one.name for one in dataclasses.fields(SlotJob))
+    fields: dict[str, Any] = dict.fromkeys(one.name for one in dataclasses.fields(KafkaSlotJob))
     fields |= {
         "mirror": MIRROR,
         "run_id": run.identity.run_id,
         "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS,
         "commit_interval_ms": 1_000.0,
     }
-    return SlotJob(**fields | {"source": _CLIENT, "target": _CLIENT})
+    return KafkaSlotJob(**fields | {"source": _CLIENT, "target": _CLIENT})
 
 
 class PlannedFrame:
@@ -324,10 +324,10 @@ class PlannedFrame:
     def __init__(self, port: Port, run: int, planned: MicroBatch) -> None:
         self._port, self._run, self._planned = port, run, planned
 
-    def mapInArrow(self, function: Callable[[Any], Iterator[SlotJob]], _schema: str) -> SimpleNamespace:  # noqa: N802
+    def mapInArrow(self, function: Callable[[Any], Iterator[KafkaSlotJob]], _schema: str) -> SimpleNamespace:  # noqa: N802
         return SimpleNamespace(toArrow=lambda: self._evaluated(next(function(iter(())))))
 
-    def _evaluated(self, job: SlotJob) -> pa.Table:
+    def _evaluated(self, job: KafkaSlotJob) -> pa.Table:
         positions = tuple(sorted(job.positions.items()))
         held = tuple(sorted(job.held))
         results = self._port.ask(effects.RunTasks(self._run, job.decision, positions, self._planned.ranges, job.id_numbers, held))

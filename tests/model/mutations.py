@@ -25,9 +25,9 @@ from shallow_mirror.checkpoints.positions import POSITION_COLUMNS, positions_of
 from shallow_mirror.checkpoints.quarantine.entries import QuarantineEntry
 from shallow_mirror.checkpoints.schema import DecidedSegment, Removal
 from shallow_mirror.checkpoints.table_protocol import Comparison
-from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.kafka.protocol import actions, recovery, txn_inspection, txn_outcome
 from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer
+from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.slot_results import MicroBatchOutcome
 from shallow_mirror.types import SlotTxn
 

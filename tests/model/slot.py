@@ -1,4 +1,4 @@
-"""One slot's task, in the shape of `sinks/kafka/slots/slot_task.py`: its transaction is the product's, its reading and Produce a model."""
+"""One slot's task, in the shape of `sinks/slots/slot_task.py`: its transaction is the product's, its reading and Produce a model."""
 
 from __future__ import annotations
 

@@ -12,16 +12,16 @@ import pyarrow as pa
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
-from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink
-from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
-from shallow_mirror.sinks.kafka.slots.slot_task import SlotTask
-from shallow_mirror.sinks.kafka.slots.slot_time import SlotTime
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
+from shallow_mirror.sinks.slots.slot_task import SlotTask
+from shallow_mirror.sinks.slots.slot_time import SlotTime
 
 
 def micro_batch_sink(
     owner: OffsetMapOwner,
     performer: Any,
-    job: SlotJob,
+    job: KafkaSlotJob,
     *,
     slots: int = 1,
     observer: Callable[[str], None] = lambda _point: None,
@@ -36,7 +36,7 @@ def micro_batch_sink(
 
 
 def planned_frame(
-    rounds: Iterator[Sequence[Any]], jobs: list[SlotJob] | None = None, run: Callable[[], None] = lambda: None
+    rounds: Iterator[Sequence[Any]], jobs: list[KafkaSlotJob] | None = None, run: Callable[[], None] = lambda: None
 ) -> Any:
     """Return a micro-batch whose slots answer as `rounds` says; their jobs are added to `jobs`."""
 

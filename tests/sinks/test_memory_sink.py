@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,17 +15,19 @@ from tests.sinks.two_strict_clusters import A, B, Clusters, payloads
 from tests.sinks.two_strict_clusters import planned as range_of
 
 from shallow_mirror.checkpoints.positions import Position, positions_of
+from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.schema import DecidedSegment, rows_to_arrow
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLossError, MirrorError, OutcomeUnknownError, RetriableError
 from shallow_mirror.sinks.base import RunSlots, Sink, SlotRound, SlotTarget, SlotWriter, TaskFunction, observe_nothing
-from shallow_mirror.sinks.batch_parts import AdmittedPart
-from shallow_mirror.sinks.kafka.micro_batch import MicroBatchReport, MicroBatchSink
-from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
-from shallow_mirror.sinks.kafka.slots.slot_task import SlotTask
-from shallow_mirror.sinks.kafka.slots.slot_time import SlotTime
+from shallow_mirror.sinks.batch_parts import ReadPart
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.slots.slot_admission import admit_part
+from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.slot_results import MicroBatchOutcome, SlotWrite
+from shallow_mirror.sinks.slots.slot_task import SlotTask
+from shallow_mirror.sinks.slots.slot_time import SlotTime
 from shallow_mirror.streaming.sources.planned_ranges import arrow_batch_of
 from shallow_mirror.types import PlannedRange, Segment, SegmentKind, SourcePartition, TargetPartition
 from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES
@@ -54,7 +57,15 @@ class Store:
 class Writer:
     """One try: an object of its own."""
 
-    def __init__(self, store: Store, ends: Mapping[SourcePartition, int], batches: int | None, fault: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        job: KafkaSlotJob,
+        ends: Mapping[SourcePartition, int],
+        batches: int | None,
+        fault: Callable[[], None],
+    ) -> None:
+        self._job = job
         self._ends = dict(ends)
         self._left = batches
         self._fault = fault
@@ -70,8 +81,8 @@ class Writer:
     def until(self) -> None:
         """Return that no time ends this try: the number of its batches does."""
 
-    def write(self, admitted: Sequence[AdmittedPart], builder_of: Callable[[SourcePartition], SegmentBuilder]) -> None:
-        for part in admitted:
+    def write(self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]) -> list[QuarantinedBatch]:
+        for part in (admit_part(self._job, read, builder_of(read.source).position, {}) for read in parts):
             source, outgoing = part.part.source, part.outgoing
             places = list[int]()
             for i in outgoing.chosen.tolist():
@@ -86,6 +97,7 @@ class Writer:
                 self._left -= len(places)
             builder_of(source).add(part.part.index, part.admission, places, outgoing.rewritten)
         self._fault()
+        return []
 
     def close(self, *, is_partial: bool) -> SlotWrite:
         return SlotWrite(txn=None, fetched_bytes=self._fetched_bytes)
@@ -95,9 +107,16 @@ class Target:
     """Where a slot writes. `objects` receives the number of the object of its newest try."""
 
     def __init__(
-        self, store: Store, objects: dict[int, int], number: int, batches: int | None, fault: Callable[[], None]
+        self,
+        store: Store,
+        job: KafkaSlotJob,
+        objects: dict[int, int],
+        number: int,
+        batches: int | None,
+        fault: Callable[[], None],
     ) -> None:
         self._store = store
+        self._job = job
         self._objects = objects
         self._number = number
         self._batches = batches
@@ -105,7 +124,7 @@ class Target:
 
     def begin(self) -> SlotWriter:
         ends = {source: position.target_end for source, position in self._store.positions().items()}
-        writer = Writer(self._store, ends, self._batches, self._fault)
+        writer = Writer(self._store, self._job, ends, self._batches, self._fault)
         self._objects[self._number] = len(self._store.objects) - 1
         return writer
 
@@ -122,7 +141,7 @@ class Target:
 class MemorySink:
     """Decides with one entry of a list. `avoids`: slots do without what made them raise RetriableError."""
 
-    def __init__(self, store: Store, template: SlotJob, *, batches: int | None = None, avoids: bool = False) -> None:
+    def __init__(self, store: Store, template: KafkaSlotJob, *, batches: int | None = None, avoids: bool = False) -> None:
         self.store = store
         self.fault: Callable[[], None] = lambda: None
         self.before_the_decision: Callable[[], None] = lambda: None
@@ -166,10 +185,10 @@ class MemorySink:
             left_out=round_.left_out,
         )
         self._objects = {}
-        return SlotTask(job, self._open)
+        return SlotTask(job, functools.partial(self._open, job))
 
-    def _open(self, _job: SlotJob, number: int, _deadline: Deadline) -> SlotTarget:
-        return Target(self.store, self._objects, number, self._batches, self.fault)
+    def _open(self, job: KafkaSlotJob, number: int, _deadline: Deadline) -> SlotTarget:
+        return Target(self.store, job, self._objects, number, self._batches, self.fault)
 
     def run_round(
         self,

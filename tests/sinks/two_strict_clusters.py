@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import pyarrow as pa
 from tests.fakes.strict_broker import StrictCluster
 from tests.support.record_batches import batch, record
 
@@ -14,10 +16,11 @@ from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.transactions import EndTxnAnswer, end_txn
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
-from shallow_mirror.sinks.kafka.slots.slot_task import run_slot
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.slots.slot_target import open_kafka_target
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
+from shallow_mirror.sinks.slots.slot_task import run_slot
 from shallow_mirror.streaming.sources.planned_ranges import arrow_batch_of
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, PlannedRange, SourcePartition
 from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, CONTROL_BIT
@@ -27,6 +30,12 @@ A, B = (SourcePartition("orders", "dG9waWMgb2YgYSB0ZXN0IQ", partition) for parti
 LIMITS = BatchLimits(
     max_message_bytes=1 << 20, isolation_level=IsolationLevel.READ_COMMITTED, log_append_time=LogAppendTimePolicy.KEEP
 )
+
+
+def run_kafka_slot(job: KafkaSlotJob, rows: Iterator[pa.RecordBatch], *, is_planned_ranges: bool) -> SlotResult:
+    """Run a slot whose sink is a Kafka transaction."""
+    open_target = functools.partial(open_kafka_target, job)
+    return run_slot(job, rows, is_planned_ranges=is_planned_ranges, open_target=open_target)
 
 
 class Clusters:
@@ -46,7 +55,7 @@ class Clusters:
             self.source.seed((place.topic, place.partition), raw)
             self.written[place].append(raw)
 
-    def job(self, positions: dict[SourcePartition, int], **changes: Any) -> SlotJob:
+    def job(self, positions: dict[SourcePartition, int], **changes: Any) -> KafkaSlotJob:
         settings: dict[str, Any] = {
             "mirror": "m",
             "map_id": "map",
@@ -67,10 +76,10 @@ class Clusters:
             "transaction_timeout_ms": 60_000,
             "time_left_ms": 10_000.0,
         }
-        return SlotJob(**settings | changes)
+        return KafkaSlotJob(**settings | changes)
 
-    def run(self, job: SlotJob, *ranges: PlannedRange) -> SlotResult:
-        return run_slot(job, iter([arrow_batch_of(ranges)]), is_planned_ranges=True)
+    def run(self, job: KafkaSlotJob, *ranges: PlannedRange) -> SlotResult:
+        return run_kafka_slot(job, iter([arrow_batch_of(ranges)]), is_planned_ranges=True)
 
     def committed(self, result: SlotResult, place: SourcePartition, topic: str = "copy") -> list[bytes]:
         """Record sections that the target shows to read_committed readers once the slot's transaction has ended."""

@@ -9,8 +9,8 @@ import numpy as np
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.errors import BatchRefusedError
 from shallow_mirror.sinks.batch_parts import AdmittedPart, ReadPart
-from shallow_mirror.sinks.kafka.slots.quarantine_policy import Refusal
-from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.slots.quarantine_policy import Refusal
 from shallow_mirror.types import SourcePartition
 from shallow_mirror.wire.batches.admission import SENT, admit
 from shallow_mirror.wire.batches.batch_bounds import may_be_set_aside
@@ -21,7 +21,7 @@ KnownRefusals = Mapping[tuple[SourcePartition, int], Refusal]
 """By base offset: what the target refused in an earlier try of the slot."""
 
 
-def admit_part(job: SlotJob, part: ReadPart, position: int, known_refusals: KnownRefusals) -> AdmittedPart:
+def admit_part(job: KafkaSlotJob, part: ReadPart, position: int, known_refusals: KnownRefusals) -> AdmittedPart:
     """Return what is sent of one partition's part of a response, and what is set aside.
 
     Raises BatchRefusedError for what cannot be copied, CorruptBatchError for what cannot be opened to be rebuilt, unless the job
@@ -62,13 +62,13 @@ def admit_part(job: SlotJob, part: ReadPart, position: int, known_refusals: Know
     return AdmittedPart(part, admission.set_aside(not_rebuilt), outgoing, kept)
 
 
-def _require_may_be_set_aside(job: SlotJob, part: ReadPart, refused: Mapping[int, Refusal]) -> None:
+def _require_may_be_set_aside(job: KafkaSlotJob, part: ReadPart, refused: Mapping[int, Refusal]) -> None:
     for i, refusal in refused.items():
         if not (job.quarantines and may_be_set_aside(part.index, i, part.batch(i))):
             raise refusal.error
 
 
-def _kept(job: SlotJob, part: ReadPart, i: int, position: int, refusal: Refusal) -> QuarantinedBatch:
+def _kept(job: KafkaSlotJob, part: ReadPart, i: int, position: int, refusal: Refusal) -> QuarantinedBatch:
     return QuarantinedBatch(
         source=part.source,
         source_start=max(position, int(part.index.headers["base_offset"][i])),

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from shallow_mirror.broker.admin.hanging_transactions import abort_hanging
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.worker_clients import cluster_of_worker
 from shallow_mirror.broker.produce.transactions import init_producer_id
+from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
+from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
-from shallow_mirror.sinks.kafka.slots.slot_transaction import SlotTransaction
+from shallow_mirror.sinks.base import TryRepeatedError
+from shallow_mirror.sinks.batch_parts import ReadPart
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.slots.slot_admission import admit_part
+from shallow_mirror.sinks.kafka.slots.slot_transaction import (
+    CoalescedBatchRefusedError,
+    QuarantinableBatchError,
+    SlotTransaction,
+)
+from shallow_mirror.sinks.slot_results import SlotWrite
+from shallow_mirror.sinks.slots.quarantine_policy import Refusal
 from shallow_mirror.types import SourcePartition
 
 _MIN_IN_SYNC = "min.insync.replicas"
@@ -25,19 +36,25 @@ class KafkaSlotTarget:
     would answer CONCURRENT_TRANSACTIONS until that partition is back.
     """
 
-    def __init__(self, job: SlotJob, number: int, target: Cluster, deadline: Deadline) -> None:
+    def __init__(self, job: KafkaSlotJob, number: int, target: Cluster, deadline: Deadline) -> None:
         self._job = job
         self._number = number
         self._target = target
         self._deadline = deadline
         self._checked: set[SourcePartition] = set()
         self._reachable: dict[int, RetriableError | None] = {}
+        self._known_refusals: dict[tuple[SourcePartition, int], Refusal] = {}
 
-    def begin(self) -> SlotTransaction:
-        """Return the transaction of a further try. The target is checked anew for it."""
+    def begin(self) -> KafkaSlotWriter:
+        """Return the writer of a further try, with a transaction of its own. The target is checked anew for it."""
         self._checked.clear()
         self._reachable.clear()
-        return SlotTransaction(self._job, self._number, self._target, self._deadline)
+        transaction = SlotTransaction(self._job, self._number, self._target, self._deadline)
+        return KafkaSlotWriter(self, self._job, transaction, self._known_refusals)
+
+    def stop_coalescing(self) -> None:
+        """Let further tries send every batch as it is."""
+        self._job = self._job.without_coalescing()
 
     def clean_up(self, sources: Iterable[SourcePartition]) -> None:
         """Abort what an earlier try, or another task of the slot, has left open: it would end with the next transaction."""
@@ -108,6 +125,57 @@ class KafkaSlotTarget:
         return self._reachable[node_id]
 
 
-def open_kafka_target(job: SlotJob, number: int, deadline: Deadline) -> KafkaSlotTarget:
+class KafkaSlotWriter:
+    """Admits batches, and writes them in the transaction of one try (a `SlotWriter`).
+
+    `known_refusals`: what the target refused in earlier tries of the slot; further ones are added.
+    """
+
+    def __init__(
+        self,
+        target: KafkaSlotTarget,
+        job: KafkaSlotJob,
+        transaction: SlotTransaction,
+        known_refusals: dict[tuple[SourcePartition, int], Refusal],
+    ) -> None:
+        self._target = target
+        self._job = job
+        self._transaction = transaction
+        self._known_refusals = known_refusals
+
+    @property
+    def is_due(self) -> bool:
+        return self._transaction.is_due
+
+    @property
+    def until(self) -> Deadline | None:
+        return self._transaction.until
+
+    def write(self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]) -> list[QuarantinedBatch]:
+        """Admit and write. Raise TryRepeatedError where the next try goes without a batch, or without coalescing."""
+        admitted = [
+            admit_part(self._job, part, max(builder_of(part.source).position, part.start), self._known_refusals) for part in parts
+        ]
+        try:
+            self._transaction.write(admitted, builder_of)
+        except QuarantinableBatchError as refused:
+            key = (refused.source, refused.refusal.error.base_offset)
+            if key in self._known_refusals:
+                raise refused.refusal.error from refused
+            self._known_refusals[key] = refused.refusal
+            raise TryRepeatedError(
+                refused.source, refused.end, f"without a batch that the target refuses: {refused}"
+            ) from refused
+        except CoalescedBatchRefusedError as refused:
+            # Only one of the batches may be to blame: the next try sends each as it is, and learns which.
+            self._target.stop_coalescing()
+            raise TryRepeatedError(refused.source, refused.end, f"without making one batch of several: {refused}") from refused
+        return [batch for part in admitted for batch in part.quarantined]
+
+    def close(self, *, is_partial: bool) -> SlotWrite:
+        return self._transaction.close(is_partial=is_partial)
+
+
+def open_kafka_target(job: KafkaSlotJob, number: int, deadline: Deadline) -> KafkaSlotTarget:
     """Return the target cluster of a slot, over the connections that this worker keeps."""
     return KafkaSlotTarget(job, number, cluster_of_worker(job.target), deadline)

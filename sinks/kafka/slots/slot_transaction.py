@@ -13,9 +13,9 @@ from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import TargetDataLossError
 from shallow_mirror.sinks.batch_parts import AdmittedPart
-from shallow_mirror.sinks.kafka.slots.quarantine_policy import Refusal, quarantinable_refusal
-from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.slot_results import EarlyEnd, SlotWrite
+from shallow_mirror.sinks.slots.quarantine_policy import Refusal, quarantinable_refusal
 from shallow_mirror.types import SlotTxn, SourcePartition, TopicPartition
 from shallow_mirror.wire.batches.batch_bounds import may_be_set_aside
 from shallow_mirror.wire.batches.restamp import Stamped, restamp_all
@@ -47,12 +47,12 @@ class CoalescedBatchRefusedError(Exception):
 
 
 class SlotTransaction:
-    """One try of a slot (a `SlotWriter`), in one Kafka transaction, which it leaves open: only the driver ends it.
+    """The Kafka transaction of one try of a slot, which leaves it open: only the driver ends it.
 
     Opened by the first batch that is written; a slot that has nothing to write opens no transaction.
     """
 
-    def __init__(self, job: SlotJob, number: int, target: Cluster, deadline: Deadline) -> None:
+    def __init__(self, job: KafkaSlotJob, number: int, target: Cluster, deadline: Deadline) -> None:
         self.number = number
         self.txn: SlotTxn | None = None
         self.fetched_bytes = 0

@@ -27,13 +27,13 @@ from shallow_mirror.sinks.kafka.protocol.recovery import recover
 from shallow_mirror.sinks.kafka.quarantine_release import Released, Releaser
 from shallow_mirror.sinks.kafka.quarantine_source import QuarantineReadings
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
-from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS
-from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob, target_ends_of
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, target_ends_of
 from shallow_mirror.sinks.kafka.slots.slot_target import KafkaSlotTarget
-from shallow_mirror.sinks.kafka.slots.slot_task import fill_slot
 from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
+from shallow_mirror.sinks.slots.quarantine_policy import NO_LIMITS
+from shallow_mirror.sinks.slots.slot_task import SlotInput, fill_slot
 from shallow_mirror.types import BatchLimits, SourcePartition, TargetPartition
 from shallow_mirror.wire.batches.crc import verify_crc
 
@@ -111,16 +111,16 @@ class _QuarantineSlot:
         for batch in batches:
             positions.setdefault(batch.source, batch.source_start)
         job = self._job(batches, positions, decision, deadline)
-        readings = QuarantineReadings(batches)
+        source = SlotInput(number=SINGLE_SLOT, readings=QuarantineReadings(batches), positions=positions)
         deadline = deadline.sooner(job.time_left_ms)
         target = KafkaSlotTarget(job, SINGLE_SLOT, self._session.target, deadline)
-        return fill_slot(job, SINGLE_SLOT, readings, positions, target, deadline)
+        return fill_slot(job, source, target, deadline)
 
     def _job(
         self, batches: Sequence[QuarantinedBatch], positions: Mapping[SourcePartition, int], decision: int, deadline: Deadline
-    ) -> SlotJob:
+    ) -> KafkaSlotJob:
         config, session = self._config, self._session
-        template = SlotJob.of_mirror(config, map_id=session.owner.map_id, run_id=session.run.run_id, observer=self._observer)
+        template = KafkaSlotJob.of_mirror(config, map_id=session.owner.map_id, run_id=session.run.run_id, observer=self._observer)
         return replace(
             template,
             decision=decision,

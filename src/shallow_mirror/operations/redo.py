@@ -29,13 +29,13 @@ from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.protocol.recovery import recover
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
-from shallow_mirror.sinks.kafka.slots.batch_sources import DirectReadings, ReadingLimits
-from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob, target_ends_of
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, target_ends_of
 from shallow_mirror.sinks.kafka.slots.slot_target import KafkaSlotTarget
-from shallow_mirror.sinks.kafka.slots.slot_task import fill_slot
-from shallow_mirror.sinks.kafka.slots.truncation_check import CheckedReadings
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
 from shallow_mirror.sinks.slot_results import SlotResult
+from shallow_mirror.sinks.slots.batch_sources import DirectReadings, ReadingLimits
+from shallow_mirror.sinks.slots.slot_task import SlotInput, fill_slot
+from shallow_mirror.sinks.slots.truncation_check import CheckedReadings
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.source_offsets import LogEnds, SourceOffsets
@@ -213,7 +213,9 @@ class _Copy:
 
     def _fill(self, planned: PlannedRange, targets: TargetTopics, decision: int, deadline: Deadline) -> SlotResult:
         owner, source, target = self._session.owner, self._session.source, self._session.target
-        template = SlotJob.of_mirror(self._config, map_id=owner.map_id, run_id=self._session.run.run_id, observer=self._observer)
+        template = KafkaSlotJob.of_mirror(
+            self._config, map_id=owner.map_id, run_id=self._session.run.run_id, observer=self._observer
+        )
         all_positions: Mapping[SourcePartition, Position] = owner.positions()
         positions = {planned.source: all_positions[planned.source].offset}
         job = replace(
@@ -231,4 +233,5 @@ class _Copy:
         limits = ReadingLimits(isolation=job.isolation, fetch_bytes=job.fetch_bytes, deadline=deadline)
         readings = DirectReadings(source, [planned], positions, limits)
         checked = CheckedReadings(readings, source, job.epoch_ends, deadline)
-        return fill_slot(job, SINGLE_SLOT, checked, positions, KafkaSlotTarget(job, SINGLE_SLOT, target, deadline), deadline)
+        source_of_slot = SlotInput(number=SINGLE_SLOT, readings=checked, positions=positions)
+        return fill_slot(job, source_of_slot, KafkaSlotTarget(job, SINGLE_SLOT, target, deadline), deadline)

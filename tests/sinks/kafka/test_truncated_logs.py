@@ -17,10 +17,10 @@ from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.problems import ProblemKind
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.errors import LogTruncatedError, MirrorError, RetriableError, TopicRecreatedError
-from shallow_mirror.sinks.kafka.micro_batch import MicroBatchReport
 from shallow_mirror.sinks.kafka.protocol import actions
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
-from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport
 from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.streaming.runner.run_reporter import problems_of
 from shallow_mirror.types import EpochEnd, Segment, SegmentKind
@@ -53,7 +53,7 @@ class Driver:
         self.owner.decide([DecidedSegment(copied(0, 10, 1), None)], highest_slot=0)
         self.owner.settle()
         self.availability = TargetAvailability()
-        self.jobs: list[SlotJob] = []
+        self.jobs: list[KafkaSlotJob] = []
         self.reports: list[MicroBatchReport] = []
         self.sink = micro_batch_sink(
             self.owner, self, clusters.job({}), report=self.reports.append, continues_after_data_loss=continues

@@ -35,10 +35,10 @@ from shallow_mirror.errors import (
 from shallow_mirror.local_kafka.ports import free_ports
 from shallow_mirror.logging_setup import JsonFormatter
 from shallow_mirror.operations import status, status_view
-from shallow_mirror.sinks.kafka.micro_batch import MicroBatchReport
 from shallow_mirror.sinks.kafka.protocol.stall_detector import StalledStep
-from shallow_mirror.sinks.kafka.slots.quarantine_policy import REMEDY_OF_DAMAGE
+from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport
 from shallow_mirror.sinks.slot_results import EarlyEnd
+from shallow_mirror.sinks.slots.quarantine_policy import REMEDY_OF_DAMAGE
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runner.error_hints import problem_of_end, problem_of_retry, problem_of_wait
 from shallow_mirror.streaming.runner.lag import SourceView

@@ -7,29 +7,28 @@ from dataclasses import replace
 import pytest
 from tests.fakes.changes import error
 from tests.sinks.spark_rows import rows_of
-from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, planned
+from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, planned, run_kafka_slot
 from tests.support.record_batches import batch, record
 
 from shallow_mirror.errors import BatchRefusedError
 from shallow_mirror.sinks.kafka.slots import slot_task
-from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS
-from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
-from shallow_mirror.sinks.kafka.slots.slot_task import run_slot
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
+from shallow_mirror.sinks.slots.quarantine_policy import NO_LIMITS
 from shallow_mirror.types import PlannedRange, QuarantineLimits, SegmentKind, SourcePartition
 
 ROUTES = {"orders": RoutedTopic(target_topic="young", target_topic_id="t", limits=replace(LIMITS, coalesce_bytes=1 << 14))}
 PLANS = (planned(A, 12), planned(B, 4))
 
 
-def job_of(clusters: Clusters, positions: dict[SourcePartition, int], quarantine: QuarantineLimits | None = None) -> SlotJob:
+def job_of(clusters: Clusters, positions: dict[SourcePartition, int], quarantine: QuarantineLimits | None = None) -> KafkaSlotJob:
     return clusters.job(positions, routes=ROUTES, quarantine=quarantine)
 
 
-def ran(clusters: Clusters, job: SlotJob, *ranges: PlannedRange, through_spark: bool = False) -> SlotResult:
+def ran(clusters: Clusters, job: KafkaSlotJob, *ranges: PlannedRange, through_spark: bool = False) -> SlotResult:
     if through_spark:
-        return run_slot(job, iter(rows_of(clusters, *ranges)), is_planned_ranges=False)
+        return run_kafka_slot(job, iter(rows_of(clusters, *ranges)), is_planned_ranges=False)
     return clusters.run(job, *ranges)
 
 

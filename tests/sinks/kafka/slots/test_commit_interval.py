@@ -17,17 +17,16 @@ from tests.fakes.clients import SleepingClock
 from tests.fakes.slow_link import SlowLink
 from tests.fakes.strict_broker import StrictCluster
 from tests.sinks.spark_rows import rows_of
-from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, planned
+from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, planned, run_kafka_slot
 from tests.support.record_batches import batch, marker, record
 
 from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.sinks.kafka.slots import slot_task
-from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS
-from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
-from shallow_mirror.sinks.kafka.slots.slot_task import run_slot
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
+from shallow_mirror.sinks.slots.quarantine_policy import NO_LIMITS
 from shallow_mirror.types import BatchLimits, PlannedRange, SegmentKind, SourcePartition
 from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, CONTROL_BIT
 
@@ -57,7 +56,7 @@ class SlowTarget:
         for each in seconds:
             self.clusters.target.change("Produce", after(partial(self.clock.sleep, each)))
 
-    def job(self) -> SlotJob:
+    def job(self) -> KafkaSlotJob:
         return self.clusters.job(
             dict(self.positions),
             routes=self.routes,
@@ -70,7 +69,7 @@ class SlowTarget:
     def round(self, *ranges: PlannedRange, through_spark: bool = False) -> SlotResult:
         """Commit what one round wrote, and check that its rows are what is on the target."""
         if through_spark:
-            result = run_slot(self.job(), iter(rows_of(self.clusters, *ranges)), is_planned_ranges=False)
+            result = run_kafka_slot(self.job(), iter(rows_of(self.clusters, *ranges)), is_planned_ranges=False)
         else:
             result = self.clusters.run(self.job(), *ranges)
         self.results.append(result)

@@ -15,10 +15,10 @@ from tests.sinks.two_strict_clusters import Clusters
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.errors import MirrorError, RetriableError, TransactionBlockedError
-from shallow_mirror.sinks.kafka.micro_batch import refuse_left_out
 from shallow_mirror.sinks.kafka.protocol import actions
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
-from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.micro_batches.micro_batch import refuse_left_out
 from shallow_mirror.sinks.slot_results import Side, SlotResult, UnfinishedRange
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition
 
@@ -44,7 +44,7 @@ class Driver:
         )
         self.owner.settle()
         self.ended: list[tuple[tuple[UnfinishedRange, ...], dict[SourcePartition, int]]] = []
-        self.jobs: list[SlotJob] = []
+        self.jobs: list[KafkaSlotJob] = []
         self.raises: dict[type, Exception] = {}
         self.availability = TargetAvailability()
         given = {"left_out": self._left_out} | settings

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.changes import AS_IT_SHOULD, Change, error
 from tests.fakes.strict_broker import StrictCluster
 from tests.sinks.spark_rows import rows_of
-from tests.sinks.two_strict_clusters import LIMITS, ORDERS, A, B, Clusters, payloads, planned
+from tests.sinks.two_strict_clusters import LIMITS, ORDERS, A, B, Clusters, payloads, planned, run_kafka_slot
 from tests.support.record_batches import batch
 
 from shallow_mirror.broker.fetch import range_reader
@@ -22,8 +22,7 @@ from shallow_mirror.errors import (
     TopicAccessError,
 )
 from shallow_mirror.sinks.kafka.slots import slot_task
-from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
-from shallow_mirror.sinks.kafka.slots.slot_task import run_slot
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.streaming.sources import kafka_batches
@@ -40,7 +39,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "PARTITION_PATIENCE_MS", 150.0)
 
 
-def job_of(clusters: Clusters, positions: dict[SourcePartition, int], **changes: Any) -> SlotJob:
+def job_of(clusters: Clusters, positions: dict[SourcePartition, int], **changes: Any) -> KafkaSlotJob:
     return clusters.job(positions, leaves_out=True, **changes)
 
 
@@ -50,10 +49,10 @@ def run(request: pytest.FixtureRequest, clusters: Clusters, monkeypatch: pytest.
     if request.param == "direct":
         return clusters.run
 
-    def through_spark(job: SlotJob, *ranges: PlannedRange) -> SlotResult:
+    def through_spark(job: KafkaSlotJob, *ranges: PlannedRange) -> SlotResult:
         monkeypatch.setattr(slot_task, "_input_partition", lambda: 3)
         rows = rows_of(clusters, *ranges, isolates=job.isolates)
-        return run_slot(job, iter(rows), is_planned_ranges=False)
+        return run_kafka_slot(job, iter(rows), is_planned_ranges=False)
 
     return through_spark
 
@@ -128,7 +127,7 @@ def test_a_partition_that_has_no_position_yet_gets_one_where_its_reading_was_lef
     without_leader(clusters)
     monkeypatch.setattr(slot_task, "_input_partition", lambda: 3)
     rows = rows_of(clusters, planned(A, 2, start=1), planned(B, 4))
-    result = run_slot(job_of(clusters, {B: 0}), iter(rows), is_planned_ranges=False)
+    result = run_kafka_slot(job_of(clusters, {B: 0}), iter(rows), is_planned_ranges=False)
     assert [(one.source, one.start) for one in result.unknown] == [(A, 1)]
     assert copied(result) == {B: 4}
 
@@ -281,7 +280,7 @@ def test_through_spark_what_the_target_refuses_ends_the_round_in_front_of_it(
     refused_by_the_target(clusters)
     monkeypatch.setattr(slot_task, "_input_partition", lambda: 3)
     rows = rows_of(clusters, planned(A, 5), planned(B, 4), isolates=True)
-    result = run_slot(job_of(clusters, {A: 0, B: 0}, isolates=True), iter(rows), is_planned_ranges=False)
+    result = run_kafka_slot(job_of(clusters, {A: 0, B: 0}, isolates=True), iter(rows), is_planned_ranges=False)
     assert left(result) == {A: (2, "target", "BatchRefusedError", True)}
     assert result.is_partial, "the rest of the rows comes again in the next round, without A"
 

@@ -10,16 +10,15 @@ from dataclasses import replace
 import pytest
 from tests.fakes.changes import AS_IT_SHOULD, error
 from tests.sinks.spark_rows import rows_of
-from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, payloads, planned
+from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, payloads, planned, run_kafka_slot
 from tests.support.record_batches import batch, marker, record
 from tests.verify.mirrored import changed, flipped
 
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, MirrorError
 from shallow_mirror.sinks.kafka.slots import slot_task
-from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS, Refusal
-from shallow_mirror.sinks.kafka.slots.slot_task import run_slot
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
+from shallow_mirror.sinks.slots.quarantine_policy import NO_LIMITS, Refusal
 from shallow_mirror.types import PlannedRange, QuarantineLimits, SegmentKind, SourcePartition
 
 TARGET = "young"
@@ -55,7 +54,7 @@ class Mirrored:
         while not is_done:
             job = clusters.job(positions, routes=ROUTES, quarantine=limits)
             if through_spark:
-                result = run_slot(job, iter(rows_of(clusters, *ranges)), is_planned_ranges=False)
+                result = run_kafka_slot(job, iter(rows_of(clusters, *ranges)), is_planned_ranges=False)
             else:
                 result = clusters.run(job, *ranges)
             self.results.append(result)

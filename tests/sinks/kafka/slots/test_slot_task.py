@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.fakes.changes import AS_IT_SHOULD, dropped_after, error
 from tests.sinks.spark_rows import rows_of
-from tests.sinks.two_strict_clusters import A, B, Clusters, payloads, planned
+from tests.sinks.two_strict_clusters import A, B, Clusters, payloads, planned, run_kafka_slot
 from tests.support.record_batches import batch, marker, record
 
 from shallow_mirror.errors import (
@@ -21,7 +21,6 @@ from shallow_mirror.errors import (
     TargetDataLossError,
 )
 from shallow_mirror.sinks.kafka.slots import slot_task
-from shallow_mirror.sinks.kafka.slots.slot_task import run_slot
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.types import (
@@ -340,7 +339,7 @@ def test_rows_that_spark_hands_over_are_copied_from_the_position_as_direct_readi
     clusters.write(A, 4)
     clusters.source.seed(("orders", 1), batch(0, deltas=[0, 2, 3]))
     rows = rows_of(clusters, planned(A, 14, start=2), planned(B, 4))
-    through = run_slot(clusters.job({A: position, B: 0}), iter(rows), is_planned_ranges=False)
+    through = run_kafka_slot(clusters.job({A: position, B: 0}), iter(rows), is_planned_ranges=False)
     copied = clusters.committed(through, A)
     direct = clusters.run(clusters.job({A: position, B: 0}), planned(A, 14, start=2), planned(B, 4))
 
@@ -357,7 +356,7 @@ def test_an_error_of_whoever_read_the_rows_keeps_its_type_and_fields(clusters: C
     clusters.write(A, 2)
     clusters.source.log("orders", 0).delete_records_before(2)
     with pytest.raises(DataLossError) as raised:
-        run_slot(clusters.job({A: 0}), iter(rows_of(clusters, planned(A, 2))), is_planned_ranges=False)
+        run_kafka_slot(clusters.job({A: 0}), iter(rows_of(clusters, planned(A, 2))), is_planned_ranges=False)
     assert (raised.value.topic_partition, raised.value.expected_offset, raised.value.log_start_offset) == (
         A.topic_partition,
         0,
@@ -371,8 +370,8 @@ def test_expired_rows_are_for_the_driver_to_give_up_first(clusters: Clusters) ->
     clusters.source.log("orders", 0).delete_records_before(5)
     rows = rows_of(clusters, planned(A, 9), is_data_loss_fatal=False)
     with pytest.raises(DataLossError, match="expected offset 2, source log starts at 5: retention"):
-        run_slot(clusters.job({A: 2}), iter(rows), is_planned_ranges=False)
-    result = run_slot(clusters.job({A: 5}), iter(rows), is_planned_ranges=False)
+        run_kafka_slot(clusters.job({A: 2}), iter(rows), is_planned_ranges=False)
+    result = run_kafka_slot(clusters.job({A: 5}), iter(rows), is_planned_ranges=False)
     assert [(one.kind, one.source_start, one.source_end) for one in result.segments] == [(SegmentKind.DATA, 5, 9)]
 
 
@@ -381,6 +380,6 @@ def test_rows_of_a_partition_without_a_position_are_left_alone_and_reported_once
     clusters.write(A, 1)
     clusters.write(B, 1, 2, 1)
     rows = rows_of(clusters, planned(A, 1), planned(B, 4))
-    result = run_slot(clusters.job({A: 0}), iter(rows), is_planned_ranges=False)
+    result = run_kafka_slot(clusters.job({A: 0}), iter(rows), is_planned_ranges=False)
     assert [one.source for one in result.segments] == [A]
     assert [(one.source, one.start, one.end) for one in result.unknown] == [(B, 0, 4)]

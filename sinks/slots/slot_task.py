@@ -1,9 +1,9 @@
-"""Executor: the task of one slot of a micro-batch: read, admit, rebuild, write, segments.
+"""Executor: the task of one slot of a micro-batch: read, write, segments.
 
-A task reads every range of its slot from the position on and writes what is admitted in one try of its target (for Kafka: one
-transaction, which it leaves open for the driver to end). It writes for `write.commit_interval` at most, then hands over what it
-has, also in the middle of a response: what is planned need not fit into the transaction timeout, because each round moves the
-positions by what the link carries, a batch at least.
+A task reads every range of its slot from the position on and writes it in one try of its target (for Kafka: one transaction,
+which it leaves open for the driver to end). It writes for the commit interval at most, then hands over what it has, also in the
+middle of a response: what is planned need not fit into the transaction timeout, because each round moves the positions by what
+the link carries, a batch at least.
 
 Errors of this package are returned to the driver as values, so that their type and fields survive Spark.
 """
@@ -33,8 +33,9 @@ from shallow_mirror.errors import (
     RetriableError,
     TopicAccessError,
 )
-from shallow_mirror.sinks.base import SlotTarget
-from shallow_mirror.sinks.kafka.slots.batch_sources import (
+from shallow_mirror.sinks.base import SlotTarget, TryRepeatedError
+from shallow_mirror.sinks.slot_results import Side, SlotResult, UnfinishedRange
+from shallow_mirror.sinks.slots.batch_sources import (
     DirectReadings,
     ReadingLimits,
     Readings,
@@ -43,14 +44,10 @@ from shallow_mirror.sinks.kafka.slots.batch_sources import (
     SlotReading,
     routed_positions,
 )
-from shallow_mirror.sinks.kafka.slots.left_out_ranges import ranges_to_isolate
-from shallow_mirror.sinks.kafka.slots.quarantine_policy import QuarantineBudget, Refusal
-from shallow_mirror.sinks.kafka.slots.slot_admission import KnownRefusals, admit_part
-from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
-from shallow_mirror.sinks.kafka.slots.slot_target import open_kafka_target
-from shallow_mirror.sinks.kafka.slots.slot_transaction import CoalescedBatchRefusedError, QuarantinableBatchError
-from shallow_mirror.sinks.kafka.slots.truncation_check import CheckedReadings
-from shallow_mirror.sinks.slot_results import Side, SlotResult, UnfinishedRange
+from shallow_mirror.sinks.slots.left_out_ranges import ranges_to_isolate
+from shallow_mirror.sinks.slots.quarantine_policy import QuarantineBudget
+from shallow_mirror.sinks.slots.slot_job import SlotJob
+from shallow_mirror.sinks.slots.truncation_check import CheckedReadings
 from shallow_mirror.types import PlannedRange, SourcePartition
 
 _log = logging.getLogger(__name__)
@@ -63,8 +60,39 @@ RESULT_SCHEMA = "body binary"
 _ARROW_RESULT_SCHEMA = pa.schema([("body", pa.binary())])
 
 
-OpenTarget = Callable[[SlotJob, int, Deadline], SlotTarget]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotInput:
+    """What one slot reads. `number`: of the slot. `positions`: from which source offsets."""
+
+    number: int
+    readings: Readings
+    positions: Mapping[SourcePartition, int]
+
+
+OpenInput = Callable[[SlotJob, Iterator[pa.RecordBatch], bool, Deadline], SlotInput]
+"""Return what the rows of an input partition ask to read. The flag: they are planned ranges, not batches."""
+
+OpenTarget = Callable[[int, Deadline], SlotTarget]
 """Return where the slot of this number writes. Called on an executor."""
+
+
+def open_source(job: SlotJob, rows: Iterator[pa.RecordBatch], is_planned_ranges: bool, deadline: Deadline) -> SlotInput:
+    """Return the reading of the source cluster."""
+    patience_ms = PARTITION_PATIENCE_MS if job.leaves_out else None
+    limits = ReadingLimits(isolation=job.isolation, fetch_bytes=job.fetch_bytes, deadline=deadline, patience_ms=patience_ms)
+    source = cluster_of_worker(job.source)
+    readings: Readings
+    if is_planned_ranges:
+        every = [planned for arrow_batch in rows for planned in ranges_of(arrow_batch)]
+        ranges = [planned for planned in every if planned.source not in job.left_out]
+        starts = {planned.source: job.positions[planned.source] for planned in ranges if planned.source in job.positions}
+        positions = routed_positions(starts, job.routes.keys())
+        number, readings = every[0].slot, DirectReadings(source, ranges, positions, limits)
+    else:
+        positions = routed_positions(job.positions, job.routes.keys())
+        number = _input_partition()
+        readings = RowReadings(RowReading(source, rows, number, positions, limits, job.left_out))
+    return SlotInput(number=number, readings=CheckedReadings(readings, source, job.epoch_ends, deadline), positions=positions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +100,8 @@ class SlotTask:
     """The function of `mapInArrow`: do `job` for the slot of one input partition."""
 
     job: SlotJob
-    open_target: OpenTarget = open_kafka_target
+    open_target: OpenTarget
+    open_input: OpenInput = open_source
 
     def __call__(self, arrow_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield one pickled `SlotResult` or `MirrorError` for the rows of a slot; nothing where Spark has no rows for it.
@@ -87,7 +116,13 @@ class SlotTask:
         rows = itertools.chain([first], arrow_batches)
         body: SlotResult | MirrorError
         try:
-            done = run_slot(self.job, rows, is_planned_ranges="range_end" in first.schema.names, open_target=self.open_target)
+            done = run_slot(
+                self.job,
+                rows,
+                is_planned_ranges="range_end" in first.schema.names,
+                open_target=self.open_target,
+                open_input=self.open_input,
+            )
             body = replace(done, duration_ms=(time.monotonic() - began) * 1000)
         except MirrorError as error:
             body = error
@@ -110,30 +145,18 @@ def ranges_of(batch: pa.RecordBatch) -> list[PlannedRange]:
 
 
 def run_slot(
-    job: SlotJob, rows: Iterator[pa.RecordBatch], *, is_planned_ranges: bool, open_target: OpenTarget = open_kafka_target
+    job: SlotJob,
+    rows: Iterator[pa.RecordBatch],
+    *,
+    is_planned_ranges: bool,
+    open_target: OpenTarget,
+    open_input: OpenInput = open_source,
 ) -> SlotResult:
-    """Do steps 3-5 of a micro-batch for one slot.
-
-    Raises `MirrorError`s. What it wrote then stays in an open transaction, which the next InitProducerId of the slot aborts.
-    """
+    """Do steps 3-5 of a micro-batch for one slot. Raises `MirrorError`s: what it wrote then is named by no decision."""
     deadline = Deadline.after_ms(job.time_left_ms, time.monotonic)
-    patience_ms = PARTITION_PATIENCE_MS if job.leaves_out else None
-    limits = ReadingLimits(isolation=job.isolation, fetch_bytes=job.fetch_bytes, deadline=deadline, patience_ms=patience_ms)
-    source = cluster_of_worker(job.source)
-    readings: Readings
-    if is_planned_ranges:
-        every = [planned for arrow_batch in rows for planned in ranges_of(arrow_batch)]
-        ranges = [planned for planned in every if planned.source not in job.left_out]
-        starts = {planned.source: job.positions[planned.source] for planned in ranges if planned.source in job.positions}
-        positions = routed_positions(starts, job.routes.keys())
-        number, readings = every[0].slot, DirectReadings(source, ranges, positions, limits)
-    else:
-        positions = routed_positions(job.positions, job.routes.keys())
-        number = _input_partition()
-        readings = RowReadings(RowReading(source, rows, number, positions, limits, job.left_out))
-    readings = CheckedReadings(readings, source, job.epoch_ends, deadline)
-    target = open_target(job, number, deadline)
-    return fill_slot(job, number, readings, positions, target, deadline, is_again=_spark_attempt() > 0)
+    source = open_input(job, rows, is_planned_ranges, deadline)
+    target = open_target(source.number, deadline)
+    return fill_slot(job, source, target, deadline, is_again=_spark_attempt() > 0)
 
 
 def _spark_attempt() -> int:
@@ -147,27 +170,18 @@ def _input_partition() -> int:
     return int(context.partitionId())
 
 
-def fill_slot(
-    job: SlotJob,
-    number: int,
-    readings: Readings,
-    positions: Mapping[SourcePartition, int],
-    target: SlotTarget,
-    deadline: Deadline,
-    *,
-    is_again: bool = False,
-) -> SlotResult:
-    """Read and write the ranges of one slot, in as many tries as it takes, each under a new producer epoch.
+def fill_slot(job: SlotJob, source: SlotInput, target: SlotTarget, deadline: Deadline, *, is_again: bool = False) -> SlotResult:
+    """Read and write the ranges of one slot, in as many tries as it takes, each with a writer of its own.
 
     `is_again`: another task may have written for the slot before. Raises `MirrorError`s; nothing may be decided then.
     """
+    number, readings, positions = source.number, source.readings, source.positions
     patience, tries = deadline.sooner(SLOT_PATIENCE_MS), 0
-    known_refusals: dict[tuple[SourcePartition, int], Refusal] = {}
     ends: Mapping[SourcePartition, int] | None = None
     retried = list[RetriableError]()
     isolated_ranges: dict[SourcePartition, UnfinishedRange] = {}
     while True:
-        copying = _Copying(job, number, positions, target, known_refusals)
+        copying = _Copying(job, number, positions, target)
         try:
             # Partitions that cannot be written are not read either. Rows that Spark hands over have been read already: there the
             # first try checks each partition when its first rows come.
@@ -176,9 +190,9 @@ def fill_slot(
             if is_again or tries:
                 # A forgotten abort of the earlier try would end with the marker of this one. Partitions that are left out need
                 # no look: this transaction does not include them, so its marker ends nothing there.
-                target.clean_up([source for source in positions if source not in copying.left_out])
-            limits = {source: left_out.reached for source, left_out in isolated_ranges.items()}
-            limits |= {source: positions[source] for source in copying.left_out}
+                target.clean_up([partition for partition in positions if partition not in copying.left_out])
+            limits = {partition: left_out.reached for partition, left_out in isolated_ranges.items()}
+            limits |= {partition: positions[partition] for partition in copying.left_out}
             done = copying.run(readings.begin(ends, limits), is_partial=ends is not None)
             unfinished = {left_out.source: left_out for left_out in done.unfinished} | isolated_ranges
             return replace(done, retried=tuple(retried), unfinished=tuple(unfinished.values()))
@@ -192,18 +206,11 @@ def fill_slot(
             if ends is not None or not readings.is_repeatable:
                 ends = {**copying.reached}
             _log.warning("slot %d starts again without what cannot be copied: %s", number, error)
-        except QuarantinableBatchError as refused:
-            # The refused batch has used no sequence number, batches behind it have: this transaction can no longer be committed.
-            # The next one ends behind that batch and sets it aside unsent; the driver's next round continues there.
-            key = (refused.source, refused.refusal.error.base_offset)
-            if key in known_refusals:
-                raise refused.refusal.error from refused
-            known_refusals[key], ends = refused.refusal, {**copying.reached, refused.source: refused.end}
-            _log.warning("slot %d starts again without a batch that the target refuses: %s", number, refused)
-        except CoalescedBatchRefusedError as refused:
-            # Only one of the batches may be to blame: the next try sends each as it is, and learns which.
-            job, ends = job.without_coalescing(), {**copying.reached, refused.source: refused.end}
-            _log.warning("slot %d starts again without making one batch of several: %s", number, refused)
+        except TryRepeatedError as repeated:
+            # What was refused has used no sequence number, batches behind it have: this transaction can no longer be committed.
+            # The next one ends behind what was refused; the driver's next round continues there.
+            ends = {**copying.reached, repeated.source: repeated.end}
+            _log.warning("slot %d starts again: %s", number, repeated)
         except RetriableError as error:
             if type(error) is not RetriableError or patience.is_over() or not (readings.is_repeatable or ends is not None):
                 raise  # a fenced epoch may mean that another run took over: only the driver can find out
@@ -247,14 +254,12 @@ class _Copying:
         number: int,
         positions: Mapping[SourcePartition, int],
         target: SlotTarget,
-        known_refusals: KnownRefusals,
     ) -> None:
         self._job = job
         self._number = number
         self._positions = positions
         self._target = target
         self._writer = target.begin()
-        self._known = known_refusals
         self.left_out: dict[SourcePartition, UnfinishedRange] = {}
         self.is_writing = False
         self._builders: dict[SourcePartition, SegmentBuilder] = {}
@@ -267,14 +272,12 @@ class _Copying:
         for response in reading:
             self.leave_out_unavailable(part.source for part in response)
             parts = [part for part in response if part.source not in self.left_out]
-            admitted = [admit_part(self._job, part, max(self.reached[part.source], part.start), self._known) for part in parts]
             self.is_writing = True
-            self._writer.write(admitted, self._builder_of)
+            set_aside = self._writer.write(parts, self._builder_of)
             self.is_writing = False
-            for admitted_part in admitted:
-                self.reached[admitted_part.part.source] = self._builder_of(admitted_part.part.source).position
-                # Where the slot stopped in the middle, the next round reads the batches behind that end again.
-                self._set_aside([kept for kept in admitted_part.quarantined if kept.source_end <= self.reached[kept.source]])
+            self.reached.update((part.source, self._builder_of(part.source).position) for part in parts)
+            # Where the slot stopped in the middle, the next round reads the batches behind that end again.
+            self._set_aside([batch for batch in set_aside if batch.source_end <= self.reached[batch.source]])
             if self._writer.is_due or self._has_many_segments():
                 is_partial = True
                 break
@@ -299,6 +302,7 @@ class _Copying:
             tuple(self._quarantined),
             unfinished=tuple(unfinished.values()),
             stamped_topics=written.stamped_topics,
+            stored=written.stored,
             early_end=written.early_end,
         )
 

@@ -27,13 +27,13 @@ from shallow_mirror.errors import (
     RetriableError,
 )
 from shallow_mirror.sinks.base import Observer, RoundRepeatedError, Sink, SlotRound
-from shallow_mirror.sinks.kafka.expired_offsets import expired_rows
-from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS, QuarantineBudget
-from shallow_mirror.sinks.kafka.slots.slot_task import RESULT_SCHEMA
-from shallow_mirror.sinks.kafka.slots.slot_time import SlotTime
-from shallow_mirror.sinks.kafka.spark_failures import lost_worker
-from shallow_mirror.sinks.kafka.truncated_logs import TruncatedLogs
+from shallow_mirror.sinks.micro_batches.expired_offsets import expired_rows
+from shallow_mirror.sinks.micro_batches.spark_failures import lost_worker
+from shallow_mirror.sinks.micro_batches.truncated_logs import TruncatedLogs
 from shallow_mirror.sinks.slot_results import EarlyEnd, MicroBatchOutcome, SlotResult, UnfinishedRange, require_committed
+from shallow_mirror.sinks.slots.quarantine_policy import NO_LIMITS, QuarantineBudget
+from shallow_mirror.sinks.slots.slot_task import RESULT_SCHEMA
+from shallow_mirror.sinks.slots.slot_time import SlotTime
 from shallow_mirror.types import QuarantineLimits, SourcePartition
 
 _log = logging.getLogger(__name__)

@@ -20,8 +20,8 @@ from shallow_mirror.broker.fetch.empty_ranges import topic_storage
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import LogTruncatedError
 from shallow_mirror.sinks.batch_parts import ReadPart
-from shallow_mirror.sinks.kafka.slots.batch_sources import NO_LIMITS, Readings, SlotReading
 from shallow_mirror.sinks.slot_results import UnfinishedRange
+from shallow_mirror.sinks.slots.batch_sources import NO_LIMITS, Readings, SlotReading
 from shallow_mirror.types import EpochEnd, PlannedRange, SourcePartition
 from shallow_mirror.wire.batches.batch_index import BatchIndex
 

@@ -13,8 +13,8 @@ from shallow_mirror.errors import (
     TopicAccessError,
     TopicRecreatedError,
 )
-from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
 from shallow_mirror.sinks.slot_results import Side, UnfinishedRange
+from shallow_mirror.sinks.slots.slot_job import SlotJob
 from shallow_mirror.types import SourcePartition
 
 

@@ -1,0 +1,1 @@
+"""Driver: rounds of a micro-batch, whatever the sink."""

@@ -1,0 +1,44 @@
+"""Driver and executors: what the task of one slot is to read, whatever the sink, as values. `slot_task.py` executes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.sinks.base import Observer, observe_nothing
+from shallow_mirror.sinks.routed_topic import RoutedTopic
+from shallow_mirror.types import EpochEnd, IsolationLevel, QuarantineLimits, SourcePartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotJob:
+    """What a task needs besides what belongs to its sink, carried in the closure of one micro-batch.
+
+    `positions` are source offsets from the table of decisions, `epoch_ends` up to where it knows a leader epoch of the source.
+    `time_left_ms` is what remains of the micro-batch's deadline when the task starts (clocks of different machines are
+    never compared). `max_segments` bounds the rows a slot may return: it stops at a batch boundary and the rest is read in
+    another round. So it does when `commit_interval_ms` have passed since its first batch. `quarantine` bounds the batches that
+    are set aside; None: what cannot be copied is an error.
+
+    `leaves_out`: partitions that cannot be read or written are left out, so that they do not hold up the others; `isolates`:
+    also those that a person has to mend, except what the driver gives up (`continues_after_data_loss`). `left_out`: those that
+    an earlier round left out.
+    """
+
+    decision: int
+    source: ClientConfig
+    routes: Mapping[str, RoutedTopic]
+    positions: Mapping[SourcePartition, int]
+    epoch_ends: Mapping[SourcePartition, EpochEnd]
+    isolation: IsolationLevel
+    fetch_bytes: int
+    max_segments: int
+    commit_interval_ms: float
+    time_left_ms: float
+    quarantine: QuarantineLimits | None = None
+    leaves_out: bool = False
+    isolates: bool = False
+    continues_after_data_loss: bool = False
+    left_out: frozenset[SourcePartition] = frozenset()
+    observer: Observer = observe_nothing
