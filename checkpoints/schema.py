@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from shallow_mirror.archive_format.archived_batches import StoredBatches
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 SCHEMA_VERSION = 1
@@ -69,10 +70,14 @@ OFFSET_MAP = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class DecidedSegment:
-    """`txn` is the Kafka transaction of the slot that made the row; None where the slot produced nothing."""
+    """`txn` is the Kafka transaction of the slot that made the row; None where the slot produced nothing, and in an archive.
+
+    `stored`: where an archive keeps the batches; None in an offset map, and where none were stored.
+    """
 
     segment: Segment
     txn: SlotTxn | None
+    stored: StoredBatches | None = None
 
 
 @dataclass(frozen=True, slots=True)

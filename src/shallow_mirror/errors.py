@@ -247,3 +247,16 @@ class SparkLostError(MirrorError):
 
 class OffsetMapConflictError(MirrorError):
     """Two writers, or a table that is not this mirror's."""
+
+
+class ArchiveFormatError(MirrorError):
+    """An object of an archive is damaged, cut, or no object of an archive."""
+
+    def __init__(self, object_name: str, detail: str, remedy: str) -> None:
+        self.object_name = object_name
+        self.detail = detail
+        self.remedy = remedy
+        super().__init__(f"object {object_name}: {detail}. {remedy}")
+
+    def __reduce__(self) -> tuple[type[ArchiveFormatError], tuple[str, str, str]]:
+        return type(self), (self.object_name, self.detail, self.remedy)
