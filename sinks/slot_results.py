@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shallow_mirror.archive_format.archived_batches import StoredBatches
-
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.errors import MirrorError, RetriableError

@@ -23,7 +23,7 @@ from shallow_mirror.errors import ConfigError, OffsetMapConflictError, Retriable
 from shallow_mirror.operations import quarantine_retry
 from shallow_mirror.operations.quarantine import LINES_FILE, Selection, export
 from shallow_mirror.operations.quarantine_retry import retry
-from shallow_mirror.sinks.kafka.slots import slot_task
+from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.verify import Unchecked
 
 pytestmark = pytest.mark.thorough

@@ -49,6 +49,7 @@ def planned_frame(
         task = function.__closure__[0].cell_contents
         assert isinstance(task, SlotTask)
         if jobs is not None:
+            assert isinstance(task.job, KafkaSlotJob)
             jobs.append(task.job)
         return SimpleNamespace(toArrow=evaluate)
 

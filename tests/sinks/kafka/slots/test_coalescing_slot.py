@@ -11,10 +11,10 @@ from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, planned, run
 from tests.support.record_batches import batch, record
 
 from shallow_mirror.errors import BatchRefusedError
-from shallow_mirror.sinks.kafka.slots import slot_task
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
+from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.sinks.slots.quarantine_policy import NO_LIMITS
 from shallow_mirror.types import PlannedRange, QuarantineLimits, SegmentKind, SourcePartition
 

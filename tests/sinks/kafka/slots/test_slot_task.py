@@ -20,9 +20,9 @@ from shallow_mirror.errors import (
     RetriableError,
     TargetDataLossError,
 )
-from shallow_mirror.sinks.kafka.slots import slot_task
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
+from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.types import (
     BatchLimits,
     EpochEnd,

@@ -21,10 +21,10 @@ from shallow_mirror.errors import (
     RetriableError,
     TopicAccessError,
 )
-from shallow_mirror.sinks.kafka.slots import slot_task
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
+from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.streaming.sources import kafka_batches
 from shallow_mirror.types import PlannedRange, SourcePartition
 
