@@ -25,8 +25,8 @@ from shallow_mirror.checkpoints.schema import (
     PROPERTY_TARGET_CLUSTER_ID,
     PROPERTY_WRITER,
     SCHEMA_VERSION,
-    column_problems,
 )
+from shallow_mirror.checkpoints.table_layout import OFFSET_MAP_LAYOUT, TableLayout
 from shallow_mirror.checkpoints.table_protocol import COUNTED_VERSION, COUNTERS, CommitEntry, TableSnapshot
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError
 from shallow_mirror.types import SlotTxn
@@ -215,33 +215,33 @@ def read_recorded(snapshot: TableSnapshot) -> Recorded | None:
     return recorded
 
 
-def check_table(snapshot: TableSnapshot, expected: Mapping[str, str]) -> None:
-    """Check that the table is an offset map with the properties `expected`.
+def check_table(snapshot: TableSnapshot, expected: Mapping[str, str], layout: TableLayout = OFFSET_MAP_LAYOUT) -> None:
+    """Check that the table has this layout and the properties `expected`.
 
     Raises ConfigError (another mirror's map), OffsetMapConflictError (no map, or damaged).
     """
     properties = snapshot.properties
     for name in (PROPERTY_MIRROR, PROPERTY_MAP_ID):
         if name not in properties:
-            raise OffsetMapConflictError(f"the table is not an offset map: it lacks the property {name}")
+            raise OffsetMapConflictError(f"the table is not {layout.title}: it lacks the property {name}")
     written_by = properties.get(PROPERTY_SCHEMA_VERSION, "")
     if not written_by.isdecimal():
-        raise OffsetMapConflictError(f"the offset map's property {PROPERTY_SCHEMA_VERSION} is damaged: {written_by!r}")
+        raise OffsetMapConflictError(f"the property {PROPERTY_SCHEMA_VERSION} of {layout.title} is damaged: {written_by!r}")
     if int(written_by) > SCHEMA_VERSION:
         raise ConfigError(
-            f"the offset map has schema version {written_by}, this shallow-mirror knows {SCHEMA_VERSION}: use a newer one"
+            f"{layout.title} has schema version {written_by}, this shallow-mirror knows {SCHEMA_VERSION}: use a newer one"
         )
     problems = [
-        f"the offset map was created with {name} = {properties.get(name)!r}, this mirror has {value!r}: "
+        f"{layout.title} was created with {name} = {properties.get(name)!r}, this mirror has {value!r}: "
         f"{_remedy(name, properties)}"
         for name, value in expected.items()
         if name != PROPERTY_SCHEMA_VERSION and properties.get(name) != value
     ]
     if problems:
         raise ConfigError(problems)
-    damaged = column_problems(snapshot.columns)
+    damaged = layout.column_problems(snapshot.columns)
     if damaged:
-        raise OffsetMapConflictError("the table is not an offset map of this schema version: " + "; ".join(damaged))
+        raise OffsetMapConflictError(f"the table is not {layout.title} of this schema version: " + "; ".join(damaged))
 
 
 def _remedy(name: str, properties: Mapping[str, str]) -> str:

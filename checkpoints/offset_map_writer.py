@@ -21,20 +21,18 @@ from shallow_mirror.checkpoints.commit_metadata import (
     read_recorded,
     version_of,
 )
-from shallow_mirror.checkpoints.positions import POSITION_COLUMNS, Position, moved_by, positions_of
+from shallow_mirror.checkpoints.positions import Position, moved_by
 from shallow_mirror.checkpoints.row_count_check import CountedPieces, RowCountCheck
 from shallow_mirror.checkpoints.schema import (
-    OFFSET_MAP,
     PROPERTY_MAP_ID,
     DecidedSegment,
     Removal,
     in_source_order,
     properties_of_new_map,
-    rows_from_arrow,
-    rows_to_arrow,
     table_properties,
 )
 from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.table_layout import OFFSET_MAP_LAYOUT, TableLayout
 from shallow_mirror.checkpoints.table_location import Tables
 from shallow_mirror.checkpoints.table_protocol import (
     Comparison,
@@ -63,8 +61,16 @@ class OffsetMapOwner:
     An OutcomeUnknownError makes it unresolved again: `check_ownership` finds out what was written, then the same way.
     """
 
-    def __init__(self, writer: TableWriter, recorded: Recorded, map_id: str, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        writer: TableWriter,
+        recorded: Recorded,
+        map_id: str,
+        now_ms: Callable[[], int],
+        layout: TableLayout = OFFSET_MAP_LAYOUT,
+    ) -> None:
         self.map_id = map_id
+        self._layout = layout
         self._writer, self._now_ms = writer, now_ms
         self._recorded = recorded
         self._highest_version = recorded.version
@@ -81,6 +87,7 @@ class OffsetMapOwner:
         cls,
         storage: MirrorStorage | Tables,
         *,
+        layout: TableLayout = OFFSET_MAP_LAYOUT,
         mirror: str,
         source_cluster_id: str,
         target_cluster_id: str,
@@ -98,7 +105,7 @@ class OffsetMapOwner:
         Raises FencedError (another run took over at the same time and won), OutcomeUnknownError (call again with the same `run`:
         a take-over that was written is recognised), ConfigError and OffsetMapConflictError (the table is not this mirror's).
         """
-        writer = MirrorStorage.of(storage).offset_map if writer is None else writer
+        writer = MirrorStorage.of(storage).decisions(layout) if writer is None else writer
         expected = table_properties(mirror, source_cluster_id, target_cluster_id, writer.name)
         writer.repair_log()
         for _ in range(_ATTEMPTS):
@@ -107,11 +114,11 @@ class OffsetMapOwner:
                 before_creation()
                 writer.create(properties_of_new_map(expected))
                 continue
-            check_table(before, expected)
+            check_table(before, expected, layout)
             recorded = read_recorded(before)
             if recorded is not None and recorded.run.run_id == run.run_id:
                 # An earlier call was written although its outcome was unknown: claiming again would fence ourselves.
-                return cls(writer, recorded, before.properties[PROPERTY_MAP_ID], now_ms)
+                return cls(writer, recorded, before.properties[PROPERTY_MAP_ID], now_ms, layout)
             epoch = 0 if recorded is None else recorded.run_epoch
             claim = replace(
                 recorded or Recorded(version=0, run=run),
@@ -120,17 +127,17 @@ class OffsetMapOwner:
                 # What this run may use the next start has to fence, also if this run dies before it decides anything.
                 highest_slot=max(-1 if recorded is None else recorded.highest_slot, slots - 1),
             )
-            failure = _claim(writer, before, claim)
+            failure = _claim(writer, layout, before, claim)
             after = _read_back(writer, failure, before)
             latest = read_recorded(after)
             if latest is not None and latest.run.run_id == run.run_id:
-                return cls(writer, latest, after.properties[PROPERTY_MAP_ID], now_ms)
+                return cls(writer, latest, after.properties[PROPERTY_MAP_ID], now_ms, layout)
             if latest is not None and latest.run_epoch > epoch:
                 raise FencedError(f"{latest.run}, run epoch {latest.run_epoch}")
             # Nothing came: the commit failed and may still land. Anything else that came (compaction) took its version for sure.
             if after.delta_version == before.delta_version:
-                raise OutcomeUnknownError(f"taking over the offset map: {failure}") from failure
-        raise OffsetMapConflictError(f"could not take over the offset map in {_ATTEMPTS} attempts: other commits keep coming")
+                raise OutcomeUnknownError(f"taking over {layout.title}: {failure}") from failure
+        raise OffsetMapConflictError(f"could not take over {layout.title} in {_ATTEMPTS} attempts: other commits keep coming")
 
     @property
     def run_epoch(self) -> int:
@@ -162,10 +169,10 @@ class OffsetMapOwner:
             return
         if not self._recorded.version < newest.version <= self._highest_version:
             raise OffsetMapConflictError(
-                f"the offset map records version {newest.version}, this run wrote {self._recorded.version} last: "
+                f"{self._layout.title} records version {newest.version}, this run wrote {self._recorded.version} last: "
                 "the table was restored or written by somebody else"
             )
-        _log.warning("a commit of unknown outcome is in the offset map: version %d", newest.version)
+        _log.warning("a commit of unknown outcome is in %s: version %d", self._layout.title, newest.version)
         self._adopt(newest)
 
     def next_decision(self) -> int:
@@ -194,7 +201,7 @@ class OffsetMapOwner:
             decided_at_ms=max(self._now_ms(), self._recorded.decided_at_ms),
             row_count=self._recorded.row_count + len(rows),
         )
-        table = rows_to_arrow(rows, self.run_epoch, decision.micro_batch, decision.decided_at_ms)
+        table = self._layout.rows_to_arrow(rows, self.run_epoch, decision.micro_batch, decision.decided_at_ms)
         self._commit(decision, lambda snapshot: self._append(snapshot, table, decision))
         self._positions = moved
 
@@ -231,7 +238,7 @@ class OffsetMapOwner:
     def _rows_that_match(self, conditions: Conditions) -> tuple[DecidedSegment, ...]:
         """Return the rows of conditions of which no row matches two, in the order of the source."""
         snapshot = self._own_snapshot()
-        rows = [row for condition in conditions for row in rows_from_arrow(snapshot.read(condition))]
+        rows = [row for condition in conditions for row in self._layout.rows_from_arrow(snapshot.read(condition))]
         return tuple(sorted(rows, key=in_source_order))
 
     def settle(
@@ -263,7 +270,7 @@ class OffsetMapOwner:
             if count:
                 self._writer.delete(snapshot, conditions, settled.version, settled.metadata())
             else:
-                self._append(snapshot, OFFSET_MAP.empty_table(), settled)
+                self._append(snapshot, self._layout.schema.empty_table(), settled)
 
         if removals:
             self._positions = None  # before the commit: its outcome may stay unknown
@@ -283,8 +290,8 @@ class OffsetMapOwner:
         self._require_resolved()
         if self._positions is None:
             snapshot = self._own_snapshot()
-            pieces = CountedPieces(snapshot.batches(columns=POSITION_COLUMNS))
-            positions = positions_of(pieces)
+            pieces = CountedPieces(snapshot.batches(columns=list(self._layout.position_columns)))
+            positions = self._layout.positions_of(pieces)
             self._row_count.confirm(snapshot, pieces.row_count, self._recorded.row_count)
             self._positions = positions
         return dict(self._positions)
@@ -307,7 +314,7 @@ class OffsetMapOwner:
         if failure is None and cleans:
             failure = _try(self._writer.clean_up)
         if failure is not None:
-            _log.warning("compaction of the offset map failed, it will be tried again: %s", failure)
+            _log.warning("compaction of %s failed, it will be tried again: %s", self._layout.title, failure)
             return False
         self._recorded = compacted
         return True
@@ -334,12 +341,14 @@ class OffsetMapOwner:
             if newest.version == record.version:
                 # It landed on a commit of this run whose outcome was unknown: both have to be resolved.
                 self._adopt(newest)
-                raise OutcomeUnknownError(f"version {record.version} of the offset map landed on a commit of unknown outcome")
+                raise OutcomeUnknownError(
+                    f"version {record.version} of {self._layout.title} landed on a commit of unknown outcome"
+                )
             if after.delta_version == before.delta_version:
                 break  # the table has not moved on: the commit may still land
         self._is_resolved = False
         raise OutcomeUnknownError(
-            f"version {record.version} of the offset map: not there, may still come: {failure}"
+            f"version {record.version} of {self._layout.title}: not there, may still come: {failure}"
         ) from failure
 
     def _adopt(self, newest: Recorded) -> None:
@@ -353,14 +362,16 @@ class OffsetMapOwner:
     def _snapshot(self) -> TableSnapshot:
         snapshot = _snapshot(self._writer)
         if snapshot is None:
-            raise OffsetMapConflictError("the offset map is gone")
+            raise OffsetMapConflictError(f"{self._layout.title} is gone")
         return snapshot
 
     def _own_snapshot(self) -> TableSnapshot:
         snapshot = self._snapshot()
         if self._read_newest(snapshot).version != self._recorded.version:
             self._is_resolved = False
-            raise OutcomeUnknownError("the offset map does not record what this run knows to have written: check ownership again")
+            raise OutcomeUnknownError(
+                f"{self._layout.title} does not record what this run knows to have written: check ownership again"
+            )
         self._row_count.require(snapshot, self._recorded.row_count)
         return snapshot
 
@@ -368,7 +379,7 @@ class OffsetMapOwner:
         """Return what the newest commit records. Raises FencedError where another run wrote it, OffsetMapConflictError."""
         newest = read_recorded(snapshot)
         if newest is None:
-            raise OffsetMapConflictError("the offset map has lost its recorded version")
+            raise OffsetMapConflictError(f"{self._layout.title} has lost its recorded version")
         if newest.run == UNKNOWN_RUN and newest.version == self._recorded.version:
             return self._recorded  # a version is of one run; who wrote it was cleaned from the log while the mirror was idle
         if newest.run.run_id != self._recorded.run.run_id:
@@ -402,8 +413,8 @@ def _rows_of(removal: Removal) -> Condition:
     )
 
 
-def _claim(writer: TableWriter, before: TableSnapshot, claim: Recorded) -> DeltaCommitError | None:
-    return _try(lambda: writer.append(before, OFFSET_MAP.empty_table(), claim.version, claim.metadata()))
+def _claim(writer: TableWriter, layout: TableLayout, before: TableSnapshot, claim: Recorded) -> DeltaCommitError | None:
+    return _try(lambda: writer.append(before, layout.schema.empty_table(), claim.version, claim.metadata()))
 
 
 def _try(write: Callable[[], None]) -> DeltaCommitError | None:

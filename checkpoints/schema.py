@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -172,16 +172,6 @@ def table_properties(mirror: str, source_cluster_id: str, target_cluster_id: str
 def properties_of_new_map(properties: Mapping[str, str]) -> dict[str, str]:
     """Return `table_properties` with an id that no other map has."""
     return {**properties, PROPERTY_MAP_ID: str(uuid.uuid4())}
-
-
-def column_problems(columns: Iterable[tuple[str, str]]) -> list[str]:
-    """Return what keeps a table from being an offset map. `columns` are (name, Arrow type); further columns are allowed."""
-    types = dict(columns)
-    return [
-        f"column {field.name}: {types.get(field.name, 'missing')}, expected {field.type}"
-        for field in OFFSET_MAP
-        if types.get(field.name) != str(field.type)
-    ]
 
 
 def table_uri(tables: str, table: str = OFFSET_MAP_TABLE) -> str:

@@ -13,6 +13,7 @@ from shallow_mirror.checkpoints.backends.deltalake_writer import DeltalakeWriter
 from shallow_mirror.checkpoints.backends.spark_backend import SparkBackend
 from shallow_mirror.checkpoints.best_effort_tables import BackgroundTables, BestEffortTables, ForegroundTables
 from shallow_mirror.checkpoints.schema import CATALOG, PROPERTY_WRITER
+from shallow_mirror.checkpoints.table_layout import OFFSET_MAP_LAYOUT, TableLayout
 from shallow_mirror.checkpoints.table_location import Tables, location_of
 from shallow_mirror.checkpoints.table_protocol import Condition, TableBackend, TableWriter, WriterName
 from shallow_mirror.errors import ConfigError, StoreUnreachableError
@@ -41,9 +42,11 @@ class MirrorStorage:
         return tables if isinstance(tables, MirrorStorage) else cls(tables, spark)
 
     @classmethod
-    def to_write(cls, tables: Tables, setting: str, spark: SparkSession | None = None) -> MirrorStorage:
+    def to_write(
+        cls, tables: Tables, setting: str, spark: SparkSession | None = None, *, layout: TableLayout = OFFSET_MAP_LAYOUT
+    ) -> MirrorStorage:
         """Choose the library by `setting`, which is `tables_writer`. Raises as `choose_writer`."""
-        return cls(tables, spark, writer=choose_writer(tables, setting))
+        return cls(tables, spark, writer=choose_writer(tables, setting, layout))
 
     def to_read(self) -> MirrorStorage:
         return MirrorStorage(self.location, self._spark)
@@ -59,7 +62,11 @@ class MirrorStorage:
     @functools.cached_property
     def offset_map(self) -> TableWriter:
         """The table of the offset map. Raises ConfigError when it needs a Spark session and there is none."""
-        return self._backend.offset_map()
+        return self.decisions(OFFSET_MAP_LAYOUT)
+
+    def decisions(self, layout: TableLayout) -> TableWriter:
+        """Return the writer of a table of decisions. Raises as `offset_map`."""
+        return self._backend.decisions(layout)
 
     def durable_table(self, table: str) -> DurableTable:
         return DurableTable(self._backend, table)
@@ -100,8 +107,8 @@ class DurableTable:
             return self._backend.read(self._table, condition, columns)
 
 
-def choose_writer(tables: Tables, setting: str) -> WriterName:
-    """Return the writer by `setting`, which is `tables_writer`; `auto` keeps the writer that created the map, if there is one.
+def choose_writer(tables: Tables, setting: str, layout: TableLayout = OFFSET_MAP_LAYOUT) -> WriterName:
+    """Return the writer by `setting`, which is `tables_writer`; `auto` keeps the writer that created the table, if there is one.
 
     Raises ConfigError where the store refuses (credentials, bucket), StoreUnreachableError where it does not answer.
     """
@@ -110,7 +117,7 @@ def choose_writer(tables: Tables, setting: str) -> WriterName:
     location = location_of(tables)
     if location.root.startswith((CATALOG, *_OF_DATABRICKS)):
         return "spark"
-    writer = DeltalakeWriter(location.uri(), location)
+    writer = DeltalakeWriter(location.uri(layout.table), location, layout)
     writer.repair_log()
     try:
         snapshot = writer.snapshot()

@@ -20,6 +20,7 @@ from shallow_mirror.checkpoints.backends.deltalake_writer import (
 )
 from shallow_mirror.checkpoints.backends.log_durability import local_log
 from shallow_mirror.checkpoints.backends.store_errors import one_line, store_error
+from shallow_mirror.checkpoints.table_layout import TableLayout
 from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.checkpoints.table_protocol import COMPACTED_FILE_BYTES, TABLE_SETTINGS, Condition, TableWriter, WriterName
 from shallow_mirror.errors import MirrorError, OutcomeUnknownError
@@ -36,8 +37,8 @@ class DeltalakeBackend:
     def __init__(self, location: TableLocation) -> None:
         self._location = location
 
-    def offset_map(self) -> TableWriter:
-        return DeltalakeWriter(self._location.uri(), self._location)
+    def decisions(self, layout: TableLayout) -> TableWriter:
+        return DeltalakeWriter(self._location.uri(layout.table), self._location, layout)
 
     def append(self, table: str, rows: pa.Table) -> None:
         write_deltalake(

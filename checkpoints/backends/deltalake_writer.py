@@ -18,7 +18,8 @@ from deltalake.exceptions import DeltaError
 from shallow_mirror.checkpoints.backends.delta_tables import LIBRARY_ERRORS, log_errors_raised, open_table, store_errors_raised
 from shallow_mirror.checkpoints.backends.log_durability import LocalLog, local_log
 from shallow_mirror.checkpoints.backends.store_errors import one_line, store_error
-from shallow_mirror.checkpoints.schema import OFFSET_MAP, PROPERTY_MIRROR
+from shallow_mirror.checkpoints.schema import PROPERTY_MIRROR
+from shallow_mirror.checkpoints.table_layout import OFFSET_MAP_LAYOUT, TableLayout
 from shallow_mirror.checkpoints.table_location import TableLocation, location_of
 from shallow_mirror.checkpoints.table_protocol import (
     COMMITS_KEPT,
@@ -133,9 +134,10 @@ class DeltalakeWriter:
 
     name: WriterName = "deltalake"
 
-    def __init__(self, uri: str, location: TableLocation | None = None) -> None:
+    def __init__(self, uri: str, location: TableLocation | None = None, layout: TableLayout = OFFSET_MAP_LAYOUT) -> None:
         """`location`: of the mirror's tables, for the options of their store; None where there are none."""
         self.uri, self._log = uri, local_log(uri)
+        self._layout = layout
         self._location = location_of(uri) if location is None else location
 
     def create(self, properties: Mapping[str, str]) -> None:
@@ -147,7 +149,7 @@ class DeltalakeWriter:
             with store_errors_raised("create the table", self.uri):
                 DeltaTable.create(
                     self.uri,
-                    OFFSET_MAP,
+                    self._layout.schema,
                     mode="error",
                     configuration={**TABLE_SETTINGS, **properties},
                     raise_if_key_not_exists=False,

@@ -32,7 +32,8 @@ from shallow_mirror.checkpoints.backends.spark_sql import (
     sql_of_any,
     where,
 )
-from shallow_mirror.checkpoints.schema import OFFSET_MAP, PROPERTY_MIRROR
+from shallow_mirror.checkpoints.schema import PROPERTY_MIRROR
+from shallow_mirror.checkpoints.table_layout import OFFSET_MAP_LAYOUT, TableLayout
 from shallow_mirror.checkpoints.table_protocol import (
     COMMITS_KEPT,
     ON_TOP_OF,
@@ -138,15 +139,17 @@ class SparkWriter:
 
     name: WriterName = "spark"
 
-    def __init__(self, session: SparkSession, name_in_sql: str) -> None:
+    def __init__(self, session: SparkSession, name_in_sql: str, layout: TableLayout = OFFSET_MAP_LAYOUT) -> None:
         self._session, self._table = session, name_in_sql
+        self._layout = layout
         self._log: LocalLog | None = None
 
     def create(self, properties: Mapping[str, str]) -> None:
         """Create the table. Raises ConfigError where the schema is missing or Spark may not create there."""
         settings = properties_in_sql({**TABLE_SETTINGS, **_RETENTION, **PLAIN_TABLE, **properties})
         try:
-            self._session.sql(f"CREATE TABLE {self._table} ({columns_in_sql(OFFSET_MAP)}) USING delta TBLPROPERTIES ({settings})")
+            columns = columns_in_sql(self._layout.schema)
+            self._session.sql(f"CREATE TABLE {self._table} ({columns}) USING delta TBLPROPERTIES ({settings})")
         except spark_errors() as error:
             if self.snapshot() is None:
                 raise ConfigError(_cannot_create(self._table, error)) from error

@@ -20,11 +20,11 @@ from shallow_mirror.checkpoints.quarantine import batches
 from shallow_mirror.checkpoints.schema import (
     OFFSET_MAP,
     DecidedSegment,
-    column_problems,
     in_source_order,
     rows_from_arrow,
     rows_to_arrow,
 )
+from shallow_mirror.checkpoints.table_layout import OFFSET_MAP_LAYOUT
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 _longs = st.integers(0, (1 << 63) - 1)
@@ -68,11 +68,11 @@ def test_only_types_that_every_delta_reader_knows_are_used() -> None:
 
 def test_a_missing_or_changed_column_is_named_and_a_further_one_is_welcome() -> None:
     columns = [(field.name, str(field.type)) for field in OFFSET_MAP]
-    assert column_problems([*columns, ("remark", "string")]) == []
-    assert column_problems(columns[1:]) == ["column source_topic: missing, expected string"]
-    assert column_problems([("kind", "int32") if name == "kind" else (name, kind) for name, kind in columns]) == [
-        "column kind: int32, expected string"
-    ]
+    assert OFFSET_MAP_LAYOUT.column_problems([*columns, ("remark", "string")]) == []
+    assert OFFSET_MAP_LAYOUT.column_problems(columns[1:]) == ["column source_topic: missing, expected string"]
+    assert OFFSET_MAP_LAYOUT.column_problems(
+        [("kind", "int32") if name == "kind" else (name, kind) for name, kind in columns]
+    ) == ["column kind: int32, expected string"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,70 @@
+"""Driver: the two tables of decisions: the offset map of a mirror, and the segments of an archive. One owner class writes either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from shallow_mirror.checkpoints.archive_schema import (
+    ARCHIVE_POSITION_COLUMNS,
+    ARCHIVE_SEGMENTS,
+    ARCHIVE_SEGMENTS_TABLE,
+    archive_positions_of,
+    archive_rows_from_arrow,
+    archive_rows_to_arrow,
+)
+from shallow_mirror.checkpoints.positions import POSITION_COLUMNS, Position, positions_of
+from shallow_mirror.checkpoints.schema import OFFSET_MAP, OFFSET_MAP_TABLE, DecidedSegment, rows_from_arrow, rows_to_arrow
+from shallow_mirror.types import SourcePartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLayout:
+    """`title`: what messages call the table. `rows_to_arrow` takes rows, run epoch, micro-batch and time in ms."""
+
+    table: str
+    title: str
+    schema: pa.Schema
+    position_columns: Sequence[str]
+    rows_to_arrow: Callable[[Sequence[DecidedSegment], int, int, int], pa.Table]
+    rows_from_arrow: Callable[[pa.Table], tuple[DecidedSegment, ...]]
+    positions_of: Callable[[Iterable[pa.Table | pa.RecordBatch]], dict[SourcePartition, Position]]
+
+    def column_problems(self, columns: Iterable[tuple[str, str]]) -> list[str]:
+        """Return what keeps a table from having this layout. `columns` are (name, Arrow type); further columns are allowed."""
+        types = dict(columns)
+        return [
+            f"column {field.name}: {types.get(field.name, 'missing')}, expected {field.type}"
+            for field in self.schema
+            if not _is_same(types.get(field.name), field.type)
+        ]
+
+
+def _is_same(found: str | None, expected: pa.DataType) -> bool:
+    """Compare the types of plain columns by name. Of lists only that they are lists: libraries name their elements differently."""
+    if found is None:
+        return False
+    return found.startswith("list") if pa.types.is_list(expected) else found == str(expected)
+
+
+OFFSET_MAP_LAYOUT = TableLayout(
+    table=OFFSET_MAP_TABLE,
+    title="the offset map",
+    schema=OFFSET_MAP,
+    position_columns=POSITION_COLUMNS,
+    rows_to_arrow=rows_to_arrow,
+    rows_from_arrow=rows_from_arrow,
+    positions_of=positions_of,
+)
+
+ARCHIVE_LAYOUT = TableLayout(
+    table=ARCHIVE_SEGMENTS_TABLE,
+    title="the table of archived segments",
+    schema=ARCHIVE_SEGMENTS,
+    position_columns=ARCHIVE_POSITION_COLUMNS,
+    rows_to_arrow=archive_rows_to_arrow,
+    rows_from_arrow=archive_rows_from_arrow,
+    positions_of=archive_positions_of,
+)
