@@ -1,4 +1,7 @@
-"""Driver: the two tables of decisions: the offset map of a mirror, and the segments of an archive. One owner class writes either."""
+"""Driver: the two tables of decisions: the offset map of a mirror, and the segments of an archive.
+
+One class owns and writes either (`offset_map_writer.py`).
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ class TableLayout:
 
 
 def _is_same(found: str | None, expected: pa.DataType) -> bool:
-    """Compare the types of plain columns by name. Of lists only that they are lists: libraries name their elements differently."""
+    """Compare plain types by name. Of a list only that it is one: libraries name its elements differently."""
     if found is None:
         return False
     return found.startswith("list") if pa.types.is_list(expected) else found == str(expected)

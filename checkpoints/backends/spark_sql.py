@@ -101,7 +101,15 @@ def _quoted(name: str) -> str:
 
 def columns_in_sql(schema: pa.Schema) -> str:
     """Return the columns as CREATE TABLE has them. Pure."""
-    return ", ".join(f"{_quoted(field.name)} {_SQL_TYPES[field.type]}" for field in schema)
+    return ", ".join(f"{_quoted(field.name)} {_sql_type(field.type)}" for field in schema)
+
+
+def _sql_type(column: pa.DataType) -> str:
+    if pa.types.is_list(column):
+        return f"ARRAY<{_sql_type(column.value_type)}>"
+    if pa.types.is_struct(column):
+        return f"STRUCT<{', '.join(f'{_quoted(field.name)}: {_sql_type(field.type)}' for field in column)}>"
+    return _SQL_TYPES[column]
 
 
 def properties_in_sql(settings: Mapping[str, str]) -> str:

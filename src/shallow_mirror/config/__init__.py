@@ -4,6 +4,7 @@ A relative `tables` or `checkpoint` is relative to the folder of the mirror file
 `${secret:scope/key}` in client properties stay as written here; whoever connects resolves them.
 """
 
+from shallow_mirror.config.archive_config import ArchiveConfig, archive_json_schema
 from shallow_mirror.config.mirror_config import MirrorConfig, json_schema
 from shallow_mirror.config.sections import (
     DEFAULT_REQUEST_BYTES,
@@ -23,6 +24,7 @@ __all__ = [
     "DEFAULT_SLOT_BYTES",
     "EARLIEST_TIMESTAMP",
     "LATEST_TIMESTAMP",
+    "ArchiveConfig",
     "ClusterSettings",
     "GroupSettings",
     "MetricsSettings",
@@ -32,6 +34,7 @@ __all__ = [
     "StorageSettings",
     "TopicSettings",
     "WriteSettings",
+    "archive_json_schema",
     "json_schema",
     "parse_duration",
 ]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 from pathlib import Path
-from typing import Any, Literal
-
-import yaml
-from pydantic import ValidationError
+from typing import Literal
 
 from shallow_mirror.checkpoints.schema import schema_of
 from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.config.commit_interval import commit_interval_problem, default_commit_interval
-from shallow_mirror.config.problems import client_problems, storage_problems, validation_problem, yaml_problem
+from shallow_mirror.config.config_file import absolute, option_text, read_yaml, validate
+from shallow_mirror.config.problems import client_problems, storage_problems
 from shallow_mirror.config.sections import (
     ClusterSettings,
     GroupSettings,
@@ -26,8 +23,6 @@ from shallow_mirror.config.sections import (
 )
 from shallow_mirror.config.values import Duration, Name, Section, Tables, parse_duration
 from shallow_mirror.errors import ConfigError
-
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class MirrorConfig(Section):
@@ -65,7 +60,7 @@ class MirrorConfig(Section):
     @property
     def table_location(self) -> TableLocation:
         """Return where the tables are with the options of their store, for everything that opens one."""
-        return TableLocation(self.tables, {name: _option_text(value) for name, value in self.storage.options.items()})
+        return TableLocation(self.tables, {name: option_text(value) for name, value in self.storage.options.items()})
 
     @property
     def spark_log(self) -> Path:
@@ -80,12 +75,7 @@ class MirrorConfig(Section):
     def load(cls, path: str | Path) -> MirrorConfig:
         """Return the settings of the mirror file `path`. Raise ConfigError with every problem of the file."""
         path = Path(path)
-        try:
-            document = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read the mirror file {path}: {error}") from error
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{path} is not YAML: {yaml_problem(error)}") from None
+        document = read_yaml(path, "mirror file")
         return cls.from_document(document, folder=path.resolve().parent)
 
     @classmethod
@@ -96,12 +86,7 @@ class MirrorConfig(Section):
         """
         if not isinstance(document, dict):
             raise ConfigError("the mirror file holds no settings: it must be a YAML mapping that begins with 'mirror: <name>'")
-        problems: list[str] = []
-        config: MirrorConfig | None = None
-        try:
-            config = cls.model_validate(document)
-        except ValidationError as invalid:
-            problems += [validation_problem(error, cls) for error in invalid.errors(include_url=False, include_context=True)]
+        config, problems = validate(cls, document)
         problems += client_problems(document)
         problems += storage_problems(document)
         if config is not None and config.source.alias == config.target.alias:
@@ -113,8 +98,8 @@ class MirrorConfig(Section):
             problems += interval_problems
         if problems or config is None:
             raise ConfigError(problems)
-        tables = _absolute(config.tables, folder)
-        checkpoint = _absolute(config.checkpoint, folder) if config.checkpoint else f"{tables.rstrip('/')}/_spark"
+        tables = absolute(config.tables, folder)
+        checkpoint = absolute(config.checkpoint, folder) if config.checkpoint else f"{tables.rstrip('/')}/_spark"
         return config.model_copy(update={"tables": tables, "checkpoint": checkpoint})
 
     def to_json(self) -> str:
@@ -124,28 +109,6 @@ class MirrorConfig(Section):
     @classmethod
     def from_json(cls, text: str) -> MirrorConfig:
         return cls.model_validate_json(text)
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """A loader that rejects a repeated key; YAML's own keeps the last of several equal keys silently."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.value in seen and isinstance(key, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(None, None, "the same key for the second time", key.start_mark)
-            seen.add(str(key.value))
-        return super().construct_mapping(node, deep)
-
-
-def _absolute(location: str, folder: Path) -> str:
-    if location.startswith("file://"):
-        location = location.removeprefix("file://")
-    return (
-        location
-        if _URI.match(location) or schema_of(location) is not None
-        else str((folder / Path(location).expanduser()).resolve())
-    )
 
 
 def _with_commit_interval(config: MirrorConfig) -> tuple[MirrorConfig, list[str]]:
@@ -165,11 +128,6 @@ def _catalog_problems(config: MirrorConfig) -> list[str]:
     if not config.checkpoint:
         problems.append("checkpoint: is missing; tables in a catalog have no folder that could hold it")
     return problems
-
-
-def _option_text(value: object) -> str:
-    """Return the text of an option as YAML spells it: `true`, where Python says True."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def json_schema() -> str:

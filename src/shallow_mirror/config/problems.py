@@ -61,10 +61,10 @@ def storage_problems(document: Mapping[str, Any]) -> list[str]:
     return [f"storage.options.{problem}" for problem in option_problems(options)]
 
 
-def client_problems(document: Mapping[str, Any]) -> list[str]:
-    """Return the problems of both clusters' client properties; nothing where pydantic reports the section itself."""
+def client_problems(document: Mapping[str, Any], sides: Sequence[str] = ("source", "target")) -> list[str]:
+    """Return the problems of the clusters' client properties; nothing where pydantic reports the section itself."""
     problems: list[str] = []
-    for side in ("source", "target"):
+    for side in sides:
         section = document.get(side)
         properties = section.get("client") if isinstance(section, Mapping) else None
         if isinstance(properties, Mapping) and all(isinstance(key, str) for key in properties):

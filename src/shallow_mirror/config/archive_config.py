@@ -1,0 +1,193 @@
+"""The archive file: every setting of one archive, checked as a whole. Runs on the driver and in the planner process."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from shallow_mirror import routing
+from shallow_mirror.checkpoints.table_location import TableLocation
+from shallow_mirror.config import values
+from shallow_mirror.config.config_file import absolute, option_text, read_yaml, validate
+from shallow_mirror.config.problems import client_problems, storage_problems
+from shallow_mirror.config.sections import ClusterSettings, MetricsSettings, StorageSettings
+from shallow_mirror.config.values import (
+    Duration,
+    Interval,
+    Name,
+    Pattern,
+    Section,
+    SourcePattern,
+    Start,
+    StartRule,
+    Tables,
+    TopicStart,
+    parse_duration,
+)
+from shallow_mirror.errors import ConfigError
+
+ROUND_TIMEOUT_MS = 600_000
+"""How long a round of a micro-batch may take. Nothing at the source or in the store times out with it."""
+LEAST_WRITING_S = 20.0
+"""A slot writes for the trigger interval before it hands over what it has, and for so long at least."""
+
+
+class ArchiveTopicSettings(Section):
+    include: list[SourcePattern] = Field(min_length=1)
+    exclude: list[Pattern] = Field(default=[])
+    discovery: Duration = "30 seconds"
+    start: dict[Pattern, TopicStart] = Field(default={})
+
+    @property
+    def start_rules(self) -> tuple[tuple[str, StartRule], ...]:
+        """Return patterns and the start of the topics that match, in the order of the file."""
+        return tuple(
+            (pattern, values.parse_start(start) if isinstance(start, str) else start) for pattern, start in self.start.items()
+        )
+
+    @property
+    def discovery_s(self) -> float:
+        return values.parse_duration(self.discovery)
+
+    def is_included(self, topic: str) -> bool:
+        return routing.is_included(topic, self.include, self.exclude)
+
+
+class ArchiveReadSettings(Section):
+    """An archive reads up to the last stable offset, and keeps the data of aborted transactions."""
+
+    start: Start = "earliest"
+    on_data_loss: Literal["stop", "continue"] = "stop"
+    fetch_bytes: int = Field(default=16 << 20, ge=64 << 10, le=1 << 30)
+    slots: int = Field(default=4, ge=1, le=1000)
+
+    @property
+    def start_timestamp_ms(self) -> int:
+        return values.parse_start(self.start)
+
+    @property
+    def continues_after_data_loss(self) -> bool:
+        return self.on_data_loss == "continue"
+
+
+class RetentionSettings(Section):
+    """How long segments are kept, and how many bytes of a topic. None: without that limit."""
+
+    keep: Interval | None = None
+    keep_bytes: int | None = Field(default=None, ge=1)
+
+    @property
+    def keep_s(self) -> float | None:
+        return None if self.keep is None else values.parse_interval(self.keep)
+
+
+class ArchiveConfig(Section):
+    """All of it, picklable. Locations are absolute once loaded."""
+
+    archive: Name
+    source: ClusterSettings
+    topics: ArchiveTopicSettings
+    read: ArchiveReadSettings = ArchiveReadSettings()
+    objects: str = Field(min_length=1)
+    object_bytes: int = Field(default=256 << 20, ge=1 << 20, le=1 << 35)
+    retention: dict[Pattern, RetentionSettings] = Field(default={})
+    metrics: MetricsSettings = MetricsSettings()
+    tables: Tables
+    tables_writer: Literal["auto", "deltalake", "spark"] = "auto"
+    on_error: Literal["stop", "isolate"] = "stop"
+    storage: StorageSettings = StorageSettings()
+    checkpoint: str = ""
+    trigger: Duration = "60 seconds"
+
+    @property
+    def source_cluster_name(self) -> str:
+        """Return what messages call the source cluster."""
+        return f"source cluster {self.source.alias}"
+
+    @property
+    def trigger_s(self) -> float:
+        return parse_duration(self.trigger)
+
+    @property
+    def writing_ms(self) -> float:
+        """Return after which time a slot hands over what it has."""
+        return max(LEAST_WRITING_S, self.trigger_s) * 1000
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        """Return the options of the store of tables and objects, references unresolved."""
+        return {name: option_text(value) for name, value in self.storage.options.items()}
+
+    @property
+    def table_location(self) -> TableLocation:
+        return TableLocation(self.tables, self.storage_options)
+
+    @property
+    def retention_classes(self) -> tuple[str, ...]:
+        """Return the patterns of `retention`: an object holds batches of topics of one of them, or of none."""
+        return tuple(self.retention)
+
+    @property
+    def spark_log(self) -> Path:
+        """Return the log file of a local session: beside the tables or the checkpoint, whichever is on this machine."""
+        if self.tables.startswith("/"):
+            return Path(self.tables) / "_spark.log"
+        if self.checkpoint.startswith("/"):
+            return Path(f"{self.checkpoint}.log")
+        return Path(tempfile.gettempdir()) / f"{self.archive}.spark.log"
+
+    @classmethod
+    def load(cls, path: str | Path) -> ArchiveConfig:
+        """Return the settings of the archive file `path`. Raise ConfigError with every problem of the file."""
+        path = Path(path)
+        return cls.from_document(read_yaml(path, "archive file"), folder=path.resolve().parent)
+
+    @classmethod
+    def from_document(cls, document: object, *, folder: Path) -> ArchiveConfig:
+        """Return the settings of a parsed archive file. Raise ConfigError with every problem.
+
+        `folder` is what relative paths are relative to.
+        """
+        if not isinstance(document, dict):
+            raise ConfigError("the archive file holds no settings: it must be a YAML mapping that begins with 'archive: <name>'")
+        config, problems = validate(cls, document)
+        problems += client_problems(document, ("source",))
+        problems += storage_problems(document)
+        if config is not None:
+            problems += _location_problems(config, folder)
+        if problems or config is None:
+            raise ConfigError(problems)
+        tables = absolute(config.tables, folder)
+        checkpoint = absolute(config.checkpoint, folder) if config.checkpoint else f"{tables.rstrip('/')}/_spark"
+        objects = absolute(config.objects, folder)
+        return config.model_copy(update={"tables": tables, "checkpoint": checkpoint, "objects": objects})
+
+    def to_json(self) -> str:
+        """Return the settings as written, references unresolved; `from_json` reads it in another process."""
+        return self.model_dump_json(by_alias=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> ArchiveConfig:
+        return cls.model_validate_json(text)
+
+
+def _location_problems(config: ArchiveConfig, folder: Path) -> list[str]:
+    problems = []
+    if config.tables.startswith("catalog:") and not config.checkpoint:
+        problems.append("checkpoint: is missing; tables in a catalog have no folder that could hold it")
+    if config.objects.startswith("catalog:") or re.match(r"dbfs:", config.objects):
+        problems.append(f"objects: {config.objects} is no folder and no URI of an object store (s3://, abfss://, gs://)")
+    tables, objects = absolute(config.tables, folder).rstrip("/"), absolute(config.objects, folder).rstrip("/")
+    if f"{objects}/".startswith(f"{tables}/") or f"{tables}/".startswith(f"{objects}/"):
+        problems.append("objects: must lie outside the folder of `tables`, and the other way round: VACUUM removes unknown files")
+    return problems
+
+
+def archive_json_schema() -> str:
+    """Return the content of `conf/archive.schema.json`, for editors."""
+    return json.dumps(ArchiveConfig.model_json_schema(by_alias=True), indent=2, sort_keys=True) + "\n"

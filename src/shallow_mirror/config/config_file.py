@@ -1,0 +1,63 @@
+"""Reading a YAML file of settings, and the places that it names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from shallow_mirror.checkpoints.schema import schema_of
+from shallow_mirror.config.problems import validation_problem, yaml_problem
+from shallow_mirror.errors import ConfigError
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read_yaml(path: Path, title: str) -> object:
+    """Return the document in a file. `title`: what messages call it. Raise ConfigError."""
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the {title} {path}: {error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {yaml_problem(error)}") from None
+
+
+def validate(model: type[M], document: object) -> tuple[M | None, list[str]]:
+    """Return the settings, or None and every problem that pydantic finds."""
+    try:
+        return model.model_validate(document), []
+    except ValidationError as invalid:
+        errors = invalid.errors(include_url=False, include_context=True)
+        return None, [validation_problem(error, model) for error in errors]
+
+
+def absolute(location: str, folder: Path) -> str:
+    """Return a location with a folder of this machine as an absolute path; a URI or a schema stays as it is."""
+    if location.startswith("file://"):
+        location = location.removeprefix("file://")
+    if _URI.match(location) or schema_of(location) is not None:
+        return location
+    return str((folder / Path(location).expanduser()).resolve())
+
+
+def option_text(value: object) -> str:
+    """Return the text of an option as YAML spells it: `true`, where Python says True."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """A loader that rejects a repeated key; YAML's own keeps the last of several equal keys silently."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen and isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "the same key for the second time", key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
