@@ -50,6 +50,7 @@ SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
             "consumer-groups",
             "kafka-batches",
             "kafka-batches-options",
+            "archive-format",
             "compatibility",
             "benchmarks",
             "performance",
@@ -59,7 +60,18 @@ SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "design": (
         "Design",
-        ("architecture", "exactly-once", "wire", "spark-and-delta", "waits", "glossary", "tests", "fuzzing", "releasing"),
+        (
+            "architecture",
+            "exactly-once",
+            "archive",
+            "wire",
+            "spark-and-delta",
+            "waits",
+            "glossary",
+            "tests",
+            "fuzzing",
+            "releasing",
+        ),
     ),
 }
 """Title and first pages of each folder. Titles of pages come from the pages."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from shallow_mirror.commands.times import parse_time
     from shallow_mirror.config import MirrorConfig
     from shallow_mirror.errors import (
+        ArchiveFormatError,
         BatchRefusedError,
         BrokerTooOldError,
         ConfigError,
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from shallow_mirror.wire.records.unpacked_batch import Record, open_batch
 
 __all__ = [
+    "ArchiveFormatError",
     "BatchConsumer",
     "BatchProducer",
     "BatchRefusedError",
@@ -137,6 +139,7 @@ _MODULES = {
     "schema_of": "shallow_mirror.checkpoints.schema",
     "parse_time": "shallow_mirror.commands.times",
     "MirrorConfig": "shallow_mirror.config",
+    "ArchiveFormatError": "shallow_mirror.errors",
     "BatchRefusedError": "shallow_mirror.errors",
     "BrokerTooOldError": "shallow_mirror.errors",
     "ConfigError": "shallow_mirror.errors",
