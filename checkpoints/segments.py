@@ -12,6 +12,7 @@ import numpy.typing as npt
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 from shallow_mirror.wire.batches.admission import Admission, Verdict, kind_of
 from shallow_mirror.wire.batches.batch_index import BatchIndex
+from shallow_mirror.wire.batches.header import CONTROL_BIT
 from shallow_mirror.wire.records.send_buffer import Rewritten
 
 _SKIPPED = (Verdict.DROP_BELOW, Verdict.BEYOND)
@@ -171,6 +172,24 @@ class SegmentBuilder:
                 self._append(new_row)
             self._gap_up_to(last + 1)  # offsets behind its last record belong to the batch, and hold nothing
         return sent
+
+    def add_stored(self, index: BatchIndex, first: int, end: int) -> None:
+        """Add the batches `first` to `end` as they are, whatever they hold. Offsets between them belong to their row.
+
+        A row has all adjacent batches; it keeps the source's offsets.
+        """
+        headers = index.headers[first:end]
+        start, is_data = self._position, headers["attributes"] & CONTROL_BIT == 0
+        row = _Row((SegmentKind.DATA, 0), SegmentKind.DATA, start, int(index.last_offset[end - 1]) + 1, start)
+        row.record_count = int(np.maximum(headers["records_count"], 0)[is_data].sum())
+        row.batch_count, row.size_bytes = end - first, int(index.size_bytes[first:end].sum())
+        timestamps = headers["max_timestamp"][headers["max_timestamp"] >= 0]
+        row.max_timestamp_ms = int(timestamps.max()) if len(timestamps) else None
+        last = self._rows[-1] if self._rows else None
+        if last is not None and last.max_timestamp_ms is not None:  # timestamps that producers set need not rise
+            row.max_timestamp_ms = max(last.max_timestamp_ms, row.max_timestamp_ms or 0)
+        row.source_leader_epoch = int(headers["partition_leader_epoch"][-1])
+        self._merge(row)
 
     def close_at(self, position: int) -> None:
         """Record everything up to `position` as accounted for: what is left holds no record."""

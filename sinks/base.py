@@ -21,7 +21,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.sinks.slot_results import MicroBatchOutcome, SlotResult, SlotWrite
-from shallow_mirror.types import EpochEnd, SourcePartition
+from shallow_mirror.types import EpochEnd, Segment, SourcePartition
 
 Observer = Callable[[str], None]
 """Called with the name of each point a task passes; tests use it to kill processes at that point."""
@@ -52,8 +52,11 @@ class SlotWriter(Protocol):
         behind them may become visible. After an error nothing of this try may be decided. Raises TryRepeatedError.
         """
 
-    def close(self, *, is_partial: bool) -> SlotWrite:
-        """Write what the decision needs, last of all. `is_partial`: there is more to read than was written."""
+    def close(self, segments: Sequence[Segment], *, is_partial: bool) -> SlotWrite:
+        """Write what the decision needs, last of all. `segments`: what the slot will return.
+
+        `is_partial`: there is more to read than was written.
+        """
 
 
 class SlotTarget(Protocol):
@@ -70,6 +73,9 @@ class SlotTarget(Protocol):
 
     def clean_up(self, sources: Iterable[SourcePartition]) -> None:
         """Make sure that nothing of an earlier try to write these partitions can become visible with this one."""
+
+    def abandon(self) -> None:
+        """Give up what the last try wrote: the slot ends with an error. Raises nothing that the store or cluster raises."""
 
     def pause(self, tries: int, deadline: Deadline) -> None:
         """Wait before another try, longer with each."""

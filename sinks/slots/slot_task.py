@@ -156,7 +156,11 @@ def run_slot(
     deadline = Deadline.after_ms(job.time_left_ms, time.monotonic)
     source = open_input(job, rows, is_planned_ranges, deadline)
     target = open_target(source.number, deadline)
-    return fill_slot(job, source, target, deadline, is_again=_spark_attempt() > 0)
+    try:
+        return fill_slot(job, source, target, deadline, is_again=_spark_attempt() > 0)
+    except BaseException:
+        target.abandon()
+        raise
 
 
 def _spark_attempt() -> int:
@@ -291,7 +295,7 @@ class _Copying:
         unfinished = {**reading.unfinished(), **self.left_out}
         self.is_writing = True
         segments = tuple(segment for builder in self._builders.values() for segment in builder.build())
-        written = self._writer.close(is_partial=is_partial)
+        written = self._writer.close(segments, is_partial=is_partial)
         return SlotResult(
             self._number,
             written.txn,

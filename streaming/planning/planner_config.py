@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shallow_mirror.config import DEFAULT_REQUEST_BYTES, DEFAULT_SLOT_BYTES, EARLIEST_TIMESTAMP, MirrorConfig, StartRule
+from shallow_mirror.config import (
+    DEFAULT_REQUEST_BYTES,
+    DEFAULT_SLOT_BYTES,
+    EARLIEST_TIMESTAMP,
+    ArchiveConfig,
+    MirrorConfig,
+    StartRule,
+)
+from shallow_mirror.config.archive_config import ROUND_TIMEOUT_MS
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
@@ -81,6 +89,36 @@ class PlannerConfig:
             planner_state_path=planner_state.planner_state_path(config.checkpoint),
             measurements_path=planner_state.measurements_path(config.checkpoint),
             paused_path=paused_path,
+            isolates=config.on_error == "isolate",
+            left_out_path=left_out_path,
+            registration=registration,
+        )
+
+    @classmethod
+    def of_archive(
+        cls,
+        config: ArchiveConfig,
+        *,
+        left_out_path: Path | None = None,
+        registration: planner_state.RegistrationFiles | None = None,
+    ) -> PlannerConfig:
+        """Return the settings of an archive: a slot fills an object where there is enough to read."""
+        return cls(
+            include=tuple(config.topics.include),
+            exclude=tuple(config.topics.exclude),
+            start_timestamp_ms=config.read.start_timestamp_ms,
+            start_rules=config.topics.start_rules,
+            micro_batch_bytes=config.object_bytes * config.read.slots,
+            transaction_timeout_ms=ROUND_TIMEOUT_MS,
+            commit_interval_ms=config.writing_ms,
+            slots=config.read.slots,
+            slot_bytes=config.object_bytes,
+            request_bytes=1,
+            request_timeout_ms=config.source.client.request_timeout_ms,
+            discovery_s=config.topics.discovery_s,
+            continues_after_data_loss=config.read.continues_after_data_loss,
+            planner_state_path=planner_state.planner_state_path(config.checkpoint),
+            measurements_path=planner_state.measurements_path(config.checkpoint),
             isolates=config.on_error == "isolate",
             left_out_path=left_out_path,
             registration=registration,

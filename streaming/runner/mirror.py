@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-import os
 import threading
 import time
 import uuid
@@ -12,8 +12,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from pyspark.errors import StreamingQueryException
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.connectivity import named_cluster
@@ -26,7 +24,6 @@ from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import CorruptBatchError, DataLossError, MirrorError, RetriableError, TopicRecreatedError
 from shallow_mirror.groups.sync import GroupSync
-from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
@@ -47,7 +44,6 @@ from shallow_mirror.sinks.micro_batches.spark_failures import (
 from shallow_mirror.sinks.slots.quarantine_policy import NO_LIMITS
 from shallow_mirror.sinks.slots.slot_time import SlotTime
 from shallow_mirror.streaming.planning import offset_planning, planner_state
-from shallow_mirror.streaming.planning.error_transport import deserialize_error
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.rate_limiter import CopiedBytes
 from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
@@ -56,7 +52,8 @@ from shallow_mirror.streaming.runner.acl_check import require_acls
 from shallow_mirror.streaming.runner.cycle_detection import CycleDetector, exclude_own_targets
 from shallow_mirror.streaming.runner.error_hints import with_remedy
 from shallow_mirror.streaming.runner.partition_registration import PartitionRegistrar, decide_first_rows
-from shallow_mirror.streaming.runner.run_reporter import RunReporter
+from shallow_mirror.streaming.runner.query import run_query
+from shallow_mirror.streaming.runner.run_reporter import ReportedRun, RunReporter
 from shallow_mirror.streaming.runner.supervisor import CONNECT_ATTEMPT_MS, StoppedError, Supervisor
 from shallow_mirror.streaming.runner.topic_monitor import TopicMonitor
 from shallow_mirror.streaming.runner.unauthorized_topics import require_authorized_topics
@@ -65,11 +62,6 @@ from shallow_mirror.streaming.sources import kafka_batches, planned_ranges, stre
 from shallow_mirror.types import SegmentKind
 
 _log = logging.getLogger(__name__)
-
-_POLL_S = 0.2
-_QUIET_S = 1.0
-"""A mirror is idle when nothing came for this long beyond its trigger interval."""
-
 
 class Mirror:
     """One mirror in one process. `run` returns on a clean end and raises the error that ended it otherwise."""
@@ -103,18 +95,6 @@ class Mirror:
             raise with_remedy(error, is_quarantining=self.config.write.on_refused == "quarantine") from error
 
 
-def _planner_error(text: str) -> MirrorError:
-    """Return the planner's error from the text that Spark passes on, or what else ended the query."""
-    error = deserialize_error(text) or find_unfit_python(text)
-    if error is not None:
-        return error
-    lost = lost_worker(text)
-    if lost is not None:
-        return RetriableError("WORKER_LOST", f"Spark lost the planner's process: {lost}")
-    _log.error("the streaming query ended: %s", text)
-    return MirrorError(f"the streaming query ended: {text.splitlines()[0] if text else 'Spark does not say why'}")
-
-
 class _Run:
     """State of one `Mirror.run`: the ownership of the offset map lasts as long as this object."""
 
@@ -131,7 +111,7 @@ class _Run:
         self.has_begun = False
         self.spark_log: Path | None = None
         self.copied = CopiedBytes(config.topics.bytes_per_second)
-        self.reporter = RunReporter(config, self.identity)
+        self.reporter = RunReporter(ReportedRun.of_mirror(config), self.identity)
         self.supervisor = Supervisor(stop, for_seconds, self.reporter)
         self.stamping = LogAppendTimeTopics(self.reporter.record_problem)
         self.slot_time = SlotTime(config.write.slots)
@@ -159,11 +139,8 @@ class _Run:
             if spark is None:
                 self.spark_log = self.config.spark_log
                 self.reporter.start_step("starting Spark", f" (its log: {self.config.spark_log})")
-                spark = spark_session.local_session(
-                    f"shallow-mirror {self.config.mirror}",
-                    log_file=self.config.spark_log,
-                    cores=os.cpu_count() or 2,
-                    delta_jars=delta_jars() if self.storage.writer == "spark" else (),
+                spark = spark_session.open_local_session(
+                    f"shallow-mirror {self.config.mirror}", self.config.spark_log, self.storage.writer
                 )
             spark_session.check_session(spark)
             pass_secrets_to_workers(spark, (self.config.source.client, self.config.target.client))
@@ -255,8 +232,8 @@ class _Run:
         registrar = PartitionRegistrar(
             registration,
             owner,
-            targets,
             self.source,
+            functools.partial(first_rows, targets, self.source),
             deadline=self.supervisor.deadline,
             report=self.reporter.set_positions,
             observer=self.observer,
@@ -354,38 +331,22 @@ class _Run:
         self.has_begun = True
         return {name: topic.topic_id for name, topic in listed.items()}
 
-    @raising_unfit_python()
     def _run_query(self, spark: Any, sink: MicroBatchSink, steps: StallDetector, options: Mapping[str, str]) -> None:
         is_direct = self.config.read.transfer == "direct"
-        if is_direct:
-            planned_ranges.register_planned_ranges(spark)
-        else:
-            kafka_batches.register_kafka_batches(spark)
+        if not is_direct:
             spark_session.bound_arrow_batches(spark, self.config.read.fetch_bytes)
-        source_format = planned_ranges.NAME if is_direct else kafka_batches.NAME
-        stream = spark.readStream.format(source_format).options(**options).load()
-        writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", self.config.checkpoint)
-        trigger = {"availableNow": True} if self.available_now else {"processingTime": f"{self.config.trigger_s} seconds"}
-        query = writer.trigger(**trigger).start()
         self.reporter.start_step("waiting for the first plan")
-        failure: StreamingQueryException | None = None
-        try:
-            while not query.awaitTermination(_POLL_S):
-                if self.supervisor.is_over():
-                    _log.info("ending after the micro-batch that runs")
-                    sink.stop()
-                    break
-                self.reporter.check_stalls(steps.lingering())
-                sink.register_if_idle()
-                sink.settle_if_idle(self.config.trigger_s + _QUIET_S)
-        except StreamingQueryException as error:
-            failure = error
-        finally:
-            query.stop()
-        if sink.failure is not None:
-            raise sink.failure
-        if failure is not None:
-            raise _planner_error(str(failure)) from failure
+        run_query(
+            spark,
+            planned_ranges.NAME if is_direct else kafka_batches.NAME,
+            sink,
+            options,
+            checkpoint=self.config.checkpoint,
+            trigger_s=None if self.available_now else self.config.trigger_s,
+            settle_after_s=self.config.trigger_s,
+            supervisor=self.supervisor,
+            check=lambda: self.reporter.check_stalls(steps.lingering()),
+        )
 
     def _report(self, report: MicroBatchReport) -> None:
         """Record a finished micro-batch, and pass measurements to the planner."""

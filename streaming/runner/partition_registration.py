@@ -17,7 +17,6 @@ from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
 from shallow_mirror.streaming.planning.planner_state import RegistrationFiles
 from shallow_mirror.types import SourcePartition
 
@@ -27,6 +26,10 @@ _NAMED = 20
 """New partitions that one line of the log names."""
 
 
+FirstRows = Callable[[Mapping[SourcePartition, int], Deadline], tuple[DecidedSegment, ...]]
+"""Return the zero-length first row of each partition at its start."""
+
+
 class PartitionRegistrar:
     """Registers what the planner of one query requests. Never called while a micro-batch runs."""
 
@@ -34,18 +37,18 @@ class PartitionRegistrar:
         self,
         files: RegistrationFiles,
         owner: OffsetMapOwner,
-        targets: TargetTopics,
         source: Cluster,
+        first_rows: FirstRows,
         *,
         deadline: Callable[[], Deadline],
         report: Callable[[Mapping[SourcePartition, Position]], None] = lambda _positions: None,
         observer: Observer = observe_nothing,
     ) -> None:
-        """`deadline`: returns that of one attempt. `report` receives all positions once rows were added."""
+        """`first_rows`: prepares what partitions need at the target and returns their rows. `deadline`: returns that of one attempt. `report` receives all positions once rows were added."""
         self._files = files
         self._owner = owner
-        self._targets = targets
         self._source = source
+        self._first_rows = first_rows
         self._deadline = deadline
         self._report = report
         self._observer = observer
@@ -73,7 +76,7 @@ class PartitionRegistrar:
 
     def _add_rows(self, starts: Mapping[SourcePartition, int]) -> None:
         deadline = self._deadline()
-        rows = first_rows(self._targets, self._source, self._present(starts, deadline), deadline)
+        rows = self._first_rows(self._present(starts, deadline), deadline)
         if not rows:
             return
         decide_first_rows(self._owner, rows, self._observer)

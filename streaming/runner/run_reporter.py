@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
@@ -16,7 +16,7 @@ from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.problem_log import ProblemLog, log_problem
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.checkpoints.run_history import MicroBatchObservation, RunHistory
-from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config import ArchiveConfig, MetricsSettings, MirrorConfig
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, MirrorError
 from shallow_mirror.logging_setup import fields
 from shallow_mirror.plurals import counted
@@ -40,7 +40,7 @@ from shallow_mirror.version import __version__
 
 if TYPE_CHECKING:
     from shallow_mirror.streaming.runner.lag_monitor import LagMonitor
-    from shallow_mirror.streaming.runner.metrics import Metrics
+    from shallow_mirror.streaming.runner.metrics import ClusterSnapshot, Metrics
 
 _log = logging.getLogger(__name__)
 
@@ -53,11 +53,55 @@ _RETRY = "Then: shallow-mirror quarantine retry CONF"
 _EXPORT = "Its bytes: shallow-mirror quarantine export CONF DIR"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedRun:
+    """What a reporter has to know of the mirror or archive that runs.
+
+    `source` and `target` are names for metrics. `commit_interval`: as it is configured. `open_lag_monitor`: None where none runs.
+    """
+
+    name: str
+    source: str
+    target: str
+    checkpoint: str
+    commit_interval: str
+    metrics: MetricsSettings
+    open_lag_monitor: Callable[[ClusterSnapshot], LagMonitor] | None = None
+
+    @classmethod
+    def of_mirror(cls, config: MirrorConfig) -> ReportedRun:
+        def open_lag_monitor(clusters: ClusterSnapshot) -> LagMonitor:
+            from shallow_mirror.streaming.runner.lag_monitor import LagMonitor
+
+            return LagMonitor(config, clusters)
+
+        return cls(
+            name=config.mirror,
+            source=config.source.alias,
+            target=config.target.alias,
+            checkpoint=config.checkpoint,
+            commit_interval=config.write.commit_interval,
+            metrics=config.metrics,
+            open_lag_monitor=open_lag_monitor,
+        )
+
+    @classmethod
+    def of_archive(cls, config: ArchiveConfig) -> ReportedRun:
+        return cls(
+            name=config.archive,
+            source=config.source.alias,
+            target="archive",
+            checkpoint=config.checkpoint,
+            commit_interval=config.trigger,
+            metrics=config.metrics,
+        )
+
+
 class RunReporter:
     """Of one run. Nothing it does delays a micro-batch or fails one, but for `left_out`, which the planner depends on."""
 
-    def __init__(self, config: MirrorConfig, identity: RunIdentity) -> None:
-        self._config = config
+    def __init__(self, run: ReportedRun, identity: RunIdentity) -> None:
+        self._run = run
         self._identity = identity
         self._problems = ProblemLog()
         self._observations: RunHistory | None = None
@@ -72,7 +116,7 @@ class RunReporter:
         self._early_ends_in_a_row = 0
         left_out_path = temp_dirs.temp_dir() / f"left-out-{identity.run_id}.json"
         self.left_out = LeftOutReporter(
-            left_out_path, planner_state.left_out_path(config.checkpoint), report=self.record_problem, count=self._count_left_out
+            left_out_path, planner_state.left_out_path(run.checkpoint), report=self.record_problem, count=self._count_left_out
         )
 
     def _count_left_out(self, left_out: Sequence[LeftOutPartition]) -> None:
@@ -82,7 +126,7 @@ class RunReporter:
     @contextlib.contextmanager
     def serve_metrics(self) -> Iterator[None]:
         """Serve metrics while the block runs, where `metrics.port` is set. Raise ConfigError."""
-        settings = self._config.metrics
+        settings = self._run.metrics
         if settings.port is None:
             yield
             return
@@ -92,14 +136,14 @@ class RunReporter:
             raise ConfigError(
                 f"metrics.port needs the package {error.name}: pip install 'shallow-mirror[metrics]', or leave metrics.port out"
             ) from error
-        from shallow_mirror.streaming.runner.lag_monitor import LagMonitor
-
-        source, target = self._config.source.alias, self._config.target.alias
+        run = self._run
         self._metrics = metrics.Metrics(
-            self._config.mirror, settings.max_topics, version=__version__, source=source, target=target
+            run.name, settings.max_topics, version=__version__, source=run.source, target=run.target
         )
-        self._lag_monitor = LagMonitor(self._config, self._metrics.clusters)
-        with metrics.serving(self._metrics, settings), self._lag_monitor.running():
+        if run.open_lag_monitor is not None:
+            self._lag_monitor = run.open_lag_monitor(self._metrics.clusters)
+        monitoring = contextlib.nullcontext() if self._lag_monitor is None else self._lag_monitor.running()
+        with metrics.serving(self._metrics, settings), monitoring:
             _log.info("metrics are at http://%s:%d/metrics", settings.host, settings.port)
             yield
 
@@ -121,7 +165,7 @@ class RunReporter:
             _log.info("start: %s%s", step, detail)
         try:
             state = planner_state.StartState(step=f"{step}{detail}", since_ms=_now_ms())
-            planner_state.write_start_state(planner_state.start_state_path(self._config.checkpoint), state)
+            planner_state.write_start_state(planner_state.start_state_path(self._run.checkpoint), state)
         except OSError as error:
             _log.warning("the state for `status` was not written: %s", error)
 
@@ -150,7 +194,7 @@ class RunReporter:
         self._reported_wait_ms = since_ms
         state = PlannerState(at_ms=_now_ms(), waiting_for=waiting_for, since_ms=since_ms)
         try:
-            planner_state.write_planner_state(planner_state.planner_state_path(self._config.checkpoint), state)
+            planner_state.write_planner_state(planner_state.planner_state_path(self._run.checkpoint), state)
         except OSError as error:
             _log.warning("the state for `status` was not written: %s", error)
 
@@ -169,7 +213,7 @@ class RunReporter:
 
     def _check_planner(self, *, is_lingering: bool) -> None:
         self._problems.write_due()
-        state = planner_state.read_planner_state(planner_state.planner_state_path(self._config.checkpoint))
+        state = planner_state.read_planner_state(planner_state.planner_state_path(self._run.checkpoint))
         if state is not None and state.at_ms < self._identity.started_at_ms:
             state = None  # the last run's planner wrote it
         if state is not None:
@@ -203,7 +247,7 @@ class RunReporter:
         before = self._early_ends_in_a_row
         self._early_ends_in_a_row = before + 1 if report.early_ends else 0
         if self._early_ends_in_a_row == REPEATED_EARLY_ENDS:
-            self.record_problem(problem_of_early_ends(report.early_ends, self._config.write.commit_interval))
+            self.record_problem(problem_of_early_ends(report.early_ends, self._run.commit_interval))
         elif before >= REPEATED_EARLY_ENDS and not report.early_ends:
             _log.info("slots finish their ranges within write.commit_interval again")
 
@@ -214,7 +258,7 @@ class RunReporter:
         _log.info("caught up: %s; %s", what, _left(self._lag(positions)))
 
     def _lag(self, positions: Mapping[SourcePartition, Position]) -> int | None:
-        state = planner_state.read_planner_state(planner_state.planner_state_path(self._config.checkpoint))
+        state = planner_state.read_planner_state(planner_state.planner_state_path(self._run.checkpoint))
         offsets = {source: positions[source].offset for source in (() if state is None else state.ends) if source in positions}
         return planner_state.lag_behind(state, offsets, self._identity.started_at_ms)
 

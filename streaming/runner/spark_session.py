@@ -15,6 +15,7 @@ from typing import Any
 
 from shallow_mirror.checkpoints.schema import schema_of
 from shallow_mirror.checkpoints.storage import choose_writer
+from shallow_mirror.checkpoints.table_protocol import WriterName
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.jars import delta_jars
@@ -60,6 +61,12 @@ appender.file.fileName = {log_file}
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
 """
+
+
+def open_local_session(app_name: str, log_file: Path, writer: WriterName) -> Any:
+    """Return a session on all cores of this machine, with Delta where Spark writes the tables."""
+    jars = delta_jars() if writer == "spark" else ()
+    return local_session(app_name, log_file=log_file, cores=os.cpu_count() or 2, delta_jars=jars)
 
 
 def local_session(app_name: str, *, cores: int = 2, delta_jars: Sequence[Path] = (), log_file: Path) -> Any:

@@ -26,13 +26,15 @@ from shallow_mirror.types import PlannedRange
 
 if TYPE_CHECKING:
     from shallow_mirror.broker.auth.client_config import ClientConfig
-    from shallow_mirror.config import MirrorConfig
+    from shallow_mirror.config import ArchiveConfig, MirrorConfig
     from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
     from shallow_mirror.streaming.planning.planner_config import PlannerConfig
     from shallow_mirror.streaming.planning.planner_state import RegistrationFiles
 
 _CONFIG = "mirrorsecret"
 """Spark hides options whose name contains "secret" in plans and logs; a client property may be one."""
+_ARCHIVE = "archivesecret"
+"""The same for an archive."""
 _PARALLELISM = "parallelism"
 _INITIAL = "initial"
 _MAP_ID = "map"
@@ -58,7 +60,7 @@ class SlotPartition(InputPartition):  # type: ignore[misc]
 
 
 def options_of_mirror(
-    config: MirrorConfig,
+    config: MirrorConfig | ArchiveConfig,
     map_id: str,
     *,
     initial: Offsets | None = None,
@@ -67,12 +69,15 @@ def options_of_mirror(
     left_out_path: Path | None = None,
     registration: RegistrationFiles | None = None,
 ) -> dict[str, str]:
-    """Return the options of a mirror's stream.
+    """Return the options of the stream of a mirror or an archive.
 
     `initial` is where a new Spark checkpoint begins: the map's positions, or `read.start` if None. `paused_path`,
     `left_out_path` and those of `registration`: files of the driver's machine, where the planner runs as well.
     """
-    options = {_CONFIG: config.to_json(), _MAP_ID: map_id, _PARALLELISM: str(parallelism or _session_parallelism())}
+    from shallow_mirror.config import ArchiveConfig
+
+    key = _ARCHIVE if isinstance(config, ArchiveConfig) else _CONFIG
+    options = {key: config.to_json(), _MAP_ID: map_id, _PARALLELISM: str(parallelism or _session_parallelism())}
     if initial is not None:
         options[_INITIAL] = json.dumps(offset_planning.build_stream_offset(initial))
     if paused_path is not None:
@@ -91,6 +96,15 @@ def mirror_of(options: Mapping[str, str]) -> MirrorConfig | None:
     from shallow_mirror.config import MirrorConfig
 
     return MirrorConfig.from_json(options[_CONFIG])
+
+
+def archive_of(options: Mapping[str, str]) -> ArchiveConfig | None:
+    """Return the archive these options were made for; None for those of something else."""
+    if _ARCHIVE not in options:
+        return None
+    from shallow_mirror.config import ArchiveConfig
+
+    return ArchiveConfig.from_json(options[_ARCHIVE])
 
 
 def _session_parallelism() -> int:
@@ -129,7 +143,7 @@ class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         self._codec = OffsetCodec()
 
     def make_planner(self) -> MicroBatchPlanner:
-        config = mirror_of(self.options)
+        config = mirror_of(self.options) or archive_of(self.options)
         assert config is not None
         return make_micro_batch_planner(
             self.make_planner_config(config), config.source.client, self.parallelism, self._recorded()
@@ -139,11 +153,14 @@ class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         text = self.options.get(_INITIAL)
         return None if text is None else offset_planning.parse_stream_offset(json.loads(text))
 
-    def make_planner_config(self, config: MirrorConfig) -> PlannerConfig:
+    def make_planner_config(self, config: MirrorConfig | ArchiveConfig) -> PlannerConfig:
+        from shallow_mirror.config import ArchiveConfig
         from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 
         paused, left_out = (Path(self.options[key]) if key in self.options else None for key in (_PAUSED, _LEFT_OUT))
         registration = self._registration()
+        if isinstance(config, ArchiveConfig):
+            return PlannerConfig.of_archive(config, left_out_path=left_out, registration=registration)
         return PlannerConfig.of_mirror(config, paused_path=paused, left_out_path=left_out, registration=registration)
 
     def _registration(self) -> RegistrationFiles | None:

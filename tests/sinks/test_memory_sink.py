@@ -99,7 +99,7 @@ class Writer:
         self._fault()
         return []
 
-    def close(self, *, is_partial: bool) -> SlotWrite:
+    def close(self, segments: Sequence[Segment], *, is_partial: bool) -> SlotWrite:
         return SlotWrite(txn=None, fetched_bytes=self._fetched_bytes)
 
 
@@ -132,6 +132,9 @@ class Target:
         return {}
 
     def clean_up(self, sources: Iterable[SourcePartition]) -> None:
+        """Do nothing: an object that no decision names is not read."""
+
+    def abandon(self) -> None:
         """Do nothing: an object that no decision names is not read."""
 
     def pause(self, tries: int, deadline: Deadline) -> None:

@@ -23,7 +23,7 @@ from shallow_mirror.sinks.kafka.slots.slot_transaction import (
 )
 from shallow_mirror.sinks.slot_results import SlotWrite
 from shallow_mirror.sinks.slots.quarantine_policy import Refusal
-from shallow_mirror.types import SourcePartition
+from shallow_mirror.types import Segment, SourcePartition
 
 _MIN_IN_SYNC = "min.insync.replicas"
 
@@ -62,6 +62,9 @@ class KafkaSlotTarget:
         name, timeout_ms = self._job.transactional_id_of(self._number), self._job.transaction_timeout_ms
         fenced = init_producer_id(self._target, name, timeout_ms, self._deadline)
         abort_hanging(self._target, [fenced], partitions, timeout_ms, self._deadline)
+
+    def abandon(self) -> None:
+        """Do nothing: the transaction stays open, and the next InitProducerId of the slot aborts it."""
 
     def pause(self, tries: int, deadline: Deadline) -> None:
         self._target.pause(tries, deadline)
@@ -172,7 +175,7 @@ class KafkaSlotWriter:
             raise TryRepeatedError(refused.source, refused.end, f"without making one batch of several: {refused}") from refused
         return [batch for part in admitted for batch in part.quarantined]
 
-    def close(self, *, is_partial: bool) -> SlotWrite:
+    def close(self, segments: Sequence[Segment], *, is_partial: bool) -> SlotWrite:
         return self._transaction.close(is_partial=is_partial)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -135,7 +136,14 @@ class Mirror:
             decide_first_rows(owner, rows)
         recorded = {source: position.offset for source, position in owner.positions().items()}
         micro_batches = MicroBatchPlanner(settings, planner, parallelism=1, recorded=recorded, clock=lambda: 0.0)
-        registrar = PartitionRegistrar(exchange, owner, targets, self.source, deadline=_deadline, observer=step)  # type: ignore[arg-type]
+        registrar = PartitionRegistrar(
+            exchange,
+            owner,
+            self.source,  # type: ignore[arg-type]
+            functools.partial(first_rows, targets, self.source),  # type: ignore[arg-type]
+            deadline=_deadline,
+            observer=step,
+        )
         start: dict[SourcePartition, int] = dict(self.checkpoint or recorded)
         for turn in range(6):
             if turn == 1:
@@ -229,8 +237,12 @@ class Exchange:
             sleep=lambda _seconds: None,
         )  # fmt: skip
         self.registrar = PartitionRegistrar(
-            self.notes, self.owner, self.targets, self.mirror.source, deadline=_deadline,  # type: ignore[arg-type]
-        )  # fmt: skip
+            self.notes,
+            self.owner,
+            self.mirror.source,  # type: ignore[arg-type]
+            functools.partial(first_rows, self.targets, self.mirror.source),  # type: ignore[arg-type]
+            deadline=_deadline,
+        )
 
 
 def test_what_appears_is_planned_only_once_it_is_registered(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ from shallow_mirror.streaming.runner.lag import SourceView
 from shallow_mirror.streaming.runner.lag_monitor import LagMonitor
 from shallow_mirror.streaming.runner.metrics import ClusterSnapshot, Metrics
 from shallow_mirror.streaming.runner.mirror import Mirror
-from shallow_mirror.streaming.runner.run_reporter import RunReporter, ages_s, problems_of, sentence
+from shallow_mirror.streaming.runner.run_reporter import ReportedRun, RunReporter, ages_s, problems_of, sentence
 from shallow_mirror.types import SegmentKind, TargetPartition, TopicPartition
 
 STEPS = {"RunSlots": 300.0, "SlowestSlot": 200.0, "Total": 450.0}
@@ -57,7 +57,7 @@ def report(*rows: Any, **changes: Any) -> MicroBatchReport:
 
 def witness_of(settings: MirrorConfig) -> tuple[RunReporter, BestEffortTables, Any]:
     owner, store = take_over(settings.tables), MirrorStorage(settings.tables).best_effort_tables()
-    reporter = RunReporter(settings, RunIdentity.of_this_process())
+    reporter = RunReporter(ReportedRun.of_mirror(settings), RunIdentity.of_this_process())
     reporter.on_takeover(owner, store)
     return reporter, store, owner
 
@@ -117,7 +117,7 @@ def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
 
 def test_what_the_supervisor_meets_is_counted_from_the_first_wait_to_the_error_that_ends_the_run(tmp_path: Path) -> None:
     settings = config(tmp_path)
-    reporter = RunReporter(settings, RunIdentity.of_this_process())
+    reporter = RunReporter(ReportedRun.of_mirror(settings), RunIdentity.of_this_process())
     away = RetriableError("NETWORK_EXCEPTION", "cannot connect to 127.0.0.1:1")
     for since_ms in (1, 2):
         reporter.on_retry("source cluster east", away, since_ms, 1.0)
@@ -140,7 +140,7 @@ def test_what_the_supervisor_meets_is_counted_from_the_first_wait_to_the_error_t
 
 def test_each_step_of_a_start_is_logged_once_and_noted_each_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = config(tmp_path)
-    reporter, path = RunReporter(settings, RunIdentity.of_this_process()), planner_state.start_state_path(settings.checkpoint)
+    reporter, path = RunReporter(ReportedRun.of_mirror(settings), RunIdentity.of_this_process()), planner_state.start_state_path(settings.checkpoint)
     caplog.set_level(logging.INFO)
     for count in (3, 4):
         reporter.start_step("starting the query", f" over {count} partitions")
@@ -186,7 +186,7 @@ def test_the_metrics_say_that_it_waits_until_the_planner_plans_again(tmp_path: P
         (line,) = [one for one in lines if one.startswith(f"shallow_mirror_{name}")]
         return float(line.rpartition(" ")[2])
 
-    reporter = RunReporter(settings, RunIdentity.of_this_process())
+    reporter = RunReporter(ReportedRun.of_mirror(settings), RunIdentity.of_this_process())
     with reporter.serve_metrics():
         reporter.on_retry("query", RetriableError("WORKER_LOST", "gone"), 1, 1.0)
         assert (told("waiting"), told("restarts_total")) == (1, 1)
@@ -274,7 +274,7 @@ def test_without_the_package_the_error_names_the_extra(tmp_path: Path, monkeypat
     monkeypatch.delitem(__import__("sys").modules, "shallow_mirror.streaming.runner.metrics")
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
     monkeypatch.delattr("shallow_mirror.streaming.runner.metrics", raising=False)
-    reporter = RunReporter(config(tmp_path, metrics={"port": 1}), RunIdentity.of_this_process())
+    reporter = RunReporter(ReportedRun.of_mirror(config(tmp_path, metrics={"port": 1})), RunIdentity.of_this_process())
     with pytest.raises(ConfigError, match=r"shallow-mirror\[metrics\]"), reporter.serve_metrics():
         pass
 

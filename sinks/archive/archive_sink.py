@@ -1,0 +1,128 @@
+"""Driver: the archive sink: slots write objects, and one commit to `archive_segments` decides what is in the archive."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.config.archive_config import ROUND_TIMEOUT_MS
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import MirrorError
+from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob, archived_topic
+from shallow_mirror.sinks.archive.archive_slot_target import open_archive_target
+from shallow_mirror.sinks.base import Observer, RunSlots, SlotRound, TaskFunction
+from shallow_mirror.sinks.slot_results import MicroBatchOutcome, SlotResult
+from shallow_mirror.sinks.slots.compact_pickle import CompactDict
+from shallow_mirror.sinks.slots.slot_task import SlotTask
+from shallow_mirror.types import EpochEnd, SegmentKind, SourcePartition
+
+
+class ArchiveSink:
+    """The archive of a query (a `Sink`), for the owner of its table.
+
+    A decision that was committed needs no second step: its objects were complete before it. It is settled by the next one, or
+    when the archive is idle.
+    """
+
+    def __init__(
+        self,
+        *,
+        job: ArchiveSlotJob,
+        owner: OffsetMapOwner,
+        observer: Observer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`job` is the template of every slot's, without what belongs to one round."""
+        self._job = job
+        self._owner = owner
+        self._observer = observer
+        self._clock = clock
+
+    @property
+    def round_timeout_ms(self) -> int:
+        return ROUND_TIMEOUT_MS
+
+    @property
+    def commit_interval_ms(self) -> float:
+        return self._job.commit_interval_ms
+
+    @property
+    def micro_batch(self) -> int:
+        return self._owner.micro_batch
+
+    def positions(self) -> Mapping[SourcePartition, Position]:
+        return self._owner.positions()
+
+    def check_ownership(self) -> None:
+        self._owner.check_ownership()
+
+    def settle(self) -> None:
+        self._owner.settle()
+
+    def look_again(self) -> None:
+        """Do nothing: what of a store cannot be used is tried again with every round."""
+
+    def task_of(self, round_: SlotRound) -> TaskFunction:
+        job = replace(
+            self._job,
+            decision=round_.decision,
+            positions=CompactDict(round_.positions, SourcePartition, int),
+            epoch_ends=CompactDict(round_.epoch_ends, SourcePartition, EpochEnd),
+            routes={topic: archived_topic(topic) for topic in {source.topic for source in round_.positions}},
+            time_left_ms=round_.time_left_ms,
+            commit_interval_ms=round_.commit_interval_ms,
+            left_out=round_.left_out,
+        )
+        return SlotTask(job, functools.partial(open_archive_target, job))
+
+    def run_round(
+        self,
+        first_rows: Sequence[DecidedSegment],
+        run_slots: RunSlots,
+        deadline: Deadline,
+        on_step: Callable[[str, float], None],
+    ) -> MicroBatchOutcome:
+        """Run the slots, and decide their rows in one commit. Steps: TakeDecision, RunSlots, Decide."""
+
+        def timed(name: str, step: Callable[[], None]) -> None:
+            began = self._clock()
+            step()
+            on_step(name, (self._clock() - began) * 1000)
+            self._observer(f"done.{name}")
+
+        results: tuple[SlotResult, ...] = ()
+        decision = 0
+
+        def take() -> None:
+            nonlocal decision
+            self._owner.check_ownership()
+            decision = self._owner.next_decision()
+
+        def run() -> None:
+            nonlocal results
+            results = run_slots(decision)
+
+        timed("TakeDecision", take)
+        timed("RunSlots", run)
+        rows = (*first_rows, *(row for result in results for row in _rows_of(result)))
+        if rows:
+            timed("Decide", lambda: self._owner.decide(rows, highest_slot=-1))
+        return MicroBatchOutcome(rows, (), results)
+
+    def can_avoid(self, error: MirrorError) -> bool:
+        return False
+
+    def abandon(self, deadline: Deadline) -> None:
+        """Do nothing: objects that no row names are removed by `archive clean`."""
+
+
+def _rows_of(result: SlotResult) -> list[DecidedSegment]:
+    return [
+        DecidedSegment(segment, None, result.stored[segment.source] if segment.kind is SegmentKind.DATA else None)
+        for segment in result.segments
+    ]

@@ -1,0 +1,263 @@
+"""Driver: a running archive: start-up, the streaming query, the clean stop. What it shares with a mirror is in `query_run.py`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.connectivity import named_cluster
+from shallow_mirror.checkpoints.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT
+from shallow_mirror.config import ArchiveConfig
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import MirrorError, RetriableError, TopicRecreatedError
+from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.plurals import counted
+from shallow_mirror.sinks.archive.archive_sink import ArchiveSink
+from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob
+from shallow_mirror.sinks.base import Observer, observe_nothing
+from shallow_mirror.sinks.micro_batches.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport, MicroBatchSink
+from shallow_mirror.sinks.micro_batches.spark_failures import raising_lost_jvm
+from shallow_mirror.sinks.slots.slot_time import SlotTime
+from shallow_mirror.streaming.planning import offset_planning, planner_state
+from shallow_mirror.streaming.planning.planner_config import PlannerConfig
+from shallow_mirror.streaming.planning.rate_limiter import CopiedBytes
+from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
+from shallow_mirror.streaming.runner import spark_session, temp_dirs
+from shallow_mirror.streaming.runner.partition_registration import PartitionRegistrar, decide_first_rows
+from shallow_mirror.streaming.runner.query import run_query
+from shallow_mirror.streaming.runner.run_reporter import ReportedRun, RunReporter
+from shallow_mirror.streaming.runner.supervisor import CONNECT_ATTEMPT_MS, StoppedError, Supervisor
+from shallow_mirror.streaming.runner.worker_secrets import pass_secrets_to_workers
+from shallow_mirror.streaming.sources import planned_ranges, stream_reader
+from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
+
+_log = logging.getLogger(__name__)
+
+_NO_TARGET_CLUSTER = "archive"
+"""In the place of the id of the target cluster, among the properties of the table."""
+
+
+class Archive:
+    """One archive in one process. `run` returns on a clean end and raises the error that ended it otherwise."""
+
+    def __init__(self, config: ArchiveConfig, *, observer: Observer = observe_nothing) -> None:
+        self.config = config
+        self._observer = observer
+        self._stop = threading.Event()
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Archive:
+        return cls(ArchiveConfig.load(path))
+
+    def stop(self) -> None:
+        """Request an end at the next micro-batch boundary. Safe in a signal handler."""
+        self._stop.set()
+
+    def run(self, spark: Any = None, *, available_now: bool = False, for_seconds: float | None = None) -> None:
+        """Archive until stopped, until `for_seconds` are over, or with `available_now` until the offsets of the start are reached.
+
+        Use `spark`, or build a local session and stop it at the end. An unreachable cluster or store is waited for. Raise
+        FencedError, ConfigError, DataLossError, CorruptBatchError, SparkLostError.
+        """
+        is_own_session = spark is None
+        try:
+            with raising_lost_jvm(self.config.spark_log if is_own_session else None):
+                _ArchiveRun(self.config, self._observer, self._stop, available_now, for_seconds).run(spark)
+        except StoppedError as stopped:
+            _log.warning("stopped while waiting: %s", stopped)
+
+
+class _ArchiveRun:
+    """State of one `Archive.run`."""
+
+    def __init__(
+        self, config: ArchiveConfig, observer: Observer, stop: threading.Event, available_now: bool, for_seconds: float | None
+    ) -> None:
+        self._config = config
+        self._observer = observer
+        self._available_now = available_now
+        self._identity = RunIdentity.of_this_process()
+        self._source = Cluster(config.source.client)
+        self._owner: OffsetMapOwner | None = None
+        self._has_begun = False
+        self._copied = CopiedBytes({})
+        self._reporter = RunReporter(ReportedRun.of_archive(config), self._identity)
+        self._supervisor = Supervisor(stop, for_seconds, self._reporter)
+        self._slot_time = SlotTime(config.read.slots)
+
+    def run(self, spark: Any) -> None:
+        own_session = None
+        try:
+            with self._reporter.serve_metrics():
+                config, retry = self._config, self._supervisor.retry_forever
+                self._source_cluster_id = retry(config.source_cluster_name, self._id_of_source)
+                self._storage = retry(
+                    "tables",
+                    lambda: MirrorStorage.to_write(config.table_location, config.tables_writer, layout=ARCHIVE_LAYOUT),
+                )
+                retry("conditional writes", self._storage.require_conditional_writes)
+                retry("objects", ObjectStore.open(config.objects, config.storage_options).probe)
+                if spark is None:
+                    self._reporter.start_step("starting Spark", f" (its log: {config.spark_log})")
+                    own_session = spark = spark_session.open_local_session(
+                        f"shallow-mirror {config.archive}", config.spark_log, self._storage.writer
+                    )
+                spark_session.check_session(spark)
+                pass_secrets_to_workers(spark, (config.source.client,))
+                if self._storage.writer == "spark":
+                    spark_session.check_delta(spark, config.tables)
+                self._storage = self._storage.with_session(spark)
+                self._supervise(spark)
+        finally:
+            self._source.close()
+            if own_session is not None:
+                own_session.stop()
+
+    def _id_of_source(self) -> str:
+        with named_cluster(self._config.source_cluster_name):
+            return self._source.cluster_id(self._supervisor.deadline(CONNECT_ATTEMPT_MS))
+
+    def _supervise(self, spark: Any) -> None:
+        outcome, ended_by = "failed", None
+        try:
+            owner = self._supervisor.retry_forever("take-over", self._take_over)
+            self._reporter.on_takeover(owner, self._storage.background_tables())
+            with raising_lost_jvm(self._config.spark_log):
+                self._supervisor.retry_forever("query", lambda: self._query(owner, spark))
+            outcome = "stopped" if self._supervisor.is_over() else "done"
+            if self._available_now and outcome == "done":
+                self._reporter.on_caught_up(owner.positions())
+        except StoppedError:
+            outcome = "stopped"
+            raise
+        except MirrorError as error:
+            outcome, ended_by = type(error).__name__, error
+            raise
+        finally:
+            self._reporter.on_end(outcome, ended_by)
+
+    def _take_over(self) -> OffsetMapOwner:
+        if self._owner is None:
+            self._owner = OffsetMapOwner.take_over(
+                self._storage,
+                layout=ARCHIVE_LAYOUT,
+                mirror=self._config.archive,
+                source_cluster_id=self._source_cluster_id,
+                target_cluster_id=_NO_TARGET_CLUSTER,
+                run=self._identity,
+                now_ms=lambda: int(time.time() * 1000),
+            )
+            _log.info("run epoch %d took over the archive in %s", self._owner.run_epoch, self._config.tables)
+        return self._owner
+
+    def _query(self, owner: OffsetMapOwner, spark: Any) -> None:
+        """Do one attempt of the query. A decision that the last one made holds: its objects were complete before it."""
+        config = self._config
+        owner.check_ownership()
+        owner.settle()
+        topic_ids = self._register_partitions(owner)
+        registration = planner_state.RegistrationFiles.of_query(temp_dirs.temp_dir(), uuid.uuid4().hex)
+        registrar = PartitionRegistrar(
+            registration,
+            owner,
+            self._source,
+            first_archive_rows,
+            deadline=self._supervisor.deadline,
+            report=self._reporter.set_positions,
+            observer=self._observer,
+        )
+        job = ArchiveSlotJob.of_archive(
+            config, archive_id=owner.map_id, source_cluster_id=self._source_cluster_id, observer=self._observer
+        )
+        sink = MicroBatchSink(
+            ArchiveSink(job=job, owner=owner, observer=self._observer),
+            source=self._source,
+            slot_time=self._slot_time,
+            report=self._report,
+            observer=self._observer,
+            continues_after_data_loss=config.read.continues_after_data_loss,
+            left_out=self._reporter.left_out.on_micro_batch,
+            register=registrar.register,
+        )
+        positions = owner.positions()
+        self._reporter.set_positions(positions)
+        # A recreated topic keeps its old positions: the query begins with those of the topics that exist.
+        initial = {source: at.offset for source, at in positions.items() if topic_ids.get(source.topic) == source.topic_id}
+        self._reporter.left_out.on_query_start(initial)
+        options = stream_reader.options_of_mirror(
+            config, owner.map_id, initial=initial, left_out_path=self._reporter.left_out.path, registration=registration
+        )
+        self._reporter.start_step("starting the query", f" over {counted(len(positions), 'partition')}")
+        try:
+            run_query(
+                spark,
+                planned_ranges.NAME,
+                sink,
+                options,
+                checkpoint=config.checkpoint,
+                trigger_s=None if self._available_now else config.trigger_s,
+                settle_after_s=config.trigger_s,
+                supervisor=self._supervisor,
+                check=lambda: self._reporter.check_stalls(None),
+            )
+        except TopicRecreatedError as recreated:
+            if not config.read.continues_after_data_loss:
+                raise
+            raise RetriableError(
+                "TOPIC_CREATED_AGAIN", f"{recreated}; what it holds now is archived from its start"
+            ) from recreated
+        finally:
+            registration.discard()
+        owner.settle()
+
+    def _register_partitions(self, owner: OffsetMapOwner) -> dict[str, str]:
+        """Register every partition of the source before anything is planned. Return the id of every topic that the source has."""
+        deadline = self._supervisor.deadline()
+        positions = owner.positions()
+        self._reporter.start_step(
+            "looking for new topics and partitions", f", {counted(len(positions), 'partition')} registered so far"
+        )
+        offsets = SourceOffsets(PlannerConfig.of_archive(self._config), self._source)
+        starts = offsets.start_offsets(positions, deadline, is_start=not self._has_begun)
+        rows = first_archive_rows(starts, deadline)
+        if rows:
+            self._reporter.start_step("registering new partitions", f": {len(rows):,}")
+            decide_first_rows(owner, rows)
+        self._has_begun = True
+        topics = sorted({source.topic for source in (*starts, *positions) if self._config.topics.is_included(source.topic)})
+        listed = self._source.metadata(topics, deadline).topics
+        return {name: topic.topic_id for name, topic in listed.items() if topic.error_code == 0}
+
+    def _report(self, report: MicroBatchReport) -> None:
+        """Record a finished micro-batch, and pass measurements to the planner."""
+        assert self._owner is not None
+        self._reporter.on_micro_batch(report, self._owner)
+        self._owner.compact_if_due()
+        segments = [row.segment for row in report.rows]
+        self._copied.add(segments)
+        seconds, slot_seconds = report.duration_ms[TOTAL] / 1000, report.duration_ms[SLOWEST_SLOT] / 1000
+        measured = offset_planning.measure(segments, seconds, self._copied.totals, slot_seconds=slot_seconds)
+        planner_state.write_measurements(planner_state.measurements_path(self._config.checkpoint), measured)
+
+
+def first_archive_rows(starts: Mapping[SourcePartition, int], _deadline: Deadline) -> tuple[DecidedSegment, ...]:
+    """Return the zero-length first row of each partition, at its start. Nothing has to be prepared for it."""
+    return tuple(
+        DecidedSegment(
+            Segment(
+                source=source, source_start=start, source_end=start, kind=SegmentKind.GAP, target=TargetPartition(*source)
+            ),
+            None,
+        )
+        for source, start in sorted(starts.items())
+    )
