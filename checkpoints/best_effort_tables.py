@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.backends.store_errors import one_line
 from shallow_mirror.checkpoints.table_protocol import Condition, TableBackend
 from shallow_mirror.errors import MirrorError, StoreUnreachableError
+from shallow_mirror.object_store.store_errors import one_line
 
 _log = logging.getLogger(__name__)
 

@@ -5,33 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from shallow_mirror.broker.auth import secrets
 from shallow_mirror.checkpoints.schema import CATALOG, OFFSET_MAP_TABLE, table_uri
-from shallow_mirror.errors import ConfigError
-
-CONNECT_TIMEOUT_S = 5
-REQUEST_TIMEOUT_S = 20
-"""Of one request and its whole answer: a store that accepts a connection and does not respond is given up after this."""
-RETRY_S = 15
-"""A retry of a request begins only within this time. Less than REQUEST_TIMEOUT_S: a request that hung is not repeated."""
-MOST_RETRIES = 6
-_FIRST_PAUSE_MS, _MOST_PAUSE_MS = 100, 3_000
-
-_CLIENT_OPTIONS: Mapping[str, str] = {
-    "connect_timeout": f"{CONNECT_TIMEOUT_S}s",
-    "timeout": f"{REQUEST_TIMEOUT_S}s",
-    "max_retries": str(MOST_RETRIES),
-    "retry_timeout": f"{RETRY_S}s",
-    "backoff_config.init_backoff": f"{_FIRST_PAUSE_MS}ms",
-    "backoff_config.max_backoff": f"{_MOST_PAUSE_MS}ms",
-}
-"""deltalake's own are 30 s for a request, ten retries and 180 s: longer than a transaction should wait for its decision."""
+from shallow_mirror.object_store.store_options import resolved_options
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _NO_STORES = ("file", "dbfs")
-_SECRET = re.compile(r"secret|token(?!_file)|password|sas|(account|access|master|customer)_key(?!_id|_path)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +45,7 @@ class TableLocation:
         """
         if not self.is_object_store:
             return None
-        given = {name: secrets.resolve(value) for name, value in self.written_options.items()}
-        names = {name.lower() for name in given}
-        return {name: value for name, value in _CLIENT_OPTIONS.items() if name not in names} | given
+        return resolved_options(self.written_options)
 
 
 Tables = str | TableLocation
@@ -77,20 +54,3 @@ Tables = str | TableLocation
 
 def location_of(tables: Tables) -> TableLocation:
     return tables if isinstance(tables, TableLocation) else TableLocation(str(tables))
-
-
-def option_problems(options: Mapping[str, Any]) -> list[str]:
-    """Return the problems of `storage.options`. Pure but for references, which are resolved to see that they can be."""
-    problems: list[str] = []
-    for name, value in options.items():
-        text = str(value)
-        if _SECRET.search(name) and not secrets.is_only_references(text):
-            problems.append(
-                f"{name}: must not be written out here: give a reference, ${{env:NAME}}, ${{file:PATH}} or ${{secret:scope/key}}"
-            )
-            continue
-        try:
-            secrets.resolve(text)
-        except ConfigError as error:
-            problems += [f"{name}: {problem}" for problem in error.problems]
-    return problems

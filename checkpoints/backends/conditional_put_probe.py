@@ -20,9 +20,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.fs import DeltaStorageHandler
 
 from shallow_mirror.checkpoints.backends.delta_tables import LIBRARY_ERRORS, store_errors_raised
-from shallow_mirror.checkpoints.backends.store_errors import one_line
 from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.errors import ConfigError, OutcomeUnknownError, StoreUnreachableError
+from shallow_mirror.object_store.store_errors import one_line
 
 _log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from shallow_mirror.checkpoints.backends.store_errors import one_line, store_error
 from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.errors import MirrorError, OffsetMapConflictError
+from shallow_mirror.object_store.store_errors import one_line, store_error
 
 LIBRARY_ERRORS = (DeltaError, OSError, ValueError, RuntimeError, pa.ArrowException)
 """What deltalake and Arrow raise for one and the same outage of a store."""

@@ -19,11 +19,11 @@ from shallow_mirror.checkpoints.backends.deltalake_writer import (
     sql_of,
 )
 from shallow_mirror.checkpoints.backends.log_durability import local_log
-from shallow_mirror.checkpoints.backends.store_errors import one_line, store_error
 from shallow_mirror.checkpoints.table_layout import TableLayout
 from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.checkpoints.table_protocol import COMPACTED_FILE_BYTES, TABLE_SETTINGS, Condition, TableWriter, WriterName
 from shallow_mirror.errors import MirrorError, OutcomeUnknownError
+from shallow_mirror.object_store.store_errors import one_line, store_error
 
 _SETTINGS = {name: value for name, value in TABLE_SETTINGS.items() if name != "delta.dataSkippingStatsColumns"}
 

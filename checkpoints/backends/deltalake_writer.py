@@ -17,7 +17,6 @@ from deltalake.exceptions import DeltaError
 
 from shallow_mirror.checkpoints.backends.delta_tables import LIBRARY_ERRORS, log_errors_raised, open_table, store_errors_raised
 from shallow_mirror.checkpoints.backends.log_durability import LocalLog, local_log
-from shallow_mirror.checkpoints.backends.store_errors import one_line, store_error
 from shallow_mirror.checkpoints.schema import PROPERTY_MIRROR
 from shallow_mirror.checkpoints.table_layout import OFFSET_MAP_LAYOUT, TableLayout
 from shallow_mirror.checkpoints.table_location import TableLocation, location_of
@@ -40,6 +39,7 @@ from shallow_mirror.checkpoints.table_protocol import (
     user_metadata_entry,
 )
 from shallow_mirror.errors import ConfigError, MirrorError
+from shallow_mirror.object_store.store_errors import one_line, store_error
 
 _HISTORY_STEPS = (1, 10, 1000, None)
 

@@ -227,6 +227,34 @@ def _store_unreachable(operation: str, table: str, reason: str, remedy: str, is_
     return StoreUnreachableError(operation, table, reason, remedy, is_refused=is_refused)
 
 
+class ObjectMissingError(MirrorError):
+    """An object of an object store, or bytes of it, is not there. `reason` says which."""
+
+    def __init__(self, store: str, name: str, reason: str, remedy: str) -> None:
+        self.store = store
+        self.name = name
+        self.reason = reason
+        self.remedy = remedy
+        super().__init__(f"{store}/{name}: {reason}. Remedy: {remedy}")
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.store, self.name, self.reason, self.remedy)
+
+
+class ObjectExistsError(MirrorError):
+    """An object of this name is there already, by another writer; objects are never overwritten, and it was not changed."""
+
+    def __init__(self, store: str, name: str) -> None:
+        self.store = store
+        self.name = name
+        super().__init__(
+            f"{store}/{name}: an object of this name exists already and was not overwritten. Remedy: write under a new name"
+        )
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.store, self.name)
+
+
 class RecoverNeededError(MirrorError):
     """No evidence says whether a decided transaction was committed, or the target has lost it; only the operator can choose."""
 

@@ -254,9 +254,7 @@ def first_archive_rows(starts: Mapping[SourcePartition, int], _deadline: Deadlin
     """Return the zero-length first row of each partition, at its start. Nothing has to be prepared for it."""
     return tuple(
         DecidedSegment(
-            Segment(
-                source=source, source_start=start, source_end=start, kind=SegmentKind.GAP, target=TargetPartition(*source)
-            ),
+            Segment(source=source, source_start=start, source_end=start, kind=SegmentKind.GAP, target=TargetPartition(*source)),
             None,
         )
         for source, start in sorted(starts.items())

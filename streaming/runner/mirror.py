@@ -36,10 +36,7 @@ from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
 from shallow_mirror.sinks.micro_batches.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.micro_batches.spark_failures import (
-    find_unfit_python,
-    lost_worker,
     raising_lost_jvm,
-    raising_unfit_python,
 )
 from shallow_mirror.sinks.slots.quarantine_policy import NO_LIMITS
 from shallow_mirror.sinks.slots.slot_time import SlotTime
@@ -62,6 +59,7 @@ from shallow_mirror.streaming.sources import kafka_batches, planned_ranges, stre
 from shallow_mirror.types import SegmentKind
 
 _log = logging.getLogger(__name__)
+
 
 class Mirror:
     """One mirror in one process. `run` returns on a clean end and raises the error that ended it otherwise."""

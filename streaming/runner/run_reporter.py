@@ -137,9 +137,7 @@ class RunReporter:
                 f"metrics.port needs the package {error.name}: pip install 'shallow-mirror[metrics]', or leave metrics.port out"
             ) from error
         run = self._run
-        self._metrics = metrics.Metrics(
-            run.name, settings.max_topics, version=__version__, source=run.source, target=run.target
-        )
+        self._metrics = metrics.Metrics(run.name, settings.max_topics, version=__version__, source=run.source, target=run.target)
         if run.open_lag_monitor is not None:
             self._lag_monitor = run.open_lag_monitor(self._metrics.clusters)
         monitoring = contextlib.nullcontext() if self._lag_monitor is None else self._lag_monitor.running()

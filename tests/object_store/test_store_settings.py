@@ -14,9 +14,10 @@ from tests.object_store.store_proxy import Harm, StoreFault
 from shallow_mirror.checkpoints.backends.conditional_put_probe import PROBE_FOLDER, require_conditional_puts
 from shallow_mirror.checkpoints.controls import Controls
 from shallow_mirror.checkpoints.storage import MirrorStorage, choose_writer
-from shallow_mirror.checkpoints.table_location import REQUEST_TIMEOUT_S, TableLocation
+from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, StoreUnreachableError
+from shallow_mirror.object_store.store_options import REQUEST_TIMEOUT_S
 
 COMMITS = r"_delta_log/\d{20}\.json"
 

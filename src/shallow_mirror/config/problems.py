@@ -10,8 +10,8 @@ import yaml
 from pydantic import BaseModel
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.checkpoints.table_location import option_problems
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.object_store.store_options import option_problems
 
 
 def yaml_problem(error: yaml.YAMLError) -> str:

@@ -140,7 +140,10 @@ def test_what_the_supervisor_meets_is_counted_from_the_first_wait_to_the_error_t
 
 def test_each_step_of_a_start_is_logged_once_and_noted_each_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = config(tmp_path)
-    reporter, path = RunReporter(ReportedRun.of_mirror(settings), RunIdentity.of_this_process()), planner_state.start_state_path(settings.checkpoint)
+    reporter, path = (
+        RunReporter(ReportedRun.of_mirror(settings), RunIdentity.of_this_process()),
+        planner_state.start_state_path(settings.checkpoint),
+    )
     caplog.set_level(logging.INFO)
     for count in (3, 4):
         reporter.start_step("starting the query", f" over {count} partitions")

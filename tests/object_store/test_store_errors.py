@@ -7,8 +7,8 @@ import pickle
 import pytest
 from deltalake.exceptions import DeltaError
 
-from shallow_mirror.checkpoints.backends.store_errors import one_line, store_error
 from shallow_mirror.errors import ConfigError, FencedError, StoreUnreachableError
+from shallow_mirror.object_store.store_errors import one_line, store_error
 
 RED, END = "\x1b[31m", "\x1b[0m"
 XML = '<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>SlowDown</Code><Message>Please try again.</Message></Error>'

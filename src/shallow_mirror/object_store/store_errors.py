@@ -1,7 +1,8 @@
-"""PURE: what deltalake raises about an object store, as one line: which kind of error it is, and what helps.
+"""PURE: what deltalake and obstore raise about an object store, as one line: which kind of error it is, and what helps.
 
 deltalake has no error class for an unreachable store: the same outage is an OSError, a DeltaError, or an error of Arrow, by the
-file that was asked for. So the text decides: object_store, the library below it, names each failed request.
+file that was asked for; obstore's errors have one class for all outages. So the text decides: object_store, the library below
+both, names each failed request.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ _MARKUP = re.compile(r"<\?xml.*", re.DOTALL)
 _PLACE = re.compile(r"Error performing (?:\w+ )?\S+ (\S+) in ")
 _STATUS = re.compile(r"status code\W+(\d{3})\b([A-Za-z -]*)")
 _BACKTRACE = re.compile(r"\s0: .*", re.DOTALL)
+_DEBUG = re.compile(r"\s+Debug source:.*", re.DOTALL)
+"""obstore repeats the error as the Rust structure that it is."""
+_NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|FilesystemNotFound|The specified bucket does not exist")
+_PAST_END = re.compile(r"InvalidRange|416 Range Not Satisfiable|Requested range was invalid|Wanted range starting at")
 _NO_ANSWER = re.compile(
     r"operation timed out|Connection refused|Connection reset|connection closed before message completed|dns error|"
     r"tcp connect error|error trying to connect|connection error|URL scheme is not allowed|certificate[^.]*"
@@ -26,7 +31,9 @@ _OF_STORE = re.compile(
     r"request or response body error|error decoding response body|status code\W+\d{3}|"
     r"lacked the necessary privileges|lacked valid authentication credentials"
 )
-_CONFIG = re.compile(r"Generic Config error|Failed to parse config|Unknown scheme|unknown configuration key", re.IGNORECASE)
+_CONFIG = re.compile(
+    r"Generic Config error|Failed to parse config|Unknown scheme|unknown configuration key|GCP credential error", re.IGNORECASE
+)
 _NOT_CONDITIONAL = "PutMode::Create"
 
 _MAY_PASS = (408, 409, 412, 425, 429)
@@ -44,11 +51,21 @@ def one_line(error: BaseException | str) -> str:
     """Return what an error says as one line without colours, markup and backtrace, of 300 characters at most."""
     text = _COLOUR.sub("", str(error)).replace("↳", " - ")
     fields = dict(_XML_FIELD.findall(text))
-    text = _BACKTRACE.sub("", _MARKUP.sub("", text))
+    text = _BACKTRACE.sub("", _MARKUP.sub("", _DEBUG.sub("", text)))
     if fields:
         text = f"{text} {fields.get('Code', '')}: {fields.get('Message', '')}"
     text = re.sub(r"\s+", " ", text).strip(" :-")
     return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 3]}..."
+
+
+def is_missing(error: BaseException) -> bool:
+    """Return whether obstore says that an object, and not its whole bucket, is missing."""
+    return isinstance(error, FileNotFoundError) and _NO_BUCKET.search(str(error)) is None
+
+
+def is_past_end(error: BaseException) -> bool:
+    """Return whether obstore says that a range begins behind the end of an object."""
+    return _PAST_END.search(str(error)) is not None
 
 
 def store_error(error: BaseException, operation: str, table: str) -> MirrorError | None:

@@ -1,0 +1,84 @@
+"""Everywhere: what a folder and a store behind a network both do with objects, and how much memory that may take."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+PART_BYTES = 8 << 20
+"""Of one part of an upload. S3 allows 10,000 parts: objects of up to 80 GiB."""
+PARTS_IN_FLIGHT = 4
+"""A writer holds one part more than this: the one that is being filled."""
+READ_BYTES = 8 << 20
+"""Of one request: larger ranges are read by several, so that each ends within the timeout of a request."""
+READS_IN_FLIGHT = 8
+"""The library sends no more than 10 at once."""
+LIST_PAGE = 1_000
+DELETE_PAGE = 1_000
+"""S3's own limits for one request."""
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """An object as it is listed. `name` is relative to the root of the store, with "/" between its parts."""
+
+    name: str
+    size_bytes: int
+    last_modified_ms: int
+    """By the clock of the store or of the file system."""
+
+
+class ObjectWriter(abc.ABC):
+    """Write one new object. Used as a context manager it is aborted unless it was closed."""
+
+    @abc.abstractmethod
+    def write(self, data: Buffer) -> None:
+        """Append bytes; the caller may reuse its buffer at once. Waits while PARTS_IN_FLIGHT parts are under way.
+
+        Raises StoreUnreachableError, ConfigError, ObjectExistsError; only `abort` may follow then.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> int:
+        """Return the object's size when it is complete, durable and visible under its name, and not before.
+
+        Raises ObjectExistsError (it belongs to another writer and was not changed), StoreUnreachableError (it may or may not be
+        there), ConfigError. To try again, write under a new name.
+        """
+
+    @abc.abstractmethod
+    def abort(self) -> None:
+        """Give up what was written so far. Raises nothing; has no effect after `close`."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.abort()
+
+
+class StoreBackend(abc.ABC):
+    """What a kind of store does. Names were checked by the caller."""
+
+    @abc.abstractmethod
+    def writer(self, name: str) -> ObjectWriter: ...
+
+    @abc.abstractmethod
+    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]], in_flight: int) -> tuple[bytes, ...]: ...
+
+    @abc.abstractmethod
+    def objects(self, prefix: str) -> Iterator[ObjectInfo]: ...
+
+    @abc.abstractmethod
+    def unfinished(self, prefix: str) -> Iterator[ObjectInfo]: ...
+
+    @abc.abstractmethod
+    def delete(self, names: Sequence[str]) -> None: ...
+
+    @abc.abstractmethod
+    def size(self, name: str) -> int | None: ...

@@ -1,0 +1,192 @@
+"""Everywhere: objects as files of a folder, complete and on the disk before they have their name.
+
+An object is written to a hidden file beside its place, synced, and linked to its name: unlike a rename, a link fails where a file
+of that name exists. A process that is killed leaves the hidden file; it is never listed as an object.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from shallow_mirror.errors import ConfigError, ObjectExistsError, ObjectMissingError, StoreUnreachableError
+from shallow_mirror.object_store.base import READ_BYTES, Buffer, ObjectInfo, ObjectWriter, StoreBackend
+
+_log = logging.getLogger(__name__)
+
+UNFINISHED = ".unfinished"
+"""Ends the names of files that are being written, or whose writer was killed; they begin with a dot."""
+
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+_REMEDY_REFUSED = "check the path, the owner and the permissions of the folder"
+_REMEDY_FAILED = "see that the file system is mounted, healthy and has free space"
+_REMEDY_MISSING = "restore the file from a copy of the folder"
+
+
+class FolderStore(StoreBackend):
+    """Objects below one absolute folder, which is created by the first object."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def writer(self, name: str) -> ObjectWriter:
+        return _FileWriter(self._folder, name)
+
+    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]], in_flight: int) -> tuple[bytes, ...]:
+        with self._errors_raised(f"read {name}"):
+            try:
+                descriptor = os.open(self._folder / name, os.O_RDONLY)
+            except FileNotFoundError:
+                raise ObjectMissingError(str(self._folder), name, "the object does not exist", _REMEDY_MISSING) from None
+            try:
+                return tuple(self._read(descriptor, name, start, size) for start, size in ranges)
+            finally:
+                os.close(descriptor)
+
+    def objects(self, prefix: str) -> Iterator[ObjectInfo]:
+        return (info for info in self._files(prefix) if not _is_unfinished(info.name))
+
+    def unfinished(self, prefix: str) -> Iterator[ObjectInfo]:
+        return (info for info in self._files(prefix) if _is_unfinished(info.name))
+
+    def delete(self, names: Sequence[str]) -> None:
+        with self._errors_raised("delete objects"):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    (self._folder / name).unlink()
+
+    def size(self, name: str) -> int | None:
+        with self._errors_raised(f"look for {name}"):
+            try:
+                return (self._folder / name).stat().st_size
+            except FileNotFoundError:
+                return None
+
+    def _read(self, descriptor: int, name: str, start: int, size: int) -> bytes:
+        data = bytearray(size)
+        view = memoryview(data)
+        done = 0
+        while done < size:
+            count = os.preadv(descriptor, [view[done : done + READ_BYTES]], start + done)
+            if count == 0:
+                reason = f"the object ends at byte {start + done}, and bytes {start} to {start + size} were expected"
+                raise ObjectMissingError(str(self._folder), name, reason, _REMEDY_MISSING)
+            done += count
+        return bytes(data)
+
+    def _files(self, prefix: str) -> Iterator[ObjectInfo]:
+        with self._errors_raised("list objects"):
+            for folder, _, files in os.walk(self._folder / prefix, onerror=_raised_unless_missing):
+                for file in files:
+                    path = Path(folder, file)
+                    with contextlib.suppress(FileNotFoundError):  # deleted or completed meanwhile
+                        status = path.stat(follow_symlinks=False)
+                        name = path.relative_to(self._folder).as_posix()
+                        yield ObjectInfo(name, status.st_size, status.st_mtime_ns // 1_000_000)
+
+    def _errors_raised(self, operation: str) -> contextlib.AbstractContextManager[None]:
+        return _errors_raised(operation, self._folder)
+
+
+class _FileWriter(ObjectWriter):
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self._name = name
+        self._path = folder / name
+        self._unfinished = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex[:8]}{UNFINISHED}")
+        self._size = 0
+        self._descriptor: int | None = None
+        with self._errors_raised():
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(self._unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+
+    def write(self, data: Buffer) -> None:
+        descriptor = self._opened()
+        view = memoryview(data).cast("B")
+        with self._errors_raised():
+            while view:
+                count = os.write(descriptor, view)
+                self._size += count
+                view = view[count:]
+
+    def close(self) -> int:
+        descriptor = self._opened()
+        try:
+            with self._errors_raised():
+                os.fsync(descriptor)
+                self._link()
+                self._unfinished.unlink()
+                self._sync_folders()
+        finally:
+            self.abort()
+        return self._size
+
+    def abort(self) -> None:
+        if self._descriptor is None:
+            return
+        os.close(self._descriptor)
+        self._descriptor = None
+        try:
+            self._unfinished.unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("%s, which was not completed, was not deleted: %s", self._unfinished, error.strerror)
+
+    def _link(self) -> None:
+        try:
+            os.link(self._unfinished, self._path)
+        except FileExistsError:
+            raise ObjectExistsError(str(self._folder), self._name) from None
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            raise ConfigError(
+                f"{self._folder}: the file system has no hard links ({error.strerror}), without which an object could be "
+                "overwritten: use a folder of another file system, or the URI of the object store behind it"
+            ) from error
+
+    def _sync_folders(self) -> None:
+        """Sync every folder up to the root: another writer may have created one of them and not synced it yet."""
+        for folder in (self._path.parent, *self._path.parent.parents):
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            if folder == self._folder.parent:
+                return
+
+    def _opened(self) -> int:
+        if self._descriptor is None:
+            raise ValueError(f"{self._path}: the writer is closed")
+        return self._descriptor
+
+    def _errors_raised(self) -> contextlib.AbstractContextManager[None]:
+        return _errors_raised(f"write {self._name}", self._folder)
+
+
+def _is_unfinished(name: str) -> bool:
+    last = name.rpartition("/")[2]
+    return last.startswith(".") and last.endswith(UNFINISHED)
+
+
+def _raised_unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+@contextlib.contextmanager
+def _errors_raised(operation: str, folder: Path) -> Iterator[None]:
+    """Raise ConfigError for what an operator must change, StoreUnreachableError for what may pass."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in _REFUSED:
+            raise ConfigError(f"{folder}: cannot {operation}: {reason}. Remedy: {_REMEDY_REFUSED}") from error
+        raise StoreUnreachableError(operation, str(folder), reason, _REMEDY_FAILED) from error

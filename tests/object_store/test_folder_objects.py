@@ -1,0 +1,209 @@
+"""Objects in a folder of this machine: complete and on the disk before they have their name, and written once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from shallow_mirror.errors import ConfigError, ObjectExistsError, ObjectMissingError, StoreUnreachableError
+from shallow_mirror.object_store import ObjectStore
+
+NAME = "a1/00000003/0000000007-0001-00-deadbeef.batches"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> ObjectStore:
+    return ObjectStore.open(str(tmp_path / "objects"))
+
+
+def written(store: ObjectStore, name: str, *data: bytes | bytearray | memoryview) -> int:
+    with store.writer(name) as writer:
+        for part in data:
+            writer.write(part)
+        return writer.close()
+
+
+def names(store: ObjectStore, prefix: str = "") -> list[str]:
+    return sorted(info.name for info in store.list(prefix))
+
+
+def test_what_was_written_is_read_by_ranges(folder: ObjectStore) -> None:
+    assert written(folder, NAME, b"0123", bytearray(b"4567"), memoryview(b"89")) == 10
+    assert folder.size(NAME) == 10
+    assert folder.read(NAME, 2, 3) == b"234"
+    assert folder.read_ranges(NAME, [(8, 2), (0, 1), (5, 0)]) == (b"89", b"0", b"")
+    assert folder.tail(NAME, 3) == b"789"
+    assert folder.tail(NAME, 30) == b"0123456789"
+    [info] = folder.list()
+    assert (info.name, info.size_bytes) == (NAME, 10)
+    assert info.last_modified_ms == (Path(folder.root) / NAME).stat().st_mtime_ns // 1_000_000
+
+
+def test_nothing_is_visible_before_close_and_nothing_is_left_by_abort(folder: ObjectStore) -> None:
+    writer = folder.writer(NAME)
+    writer.write(b"half")
+    assert names(folder) == []
+    assert folder.size(NAME) is None
+    assert [info.size_bytes for info in folder.list_unfinished()] == [4]
+    writer.abort()
+    assert list(folder.list_unfinished()) == []
+    with pytest.raises(ValueError, match="the writer is closed"):
+        writer.write(b"more")
+
+
+def test_a_writer_that_was_not_closed_is_aborted(folder: ObjectStore) -> None:
+    with contextlib.suppress(KeyError), folder.writer(NAME) as writer:
+        writer.write(b"half")
+        raise KeyError
+    assert [path for path in Path(folder.root).rglob("*") if path.is_file()] == []
+
+
+def test_an_object_is_not_overwritten(folder: ObjectStore) -> None:
+    written(folder, NAME, b"first")
+    with pytest.raises(ObjectExistsError, match="exists already and was not overwritten"):
+        written(folder, NAME, b"second")
+    assert folder.read(NAME, 0, 5) == b"first"
+    assert list(folder.list_unfinished()) == []
+
+
+def test_of_concurrent_writers_of_one_name_one_wins(folder: ObjectStore) -> None:
+    barrier = threading.Barrier(8)
+    winners: list[int] = []
+
+    def write(number: int) -> None:
+        with folder.writer(NAME) as writer:
+            writer.write(bytes([number]) * 100_000)
+            barrier.wait()
+            with contextlib.suppress(ObjectExistsError):
+                writer.close()
+                winners.append(number)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(winners) == 1
+    assert folder.read(NAME, 0, 100_000) == bytes(winners) * 100_000
+    assert list(folder.list_unfinished()) == []
+
+
+def test_a_killed_writer_leaves_no_object_and_what_it_leaves_can_be_deleted(folder: ObjectStore) -> None:
+    program = (
+        "import sys; from shallow_mirror.object_store import ObjectStore\n"
+        f"writer = ObjectStore.open({folder.root!r}).writer({NAME!r})\n"
+        "writer.write(bytes(1 << 20)); print('written', flush=True)\n"
+        "while True: writer.write(bytes(1 << 10))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process.stdout as output:
+        assert output.readline() == "written\n"
+        process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert names(folder) == []
+    assert folder.size(NAME) is None
+    [unfinished] = folder.list_unfinished()
+    assert unfinished.size_bytes >= 1 << 20
+    folder.delete([unfinished.name])
+    assert list(folder.list_unfinished()) == []
+    assert written(folder, NAME, b"again") == 5
+
+
+def test_file_and_folders_are_synced_before_close_returns(folder: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("needs /proc to see what is synced")
+    monkeypatch.setattr(os, "fsync", noted)
+    written(folder, NAME, b"data")
+    root = Path(folder.root)
+    assert synced[0].endswith(".unfinished")
+    assert synced[1:] == [str(root / "a1/00000003"), str(root / "a1"), str(root), str(root.parent)]
+
+
+def test_objects_below_a_prefix_are_listed_and_missing_ones_are_deleted_as_well(folder: ObjectStore) -> None:
+    for name in ("a/1/x", "a/2/y", "ab/z"):
+        written(folder, name, b"1")
+    assert names(folder) == ["a/1/x", "a/2/y", "ab/z"]
+    assert names(folder, "a") == names(folder, "a/") == ["a/1/x", "a/2/y"]
+    assert names(folder, "none") == []
+    folder.delete(["a/1/x", "a/none", "ab/z"])
+    assert names(folder) == ["a/2/y"]
+
+
+def test_missing_objects_and_missing_bytes_are_named(folder: ObjectStore) -> None:
+    written(folder, NAME, b"0123")
+    with pytest.raises(ObjectMissingError, match=r"objects/none: the object does not exist. Remedy: ") as raised:
+        folder.read("none", 0, 1)
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+    with pytest.raises(ObjectMissingError, match="does not exist"):
+        folder.tail("none", 1)
+    with pytest.raises(ObjectMissingError, match="the object ends at byte 4, and bytes 2 to 5 were expected"):
+        folder.read(NAME, 2, 3)
+
+
+@pytest.mark.parametrize("name", ["", "/a", "a//b", "a/../b", "..", "a/", "a\\b", "a\nb"])
+def test_names_that_leave_the_folder_are_refused(folder: ObjectStore, name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be the name of an object"):
+        folder.writer(name)
+
+
+@pytest.mark.parametrize("root", ["objects", "./objects", "hdfs://host/objects", "dbfs:/objects", "s33://bucket/x"])
+def test_a_root_that_no_store_has_is_a_wrong_setting(root: str) -> None:
+    with pytest.raises(ConfigError, match=root.replace(".", r"\.")):
+        ObjectStore.open(root)
+
+
+def test_the_probe_keeps_nothing(folder: ObjectStore) -> None:
+    folder.probe()
+    assert names(folder) == []
+    assert list(folder.list_unfinished()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_a_wrong_setting(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(ConfigError, match=r"file/objects: cannot write .*Not a directory. Remedy: check the path"):
+        ObjectStore.open(f"file://{tmp_path}/file/objects").probe()
+
+
+def test_a_file_system_without_links_is_a_wrong_setting(folder: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    with pytest.raises(ConfigError, match="the file system has no hard links"):
+        folder.probe()
+    assert list(folder.list_unfinished()) == []
+
+
+def test_a_full_disk_may_pass(folder: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = folder.writer(NAME)
+    with monkeypatch.context() as patched:
+
+        def full(*_: object) -> int:
+            raise OSError(28, "No space left on device")
+
+        patched.setattr(os, "write", full)
+        with pytest.raises(StoreUnreachableError, match=f"did not write {NAME}: No space left on device. Remedy: see that"):
+            writer.write(b"data")
+    writer.abort()
+    assert list(folder.list_unfinished()) == []
+
+
+def test_a_store_travels_to_another_process(folder: ObjectStore) -> None:
+    written(folder, NAME, b"data")
+    assert pickle.loads(pickle.dumps(folder)).read(NAME, 0, 4) == b"data"
