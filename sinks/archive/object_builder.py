@@ -1,6 +1,6 @@
 """Executor: one object of an archive while it is written: parts in which the batches of a partition are adjacent, then a footer.
 
-A part is collected in memory, PART_BYTES at the most and one response, so memory does not grow with partitions or with the object.
+A part is collected in memory: PART_BYTES and one response at most, so memory does not grow with partitions or the object.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from shallow_mirror.commands.archive import archive
 from shallow_mirror.commands.exit_codes import exit_code_of
 from shallow_mirror.commands.groups import groups
 from shallow_mirror.commands.import_blocker import ImportBlocker
@@ -42,6 +43,7 @@ app = typer.Typer(
 for command in (run, preflight, status, report, translate, groups, verify, recover, pause, resume, redo):
     app.command()(command)
 app.add_typer(quarantine, name="quarantine")
+app.add_typer(archive, name="archive")
 app.command()(demo)
 app.command("local-kafka")(local_kafka)
 

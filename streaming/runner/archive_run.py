@@ -1,4 +1,4 @@
-"""Driver: a running archive: start-up, the streaming query, the clean stop. What it shares with a mirror is in `query_run.py`."""
+"""Driver: a running archive: start-up, the streaming query, the clean stop. Its query is that of a mirror (`query.py`)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Archive:
         self._stop.set()
 
     def run(self, spark: Any = None, *, available_now: bool = False, for_seconds: float | None = None) -> None:
-        """Archive until stopped, until `for_seconds` are over, or with `available_now` until the offsets of the start are reached.
+        """Archive until stopped, until `for_seconds` are over, or with `available_now` up to the log ends of the start.
 
         Use `spark`, or build a local session and stop it at the end. An unreachable cluster or store is waited for. Raise
         FencedError, ConfigError, DataLossError, CorruptBatchError, SparkLostError.

@@ -44,7 +44,10 @@ class PartitionRegistrar:
         report: Callable[[Mapping[SourcePartition, Position]], None] = lambda _positions: None,
         observer: Observer = observe_nothing,
     ) -> None:
-        """`first_rows`: prepares what partitions need at the target and returns their rows. `deadline`: returns that of one attempt. `report` receives all positions once rows were added."""
+        """`first_rows`: prepares what partitions need at the target, and returns their rows.
+
+        `deadline`: returns that of one attempt. `report` receives all positions once rows were added.
+        """
         self._files = files
         self._owner = owner
         self._source = source

@@ -39,8 +39,8 @@ from shallow_mirror.types import Segment, SegmentKind, SourcePartition
 from shallow_mirror.version import __version__
 
 if TYPE_CHECKING:
-    from shallow_mirror.streaming.runner.lag_monitor import LagMonitor
-    from shallow_mirror.streaming.runner.metrics import ClusterSnapshot, Metrics
+    from shallow_mirror.streaming.runner.lag_monitor import ClusterObserver, LagMonitor
+    from shallow_mirror.streaming.runner.metrics import Metrics
 
 _log = logging.getLogger(__name__)
 
@@ -66,11 +66,11 @@ class ReportedRun:
     checkpoint: str
     commit_interval: str
     metrics: MetricsSettings
-    open_lag_monitor: Callable[[ClusterSnapshot], LagMonitor] | None = None
+    open_lag_monitor: Callable[[ClusterObserver], LagMonitor] | None = None
 
     @classmethod
     def of_mirror(cls, config: MirrorConfig) -> ReportedRun:
-        def open_lag_monitor(clusters: ClusterSnapshot) -> LagMonitor:
+        def open_lag_monitor(clusters: ClusterObserver) -> LagMonitor:
             from shallow_mirror.streaming.runner.lag_monitor import LagMonitor
 
             return LagMonitor(config, clusters)

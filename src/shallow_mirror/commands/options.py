@@ -8,4 +8,5 @@ from typing import Annotated
 import typer
 
 Conf = Annotated[Path, typer.Argument(metavar="CONF", help="The mirror file (YAML).")]
+ArchiveFile = Annotated[Path, typer.Argument(metavar="FILE", help="The archive file (YAML).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -14,18 +14,22 @@ import typer
 from shallow_mirror.commands.exit_codes import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
-    from shallow_mirror.streaming.runner.mirror import Mirror
+    from typing import Protocol
+
+    class Stoppable(Protocol):
+        def stop(self) -> None: ...
+
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def stop_on_signals(mirror: Mirror) -> None:
-    """Stop the mirror at the first signal; the second one ends the process."""
+def stop_on_signals(run: Stoppable) -> None:
+    """Stop a mirror or an archive at the first signal; the second one ends the process."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         for number in _STOP_SIGNALS:
             signal.signal(number, signal.SIG_DFL)  # a second signal ends this process at once, and Spark with it
-        mirror.stop()
+        run.stop()
 
     for number in _STOP_SIGNALS:
         signal.signal(number, stop)
