@@ -1,0 +1,113 @@
+"""An archive of a real cluster: every batch as the broker stores it, every offset in one row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from tests.support import archive_runs
+from tests.support.mirror_runs import CrashAt, CrashError, create_topic, high_watermark, last_stable_offset, write
+
+from shallow_mirror.archive_format.object_footer import parse_footer
+from shallow_mirror.archive_format.object_names import ObjectName
+from shallow_mirror.local_kafka.node import LocalKafka
+from shallow_mirror.types import TopicPartition
+
+pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(300)]
+
+PARTITIONS = 2
+
+
+def write_transactions(bootstrap: str, topic: str) -> None:
+    """Write to both partitions in turn a committed transaction and an aborted one."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"tx-{topic}", "compression.type": "lz4"})
+    producer.init_transactions(30)
+    for number, is_committed in enumerate((True, False, True)):
+        producer.begin_transaction()
+        for partition in range(PARTITIONS):
+            for i in range(20):
+                producer.produce(topic, f"{number}-{i}", partition=partition)
+        producer.flush(30)
+        if is_committed:
+            producer.commit_transaction(30)
+        else:
+            producer.abort_transaction(30)
+
+
+def ends_of(bootstrap: str, topic: str) -> dict[TopicPartition, int]:
+    return {TopicPartition(topic, partition): high_watermark(bootstrap, topic, partition) for partition in range(PARTITIONS)}
+
+
+def test_an_archive_has_the_bytes_that_the_broker_has_and_goes_on_where_it_was(
+    source_cluster: LocalKafka, topic_name: str, tmp_path: Path, spark: Any
+) -> None:
+    source = source_cluster.bootstrap
+    create_topic(source, topic_name, PARTITIONS)
+    for partition in range(PARTITIONS):
+        write(source, topic_name, [f"plain {i}" for i in range(50)], partition)
+    write_transactions(source, topic_name)
+    settings = archive_runs.config(tmp_path, source, [topic_name])
+    archive_runs.archive_all(settings, spark)
+    ends = ends_of(source, topic_name)
+    assert archive_runs.covered(settings) == ends
+    assert archive_runs.archived_bytes(settings) == archive_runs.source_bytes(source, ends)
+    aborted = [txn for row in archive_runs.rows(settings) for txn in row["aborted"] or ()]
+    assert len(aborted) == PARTITIONS
+    assert all(txn["first_offset"] < txn["last_offset"] for txn in aborted)
+
+    write(source, topic_name, ["later"], 1)
+    archive_runs.archive_all(settings, spark)
+    ends = ends_of(source, topic_name)
+    assert archive_runs.covered(settings) == ends
+    assert archive_runs.archived_bytes(settings) == archive_runs.source_bytes(source, ends)
+
+
+@pytest.mark.parametrize("point", ["task.stored", "done.RunSlots", "done.Decide"])
+def test_a_crash_leaves_an_object_that_no_row_names_or_a_decision_that_holds(
+    source_cluster: LocalKafka, topic_name: str, tmp_path: Path, spark: Any, point: str
+) -> None:
+    source = source_cluster.bootstrap
+    create_topic(source, topic_name, PARTITIONS)
+    write_transactions(source, topic_name)
+    settings = archive_runs.config(tmp_path, source, [topic_name])
+    with pytest.raises(CrashError):
+        archive_runs.archive_all(settings, spark, observer=CrashAt(point))
+    archive_runs.archive_all(settings, spark)
+    ends = ends_of(source, topic_name)
+    assert archive_runs.covered(settings) == ends
+    assert archive_runs.archived_bytes(settings) == archive_runs.source_bytes(source, ends)
+    names = {path.relative_to(settings.objects).as_posix() for path in Path(settings.objects).rglob("*.batches")}
+    named = {row["object_name"] for row in archive_runs.rows(settings) if row["object_name"]}
+    assert named <= names
+    orphans = names - named
+    assert len(orphans) == (0 if point == "done.Decide" else 1)
+    for name in names:
+        parsed = ObjectName.parse(name)
+        assert parsed is not None
+        footer = parse_footer(name, (Path(settings.objects) / name).read_bytes())
+        assert footer.header.archive_id == parsed.archive_id
+
+
+def test_an_open_transaction_is_archived_once_it_has_ended(
+    source_cluster: LocalKafka, topic_name: str, tmp_path: Path, spark: Any
+) -> None:
+    source = source_cluster.bootstrap
+    create_topic(source, topic_name, PARTITIONS)
+    producer = Producer({"bootstrap.servers": source, "transactional.id": f"open-{topic_name}"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for partition in range(PARTITIONS):
+        producer.produce(topic_name, "open", partition=partition)
+    producer.flush(30)
+    write(source, topic_name, ["behind it"], 0)
+    settings = archive_runs.config(tmp_path, source, [topic_name])
+    archive_runs.archive_all(settings, spark)
+    assert archive_runs.covered(settings) == dict.fromkeys(ends_of(source, topic_name), 0)
+    producer.commit_transaction(30)
+    assert last_stable_offset(source, topic_name, 0) == 3
+    archive_runs.archive_all(settings, spark)
+    ends = ends_of(source, topic_name)
+    assert archive_runs.covered(settings) == ends
+    assert archive_runs.archived_bytes(settings) == archive_runs.source_bytes(source, ends)
