@@ -145,6 +145,8 @@ class SegmentBuilder:
         for i, verdict, base, last, size, records, timestamp, leader_epoch, producer_id, producer_epoch in columns:
             if verdict in _SKIPPED:
                 continue
+            if admission.cut is not None:
+                last = min(last, admission.cut - 1)
             further: Sequence[_Row] = ()
             parts = rewritten[i].parts if i in rewritten else ()
             if parts:  # it was sent, in one or several rewritten batches, whatever its verdict was

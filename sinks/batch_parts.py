@@ -15,7 +15,8 @@ from shallow_mirror.wire.records.send_buffer import Outgoing
 class ReadPart:
     """Whole batches of one source partition. `records` is writable and valid until the reading is resumed.
 
-    Of batches that begin below `start` the records below it are not wanted; a position above it counts anyway.
+    Of batches that begin below `start` the records below it are not wanted; a position above it counts anyway. `is_cut`: nor are
+    the records from `range_end` on; otherwise a batch that straddles it is wanted whole.
     """
 
     source: SourcePartition
@@ -24,6 +25,7 @@ class ReadPart:
     records: memoryview
     aborted: tuple[tuple[int, int], ...]
     start: int = 0
+    is_cut: bool = False
 
     def batch(self, i: int) -> memoryview:
         start = int(self.index.pos[i])

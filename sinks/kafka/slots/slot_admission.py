@@ -17,6 +17,8 @@ from shallow_mirror.wire.batches.batch_bounds import may_be_set_aside
 from shallow_mirror.wire.records.send_buffer import make_outgoing
 from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
 
+_NO_CUT = (1 << 63) - 1
+
 KnownRefusals = Mapping[tuple[SourcePartition, int], Refusal]
 """By base offset: what the target refused in an earlier try of the slot."""
 
@@ -36,6 +38,7 @@ def admit_part(job: KafkaSlotJob, part: ReadPart, position: int, known_refusals:
         range_end=part.range_end,
         aborted=part.aborted,
         limits=limits,
+        is_cut=part.is_cut,
     )
     refused = {
         refusal.index: Refusal(BatchRefusedError(topic_partition, refusal.base_offset, refusal.rule, refusal.remedy))
@@ -72,7 +75,7 @@ def _kept(job: KafkaSlotJob, part: ReadPart, i: int, position: int, refusal: Ref
     return QuarantinedBatch(
         source=part.source,
         source_start=max(position, int(part.index.headers["base_offset"][i])),
-        source_end=int(part.index.last_offset[i]) + 1,
+        source_end=min(int(part.index.last_offset[i]) + 1, part.range_end if part.is_cut else _NO_CUT),
         target=job.routes[part.source.topic].target_of(part.source),
         error_name=refusal.error_name,
         rule=refusal.rule,

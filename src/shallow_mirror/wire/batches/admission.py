@@ -60,13 +60,17 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The verdicts of a response. `verdicts` is int8[n]; `next_position` follows the last batch below the range's end."""
+    """The verdicts of a response. `verdicts` is int8[n]; `next_position` follows the last batch below the range's end.
+
+    `cut`: no record from this offset on is sent, also of a batch that begins below it. None: batches are sent whole.
+    """
 
     verdicts: npt.NDArray[np.int8]
     next_position: int
     markers: Mapping[int, Marker] = field(default_factory=dict)
     refusals: tuple[Reason, ...] = ()
     rebuilds: tuple[Reason, ...] = ()
+    cut: int | None = None
 
     def set_aside(self, batches: Collection[int]) -> Admission:
         """Return the same with these batches set aside: neither refused nor rebuilt."""
@@ -89,8 +93,11 @@ def admit(
     range_end: int,
     aborted: Sequence[tuple[int, int]],
     limits: BatchLimits,
+    is_cut: bool = False,
 ) -> Admission:
     """Return verdicts for one partition's part of a Fetch response.
+
+    `is_cut`: a batch that straddles `range_end` loses its records from there on. Otherwise it is sent whole.
 
     `aborted` is the response's list of (producer id, first offset); the walk over it begins at the first batch, also
     where that lies below `position`. Raises nothing: what cannot be copied is in `refusals`.
@@ -127,6 +134,8 @@ def admit(
     mark(has_holes, Verdict.REBUILD, "records are missing inside the batch (compaction)")
     is_straddling = (base < position) & (last >= position)
     mark(is_straddling, Verdict.REBUILD, f"the batch straddles the position {position} (records in front of it were deleted)")
+    if is_cut:
+        mark((base < range_end) & (last >= range_end), Verdict.REBUILD, f"the batch straddles the cut at {range_end}")
     mark((attributes & CODEC_MASK) > max(Codec), Verdict.REFUSE, "unknown compression codec",
          "No broker accepts this batch; the source is damaged or newer than this version")  # fmt: skip
     mark((headers["last_offset_delta"] < 0) | (headers["records_count"] < 0), Verdict.REFUSE, "impossible count or offsets",
@@ -145,12 +154,15 @@ def admit(
 
     ours = base < range_end
     next_position = max(position, int(last[ours].max(initial=position - 1)) + 1)
+    if is_cut:
+        next_position = max(position, min(next_position, range_end))
     return Admission(
         verdicts,
         next_position,
         {i: marker for i, marker in markers.items() if verdicts[i] == Verdict.DROP_CONTROL},
         tuple(refusals[i] for i in sorted(refusals)),
         tuple(rebuilds[i] for i in sorted(rebuilds)),
+        range_end if is_cut else None,
     )
 
 

@@ -44,9 +44,17 @@ class Rebuilt:
 
 
 def rebuild(
-    batch: memoryview, topic_partition: TopicPartition, *, position: int, limits: BatchLimits, max_opened_bytes: int
+    batch: memoryview,
+    topic_partition: TopicPartition,
+    *,
+    position: int,
+    limits: BatchLimits,
+    max_opened_bytes: int,
+    cut: int | None = None,
 ) -> Rebuilt:
     """Return the records of `batch` from offset `position` on, in its own codec, in batches within the target's size limit.
+
+    `cut`: only those below this offset.
 
     Raises CorruptBatchError (also for a wrong checksum), BatchRefusedError for what no rebuild can save, ConfigError.
     """
@@ -60,7 +68,8 @@ def rebuild(
     counts: list[int] = []
     offsets = [np.empty(0, np.int64)]
     for spans in find_spans(opened):
-        kept = spans.part(int(np.searchsorted(spans.offset_delta, position - base_offset)), len(spans))
+        end = len(spans) if cut is None else int(np.searchsorted(spans.offset_delta, cut - base_offset))
+        kept = spans.part(min(int(np.searchsorted(spans.offset_delta, position - base_offset)), end), end)
         if not len(kept):
             continue
         offsets.append(base_offset + kept.offset_delta)

@@ -81,12 +81,14 @@ class RebuildPipeline:
         limits: BatchLimits,
         max_opened_bytes: int,
         keeps_refused: bool,
+        cut: int | None = None,
     ) -> None:
         self.runs: dict[int, RebuiltRun] = {}
         self.refused: dict[int, BatchRefusedError | CorruptBatchError] = {}
         self._index, self._records, self._verdicts = index, records, verdicts
         self._topic_partition, self._position, self._limits = topic_partition, position, limits
         self._max_opened_bytes, self._keeps_refused = max_opened_bytes, keeps_refused
+        self._cut = cut
         self._is_small = find_small(index, verdicts, limits)
         self._to_open = np.flatnonzero((verdicts == Verdict.REBUILD) | self._is_small)
         self._runs_to_rewrite: list[_Run] = []
@@ -101,6 +103,8 @@ class RebuildPipeline:
         """Rebuild everything. Raises ConfigError; BatchRefusedError and CorruptBatchError unless it keeps what is refused."""
         to_open, headers = self._to_open, self._index.headers[self._to_open]
         is_whole = (headers["base_offset"] >= self._position) & (headers["records_count"] <= MOST_RECORDS)
+        if self._cut is not None:
+            is_whole &= headers["base_offset"] + headers["last_offset_delta"] < self._cut
         columns = (
             to_open,
             np.cumsum(np.isin(self._verdicts, SENT))[to_open],
@@ -164,7 +168,14 @@ class RebuildPipeline:
         start, size = int(self._index.pos[number]), int(self._index.size_bytes[number])
         batch, most = self._records[start : start + size], self._max_opened_bytes
         try:
-            rebuilt = rebuild(batch, self._topic_partition, position=self._position, limits=self._limits, max_opened_bytes=most)
+            rebuilt = rebuild(
+                batch,
+                self._topic_partition,
+                position=self._position,
+                limits=self._limits,
+                max_opened_bytes=most,
+                cut=self._cut,
+            )
         except (BatchRefusedError, CorruptBatchError) as error:
             if not self._keeps_refused:
                 raise

@@ -81,6 +81,7 @@ def make_outgoing(
         limits=limits,
         max_opened_bytes=max_opened_bytes,
         keeps_refused=keeps_refused,
+        cut=admission.cut,
     )
     # The common case copies nothing. With a batch to open, the raw batches are copied as well: all are sent from one buffer.
     if not pipeline:
