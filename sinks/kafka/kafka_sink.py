@@ -26,7 +26,7 @@ from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_id
 from shallow_mirror.sinks.slot_results import MicroBatchOutcome, require_committed
 from shallow_mirror.sinks.slots.compact_pickle import CompactDict
-from shallow_mirror.sinks.slots.slot_task import SlotTask
+from shallow_mirror.sinks.slots.slot_task import OpenInput, SlotTask, open_source
 from shallow_mirror.types import EpochEnd, SlotTxn, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -56,15 +56,17 @@ class KafkaSink:
         performer: TxnPerformer,
         targets: TargetTopics,
         observer: Observer,
+        open_input: OpenInput = open_source,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`job` is the template of every slot's, without what belongs to one round."""
+        """`job` is the template of every slot's, without what belongs to one round. `open_input`: what slots read."""
         self._job = job
         self._slots = slots
         self._owner = owner
         self._performer = performer
         self._targets = targets
         self._observer = observer
+        self.open_input = open_input
         self._clock = clock
         self._look_again_at = 0.0
         self.watch = StallDetector(job.source, job.target, job.transaction_timeout_ms, clock)
@@ -120,7 +122,7 @@ class KafkaSink:
             commit_interval_ms=round_.commit_interval_ms,
             left_out=round_.left_out,
         )
-        return SlotTask(job, functools.partial(open_kafka_target, job))
+        return SlotTask(job, functools.partial(open_kafka_target, job), self.open_input)
 
     def run_round(
         self,

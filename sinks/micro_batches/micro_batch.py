@@ -86,7 +86,7 @@ class MicroBatchSink:
         self,
         sink: Sink,
         *,
-        source: Cluster,
+        source: Cluster | None,
         slot_time: SlotTime,
         report: Callable[[MicroBatchReport], None],
         observer: Observer,
@@ -97,7 +97,9 @@ class MicroBatchSink:
         register: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`slot_time`: what earlier queries of the run have seen. `quarantine`: None where slots quarantine nothing.
+        """`source`: None where offsets cannot expire.
+
+        `slot_time`: what earlier queries of the run have seen. `quarantine`: None where slots quarantine nothing.
 
         `left_out` is called at the end of each micro-batch with what was left out and the positions of the map. What it raises
         ends the query, because Spark would continue behind the ranges that were left out. `register` adds the first rows of
@@ -310,6 +312,7 @@ class MicroBatchSink:
             return ()
         targets = {source: position.target for source, position in positions.items()}
         targets.update({row.segment.source: row.segment.target for row in first_rows})
+        assert self._source is not None
         return expired_rows(loss, _positions_after(positions, first_rows), targets, self._source, deadline)
 
 

@@ -15,6 +15,7 @@ from shallow_mirror.types import EpochEnd, IsolationLevel, QuarantineLimits, Sou
 class SlotJob:
     """What a task needs besides what belongs to its sink, carried in the closure of one micro-batch.
 
+    `source`: None where no cluster is read.
     `positions` are source offsets from the table of decisions, `epoch_ends` up to where it knows a leader epoch of the source.
     `time_left_ms` is what remains of the micro-batch's deadline when the task starts (clocks of different machines are
     never compared). `max_segments` bounds the rows a slot may return: it stops at a batch boundary and the rest is read in
@@ -27,7 +28,7 @@ class SlotJob:
     """
 
     decision: int
-    source: ClientConfig
+    source: ClientConfig | None
     routes: Mapping[str, RoutedTopic]
     positions: Mapping[SourcePartition, int]
     epoch_ends: Mapping[SourcePartition, EpochEnd]

@@ -80,6 +80,7 @@ def open_source(job: SlotJob, rows: Iterator[pa.RecordBatch], is_planned_ranges:
     """Return the reading of the source cluster."""
     patience_ms = PARTITION_PATIENCE_MS if job.leaves_out else None
     limits = ReadingLimits(isolation=job.isolation, fetch_bytes=job.fetch_bytes, deadline=deadline, patience_ms=patience_ms)
+    assert job.source is not None
     source = cluster_of_worker(job.source)
     readings: Readings
     if is_planned_ranges:

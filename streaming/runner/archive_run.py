@@ -12,6 +12,7 @@ from typing import Any
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.connectivity import named_cluster
+from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.schema import DecidedSegment
@@ -235,8 +236,20 @@ class _ArchiveRun:
             decide_first_rows(owner, rows)
         self._has_begun = True
         topics = sorted({source.topic for source in (*starts, *positions) if self._config.topics.is_included(source.topic)})
-        listed = self._source.metadata(topics, deadline).topics
-        return {name: topic.topic_id for name, topic in listed.items() if topic.error_code == 0}
+        listed = {name: topic for name, topic in self._source.metadata(topics, deadline).topics.items() if topic.error_code == 0}
+        configs = self._source.topic_configs(sorted(listed), deadline) if listed else {}
+        ArchivedTopics.of(self._storage).record(
+            [
+                TopicDescription(
+                    topic=name, topic_id=topic.topic_id, partitions=len(topic.partitions), configs=configs.get(name, {})
+                )
+                for name, topic in listed.items()
+            ],
+            run_epoch=owner.run_epoch,
+            micro_batch=owner.micro_batch,
+            at_ms=int(time.time() * 1000),
+        )
+        return {name: topic.topic_id for name, topic in listed.items()}
 
     def _report(self, report: MicroBatchReport) -> None:
         """Record a finished micro-batch, and pass measurements to the planner."""

@@ -28,9 +28,9 @@ class StallDetector:
     """The step that runs. One thread does the steps, any other may read `lingering`."""
 
     def __init__(
-        self, source: ClientConfig, target: ClientConfig, transaction_timeout_ms: int, clock: Callable[[], float]
+        self, source: ClientConfig | None, target: ClientConfig, transaction_timeout_ms: int, clock: Callable[[], float]
     ) -> None:
-        self._source = _addresses(source)
+        self._source = "the archive" if source is None else _addresses(source)
         self._target = _addresses(target)
         self._clock = clock
         self._usual_s_of_slots = transaction_timeout_ms / 1000 * USUAL_SHARE_OF_SLOTS

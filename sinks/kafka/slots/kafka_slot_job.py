@@ -14,7 +14,7 @@ from shallow_mirror.sinks.slots.slot_job import SlotJob
 from shallow_mirror.types import TopicPartition
 
 if TYPE_CHECKING:
-    from shallow_mirror.config import MirrorConfig  # not at run time: workers need none of pydantic
+    from shallow_mirror.config import MirrorConfig, RestoreConfig  # not at run time: workers need none of pydantic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +37,14 @@ class KafkaSlotJob(SlotJob):
     held: Mapping[TopicPartition, str] = field(default_factory=dict)
 
     @classmethod
-    def of_mirror(cls, config: MirrorConfig, *, map_id: str, run_id: str, observer: Observer) -> KafkaSlotJob:
+    def of_mirror(cls, config: MirrorConfig | RestoreConfig, *, map_id: str, run_id: str, observer: Observer) -> KafkaSlotJob:
         """Return a job without what belongs to one micro-batch: decision, routes, positions, ends, time."""
         return cls(
             mirror=config.mirror,
             map_id=map_id,
             run_id=run_id,
             decision=0,
-            source=config.source.client,
+            source=config.source_client,
             target=config.target.client,
             routes={},
             positions={},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from shallow_mirror.broker.admin.topic_admin import TopicSpec, add_partitions, ensure_topics
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -12,7 +13,7 @@ from shallow_mirror.broker.cluster.cluster_metadata import TopicMetadata
 from shallow_mirror.broker.net.error_codes import error_name, is_forbidden, refusal
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.schema import DecidedSegment
-from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.plurals import counted
@@ -24,6 +25,14 @@ from shallow_mirror.types import BatchLimits, Segment, SegmentKind, SourcePartit
 _log = logging.getLogger(__name__)
 
 
+class TopicConfigs(Protocol):
+    """Knows the settings of source topics: a cluster, or an archive of one."""
+
+    def topic_configs(self, names: Sequence[str], deadline: Deadline, /) -> Mapping[str, Mapping[str, str]]:
+        """Return the settings that differ from the defaults, by topic. Raises RetriableError."""
+        ...
+
+
 class TargetTopics:
     """Routes, by source topic name, found when they are first needed; settings of a target topic are read then.
 
@@ -33,8 +42,8 @@ class TargetTopics:
 
     def __init__(
         self,
-        config: MirrorConfig,
-        source: Cluster,
+        config: MirrorConfig | RestoreConfig,
+        source: TopicConfigs,
         target: Cluster,
         *,
         positions: Mapping[SourcePartition, Position],
@@ -226,6 +235,11 @@ def first_rows(
     if gone:
         raise RetriableError(error_name(listed[gone[0]].error_code), f"source topic {gone[0]} is not there any more")
     targets.prepare({name: len(listed[name].partitions) for name in topics}, deadline)
+    return rows_at(starts, targets)
+
+
+def rows_at(starts: Mapping[SourcePartition, int], targets: TargetTopics) -> tuple[DecidedSegment, ...]:
+    """Return the zero-length first row of each partition, at its start. The targets of their topics are known."""
     return tuple(
         DecidedSegment(
             Segment(

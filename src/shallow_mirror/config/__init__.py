@@ -6,6 +6,7 @@ A relative `tables` or `checkpoint` is relative to the folder of the mirror file
 
 from shallow_mirror.config.archive_config import ArchiveConfig, archive_json_schema
 from shallow_mirror.config.mirror_config import MirrorConfig, json_schema
+from shallow_mirror.config.restore_config import RestoreConfig, restore_json_schema
 from shallow_mirror.config.sections import (
     DEFAULT_REQUEST_BYTES,
     DEFAULT_SLOT_BYTES,
@@ -30,6 +31,7 @@ __all__ = [
     "MetricsSettings",
     "MirrorConfig",
     "ReadSettings",
+    "RestoreConfig",
     "StartRule",
     "StorageSettings",
     "TopicSettings",
@@ -37,4 +39,5 @@ __all__ = [
     "archive_json_schema",
     "json_schema",
     "parse_duration",
+    "restore_json_schema",
 ]

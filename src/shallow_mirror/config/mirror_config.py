@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Literal
 
+from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.checkpoints.schema import schema_of
 from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.config.commit_interval import commit_interval_problem, default_commit_interval
@@ -47,6 +48,11 @@ class MirrorConfig(Section):
     def source_cluster_name(self) -> str:
         """Return what messages call the source cluster."""
         return f"source cluster {self.source.alias}"
+
+    @property
+    def source_client(self) -> ClientConfig:
+        """Return the client of the cluster that is read."""
+        return self.source.client
 
     @property
     def target_cluster_name(self) -> str:

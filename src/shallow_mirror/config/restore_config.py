@@ -1,0 +1,171 @@
+"""The restore file: every setting of one restore, checked as a whole. Runs on the driver."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from shallow_mirror import routing
+from shallow_mirror.checkpoints.table_location import TableLocation
+from shallow_mirror.config import values
+from shallow_mirror.config.commit_interval import commit_interval_problem, default_commit_interval
+from shallow_mirror.config.config_file import absolute, option_text, read_yaml, validate
+from shallow_mirror.config.problems import client_problems, storage_problems
+from shallow_mirror.config.sections import ClusterSettings, MetricsSettings, StorageSettings, WriteSettings
+from shallow_mirror.config.values import Isolation, LogAppendTime, Name, OrOff, Pattern, Section, Start, Tables, TargetName
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy
+
+
+class ArchiveLocation(Section):
+    """Where an archive is. `alias`: of the cluster that was archived, for `target_name`."""
+
+    tables: Tables
+    objects: str = Field(min_length=1)
+    alias: Name = "archive"
+
+
+class RestoreTopicSettings(Section):
+    include: list[Pattern] = Field(default=[".*"], min_length=1)
+    exclude: list[Pattern] = Field(default=[])
+    target_name: TargetName = "{topic}"
+    create: bool = True
+    replication_factor: int | None = Field(default=None, ge=1, le=32767)
+    configs: Annotated[Literal["create", "off"], OrOff] = "create"
+
+    def is_included(self, topic: str) -> bool:
+        return routing.is_included(topic, self.include, self.exclude)
+
+
+class Cut(Section):
+    """Where the restore ends in every partition: at most one of these; none: where the archive ends at the first start."""
+
+    time: Start | None = None
+    decision: int | None = Field(default=None, ge=1)
+    offsets: dict[str, dict[int, int]] = Field(default={})
+
+    @model_validator(mode="after")
+    def _require_one(self) -> Self:
+        if sum((self.time is not None, self.decision is not None, bool(self.offsets))) > 1:
+            raise ValueError("give one of time, decision and offsets")
+        if self.time in ("earliest", "latest"):
+            raise ValueError(f"time: {self.time!r} is no ISO-8601 time with zone")
+        return self
+
+    @property
+    def time_ms(self) -> int | None:
+        return None if self.time is None else values.parse_start(self.time)
+
+
+class RestoreReadSettings(Section):
+    """`fetch_bytes`: batches that a task has in memory at once. `micro_batch_bytes`: of whole decisions of the archive."""
+
+    isolation_level: Isolation = IsolationLevel.READ_COMMITTED
+    log_append_time: LogAppendTime = LogAppendTimePolicy.KEEP
+    micro_batch_bytes: int = Field(default=1 << 30, ge=1 << 20, le=1 << 40)
+    fetch_bytes: int = Field(default=16 << 20, ge=64 << 10, le=1 << 30)
+    max_segments: int = Field(default=200_000, ge=1, le=10_000_000)
+
+    @property
+    def continues_after_data_loss(self) -> bool:
+        """Return False: what an archive has lost is named, and nothing is skipped."""
+        return False
+
+
+class RestoreConfig(Section):
+    """All of it, picklable. Locations are absolute once loaded."""
+
+    restore: Name
+    archive: ArchiveLocation
+    target: ClusterSettings
+    topics: RestoreTopicSettings = RestoreTopicSettings()
+    until: Cut = Cut()
+    read: RestoreReadSettings = RestoreReadSettings()
+    write: WriteSettings = WriteSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    tables: Tables
+    tables_writer: Literal["auto", "deltalake", "spark"] = "auto"
+    storage: StorageSettings = StorageSettings()
+    checkpoint: str = ""
+
+    @property
+    def mirror(self) -> str:
+        """Return the id that transactional ids and receipts begin with."""
+        return self.restore
+
+    @property
+    def source_client(self) -> None:
+        """Return that no cluster is read."""
+
+    @property
+    def target_cluster_name(self) -> str:
+        """Return what messages call the target cluster."""
+        return f"target cluster {self.target.alias}"
+
+    @property
+    def storage_options(self) -> Mapping[str, str]:
+        """Return the options of the store of all tables and objects, references unresolved."""
+        return {name: option_text(value) for name, value in self.storage.options.items()}
+
+    @property
+    def table_location(self) -> TableLocation:
+        return TableLocation(self.tables, self.storage_options)
+
+    @property
+    def archive_table_location(self) -> TableLocation:
+        return TableLocation(self.archive.tables, self.storage_options)
+
+    @property
+    def spark_log(self) -> Path:
+        """Return the log file of a local session."""
+        if self.tables.startswith("/"):
+            return Path(self.tables) / "_spark.log"
+        return Path(tempfile.gettempdir()) / f"{self.restore}.spark.log"
+
+    @classmethod
+    def load(cls, path: str | Path) -> RestoreConfig:
+        """Return the settings of the restore file `path`. Raise ConfigError with every problem of the file."""
+        path = Path(path)
+        return cls.from_document(read_yaml(path, "restore file"), folder=path.resolve().parent)
+
+    @classmethod
+    def from_document(cls, document: object, *, folder: Path) -> RestoreConfig:
+        """Return the settings of a parsed restore file. Raise ConfigError with every problem.
+
+        `folder` is what relative paths are relative to.
+        """
+        if not isinstance(document, dict):
+            raise ConfigError("the restore file holds no settings: it must be a YAML mapping that begins with 'restore: <name>'")
+        config, problems = validate(cls, document)
+        problems += client_problems(document, ("target",))
+        problems += storage_problems(document)
+        if config is not None:
+            config, interval_problem = _with_commit_interval(config)
+            problems += [] if interval_problem is None else [f"write.commit_interval: {interval_problem}"]
+        if problems or config is None:
+            raise ConfigError(problems)
+        tables = absolute(config.tables, folder)
+        archive = config.archive.model_copy(
+            update={"tables": absolute(config.archive.tables, folder), "objects": absolute(config.archive.objects, folder)}
+        )
+        checkpoint = absolute(config.checkpoint, folder) if config.checkpoint else f"{tables.rstrip('/')}/_state"
+        return config.model_copy(update={"tables": tables, "archive": archive, "checkpoint": checkpoint})
+
+
+def _with_commit_interval(config: RestoreConfig) -> tuple[RestoreConfig, str | None]:
+    """Return `config` with a default that fits a short transaction timeout; an interval of the file is kept, or a problem."""
+    write = config.write
+    if "commit_interval" in write.model_fields_set:
+        return config, commit_interval_problem(write.commit_interval_s, write.transaction_timeout_ms)
+    interval = default_commit_interval(write.transaction_timeout_ms)
+    return config.model_copy(update={"write": write.model_copy(update={"commit_interval": interval})}), None
+
+
+def restore_json_schema() -> str:
+    """Return the content of `conf/restore.schema.json`, for editors."""
+    return json.dumps(RestoreConfig.model_json_schema(by_alias=True), indent=2, sort_keys=True) + "\n"
