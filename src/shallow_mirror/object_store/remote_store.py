@@ -212,7 +212,7 @@ class _UploadWriter(ObjectWriter):
                 return self._size
             if written is not None:
                 raise ObjectExistsError(self._store.root, self._name) from error
-            if isinstance(error, StoreUnreachableError):
+            if isinstance(error, StoreUnreachableError | ObjectExistsError):
                 raise
             operation = f"complete {self._name}"
             remedy = "write it again under a new name"
