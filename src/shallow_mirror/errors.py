@@ -205,9 +205,10 @@ class OutcomeUnknownError(MirrorError):
 
 
 class StoreUnreachableError(OutcomeUnknownError):
-    """An operation of the object store that holds the tables failed; a write may have been applied nevertheless.
+    """An operation of the store that holds tables or objects failed; a write may have been applied nevertheless.
 
-    `is_refused`: the store refused it (credentials, permissions, a missing bucket) instead of failing.
+    `table`: its URI, or the root of the objects. `is_refused`: the store refused it (credentials, permissions, a missing bucket)
+    instead of failing.
     """
 
     def __init__(self, operation: str, table: str, reason: str, remedy: str, *, is_refused: bool = False) -> None:

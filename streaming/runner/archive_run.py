@@ -107,14 +107,15 @@ class _ArchiveRun:
                     lambda: MirrorStorage.to_write(config.table_location, config.tables_writer, layout=ARCHIVE_LAYOUT),
                 )
                 retry("conditional writes", self._storage.require_conditional_writes)
-                retry("objects", ObjectStore.open(config.objects, config.storage_options).probe)
+                objects = ObjectStore.open(config.objects, config.storage_options)
+                retry("objects", objects.probe)
                 if spark is None:
                     self._reporter.start_step("starting Spark", f" (its log: {config.spark_log})")
                     own_session = spark = spark_session.open_local_session(
                         f"shallow-mirror {config.archive}", config.spark_log, self._storage.writer
                     )
                 spark_session.check_session(spark)
-                pass_secrets_to_workers(spark, (config.source.client,))
+                pass_secrets_to_workers(spark, (config.source.client, objects))
                 if self._storage.writer == "spark":
                     spark_session.check_delta(spark, config.tables)
                 self._storage = self._storage.with_session(spark)

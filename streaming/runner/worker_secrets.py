@@ -6,13 +6,19 @@ A worker gets them as environment variables of its process when it is started: n
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from shallow_mirror.broker.auth import secrets
-from shallow_mirror.broker.auth.client_config import ClientConfig
 
 
-def pass_secrets_to_workers(spark: Any, configs: Iterable[ClientConfig]) -> None:
+class WithReferences(Protocol):
+    """Settings of a cluster or of an object store."""
+
+    @property
+    def references(self) -> frozenset[str]: ...
+
+
+def pass_secrets_to_workers(spark: Any, configs: Iterable[WithReferences]) -> None:
     """Set the variables, before anything is registered or run that uses them. Raise ConfigError."""
     environment = spark.sparkContext.environment
     for config in configs:

@@ -162,6 +162,11 @@ def test_names_that_leave_the_folder_are_refused(folder: ObjectStore, name: str)
         folder.writer(name)
 
 
+def test_an_object_cannot_have_the_name_of_an_unfinished_file(folder: ObjectStore) -> None:
+    with pytest.raises(ValueError, match="is a name of files that are not objects"):
+        folder.writer("a/.x.deadbeef.unfinished")
+
+
 @pytest.mark.parametrize("root", ["objects", "./objects", "hdfs://host/objects", "dbfs:/objects", "s33://bucket/x"])
 def test_a_root_that_no_store_has_is_a_wrong_setting(root: str) -> None:
     with pytest.raises(ConfigError, match=root.replace(".", r"\.")):

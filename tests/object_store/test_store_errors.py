@@ -58,6 +58,24 @@ def test_an_outage_is_one_line_whichever_class_the_library_gives_it(text: str, i
 
 
 @pytest.mark.parametrize(
+    ("code", "is_refused", "verb"), [("AccessDenied", True, "refuses to"), ("InternalError", False, "did not")]
+)
+def test_one_of_many_objects_that_was_not_deleted_is_named(code: str, is_refused: bool, verb: str) -> None:
+    text = f"Generic S3 error: DeleteObjects request failed for key a/x: Not now (code: {code})\n\nDebug source:\nGeneric {{\n}}"
+    error = store_error(OSError(text), "delete objects", "s3://b/t")
+    assert isinstance(error, StoreUnreachableError)
+    assert error.is_refused is is_refused
+    assert str(error).startswith(f"s3://b/t: the store {verb} delete objects: {code} Not now (a/x). Remedy: ")
+
+
+def test_obstore_repeats_its_errors_as_structures_which_are_not_shown() -> None:
+    text = "Generic S3 error: HTTP error: builder error\n\nDebug source:\nGeneric {\n    source: BadScheme,\n}"
+    error = store_error(OSError(text), "look for x", "s3://b/t")
+    assert str(error).startswith("s3://b/t: the store refuses to look for x: URL scheme is not allowed. Remedy: for http://")
+    assert one_line(text) == "Generic S3 error: HTTP error: builder error"
+
+
+@pytest.mark.parametrize(
     "text",
     [
         'Generic Config error\n ↳ failed to parse "5 parsecs" as Duration',

@@ -151,6 +151,6 @@ class MetricsSettings(Section):
 
 
 class StorageSettings(Section):
-    """The store that holds `tables`. `options`: deltalake's storage options; secrets by reference only."""
+    """The store that holds `tables`. `options`: those of deltalake and obstore; secrets by reference only."""
 
     options: dict[str, str | int | float | bool] = Field(default={}, repr=False)

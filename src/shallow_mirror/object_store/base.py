@@ -15,7 +15,7 @@ PARTS_IN_FLIGHT = 4
 READ_BYTES = 8 << 20
 """Of one request: larger ranges are read by several, so that each ends within the timeout of a request."""
 READS_IN_FLIGHT = 8
-"""The library sends no more than 10 at once."""
+"""Of one call, with a thread each."""
 LIST_PAGE = 1_000
 DELETE_PAGE = 1_000
 """S3's own limits for one request."""

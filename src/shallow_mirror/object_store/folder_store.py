@@ -36,6 +36,8 @@ class FolderStore(StoreBackend):
         self._folder = folder
 
     def writer(self, name: str) -> ObjectWriter:
+        if _is_unfinished(name):
+            raise ValueError(f"{name!r} is a name of files that are not objects")
         return _FileWriter(self._folder, name)
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]], in_flight: int) -> tuple[bytes, ...]:

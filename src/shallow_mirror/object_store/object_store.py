@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from shallow_mirror.broker.auth import secrets
 from shallow_mirror.errors import ConfigError, ObjectMissingError
 from shallow_mirror.object_store.base import DELETE_PAGE, READS_IN_FLIGHT, ObjectInfo, ObjectWriter, StoreBackend
 from shallow_mirror.object_store.folder_store import FolderStore
@@ -52,6 +53,11 @@ class ObjectStore:
             )
         written = dict(options or {})
         return cls(root, RemoteStore(root, written), written)
+
+    @property
+    def references(self) -> frozenset[str]:
+        """Return every `${...}` of the options, as written."""
+        return frozenset(reference for value in self._options.values() for reference in secrets.references_in(value))
 
     def __reduce__(self) -> Any:
         return ObjectStore.open, (self.root, self._options)

@@ -7,11 +7,13 @@ it is imported and opened at the first use in a process, and refuses to work in 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from shallow_mirror.errors import ConfigError, MirrorError, ObjectExistsError, ObjectMissingError, StoreUnreachableError
@@ -27,9 +29,12 @@ from shallow_mirror.object_store.base import (
 )
 from shallow_mirror.object_store.read_plan import plan_reads
 from shallow_mirror.object_store.store_errors import is_missing, is_past_end, one_line, store_error
-from shallow_mirror.object_store.store_options import library_options, resolved_options
+from shallow_mirror.object_store.store_options import environment_http_options, library_options, resolved_options
 
-SCHEMES = ("s3", "s3a", "abfss", "abfs", "gs")
+_log = logging.getLogger(__name__)
+
+SCHEMES = {"s3": "aws", "s3a": "aws", "abfss": "azure", "abfs": "azure", "gs": "google"}
+"""And how the names of their options begin."""
 
 _WRITER = "writer"
 """Key of an object's metadata: who wrote it, to tell a lost answer to our own write from another writer's object."""
@@ -54,17 +59,18 @@ class RemoteStore(StoreBackend):
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]], in_flight: int) -> tuple[bytes, ...]:
         plan = plan_reads(ranges, READ_BYTES)
-        answers: list[memoryview] = []
-        for first in range(0, len(plan.requests), in_flight):
-            requests = plan.requests[first : first + in_flight]
-            with self.errors_raised(f"read {name}", name) as (obstore, client):
-                starts, sizes = zip(*requests, strict=True)
-                answers += map(memoryview, obstore.get_ranges(client, name, starts=starts, lengths=sizes, coalesce=0))
+        with ThreadPoolExecutor(min(in_flight, len(plan.requests) or 1), thread_name_prefix="read-ranges") as threads:
+            answers = list(threads.map(lambda request: self._read(name, *request), plan.requests))
         for (start, size), answer in zip(plan.requests, answers, strict=True):
             if len(answer) != size:
                 reason = f"the object ends at byte {start + len(answer)}, and bytes {start} to {start + size} were expected"
                 raise ObjectMissingError(self.root, name, reason, _REMEDY_MISSING)
         return tuple(b"".join(answers[piece.request][piece.start : piece.end] for piece in pieces) for pieces in plan.pieces)
+
+    def _read(self, name: str, start: int, size: int) -> memoryview:
+        # Not get_ranges: it joins what was cut, ranges that follow each other, to one request of any size.
+        with self.errors_raised(f"read {name}", name) as (obstore, client):
+            return memoryview(obstore.get_range(client, name, start=start, length=size))
 
     def objects(self, prefix: str) -> Iterator[ObjectInfo]:
         with self.errors_raised("list objects") as (obstore, client):
@@ -153,10 +159,12 @@ class RemoteStore(StoreBackend):
         from obstore.store import from_url
 
         options = library_options(resolved_options(self._written_options))
+        scheme = self.root.partition(":")[0].lower()
+        client = {**environment_http_options(os.environ, SCHEMES[scheme]), **options.client}
         config = dict(options.config)
         while True:
             try:
-                return from_url(self.root, config=config, client_options=options.client, retry_config=options.retry)
+                return from_url(self.root, config=config, client_options=client, retry_config=options.retry)
             except UnknownConfigurationKeyError as error:
                 # Of deltalake alone, or of another kind of store; deltalake ignores them as well.
                 unknown = _UNKNOWN_KEY.search(str(error))
@@ -199,12 +207,12 @@ class _UploadWriter(ObjectWriter):
                 self._complete()
         except (StoreUnreachableError, ObjectMissingError, ObjectExistsError) as error:
             # The answer may be lost and the write applied; a repeated request then finds the object, or no upload.
-            written = self._store.writer_of(self._name)
+            written = self._written(error)
             if written == (self._token, self._size):
                 return self._size
             if written is not None:
                 raise ObjectExistsError(self._store.root, self._name) from error
-            if isinstance(error, StoreUnreachableError):
+            if isinstance(error, StoreUnreachableError | ObjectExistsError):
                 raise
             operation = f"complete {self._name}"
             remedy = "write it again under a new name"
@@ -214,9 +222,25 @@ class _UploadWriter(ObjectWriter):
         return self._size
 
     def abort(self) -> None:
+        upload, self._upload = self._upload, None
         self._is_open = False
         self._part = bytearray()
-        self._upload = None
+        if upload is None or upload.closed():
+            return
+        try:
+            with self._store.errors_raised(f"abort the upload of {self._name}"):
+                upload.__exit__(
+                    ValueError, None, None
+                )  # with an error the library deletes the parts; it has no other call for it
+        except MirrorError as error:
+            _log.warning("parts of %s stay until the bucket's lifecycle rule deletes them: %s", self._name, error)
+
+    def _written(self, error: MirrorError) -> tuple[str, int] | None:
+        """Return what there is under the name after an error of a write; raise that error where this is unknown as well."""
+        try:
+            return self._store.writer_of(self._name)
+        except StoreUnreachableError as unknown:
+            raise (error if isinstance(error, StoreUnreachableError) else unknown) from error
 
     def _put(self) -> None:
         with self._store.errors_raised(f"write {self._name}", self._name) as (obstore, client):

@@ -24,16 +24,20 @@ _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|FilesystemNotFound|The 
 _PAST_END = re.compile(r"InvalidRange|416 Range Not Satisfiable|Requested range was invalid|Wanted range starting at")
 _NO_ANSWER = re.compile(
     r"operation timed out|Connection refused|Connection reset|connection closed before message completed|dns error|"
-    r"tcp connect error|error trying to connect|connection error|URL scheme is not allowed|certificate[^.]*"
+    r"tcp connect error|error trying to connect|connection error|URL scheme is not allowed|BadScheme|certificate[^.]*"
 )
 _OF_STORE = re.compile(
     r"Error performing |Generic (?:S3|MicrosoftAzure|GCS|HTTP) error|HTTP error|error sending request|"
     r"request or response body error|error decoding response body|status code\W+\d{3}|"
-    r"lacked the necessary privileges|lacked valid authentication credentials"
+    r"[Dd]elete\w* request failed for key|lacked the necessary privileges|lacked valid authentication credentials"
 )
 _CONFIG = re.compile(
     r"Generic Config error|Failed to parse config|Unknown scheme|unknown configuration key|GCP credential error", re.IGNORECASE
 )
+_BAD_SCHEME = "BadScheme"
+_NOT_DELETED = re.compile(r"[Dd]elete\w* request failed for key (.*?): (.*?) \(code: (\w+)\)")
+"""One of many objects, in a response that is a success as a whole."""
+_MAY_BE_DELETED_LATER = ("InternalError", "SlowDown", "ServiceUnavailable", "RequestTimeout", "503", "500")
 _NOT_CONDITIONAL = "PutMode::Create"
 
 _MAY_PASS = (408, 409, 412, 425, 429)
@@ -86,13 +90,21 @@ def store_error(error: BaseException, operation: str, table: str) -> MirrorError
         return ConfigError(f"{table}: storage.options or `tables` cannot be used: {one_line(text)}")
     if not _OF_STORE.search(text):
         return None
+    not_deleted = _NOT_DELETED.search(text)
+    if not_deleted is not None:
+        key, message, code_name = not_deleted.groups()
+        is_refused = code_name not in _MAY_BE_DELETED_LATER
+        remedy = _REMEDY_REFUSED if is_refused else _REMEDY_SLOW
+        return StoreUnreachableError(operation, table, one_line(f"{code_name} {message} ({key})"), remedy, is_refused=is_refused)
     status = _STATUS.search(text)
     url = _PLACE.search(text)
     at = "" if url is None else f" ({url[1].partition('?')[0]})"
     if status is None:
         cause = _NO_ANSWER.search(text)
         reason = "no answer" if cause is None else cause[0]
-        is_scheme = cause is not None and "scheme" in cause[0]
+        if cause is not None and cause[0] == _BAD_SCHEME:
+            reason = "URL scheme is not allowed"
+        is_scheme = "scheme" in reason
         remedy = _REMEDY_SCHEME if is_scheme else _REMEDY_UNREACHABLE
         return StoreUnreachableError(operation, table, f"{reason}{at}", remedy, is_refused=is_scheme)
     code = int(status[1])

@@ -101,6 +101,12 @@ def library_options(resolved: Mapping[str, str]) -> LibraryOptions:
     return LibraryOptions(config, client, {**retry, "backoff": backoff})
 
 
+def environment_http_options(environment: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Return HTTP options such as AWS_ALLOW_HTTP of an environment: deltalake reads them there, and obstore does not."""
+    names = {name: name.lower().removeprefix(f"{prefix}_") for name in environment if name.lower().startswith(f"{prefix}_")}
+    return {bare: environment[name] for name, bare in names.items() if bare in _HTTP_OPTIONS}
+
+
 def _number(name: str, text: str) -> float:
     try:
         return float(text)

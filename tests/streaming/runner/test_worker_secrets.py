@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.streaming.runner.worker_secrets import pass_secrets_to_workers
 
 PROPERTIES = {
@@ -35,3 +36,11 @@ def test_a_worker_without_the_drivers_variables_gets_what_they_stand_for(monkeyp
     assert config.bootstrap == (("h", 9092),)
     monkeypatch.setattr(os, "environ", os.environ | {"PASSWORD": "its own"})
     assert config.value("sasl.password") == "its own"
+
+
+def test_a_worker_gets_what_the_options_of_an_object_store_stand_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORE_SECRET", "hunter2")
+    objects = ObjectStore.open("s3://bucket/path", {"AWS_REGION": "x", "AWS_SECRET_ACCESS_KEY": "${env:STORE_SECRET}"})
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(environment={}))
+    pass_secrets_to_workers(spark, [objects])
+    assert list(spark.sparkContext.environment.values()) == ["hunter2"]
