@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 
 from shallow_mirror.archive_format.archived_batches import AbortedTxn, IndexEntry, LeaderEpochStart, StoredBatches
 from shallow_mirror.checkpoints.positions import Position, positions_of
-from shallow_mirror.checkpoints.schema import TIMESTAMP, DecidedSegment, in_source_order
+from shallow_mirror.checkpoints.schema import TIMESTAMP, DecidedSegment, in_source_order, ms_of
 from shallow_mirror.types import COPIED_KINDS, Segment, SegmentKind, SourcePartition, TargetPartition
 
 ARCHIVE_SEGMENTS_TABLE = "archive_segments"
@@ -72,6 +73,25 @@ class SegmentState(enum.StrEnum):
     DELETE_SEGMENT_FINISHED = "DELETE_SEGMENT_FINISHED"
 
 
+@dataclass(frozen=True, slots=True)
+class ArchiveRow:
+    """A row of the table with the columns of its decision."""
+
+    row: DecidedSegment
+    state: SegmentState
+    run_epoch: int
+    micro_batch: int
+    decided_at_ms: int
+
+    @property
+    def segment(self) -> Segment:
+        return self.row.segment
+
+    @property
+    def stored(self) -> StoredBatches | None:
+        return self.row.stored
+
+
 def archive_rows_to_arrow(rows: Sequence[DecidedSegment], run_epoch: int, micro_batch: int, decided_at_ms: int) -> pa.Table:
     """Return the rows as a decision appends them, in the state COPY_SEGMENT_FINISHED."""
     decision = {
@@ -86,6 +106,21 @@ def archive_rows_to_arrow(rows: Sequence[DecidedSegment], run_epoch: int, micro_
 def archive_rows_from_arrow(table: pa.Table) -> tuple[DecidedSegment, ...]:
     """Return the rows ordered by source partition and offset, whatever their order and state. Filter by `state` first."""
     return tuple(sorted((_decided_segment(row) for row in table.to_pylist()), key=in_source_order))
+
+
+def whole_archive_rows_from_arrow(table: pa.Table) -> list[ArchiveRow]:
+    """Return the rows with their state and decision, ordered by source partition and offset."""
+    rows = [
+        ArchiveRow(
+            _decided_segment(row),
+            SegmentState(row["state"]),
+            row["run_epoch"],
+            row["micro_batch"],
+            ms_of(row["decided_at"]),
+        )
+        for row in table.to_pylist()
+    ]
+    return sorted(rows, key=lambda row: in_source_order(row.row))
 
 
 def archive_positions_of(pieces: Iterable[pa.Table | pa.RecordBatch]) -> dict[SourcePartition, Position]:
