@@ -25,6 +25,7 @@ from shallow_mirror.commands.quarantine import quarantine
 from shallow_mirror.commands.recover import recover
 from shallow_mirror.commands.redo import redo
 from shallow_mirror.commands.report import report
+from shallow_mirror.commands.restore import restore
 from shallow_mirror.commands.run import run
 from shallow_mirror.commands.status import status
 from shallow_mirror.commands.translate import translate
@@ -40,7 +41,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (run, preflight, status, report, translate, groups, verify, recover, pause, resume, redo):
+for command in (run, preflight, status, report, translate, groups, verify, recover, pause, resume, redo, restore):
     app.command()(command)
 app.add_typer(quarantine, name="quarantine")
 app.add_typer(archive, name="archive")

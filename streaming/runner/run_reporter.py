@@ -16,7 +16,7 @@ from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.problem_log import ProblemLog, log_problem
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.checkpoints.run_history import MicroBatchObservation, RunHistory
-from shallow_mirror.config import ArchiveConfig, MetricsSettings, MirrorConfig
+from shallow_mirror.config import ArchiveConfig, MetricsSettings, MirrorConfig, RestoreConfig
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, MirrorError
 from shallow_mirror.logging_setup import fields
 from shallow_mirror.plurals import counted
@@ -93,6 +93,17 @@ class ReportedRun:
             target="archive",
             checkpoint=config.checkpoint,
             commit_interval=config.trigger,
+            metrics=config.metrics,
+        )
+
+    @classmethod
+    def of_restore(cls, config: RestoreConfig) -> ReportedRun:
+        return cls(
+            name=config.restore,
+            source="archive",
+            target=config.target.alias,
+            checkpoint=config.checkpoint,
+            commit_interval=config.write.commit_interval,
             metrics=config.metrics,
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from tests.support import archive_runs
+from tests.support.archive_traffic import PARTITIONS, write_transactions
 from tests.support.mirror_runs import CrashAt, CrashError, create_topic, high_watermark, last_stable_offset, write
 
 from shallow_mirror.archive_format.object_footer import parse_footer
@@ -16,24 +17,6 @@ from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.types import TopicPartition
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(300)]
-
-PARTITIONS = 2
-
-
-def write_transactions(bootstrap: str, topic: str) -> None:
-    """Write to both partitions in turn a committed transaction and an aborted one."""
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"tx-{topic}", "compression.type": "lz4"})
-    producer.init_transactions(30)
-    for number, is_committed in enumerate((True, False, True)):
-        producer.begin_transaction()
-        for partition in range(PARTITIONS):
-            for i in range(20):
-                producer.produce(topic, f"{number}-{i}", partition=partition)
-        producer.flush(30)
-        if is_committed:
-            producer.commit_transaction(30)
-        else:
-            producer.abort_transaction(30)
 
 
 def ends_of(bootstrap: str, topic: str) -> dict[TopicPartition, int]:

@@ -1,0 +1,144 @@
+"""Executor: the batches of a slot out of an archive instead of a cluster."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from shallow_mirror.archive_reading.segment_reader import SegmentBatches, SegmentReader, StoredSegment
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.sinks.batch_parts import ReadPart
+from shallow_mirror.sinks.slot_results import UnfinishedRange
+from shallow_mirror.sinks.slots.batch_sources import NO_LIMITS, SlotReading
+from shallow_mirror.sinks.slots.slot_job import SlotJob
+from shallow_mirror.sinks.slots.slot_task import SlotInput, ranges_of
+from shallow_mirror.types import PlannedRange, SourcePartition
+
+_PARTITIONS_AT_ONCE = 4
+"""Batches of so many partitions are written together, as those of one Fetch response."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveInput:
+    """What slots read of an archive: the rows of a micro-batch, by partition, and the store of their objects."""
+
+    objects: str
+    storage_options: Mapping[str, str]
+    segments: Mapping[SourcePartition, Sequence[StoredSegment]]
+
+    def __call__(self, job: SlotJob, rows: Iterator[pa.RecordBatch], _is_planned_ranges: bool, deadline: Deadline) -> SlotInput:
+        ranges = [planned for arrow_batch in rows for planned in ranges_of(arrow_batch)]
+        wanted = [planned for planned in ranges if planned.source not in job.left_out]
+        store = ObjectStore.open(self.objects, self.storage_options)
+        positions = {planned.source: job.positions[planned.source] for planned in wanted}
+        readings = ArchiveReadings(store, wanted, positions, self.segments, read_ahead_bytes=job.fetch_bytes)
+        return SlotInput(number=ranges[0].slot, readings=readings, positions=positions)
+
+
+class ArchiveReadings:
+    """Readings of planned ranges of an archive. Batches are cut at the end of their range."""
+
+    is_repeatable = True
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        ranges: Sequence[PlannedRange],
+        positions: Mapping[SourcePartition, int],
+        segments: Mapping[SourcePartition, Sequence[StoredSegment]],
+        *,
+        read_ahead_bytes: int,
+    ) -> None:
+        self._store = store
+        self._ranges = ranges
+        self._positions = positions
+        self._segments = segments
+        self._read_ahead_bytes = read_ahead_bytes
+
+    def begin(self, ends: Mapping[SourcePartition, int] | None, limits: Mapping[SourcePartition, int] = NO_LIMITS) -> SlotReading:
+        planned = {each.source: each.end for each in self._ranges}
+        if ends is not None:
+            planned = {source: ends[source] for source in planned if source in ends}
+        planned = {source: min(end, limits.get(source, end)) for source, end in planned.items()}
+        return _ArchiveReading(self._store, self._positions, planned, self._segments, self._read_ahead_bytes)
+
+
+class _ArchiveReading:
+    def __init__(
+        self,
+        store: ObjectStore,
+        positions: Mapping[SourcePartition, int],
+        ends: Mapping[SourcePartition, int],
+        segments: Mapping[SourcePartition, Sequence[StoredSegment]],
+        read_ahead_bytes: int,
+    ) -> None:
+        self.unknown: tuple[PlannedRange, ...] = ()
+        self._store = store
+        self._positions = positions
+        self._ends = {source: end for source, end in ends.items() if positions[source] < end}
+        self._segments = segments
+        self._read_ahead_bytes = max(1, read_ahead_bytes // _PARTITIONS_AT_ONCE)
+        self._end_by: Deadline | None = None
+        self._is_finished: set[SourcePartition] = set()
+        self.has_ended_early = False
+
+    def end_by(self, end: Deadline) -> None:
+        self._end_by = end
+
+    def __iter__(self) -> Iterator[tuple[ReadPart, ...]]:
+        """Yield windows of several partitions together. Raises ArchiveFormatError, ObjectMissingError, StoreUnreachableError."""
+        waiting = deque(sorted(self._ends))
+        open_readers: dict[SourcePartition, Iterator[SegmentBatches]] = {}
+        try:
+            while waiting or open_readers:
+                if self._end_by is not None and self._end_by.is_over():
+                    self.has_ended_early = True
+                    return
+                while waiting and len(open_readers) < _PARTITIONS_AT_ONCE:
+                    source = waiting.popleft()
+                    open_readers[source] = self._read(source)
+                parts: list[ReadPart] = []
+                for source, reader in list(open_readers.items()):
+                    batches = next(reader, None)
+                    if batches is None:
+                        self._is_finished.add(source)
+                        del open_readers[source]
+                    else:
+                        parts.append(self._part_of(batches))
+                if parts:
+                    yield tuple(parts)
+        finally:
+            for reader in open_readers.values():
+                with closing(reader):  # type: ignore[type-var]
+                    pass
+
+    def _read(self, source: SourcePartition) -> Iterator[SegmentBatches]:
+        segments = self._segments.get(source, ())
+        # The target verifies the checksum of every batch that it appends: a damaged one is refused there, and named.
+        reader = SegmentReader(
+            self._store, segments, self._positions[source], self._ends[source], self._read_ahead_bytes, verifies=False
+        )
+        return iter(reader)
+
+    def _part_of(self, batches: SegmentBatches) -> ReadPart:
+        source = batches.source
+        return ReadPart(
+            source,
+            self._ends[source],
+            batches.index,
+            batches.records,
+            batches.aborted,
+            start=batches.start,
+            is_cut=True,
+        )
+
+    def reached(self) -> Mapping[SourcePartition, int]:
+        return {source: self._ends[source] for source in self._is_finished}
+
+    def unfinished(self) -> Mapping[SourcePartition, UnfinishedRange]:
+        return {}

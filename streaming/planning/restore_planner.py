@@ -1,0 +1,165 @@
+"""Driver: what a restore copies of each partition, and which rows of the archive make up one micro-batch of it.
+
+Micro-batches follow the decisions of the archive: an object is read as a whole, once, and the rows of a partition come in the
+order of its offsets.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from shallow_mirror.archive_reading.cuts import first_newer_offset, offsets_without_hole
+from shallow_mirror.checkpoints.archive_schema import ArchiveRow
+from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.restore_ranges import RestoreRanges
+from shallow_mirror.checkpoints.table_protocol import Comparison
+from shallow_mirror.config.restore_config import Cut, RestoreConfig
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.plurals import counted
+from shallow_mirror.types import OffsetRange, SegmentKind, SourcePartition
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreStep:
+    """One micro-batch of a restore: rows of consecutive decisions, by partition and in the order of offsets."""
+
+    rows: Mapping[SourcePartition, Sequence[ArchiveRow]]
+    last_decision: int
+
+
+class RestorePlanner:
+    """Of one restore. `table`: at the version that it reads; later decisions of the archive are not part of it."""
+
+    def __init__(self, config: RestoreConfig, table: ArchiveTable, store: ObjectStore) -> None:
+        self._config = config
+        self._table = table
+        self._store = store
+
+    def decide_ranges(self) -> RestoreRanges:
+        """Return what to copy of each partition. Raises ConfigError with every problem, StoreUnreachableError."""
+        until, recorded = self._config.until, self._table.recorded()
+        newest = 0 if recorded is None else recorded.micro_batch
+        if until.decision is not None and until.decision > newest:
+            raise ConfigError(f"until.decision: {until.decision} is not in the archive, its newest decision is {newest}")
+        last_decision = newest if until.decision is None else until.decision
+        topic_ids = self._newest_incarnations(last_decision)
+        ranges: dict[SourcePartition, OffsetRange] = {}
+        problems: list[str] = []
+        for topic, topic_id in sorted(topic_ids.items()):
+            by_partition: dict[SourcePartition, list[ArchiveRow]] = {}
+            for row in self._table.segments([topic]):
+                if row.micro_batch <= last_decision and row.segment.source.topic_id == topic_id:
+                    by_partition.setdefault(row.segment.source, []).append(row)
+            for source, rows in sorted(by_partition.items()):
+                found = self._range_of(source, rows, until, problems)
+                if found is not None:
+                    ranges[source] = found
+        problems += self._unknown_partitions(ranges)
+        if problems:
+            raise ConfigError(problems)
+        return RestoreRanges(
+            archive_id=self._table.archive_id, until=until.model_dump_json(), last_decision=last_decision, ranges=ranges
+        )
+
+    def _newest_incarnations(self, last_decision: int) -> dict[str, str]:
+        """Return the topic id that each included topic had last; a topic that was recreated has several."""
+        newest: dict[str, tuple[int, str]] = {}
+        columns = ["source_topic", "source_topic_id", "micro_batch"]
+        for piece in self._table.pieces((Comparison("micro_batch", "<=", last_decision),), columns):
+            last = piece.group_by(columns[:2], use_threads=False).aggregate([("micro_batch", "max")])
+            for topic, topic_id, micro_batch in zip(*(last.column(i).to_pylist() for i in range(3)), strict=True):
+                if self._config.topics.is_included(topic):
+                    newest[topic] = max(newest.get(topic, (0, "")), (micro_batch, topic_id))
+        return {topic: topic_id for topic, (_, topic_id) in newest.items()}
+
+    def _range_of(
+        self, source: SourcePartition, rows: Sequence[ArchiveRow], until: Cut, problems: list[str]
+    ) -> OffsetRange | None:
+        """Return [start, end) of a partition; None, with a problem, where the archive does not have it without a hole."""
+        runs = list(offsets_without_hole(rows))
+        (start, _), (_, end) = runs[0], runs[-1]
+        wanted: int | None = None
+        if until.time_ms is not None:
+            wanted = first_newer_offset(self._store, rows, until.time_ms)
+        elif until.offsets:
+            wanted = until.offsets.get(source.topic, {}).get(source.partition)
+            if wanted is None:
+                return None
+            if not start <= wanted <= end:
+                problems.append(
+                    f"until.offsets: {source.topic_partition}: {wanted} is not in the archive, which has {start} to {end}"
+                )
+                return None
+        end = end if wanted is None else wanted
+        for hole_start, hole_end in zip((run[1] for run in runs), (run[0] for run in runs[1:]), strict=False):
+            if hole_start < end:
+                problems.append(
+                    f"{source.topic_partition}: the archive has no offsets from {hole_start} to {hole_end - 1}; restore up to "
+                    f"{hole_start} with until.offsets, or exclude the topic"
+                )
+                return None
+        lost = [row.segment for row in rows if row.segment.kind is SegmentKind.EXPIRED and row.segment.source_start < end]
+        for segment in lost:
+            _log.warning(
+                "%s: offsets %d to %d had expired at the source before they were archived",
+                source.topic_partition,
+                segment.source_start,
+                segment.source_end - 1,
+            )
+        return OffsetRange(start, max(start, end))
+
+    def _unknown_partitions(self, ranges: Mapping[SourcePartition, OffsetRange]) -> list[str]:
+        known = {source.topic_partition for source in ranges}
+        return [
+            f"until.offsets: the archive has no partition {topic}-{partition}, or the topic is not included"
+            for topic, offsets in sorted(self._config.until.offsets.items())
+            for partition in sorted(offsets)
+            if (topic, partition) not in known
+        ]
+
+    def steps(self, decided: RestoreRanges, positions: Mapping[SourcePartition, int]) -> Iterator[RestoreStep]:
+        """Yield micro-batches with the rows behind `positions` and in front of the ends. Raises StoreUnreachableError."""
+        topics = {source.topic for source in decided.ranges}
+        before = 0
+        for last in self._last_decisions(topics, decided.last_decision):
+            condition = (Comparison("micro_batch", ">", before), Comparison("micro_batch", "<=", last))
+            rows: dict[SourcePartition, list[ArchiveRow]] = {}
+            for row in self._table.rows(condition):
+                segment = row.segment
+                offsets = decided.ranges.get(segment.source)
+                if offsets is None or segment.source_start >= offsets.end:
+                    continue
+                if segment.source_end > positions.get(segment.source, offsets.start):
+                    rows.setdefault(segment.source, []).append(row)
+            before = last
+            if rows:
+                yield RestoreStep(rows, last)
+
+    def _last_decisions(self, topics: set[str], last_decision: int) -> list[int]:
+        """Return the last decision of each micro-batch: whole decisions, of `read.micro_batch_bytes` together."""
+        sizes: list[pa.Table] = []
+        condition = (Comparison("micro_batch", "<=", last_decision),)
+        for piece in self._table.pieces(condition, ["source_topic", "micro_batch", "size_bytes"]):
+            sizes.append(piece.group_by(["source_topic", "micro_batch"], use_threads=False).aggregate([("size_bytes", "sum")]))
+        by_decision: dict[int, int] = {}
+        for table in sizes:
+            for row in table.to_pylist():
+                if row["source_topic"] in topics:
+                    by_decision[row["micro_batch"]] = by_decision.get(row["micro_batch"], 0) + row["size_bytes_sum"]
+        lasts: list[int] = []
+        total = 0
+        for decision, size in sorted(by_decision.items()):
+            if lasts and total + size <= self._config.read.micro_batch_bytes:
+                lasts[-1], total = decision, total + size
+            else:
+                lasts.append(decision)
+                total = size
+        _log.info("the restore has %s of the archive's decisions", counted(len(lasts), "micro-batch"))
+        return lasts

@@ -1,0 +1,323 @@
+"""Driver: a restore: a mirror that reads an archive instead of a cluster, and ends by itself."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from shallow_mirror import routing
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.connectivity import named_cluster
+from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
+from shallow_mirror.checkpoints.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.quarantine.entries import QuarantineTable
+from shallow_mirror.checkpoints.restore_ranges import RestoreRanges, RestoreRangesTable
+from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.config import RestoreConfig
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError, MirrorError
+from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.plurals import counted
+from shallow_mirror.sinks.base import Observer, observe_nothing
+from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
+from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer, recover
+from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, rows_at
+from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
+from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
+from shallow_mirror.sinks.micro_batches.spark_failures import raising_lost_jvm
+from shallow_mirror.sinks.slots.archive_readings import ArchiveInput
+from shallow_mirror.sinks.slots.quarantine_policy import NO_LIMITS
+from shallow_mirror.sinks.slots.slot_time import SlotTime
+from shallow_mirror.streaming.planning import offset_planning
+from shallow_mirror.streaming.planning.restore_planner import RestorePlanner, RestoreStep
+from shallow_mirror.streaming.runner import spark_session
+from shallow_mirror.streaming.runner.partition_registration import decide_first_rows
+from shallow_mirror.streaming.runner.run_reporter import ReportedRun, RunReporter
+from shallow_mirror.streaming.runner.supervisor import CONNECT_ATTEMPT_MS, StoppedError, Supervisor
+from shallow_mirror.streaming.runner.worker_secrets import pass_secrets_to_workers
+from shallow_mirror.streaming.sources import planned_ranges
+from shallow_mirror.types import PlannedRange, SourcePartition
+
+_log = logging.getLogger(__name__)
+
+
+class Restore:
+    """One restore in one process. `run` returns when all is restored, or at a stop; else it raises what ended it."""
+
+    def __init__(self, config: RestoreConfig, *, observer: Observer = observe_nothing) -> None:
+        self.config = config
+        self._observer = observer
+        self._stop = threading.Event()
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Restore:
+        return cls(RestoreConfig.load(path))
+
+    def stop(self) -> None:
+        """Request an end at the next micro-batch boundary. Safe in a signal handler."""
+        self._stop.set()
+
+    def run(self, spark: Any = None) -> None:
+        """Restore up to the cut. A later call goes on where this one ended.
+
+        Use `spark`, or build a local session and stop it at the end. An unreachable cluster or store is waited for. Raise
+        FencedError, ConfigError, BatchRefusedError, CorruptBatchError, ArchiveFormatError, ObjectMissingError, SparkLostError.
+        """
+        is_own_session = spark is None
+        try:
+            with raising_lost_jvm(self.config.spark_log if is_own_session else None):
+                _RestoreRun(self.config, self._observer, self._stop).run(spark)
+        except StoppedError as stopped:
+            _log.warning("stopped while waiting: %s", stopped)
+
+
+class _RestoreRun:
+    """State of one `Restore.run`."""
+
+    def __init__(self, config: RestoreConfig, observer: Observer, stop: threading.Event) -> None:
+        self._config = config
+        self._observer = observer
+        self._identity = RunIdentity.of_this_process()
+        self._target = Cluster(config.target.client)
+        self._store = ObjectStore.open(config.archive.objects, config.storage_options)
+        self._owner: OffsetMapOwner | None = None
+        self._reporter = RunReporter(ReportedRun.of_restore(config), self._identity)
+        self._supervisor = Supervisor(stop, None, self._reporter)
+        self._slot_time = SlotTime(config.write.slots)
+
+    def run(self, spark: Any) -> None:
+        own_session = None
+        config, retry = self._config, self._supervisor.retry_forever
+        try:
+            with self._reporter.serve_metrics():
+                self._table = retry("archive", lambda: ArchiveTable.open(config.archive_table_location))
+                self._target_cluster_id = retry(config.target_cluster_name, self._id_of_target)
+                self._storage = retry("tables", lambda: MirrorStorage.to_write(config.table_location, config.tables_writer))
+                retry("conditional writes", self._storage.require_conditional_writes)
+                if spark is None:
+                    self._reporter.start_step("starting Spark", f" (its log: {config.spark_log})")
+                    own_session = spark = spark_session.open_local_session(
+                        f"shallow-mirror {config.restore}", config.spark_log, self._storage.writer
+                    )
+                spark_session.check_session(spark)
+                pass_secrets_to_workers(spark, (config.target.client, self._store))
+                self._storage = self._storage.with_session(spark)
+                self._supervise(spark)
+        finally:
+            self._target.close()
+            if own_session is not None:
+                own_session.stop()
+
+    def _id_of_target(self) -> str:
+        with named_cluster(self._config.target_cluster_name):
+            return self._target.cluster_id(self._supervisor.deadline(CONNECT_ATTEMPT_MS))
+
+    def _supervise(self, spark: Any) -> None:
+        outcome, ended_by = "failed", None
+        try:
+            owner = self._supervisor.retry_forever("take-over", self._take_over)
+            self._reporter.on_takeover(owner, self._storage.background_tables())
+            with raising_lost_jvm(self._config.spark_log):
+                is_done = self._supervisor.retry_forever("restore", lambda: self._copy(owner, spark))
+            outcome = "done" if is_done else "stopped"
+        except StoppedError:
+            outcome = "stopped"
+            raise
+        except MirrorError as error:
+            outcome, ended_by = type(error).__name__, error
+            raise
+        finally:
+            self._reporter.on_end(outcome, ended_by)
+
+    def _take_over(self) -> OffsetMapOwner:
+        config = self._config
+        if self._owner is None:
+            self._owner = OffsetMapOwner.take_over(
+                self._storage,
+                mirror=config.mirror,
+                source_cluster_id=self._table.source_cluster_id,
+                target_cluster_id=self._target_cluster_id,
+                run=self._identity,
+                now_ms=lambda: int(time.time() * 1000),
+                before_creation=self._refuse_used_ids,
+                slots=id_count(config.write.slots),
+            )
+            _log.info("run epoch %d took over the offset map in %s", self._owner.run_epoch, config.tables)
+        return self._owner
+
+    def _refuse_used_ids(self) -> None:
+        ids = transactional_ids(self._config.mirror, id_count(self._config.write.slots))
+        refuse_used_ids(self._target, ids, self._supervisor.deadline())
+
+    def _copy(self, owner: OffsetMapOwner, spark: Any) -> bool:
+        """Resolve what the last attempt left open, then copy what is left. Return False at a stop."""
+        config = self._config
+        performer = TxnPerformer(
+            owner, self._target, transaction_timeout_ms=config.write.transaction_timeout_ms, observer=self._observer
+        )
+        owner.check_ownership()
+        recover(owner, performer, mirror=config.mirror, deadline=self._supervisor.deadline())
+        self._table.refresh()
+        planner = RestorePlanner(config, self._table, self._store)
+        decided = self._ranges(planner)
+        topics = self._described(decided)
+        targets = TargetTopics(
+            config, _ConfigsOfArchive(topics), self._target, positions=owner.positions(), route=self._target_name_of
+        )
+        self._register(owner, targets, topics, decided)
+        job = KafkaSlotJob.of_mirror(config, map_id=owner.map_id, run_id=self._identity.run_id, observer=self._observer)
+        kafka = KafkaSink(
+            job=replace(job, leaves_out=False),
+            slots=config.write.slots,
+            owner=owner,
+            performer=performer,
+            targets=targets,
+            observer=self._observer,
+        )
+        sink = MicroBatchSink(
+            kafka,
+            source=None,
+            slot_time=self._slot_time,
+            report=self._report,
+            observer=self._observer,
+            quarantine=QuarantineTable.open(self._storage),
+            quarantine_limits=config.write.quarantine_limits or NO_LIMITS,
+        )
+        planned_ranges.register_planned_ranges(spark)
+        positions = {source: position.offset for source, position in owner.positions().items()}
+        for number, step in enumerate(planner.steps(decided, positions)):
+            if self._supervisor.is_over():
+                owner.settle()
+                return False
+            self._copy_step(spark, sink, kafka, owner, decided, step, number)
+        owner.settle()
+        return self._require_complete(owner, decided)
+
+    def _copy_step(
+        self,
+        spark: Any,
+        sink: MicroBatchSink,
+        kafka: KafkaSink,
+        owner: OffsetMapOwner,
+        decided: RestoreRanges,
+        step: RestoreStep,
+        number: int,
+    ) -> None:
+        positions = owner.positions()
+        starts = {source: positions[source].offset for source in step.rows}
+        ends = {source: min(rows[-1].segment.source_end, decided.ranges[source].end) for source, rows in step.rows.items()}
+        ranges = plan_step(step, starts, ends, self._config, int(spark.sparkContext.defaultParallelism))
+        if not ranges:
+            return
+        kafka.open_input = ArchiveInput(
+            objects=self._config.archive.objects, storage_options=self._config.storage_options, segments=step.rows
+        )
+        frame = spark.read.format(planned_ranges.NAME).options(**planned_ranges.options_of(ranges)).load()
+        sink(frame, number)
+
+    def _ranges(self, planner: RestorePlanner) -> RestoreRanges:
+        """Return what the first start decided. Raise ConfigError where the file has another archive or cut by now."""
+        table = RestoreRangesTable.of(self._storage)
+        decided = table.read()
+        if decided is None:
+            self._reporter.start_step("deciding what to restore")
+            decided = planner.decide_ranges()
+            table.write(decided)
+            return decided
+        problems = []
+        if decided.archive_id != self._table.archive_id:
+            problems.append(f"archive: this restore began from archive {decided.archive_id}, here is {self._table.archive_id}")
+        if decided.until != self._config.until.model_dump_json():
+            problems.append(f"until: this restore began with {decided.until}")
+        if problems:
+            raise ConfigError(
+                [f"{problem}: for another one give another `restore` name and other `tables`" for problem in problems]
+            )
+        return decided
+
+    def _described(self, decided: RestoreRanges) -> dict[str, TopicDescription]:
+        """Return the description of each topic that is restored, as it was at the cut. Raise ConfigError where there is none."""
+        storage = MirrorStorage.of(self._config.archive_table_location)
+        known = ArchivedTopics.of(storage).latest(decided.last_decision)
+        ids = {source.topic: source.topic_id for source in decided.ranges}
+        missing = sorted(topic for topic, topic_id in ids.items() if topic_id not in known)
+        if missing:
+            raise ConfigError(f"the table archive_topics does not describe {', '.join(missing)}: restore it from a copy")
+        return {topic: known[topic_id] for topic, topic_id in ids.items()}
+
+    def _target_name_of(self, topic: str) -> str:
+        return routing.target_topic_name(self._config.topics.target_name, self._config.archive.alias, topic)
+
+    def _register(
+        self, owner: OffsetMapOwner, targets: TargetTopics, topics: Mapping[str, TopicDescription], decided: RestoreRanges
+    ) -> None:
+        """Create the target topics, and write the first row of every partition. Raise ConfigError."""
+        deadline = self._supervisor.deadline()
+        self._reporter.start_step("preparing target topics", f" of {counted(len(topics), 'archived topic')}")
+        targets.prepare({name: description.partitions for name, description in topics.items()}, deadline)
+        positions = owner.positions()
+        starts = {source: offsets.start for source, offsets in decided.ranges.items() if source not in positions}
+        if starts:
+            decide_first_rows(owner, rows_at(starts, targets))
+
+    def _require_complete(self, owner: OffsetMapOwner, decided: RestoreRanges) -> bool:
+        """Return True. Raise MirrorError where a partition is not restored up to its end: rows of the archive are missing."""
+        positions = owner.positions()
+        left = {source: offsets.end for source, offsets in decided.ranges.items() if positions[source].offset < offsets.end}
+        if left:
+            source, end = min(left.items())
+            raise MirrorError(
+                f"{counted(len(left), 'partition')} cannot be restored up to the cut: {source.topic_partition} ends at "
+                f"{positions[source].offset} instead of {end}. Rows of the archive are gone since the restore began "
+                "(retention?): shallow-mirror archive verify"
+            )
+        _log.info("restored: %s up to the cut", counted(len(decided.ranges), "partition"))
+        return True
+
+    def _report(self, report: MicroBatchReport) -> None:
+        assert self._owner is not None
+        self._reporter.on_micro_batch(report, self._owner)
+        self._owner.compact_if_due()
+
+
+class _ConfigsOfArchive:
+    """The settings of topics as they were archived."""
+
+    def __init__(self, topics: Mapping[str, TopicDescription]) -> None:
+        self._topics = topics
+
+    def topic_configs(self, names: Sequence[str], _deadline: Deadline) -> dict[str, Mapping[str, str]]:
+        return {name: self._topics[name].configs for name in names}
+
+
+def plan_step(
+    step: RestoreStep,
+    starts: Mapping[SourcePartition, int],
+    ends: Mapping[SourcePartition, int],
+    config: RestoreConfig,
+    parallelism: int,
+) -> tuple[PlannedRange, ...]:
+    """Return the ranges of a step that are not copied yet, largest slots first."""
+    sizes = {source: sum(row.segment.size_bytes for row in rows) for source, rows in step.rows.items()}
+    offsets = {
+        source: max(1, sum(row.segment.source_end - row.segment.source_start for row in rows))
+        for source, rows in step.rows.items()
+    }
+    return offset_planning.plan_ranges(
+        starts,
+        ends,
+        bytes_per_offset={source: max(1.0, sizes[source] / offsets[source]) for source in step.rows},
+        slots=config.write.slots,
+        slot_bytes=config.write.slot_bytes,
+        parallelism=parallelism,
+        last={},
+    )

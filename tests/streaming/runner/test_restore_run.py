@@ -1,0 +1,105 @@
+"""A restore from an archive of a real cluster into another one: what a read_committed consumer saw, up to the cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import archive_runs, restore_runs
+from tests.support.archive_traffic import PARTITIONS, write_transactions
+from tests.support.mirror_runs import (
+    CrashAt,
+    CrashError,
+    create_topic,
+    delete_topic,
+    read_values,
+    topic_settings,
+    write,
+    write_stamped,
+)
+
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.local_kafka.node import LocalKafka
+
+pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+def values_of(bootstrap: str, topic: str) -> list[list[str]]:
+    return [read_values(bootstrap, topic, partition) for partition in range(PARTITIONS)]
+
+
+def test_what_was_deleted_at_the_source_is_restored_with_its_settings_and_only_once(
+    source_cluster: LocalKafka, target_cluster: LocalKafka, topic_name: str, tmp_path: Path, spark: Any
+) -> None:
+    source, target, restored = source_cluster.bootstrap, target_cluster.bootstrap, f"east.{topic_name}"
+    create_topic(source, topic_name, PARTITIONS, {"retention.ms": "7654321"})
+    write_transactions(source, topic_name)
+    archive = archive_runs.config(tmp_path, source, [topic_name])
+    archive_runs.archive_all(archive, spark)
+    write(source, topic_name, ["in a later object"], 1)
+    archive_runs.archive_all(archive, spark)
+    written = values_of(source, topic_name)
+    delete_topic(source, topic_name)
+    settings = restore_runs.config(tmp_path, archive, target)
+    with pytest.raises(CrashError):
+        restore_runs.restore(settings, spark, observer=CrashAt("Decide"))
+    restore_runs.restore(settings, spark)
+    assert values_of(target, restored) == written
+    assert topic_settings(target, restored)["retention.ms"] == "7654321"
+    restore_runs.restore(settings, spark)
+    assert values_of(target, restored) == written
+    kinds = set(OffsetMap.open(settings.table_location).settled_rows()["kind"].to_pylist())
+    assert {"data", "aborted", "abort", "commit"} <= kinds
+
+
+def test_a_restore_ends_inside_a_batch_in_front_of_the_first_record_that_is_too_new(
+    source_cluster: LocalKafka, target_cluster: LocalKafka, topic_name: str, tmp_path: Path, spark: Any
+) -> None:
+    source, target, restored = source_cluster.bootstrap, target_cluster.bootstrap, f"east.{topic_name}"
+    create_topic(source, topic_name, PARTITIONS)
+    noon_ms = 1_777_636_800_000
+    write_stamped(source, topic_name, [(f"{minute} past", noon_ms + minute * 60_000) for minute in range(10)], 0)
+    write_stamped(source, topic_name, [("late", noon_ms + 3_600_000), ("early again", noon_ms)], 1)
+    archive = archive_runs.config(tmp_path, source, [topic_name])
+    archive_runs.archive_all(archive, spark)
+    settings = restore_runs.config(tmp_path, archive, target, until={"time": "2026-05-01T12:04:30Z"})
+    restore_runs.restore(settings, spark)
+    assert values_of(target, restored) == [[f"{minute} past" for minute in range(5)], []]
+    other = restore_runs.config(tmp_path, archive, target, until={"decision": 1}, restore=settings.restore)
+    with pytest.raises(ConfigError, match="this restore began with"):
+        restore_runs.restore(other, spark)
+
+
+def test_offsets_and_decisions_are_cuts_as_well(
+    source_cluster: LocalKafka, target_cluster: LocalKafka, topic_name: str, tmp_path: Path, spark: Any
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    create_topic(source, topic_name, PARTITIONS)
+    for partition in range(PARTITIONS):
+        write(source, topic_name, [f"first {i}" for i in range(4)], partition)
+    archive = archive_runs.config(tmp_path, source, [topic_name])
+    archive_runs.archive_all(archive, spark)
+    decision = max(row["micro_batch"] for row in archive_runs.rows(archive))
+    write(source, topic_name, ["second"], 0)
+    archive_runs.archive_all(archive, spark)
+    by_offset = restore_runs.config(
+        tmp_path,
+        archive,
+        target,
+        until={"offsets": {topic_name: {0: 2, 1: 0}}},
+        tables="by-offset",
+        topics={"target_name": "offsets.{topic}"},
+    )
+    restore_runs.restore(by_offset, spark)
+    assert values_of(target, f"offsets.{topic_name}") == [["first 0", "first 1"], []]
+    by_decision = restore_runs.config(
+        tmp_path, archive, target, until={"decision": decision}, tables="by-decision", topics={"target_name": "decision.{topic}"}
+    )
+    restore_runs.restore(by_decision, spark)
+    assert values_of(target, f"decision.{topic_name}") == [[f"first {i}" for i in range(4)]] * PARTITIONS
+    beyond = restore_runs.config(tmp_path, archive, target, until={"offsets": {topic_name: {0: 99, 7: 1}}}, tables="beyond")
+    with pytest.raises(ConfigError) as raised:
+        restore_runs.restore(beyond, spark)
+    assert len(raised.value.problems) == 2
