@@ -7,7 +7,7 @@ order of its offsets.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from shallow_mirror.config.restore_config import Cut, RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
-from shallow_mirror.types import OffsetRange, SegmentKind, SourcePartition
+from shallow_mirror.types import OffsetRange, SegmentKind, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -51,17 +51,19 @@ class RestorePlanner:
         last_decision = newest if until.decision is None else until.decision
         topic_ids = self._newest_incarnations(last_decision)
         ranges: dict[SourcePartition, OffsetRange] = {}
+        archived: set[TopicPartition] = set()
         problems: list[str] = []
         for topic, topic_id in sorted(topic_ids.items()):
             by_partition: dict[SourcePartition, list[ArchiveRow]] = {}
             for row in self._table.segments([topic]):
                 if row.micro_batch <= last_decision and row.segment.source.topic_id == topic_id:
                     by_partition.setdefault(row.segment.source, []).append(row)
+            archived.update(source.topic_partition for source in by_partition)
             for source, rows in sorted(by_partition.items()):
-                found = self._range_of(source, rows, until, problems)
-                if found is not None:
-                    ranges[source] = found
-        problems += self._unknown_partitions(ranges)
+                offsets = self._range_of(source, rows, until, problems)
+                if offsets is not None:
+                    ranges[source] = offsets
+        problems += self._unknown_partitions(archived)
         if problems:
             raise ConfigError(problems)
         return RestoreRanges(
@@ -115,13 +117,12 @@ class RestorePlanner:
             )
         return OffsetRange(start, max(start, end))
 
-    def _unknown_partitions(self, ranges: Mapping[SourcePartition, OffsetRange]) -> list[str]:
-        known = {source.topic_partition for source in ranges}
+    def _unknown_partitions(self, archived: Container[TopicPartition]) -> list[str]:
         return [
             f"until.offsets: the archive has no partition {topic}-{partition}, or the topic is not included"
             for topic, offsets in sorted(self._config.until.offsets.items())
             for partition in sorted(offsets)
-            if (topic, partition) not in known
+            if TopicPartition(topic, partition) not in archived
         ]
 
     def steps(self, decided: RestoreRanges, positions: Mapping[SourcePartition, int]) -> Iterator[RestoreStep]:
