@@ -31,9 +31,9 @@ from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
 from shallow_mirror.sinks.kafka.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport, MicroBatchSink
-from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids
+from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.slots.quarantine_policy import NO_LIMITS
 from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob
 from shallow_mirror.sinks.kafka.slots.slot_time import SlotTime

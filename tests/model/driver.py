@@ -34,8 +34,8 @@ from shallow_mirror.errors import MirrorError, OutcomeUnknownError, RetriableErr
 from shallow_mirror.sinks.base import observe_nothing
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
 from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink
-from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
+from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.quarantine_release import Releaser
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT, SingleSlot
 from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob

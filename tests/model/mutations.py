@@ -26,8 +26,8 @@ from shallow_mirror.checkpoints.quarantine.entries import QuarantineEntry
 from shallow_mirror.checkpoints.schema import DecidedSegment, Removal
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.sinks.kafka.micro_batch import MicroBatchSink
-from shallow_mirror.sinks.kafka.protocol import actions, recovery, txn_inspection, txn_outcome
-from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer
+from shallow_mirror.sinks.kafka.protocol import actions, txn_inspection, txn_outcome, txn_performer
+from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer
 from shallow_mirror.sinks.slot_results import MicroBatchOutcome
 from shallow_mirror.types import SlotTxn
 
@@ -196,7 +196,7 @@ def take_any_receipt_of_the_slot_for_ours(patch: pytest.MonkeyPatch) -> None:
         found = txn_inspection.inspect_receipt(*arguments)
         return ours if found is anothers else found
 
-    patch.setattr(recovery, "inspect_receipt", look)
+    patch.setattr(txn_performer, "inspect_receipt", look)
 
 
 def use_a_micro_batch_number_again(patch: pytest.MonkeyPatch) -> None:
@@ -223,8 +223,8 @@ def keep_the_positions_of_before_the_resolution(patch: pytest.MonkeyPatch) -> No
 
 
 def forget_the_forgotten_abort_marker(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovery, "abort_hanging", lambda *_, **__: None)
-    patch.setattr(recovery, "refuse_forgotten", lambda *_: None)
+    patch.setattr(txn_performer, "abort_hanging", lambda *_, **__: None)
+    patch.setattr(txn_performer, "refuse_hanging", lambda *_: None)
     patch.setattr(slot, "abort_hanging", lambda *_: None)
 
 
@@ -236,21 +236,21 @@ def fence_other_slots_after_the_decision(patch: pytest.MonkeyPatch) -> None:
         for transactional_id in transactional_ids:
             yield actions.InitProducerId(transactional_id)
         yield ended.settle
-        yield actions.AbortForgotten(tuple(transactional_ids))
+        yield actions.AbortHangingTxns(tuple(transactional_ids))
         return ended.removed
 
     patch.setattr(actions, "start_up", start_up)
 
 
 def refuse_only_what_the_writing_producer_forgot(patch: pytest.MonkeyPatch) -> None:
-    refuse_forgotten = txn_inspection.refuse_forgotten
+    refuse_hanging = txn_inspection.refuse_hanging
     patch.setattr(
-        recovery, "refuse_forgotten", lambda target, decided, _own, deadline: refuse_forgotten(target, decided, (), deadline)
+        txn_performer, "refuse_hanging", lambda target, decided, _own, deadline: refuse_hanging(target, decided, (), deadline)
     )
 
 
 def decide_behind_forgotten_records(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovery, "refuse_forgotten", lambda *_: None)
+    patch.setattr(txn_performer, "refuse_hanging", lambda *_: None)
 
 
 def take_a_repair_for_done(patch: pytest.MonkeyPatch) -> None:
@@ -308,7 +308,7 @@ def abort_what_is_pending(patch: pytest.MonkeyPatch) -> None:
     def look_again(self: Any, deadline: Any) -> tuple[SlotTxn, ...]:
         places = tuple(self.availability.pending_partitions())
         self.availability.pending.clear()
-        self.perform(actions.AbortForgotten(tuple(self.availability.fenced), places), deadline)
+        self.perform(actions.AbortHangingTxns(tuple(self.availability.fenced), places), deadline)
         return ()
 
     patch.setattr(TxnPerformer, "look_again", look_again)
@@ -320,7 +320,7 @@ def release_what_was_released(patch: pytest.MonkeyPatch) -> None:
 
 
 def set_aside_behind_the_decision(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MicroBatchSink, "_set_aside", lambda *_: None)
+    patch.setattr(MicroBatchSink, "_write_quarantine", lambda *_: None)
 
 
 def start_where_spark_says(patch: pytest.MonkeyPatch) -> None:

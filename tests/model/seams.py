@@ -1,4 +1,4 @@
-"""The product's cluster client over a port: the requests of `broker/produce/transactions.py` and `sinks/kafka/protocol/recovery.py`, answered as values.
+"""The product's cluster client over a port: the requests of `broker/produce/transactions.py` and `sinks/kafka/protocol/txn_performer.py`, answered as values.
 
 `Cluster` is replaced whole, and below `txn` the one function that turns a request into bytes and back.
 """

@@ -72,7 +72,7 @@ def test_what_is_refused_again_stays_and_what_is_around_it_is_released_in_order(
 
 
 @pytest.mark.parametrize(
-    "point", ["Settle", "TakeDecision", "task.produced", "RunSlots", "RefuseForgotten", "Decide", "EndTxn", "AwaitVisible"]
+    "point", ["Settle", "TakeDecision", "task.produced", "RunSlots", "RefuseHangingTxns", "Decide", "EndTxn", "AwaitVisible"]
 )
 def test_wherever_a_retry_crashes_the_next_one_makes_it_whole(mirrored: Mirrored, point: str) -> None:
     with pytest.raises(CrashError):

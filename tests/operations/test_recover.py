@@ -33,7 +33,7 @@ from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RecoverNeededError
-from shallow_mirror.sinks.kafka.protocol import recovery
+from shallow_mirror.sinks.kafka.protocol import txn_performer
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -157,7 +157,7 @@ def test_a_committed_transaction_without_evidence_is_kept_when_the_operator_says
 def test_a_target_topic_that_went_with_the_last_decision_asks_for_a_choice_instead_of_waiting(
     stopped: Stopped, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "LOSS_PATIENCE_MS", 2_000)
+    monkeypatch.setattr(txn_performer, "LOSS_PATIENCE_MS", 2_000)
     stopped.crash("EndTxn")
     runs.delete_topic(stopped.target, stopped.topic)
     with pytest.raises(RecoverNeededError, match=r"was committed, but the target has lost its records at .* \[0, 10\)"):

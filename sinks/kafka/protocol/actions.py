@@ -52,7 +52,7 @@ class RunSlots:
 
 
 @dataclass(frozen=True, slots=True)
-class RefuseForgotten:
+class RefuseHangingTxns:
     """Raise RetriableError where records of an older transaction are open under a producer id, in front of what it wrote now.
 
     Its EndTxn(commit) would make them visible as well. Nothing can come in front of it later: what passes once, passes.
@@ -109,7 +109,7 @@ class InitProducerId:
 
 
 @dataclass(frozen=True, slots=True)
-class AbortForgotten:
+class AbortHangingTxns:
     """Make sure that nothing of these ids is open any more in these partitions; None: in all where the map has records.
 
     Only after InitProducerId for each of them. Partitions that cannot be read now are noted: nothing is written to them before
@@ -165,12 +165,12 @@ _Outcome = TypeVar("_Outcome")
 Action = (
     TakeDecision
     | RunSlots
-    | RefuseForgotten
+    | RefuseHangingTxns
     | Decide
     | EndTxn
     | AwaitVisible
     | InitProducerId
-    | AbortForgotten
+    | AbortHangingTxns
     | ReadReceipt
     | ReadTargetLog
     | Settle
@@ -211,7 +211,7 @@ def run_micro_batch(first_rows: Sequence[DecidedSegment]) -> Generator[Action, A
     if not rows:
         return MicroBatchOutcome(slots=results)
     decided = decided_txns(rows)
-    yield RefuseForgotten(decided)  # invariant F
+    yield RefuseHangingTxns(decided)  # invariant F
     yield Decide(decision, rows)  # invariant A
     ended = yield from end_all(decided)
     if ended.removals or ended.pending:
@@ -232,13 +232,13 @@ def start_up(
     for transactional_id in others:
         yield InitProducerId(transactional_id)
     if decided:
-        yield AbortForgotten(others, tuple(sorted({written.topic_partition for txn in decided for written in txn.written})))
+        yield AbortHangingTxns(others, tuple(sorted({written.topic_partition for txn in decided for written in txn.written})))
     ended = yield from end_all(decided, choices, reads_log=True)
     yield ended.settle  # invariant E
     for transactional_id in transactional_ids:
         if transactional_id in named:  # invariant C: after resolution
             yield InitProducerId(transactional_id)
-    yield AbortForgotten(tuple(transactional_ids))  # invariant F
+    yield AbortHangingTxns(tuple(transactional_ids))  # invariant F
     return ended.removed
 
 
@@ -295,7 +295,7 @@ def end_all(
             pending.append(txn.txn)
         if fate is TxnFate.NOT_COMMITTED:
             # What a forgotten abort left open would become visible with the next commit marker of the same producer id.
-            yield AbortForgotten((txn.txn.transactional_id,), tuple(written.topic_partition for written in txn.written))
+            yield AbortHangingTxns((txn.txn.transactional_id,), tuple(written.topic_partition for written in txn.written))
             removals.append(Removal(txn.txn))
         else:
             removals += [Removal(txn.txn, written.target) for written in aborted]

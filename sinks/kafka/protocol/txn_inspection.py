@@ -188,9 +188,7 @@ def readable_ends(
         return {}
 
 
-def refuse_forgotten(
-    target: Cluster, decided: Sequence[DecidedTxn], own_producer_ids: Collection[int], deadline: Deadline
-) -> None:
+def refuse_hanging(target: Cluster, decided: Sequence[DecidedTxn], own_producer_ids: Collection[int], deadline: Deadline) -> None:
     """Raise RetriableError where a producer's open transaction begins before what its newest one wrote, or that is open no more.
 
     Also where another producer id of this mirror has a transaction open in front of it. Sends one request per leader, unless
@@ -208,11 +206,11 @@ def refuse_forgotten(
                 f"{partition}: the records that producer id {producer_id} wrote from offset {start} on were aborted before they "
                 "were decided (a transaction timeout, or an operator); they are copied again",
             )
-    held = sorted({partition for (_, partition), start in starts.items() if stable[partition].offset < start})
+    blocked = sorted({partition for (_, partition), start in starts.items() if stable[partition].offset < start})
     # A partition is in one slot of a micro-batch: what another one of our producer ids has open there is of an earlier one, and
     # was aborted without a marker. Readers would wait for it, and so would the settling of what is decided behind it.
     first = {partition: start for (_, partition), start in starts.items()}
-    for partition, producers in (target.describe_producers(held, deadline) if held else {}).items():
+    for partition, producers in (target.describe_producers(blocked, deadline) if blocked else {}).items():
         for state in producers:
             is_own = state.producer_id in own_producer_ids
             start = first[partition] if is_own else starts.get((state.producer_id, partition), 0)

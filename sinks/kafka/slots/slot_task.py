@@ -174,7 +174,7 @@ def fill_slot(
             if readings.is_repeatable or is_again or tries:
                 copying.leave_out_unavailable(positions)
             if is_again or tries:
-                # A forgotten abort of the earlier try would end with the marker of this one. Partitions that are left out need
+                # What hangs of the earlier try would end with the marker of this one. Partitions that are left out need
                 # no look: this transaction does not include them, so its marker ends nothing there.
                 target.clean_up([source for source in positions if source not in copying.left_out])
             limits = {source: left_out.reached for source, left_out in isolated_ranges.items()}
@@ -205,8 +205,11 @@ def fill_slot(
             job, ends = job.without_coalescing(), {**copying.reached, refused.source: refused.end}
             _log.warning("slot %d starts again without making one batch of several: %s", number, refused)
         except RetriableError as error:
+            # Its subclasses are fenced epochs: another run may have taken over, which only the driver can find out. Nor is there
+            # another try once the time is over, or where the rows of Spark, which are read once, are all there is to read: only
+            # a try with `ends` reads the source itself.
             if type(error) is not RetriableError or patience.is_over() or not (readings.is_repeatable or ends is not None):
-                raise  # a fenced epoch may mean that another run took over: only the driver can find out
+                raise
             _log.warning("slot %d starts again from its positions: %s", number, error)
             retried.append(error)
             target.pause(tries, patience)
@@ -274,7 +277,7 @@ class _Copying:
             for admitted_part in admitted:
                 self.reached[admitted_part.part.source] = self._builder_of(admitted_part.part.source).position
                 # Where the slot stopped in the middle, the next round reads the batches behind that end again.
-                self._set_aside([kept for kept in admitted_part.quarantined if kept.source_end <= self.reached[kept.source]])
+                self._quarantine([kept for kept in admitted_part.quarantined if kept.source_end <= self.reached[kept.source]])
             if self._writer.is_due or self._has_many_segments():
                 is_partial = True
                 break
@@ -320,7 +323,7 @@ class _Copying:
             self._builders[source] = SegmentBuilder(source, target, self._positions[source])
         return self._builders[source]
 
-    def _set_aside(self, batches: Sequence[QuarantinedBatch]) -> None:
+    def _quarantine(self, batches: Sequence[QuarantinedBatch]) -> None:
         if self._budget is not None:
             self._budget.take(batches)
         self._quarantined += batches

@@ -21,7 +21,6 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError
 from shallow_mirror.operations.operator_session import open_operator_session
-from shallow_mirror.sinks.kafka.protocol.recovery import recover
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import inspect_logs, inspect_receipt, lost_ranges
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import (
     DecidedTxn,
@@ -32,6 +31,7 @@ from shallow_mirror.sinks.kafka.protocol.txn_outcome import (
     decided_txns,
     judge,
 )
+from shallow_mirror.sinks.kafka.protocol.txn_performer import recover
 from shallow_mirror.types import SourcePartition
 
 INSPECT_MS = 20_000

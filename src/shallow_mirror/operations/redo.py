@@ -27,7 +27,7 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.operator_session import OperatorSession, open_operator_session
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.sinks.kafka.protocol.recovery import recover
+from shallow_mirror.sinks.kafka.protocol.txn_performer import recover
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
 from shallow_mirror.sinks.kafka.slots.batch_sources import DirectReadings, ReadingLimits
 from shallow_mirror.sinks.kafka.slots.slot_job import SlotJob, target_ends_of

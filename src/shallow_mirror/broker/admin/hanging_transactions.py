@@ -87,10 +87,10 @@ def abort_hanging(
     open_txns = open_transactions(target, topic_partitions, deadline)
     # The markers of the abort that is written again can be forgotten like those before it, so what is open is read again after
     # it. Markers that are only late cost one more round: its InitProducerId waits for them.
-    while forgotten := {
+    while hanging := {
         txn.transactional_id: partitions for txn in fenced if (partitions := open_partitions(open_txns, txn.producer_id))
     }:
-        for transactional_id, partitions in forgotten.items():
+        for transactional_id, partitions in hanging.items():
             deadline.require(f"the markers of the abort of {transactional_id} at {partitions[0]}")
             _log.warning("%s: its abort was forgotten by the target: aborting it again", transactional_id)
             answer = write_markers(target, transactional_id, partitions, False, transaction_timeout_ms, deadline)

@@ -70,7 +70,7 @@ def remote_failure(cluster: Cluster, topic_partition: TopicPartition, position: 
     return None
 
 
-def reason_hole_is_unproven(
+def why_gap_is_unproven(
     cluster: Cluster, topic_partition: TopicPartition, offset_range: OffsetRange, storage: TopicStorage, deadline: Deadline
 ) -> RetriableError | None:
     """Return why responses without batches do not prove that `offset_range` is empty; None where they do.

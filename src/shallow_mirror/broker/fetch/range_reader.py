@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.missing_topics import missing_topics
 from shallow_mirror.broker.cluster.read_replicas import FetchPath, ReadSource
-from shallow_mirror.broker.fetch.empty_ranges import REMOTE_STORAGE, TopicStorage, reason_hole_is_unproven, topic_storage
+from shallow_mirror.broker.fetch.empty_ranges import REMOTE_STORAGE, TopicStorage, topic_storage, why_gap_is_unproven
 from shallow_mirror.broker.fetch.fetch_client import (
     MAX_BATCH_BYTES,
     FetchForm,
@@ -496,7 +496,7 @@ class RangeReader:
         progress.empty_answers += 1
         if progress.empty_answers < EMPTY_ANSWERS_AT_END:
             return
-        reason = self._reason_hole_is_unproven(topic_partition, progress)
+        reason = self._why_gap_is_unproven(topic_partition, progress)
         if reason is None:
             progress.position = progress.range.end
         # The broker fetches it meanwhile: a partition that takes long is not broken.
@@ -505,12 +505,12 @@ class RangeReader:
         else:
             self._fail([topic_partition], reason)
 
-    def _reason_hole_is_unproven(self, topic_partition: TopicPartition, progress: _Progress) -> RetriableError | None:
+    def _why_gap_is_unproven(self, topic_partition: TopicPartition, progress: _Progress) -> RetriableError | None:
         storage = self._storage.get(topic_partition.topic)
         # Read again unless compacted: the setting, or the permission to read it, may be added while this waits.
         if storage is None or not storage.is_compacted:
             storage = self._storage[topic_partition.topic] = topic_storage(self._cluster, topic_partition.topic, self._deadline)
-        return reason_hole_is_unproven(
+        return why_gap_is_unproven(
             self._cluster, topic_partition, OffsetRange(progress.position, progress.range.end), storage, self._deadline
         )
 
