@@ -112,9 +112,9 @@ class KafkaSink:
                 positions=CompactDict(round_.positions, SourcePartition, int),
                 epoch_ends=CompactDict(round_.epoch_ends, SourcePartition, EpochEnd),
                 target_ends=CompactDict(target_ends_of(self._owner.positions().values()), TopicPartition, int),
-                routes=dict(self._targets.known),
+                routes=dict(self._targets.routes),
                 id_numbers=self._slot_numbers(),
-                held=self._performer.availability.held(),
+                held=self._performer.availability.held_partitions(),
                 time_left_ms=round_.time_left_ms,
                 commit_interval_ms=round_.commit_interval_ms,
                 left_out=round_.left_out,
@@ -169,7 +169,7 @@ class KafkaSink:
             self._performer.perform(actions.InitProducerId(name), deadline)
         partitions = tuple(sorted({written.topic_partition for decided_txn in decided for written in decided_txn.written}))
         self._performer.perform(actions.AbortHangingTxns(names, partitions), deadline)
-        if self._performer.availability.held().keys().isdisjoint(partitions):
+        if self._performer.availability.held_partitions().keys().isdisjoint(partitions):
             raise error
         _log.warning("%d slot transactions are aborted and copied again without what does not answer: %s", len(names), error)
 

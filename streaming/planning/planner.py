@@ -157,9 +157,9 @@ class MicroBatchPlanner:
         ends = offset_planning.changed_offsets(start, self._registered_only(listing.ends))
         allowed = {partition: end for partition, end in ends.items() if partition.topic not in paused} if paused else ends
         failures = self._failures.update(listing, self._now_ms())
-        held = {*back, *self._failures.not_due(left_out, listing, self._now_ms())}
-        if held:
-            allowed = {partition: end for partition, end in allowed.items() if partition not in held}
+        waiting = {*back, *self._failures.not_due(left_out, listing, self._now_ms())}
+        if waiting:
+            allowed = {partition: end for partition, end in allowed.items() if partition not in waiting}
         rate = self._update_estimates(start, allowed, listing)
         config = self._config
         budget = offset_planning.plan_budget_bytes(
@@ -171,7 +171,7 @@ class MicroBatchPlanner:
         self._last_plan = (self._clock(), size)
         caught_up = [source for source in left_out if source in start and listing.ends.get(source) == start[source]]
         self._write_state(ends, waiting_for=None, left_out=failures, caught_up=caught_up)
-        if wait_s == 0.0 and not allowed and held & ends.keys():
+        if wait_s == 0.0 and not allowed and waiting & ends.keys():
             wait_s = self._held_wait_s()
         return ({**planned, **entering} if entering else planned), wait_s
 

@@ -1,4 +1,4 @@
-"""The driver, in the shape of `streaming/runner/mirror.py`: phases over the product's owner, recovery and micro-batch sink.
+"""The driver, in the shape of `streaming/runner/mirror_query.py`: phases over the product's owner, recovery and micro-batch sink.
 
 A phase ends where all that the next one depends on lies in the map's owner: there one history of answers ends and the next
 begins.

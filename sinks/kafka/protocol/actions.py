@@ -228,11 +228,11 @@ def start_up(
     """
     decided = decided_txns(unsettled)
     named = {txn.txn.transactional_id for txn in decided}
-    others = tuple(transactional_id for transactional_id in transactional_ids if transactional_id not in named)
-    for transactional_id in others:
+    unnamed = tuple(transactional_id for transactional_id in transactional_ids if transactional_id not in named)
+    for transactional_id in unnamed:
         yield InitProducerId(transactional_id)
     if decided:
-        yield AbortHangingTxns(others, tuple(sorted({written.topic_partition for txn in decided for written in txn.written})))
+        yield AbortHangingTxns(unnamed, tuple(sorted({written.topic_partition for txn in decided for written in txn.written})))
     ended = yield from end_all(decided, choices, reads_log=True)
     yield ended.settle  # invariant E
     for transactional_id in transactional_ids:
@@ -282,16 +282,16 @@ def end_all(
     pending: list[SlotTxn] = []
     unclear: list[Unclear] = []
     for txn, is_definite in ended:
-        fate, seen, aborted = yield from _fate_of(txn, is_definite, reads_log=reads_log)
-        if fate is TxnFate.UNDECIDABLE or seen.lost:
+        fate, visibility, aborted = yield from _fate_of(txn, is_definite, reads_log=reads_log)
+        if fate is TxnFate.UNDECIDABLE or visibility.lost:
             chosen = choices.get(txn.txn)
             if chosen is None:
-                unclear.append(Unclear(txn, seen.lost))
+                unclear.append(Unclear(txn, visibility.lost))
                 continue
             fate = yield from _follow(txn, fate, chosen)
         if reads_log or not is_definite:
             yield ReportFate(txn.txn, fate)
-        if seen.pending:
+        if visibility.pending:
             pending.append(txn.txn)
         if fate is TxnFate.NOT_COMMITTED:
             # What a forgotten abort left open would become visible with the next commit marker of the same producer id.
@@ -318,15 +318,15 @@ def _fate_of(
     fate = TxnFate.COMMITTED if is_definite else (yield from _resolve(decided))
     if fate is not TxnFate.COMMITTED:
         return fate, Visibility(), ()
-    seen: Visibility = yield AwaitVisible(decided)
-    readable = tuple(written for written in decided.written if written not in (*seen.lost, *seen.pending))
-    if not readable or (is_definite and not seen.was_repaired and not reads_log):
-        return fate, seen, ()
+    visibility: Visibility = yield AwaitVisible(decided)
+    readable = tuple(written for written in decided.written if written not in (*visibility.lost, *visibility.pending))
+    if not readable or (is_definite and not visibility.was_repaired and not reads_log):
+        return fate, visibility, ()
     yield InitProducerId(decided.txn.transactional_id)  # invariant D
     evidence: Sequence[LogEvidence] = yield ReadTargetLog(DecidedTxn(decided.txn, readable))
     aborted = tuple(written for written, ended_as in zip(readable, evidence, strict=True) if ended_as is LogEvidence.OURS_ABORTED)
     # Only the log of all partitions can say that nothing was committed: what is pending is judged when it can be read.
-    return (TxnFate.NOT_COMMITTED, seen, ()) if aborted == decided.written else (fate, seen, aborted)
+    return (TxnFate.NOT_COMMITTED, visibility, ()) if aborted == decided.written else (fate, visibility, aborted)
 
 
 def _follow(decided: DecidedTxn, fate: TxnFate, chosen: TxnFate) -> Generator[Action, Any, TxnFate]:

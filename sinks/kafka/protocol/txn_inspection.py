@@ -78,7 +78,7 @@ def inspect_logs(
     """
     # Nothing will ever come to a log that ends in front of the range: a Fetch would only wait.
     evidence = dict.fromkeys(lost_ranges(target, written, deadline, wholly=True), LogEvidence.NOTHING)
-    looks = 0
+    polls = 0
     while hidden := _hidden_ranges(
         target, [written_range for written_range in written if written_range not in evidence], deadline
     ):
@@ -88,8 +88,8 @@ def inspect_logs(
         evidence.update(dict.fromkeys(without_marker, LogEvidence.OPEN))
         if len(without_marker) < len(hidden):  # behind the open transaction of another producer, or its marker is on its way
             deadline.require(f"the last stable offset of {hidden[0].topic_partition} to pass {hidden[0].start}")
-            pause(looks)
-            looks += 1
+            pause(polls)
+            polls += 1
     evidence |= _read_first_batches(
         target, txn, [written_range for written_range in written if written_range not in evidence], deadline
     )
@@ -135,8 +135,8 @@ def _evidence_of(fetched: IndexedPartition, txn: SlotTxn, start: int) -> LogEvid
     """None where no batch of this transaction holds `start`."""
     headers = fetched.index.headers
     holds = (headers["base_offset"] <= start) & (fetched.index.last_offset >= start)
-    ours = holds & (headers["producer_id"] == txn.producer_id) & (headers["producer_epoch"] == txn.producer_epoch)
-    if not ours.any():
+    is_of_txn = holds & (headers["producer_id"] == txn.producer_id) & (headers["producer_epoch"] == txn.producer_epoch)
+    if not is_of_txn.any():
         return None
     is_aborted = any(producer_id == txn.producer_id and first_offset <= start for producer_id, first_offset in fetched.aborted)
     return LogEvidence.OURS_ABORTED if is_aborted else LogEvidence.OURS

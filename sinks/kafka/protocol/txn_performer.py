@@ -93,10 +93,10 @@ class TxnPerformer:
             case actions.EndTxn(txn):
                 return end_txn(self._target, txn, True, deadline) is not EndTxnAnswer.AMBIGUOUS
             case actions.AwaitVisible(decided):
-                seen = self._await_visible(decided, deadline)
-                if seen.pending:
-                    self.availability.pending[decided.txn] = seen.pending
-                return seen
+                visibility = self._await_visible(decided, deadline)
+                if visibility.pending:
+                    self.availability.pending[decided.txn] = visibility.pending
+                return visibility
             case actions.InitProducerId(name):
                 return self._init_producer_id(name, deadline)
             case actions.AbortHangingTxns(names, partitions):

@@ -41,7 +41,7 @@ class TopicConfigSync:
 
         Raises RetriableError when a cluster does not answer.
         """
-        routes = {source: route for source, route in sorted(dict(self._targets.known).items()) if source not in missing}
+        routes = {source: route for source, route in sorted(dict(self._targets.routes).items()) if source not in missing}
         chosen = self._chosen(list(routes))
         of_source = self._settings(self._source, chosen, deadline)
         of_target = self._settings(self._target, [routes[name].target_topic for name in chosen], deadline)

@@ -68,8 +68,8 @@ class SlotReport:
     @property
     def fate(self) -> TxnFate | None:
         """Return the fate that the next start will see; it commits our open transactions. None: whether it can is unknown."""
-        ours = (self.decided.txn.producer_id, self.decided.txn.producer_epoch)
-        if self.coordinator in [CoordinatorState(state, *ours) for state in _WILL_BE_COMMITTED]:
+        own_ids = (self.decided.txn.producer_id, self.decided.txn.producer_epoch)
+        if self.coordinator in [CoordinatorState(state, *own_ids) for state in _WILL_BE_COMMITTED]:
             return TxnFate.COMMITTED
         is_open = LogEvidence.OPEN in self.log and not _ENDED & set(self.log)
         has_receipt = self.receipt in (ReceiptEvidence.OURS, ReceiptEvidence.ANOTHERS)

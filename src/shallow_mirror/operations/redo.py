@@ -219,7 +219,7 @@ class _Copy:
         job = replace(
             template,
             decision=decision,
-            routes=dict(targets.known),
+            routes=dict(targets.routes),
             positions=positions,
             epoch_ends={
                 source: position.epoch_end for source, position in all_positions.items() if position.epoch_end is not None

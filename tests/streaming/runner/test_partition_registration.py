@@ -72,13 +72,13 @@ class Targets:
 
     def __init__(self, refusal: Exception | None = None) -> None:
         self.refusal = refusal
-        self.known: dict[str, Any] = {}
+        self.routes: dict[str, Any] = {}
 
     def prepare(self, topics: Mapping[str, int], _deadline: Deadline) -> None:
         if self.refusal is not None:
             raise self.refusal
         for name in topics:
-            self.known[name] = SimpleNamespace(
+            self.routes[name] = SimpleNamespace(
                 target_of=lambda partition: TargetPartition(partition.topic, f"t-{partition.topic}", partition.partition)
             )
 

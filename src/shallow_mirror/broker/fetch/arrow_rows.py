@@ -161,7 +161,7 @@ class RangeRows:
 
 
 def failed_row(source: SourcePartition, offset: int, pickled: bytes) -> pa.RecordBatch:
-    known = {
+    columns = {
         "topic": source.topic,
         "topic_id": source.topic_id,
         "partition": source.partition,
@@ -170,7 +170,7 @@ def failed_row(source: SourcePartition, offset: int, pickled: bytes) -> pa.Recor
         "kind": FAILED,
         "payload": pickled,
     }
-    arrays = [pa.array([known.get(field.name)], field.type) for field in ARROW_SCHEMA]
+    arrays = [pa.array([columns.get(field.name)], field.type) for field in ARROW_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
 
 
@@ -194,7 +194,10 @@ def _batch_columns(rows: Sequence[_Row], fetched: IndexedPartition, admission: A
     at = np.where(is_hole, 0, chosen)
     headers, attributes = fetched.index.headers[at], fetched.index.headers["attributes"][at]
     sizes = fetched.index.size_bytes[at]
-    reasons = {one.index: ". ".join(filter(None, (one.rule, one.remedy))) for one in (*admission.refusals, *admission.rebuilds)}
+    reasons = {
+        verdict.index: ". ".join(filter(None, (verdict.rule, verdict.remedy)))
+        for verdict in (*admission.refusals, *admission.rebuilds)
+    }
     columns = {
         name: pa.array(headers[field].astype(ARROW_SCHEMA.field(name).type.to_pandas_dtype()), mask=is_hole)
         for name, field in _HEADER_COLUMNS.items()

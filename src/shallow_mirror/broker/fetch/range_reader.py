@@ -296,19 +296,21 @@ class RangeReader:
         """Leave unreadable ranges unfinished: all at once, when nothing else is left to read and each had its patience."""
         if self._patience_ms is None:
             return
-        now, undone = (
+        now, unfinished = (
             self._deadline.clock(),
             [self._progress[topic_partition] for topic_partition in self._unfinished_partitions()],
         )
-        if all(progress.trouble is not None and now - progress.trouble_since >= self._patience_ms / 1000 for progress in undone):
-            for progress in undone:
+        if all(
+            progress.trouble is not None and now - progress.trouble_since >= self._patience_ms / 1000 for progress in unfinished
+        ):
+            for progress in unfinished:
                 progress.unfinished = progress.trouble
 
     def _wait_for_next_retry(self) -> None:
-        now, undone = self._deadline.clock(), self._unfinished_partitions()
+        now, unfinished = self._deadline.clock(), self._unfinished_partitions()
         if self._deadline.is_over():
-            self._give_up(undone[0])
-        at = min(self._progress[topic_partition].retry_at for topic_partition in undone)
+            self._give_up(unfinished[0])
+        at = min(self._progress[topic_partition].retry_at for topic_partition in unfinished)
         if at > now:
             self._cluster.wait((at - now) * 1000, self._deadline)
 
@@ -325,10 +327,10 @@ class RangeReader:
     def _require_topics(self, topic_partitions: Sequence[TopicPartition], error: RetriableError) -> None:
         """Raise RetriableError where a topic does not exist: it was deleted, and waiting for it is in vain."""
         names = sorted({topic_partition.topic for topic_partition in topic_partitions})
-        gone = missing_topics(self._cluster, names, self._deadline).gone
-        if gone:
+        missing = missing_topics(self._cluster, names, self._deadline).gone
+        if missing:
             name = error_name(UNKNOWN_TOPIC_OR_PARTITION)
-            raise RetriableError(name, f"{self._cluster.where} has no topic {', '.join(gone)} any more") from error
+            raise RetriableError(name, f"{self._cluster.where} has no topic {', '.join(missing)} any more") from error
 
     def _send(self, path: FetchPath, sources: Mapping[TopicPartition, ReadSource]) -> Connection:
         connection = self._cluster.connection(path.node_id, path.purpose, self._deadline)
@@ -522,6 +524,6 @@ def receive_buffer(fetch_bytes: int) -> ReceiveBuffer:
 def _position_after(index: BatchIndex, range_end: int) -> int:
     """Return the position behind the last batch of the range; its end, where batches of the next range were fetched with it."""
     base_offsets = index.headers["base_offset"]
-    ours = index.last_offset[base_offsets < range_end]
-    reached = int(ours[-1]) + 1 if len(ours) else 0
-    return max(reached, range_end) if len(ours) < len(base_offsets) else reached
+    last_offsets = index.last_offset[base_offsets < range_end]
+    reached = int(last_offsets[-1]) + 1 if len(last_offsets) else 0
+    return max(reached, range_end) if len(last_offsets) < len(base_offsets) else reached

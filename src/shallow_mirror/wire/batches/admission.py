@@ -143,8 +143,8 @@ def admit(
     mark((last < position) & (headers["last_offset_delta"] >= 0), Verdict.DROP_BELOW)
     mark(base >= range_end, Verdict.BEYOND)
 
-    ours = base < range_end
-    next_position = max(position, int(last[ours].max(initial=position - 1)) + 1)
+    is_in_range = base < range_end
+    next_position = max(position, int(last[is_in_range].max(initial=position - 1)) + 1)
     return Admission(
         verdicts,
         next_position,

@@ -31,7 +31,7 @@ class FakeCluster:
 class FakeTargets:
     def __init__(self, topics: list[str]) -> None:
         limits = SimpleNamespace(max_message_bytes=1000)
-        self.known = {one: SimpleNamespace(target_topic=f"to.{one}", limits=limits) for one in topics}
+        self.routes = {one: SimpleNamespace(target_topic=f"to.{one}", limits=limits) for one in topics}
         self.accepted: dict[str, int] = {}
 
     def accept(self, source: str, max_message_bytes: int) -> None:
