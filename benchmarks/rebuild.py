@@ -125,7 +125,7 @@ def copy(records: memoryview, limits: BatchLimits) -> Outgoing:
 
 
 def open_and_close(codec: Codec, records: memoryview) -> int:
-    """Do the codec's part of it; return how many bytes came out."""
+    """Decompress and compress every batch, nothing else. Return the number of compressed bytes."""
     index = index_batches(records)
     made = 0
     for start, size in zip(index.pos.tolist(), index.size_bytes.tolist(), strict=True):
