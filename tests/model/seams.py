@@ -26,9 +26,9 @@ from shallow_mirror.broker.cluster.cluster_metadata import (
     ProducerState,
     TopicMetadata,
 )
-from shallow_mirror.broker.fetch.range_reader import ReadRange
+from shallow_mirror.broker.fetch.range_progress import ReadRange
 from shallow_mirror.broker.produce import coordinator_requests, transactions
-from shallow_mirror.checkpoints import offset_map_writer
+from shallow_mirror.checkpoints import offset_map_writer, take_over
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, rows_to_arrow
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLossError, MirrorError, RetriableError
@@ -226,7 +226,8 @@ def product_over_ports() -> Iterator[None]:
         patch.setattr(kafka_sink, "SlotTask", lambda job: lambda _rows: iter([job]))
         patch.setattr(txn_inspection, "RangeReader", ModelReader)
         patch.setattr(offset_map_writer, "COMPACT_EVERY_DECISIONS", 1)
-        patch.setattr(offset_map_writer, "OFFSET_MAP", SimpleNamespace(empty_table=lambda: empty))
+        for module in (offset_map_writer, take_over):
+            patch.setattr(module, "OFFSET_MAP", SimpleNamespace(empty_table=lambda: empty))
         patch.setattr(offset_map_writer, "rows_to_arrow", _rows_to_arrow)
         yield
 
