@@ -10,7 +10,7 @@ import pytest
 from tests.support import mirror_runs as runs
 from tests.support.record_batches import batch, view
 
-from shallow_mirror.broker.fetch.range_reader import IndexedPartition
+from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, DataLossError, MirrorError
 from shallow_mirror.preflight.findings import Level
 from shallow_mirror.preflight.sample_reader import SampleReader

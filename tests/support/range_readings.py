@@ -11,7 +11,9 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.support.record_batches import batch
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.fetch.range_reader import IndexedPartition, RangeReader, ReadRange
+from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
+from shallow_mirror.broker.fetch.range_progress import ReadRange
+from shallow_mirror.broker.fetch.range_reader import RangeReader
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
 A, B, C = (TopicPartition("t", partition) for partition in range(3))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.record_batches import batch, record, view
 from tests.verify.mirrored import at, changed
 
-from shallow_mirror.broker.fetch.range_reader import IndexedPartition
+from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
 from shallow_mirror.types import IsolationLevel, OffsetRange, TopicPartition
 from shallow_mirror.verify.map_index import DATA, MapRows, plan_range_pairs
 from shallow_mirror.verify.partition_reader import Chunk, LogView, PartitionReader, Skipped

@@ -7,7 +7,9 @@ from collections.abc import Callable, Collection, Sequence
 
 from shallow_mirror.broker.admin.hanging_transactions import open_partitions, open_transactions
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.fetch.range_reader import IndexedPartition, RangeReader, ReadRange
+from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
+from shallow_mirror.broker.fetch.range_progress import ReadRange
+from shallow_mirror.broker.fetch.range_reader import RangeReader
 from shallow_mirror.broker.produce.receipts import Receipt, read_receipt, read_receipts
 from shallow_mirror.broker.produce.transactions import describe_txn
 from shallow_mirror.deadline import Deadline

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.support.record_batches import batch, marker, view
 
 from shallow_mirror.broker.fetch.arrow_rows import FAILED, Keep, RangeRows, failed_row, parse_rows, split_failures
-from shallow_mirror.broker.fetch.range_reader import IndexedPartition
+from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SegmentKind, SourcePartition
 from shallow_mirror.wire.batches.batch_index import index_batches
 

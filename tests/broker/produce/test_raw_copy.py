@@ -14,7 +14,8 @@ from tests.support.mirror_runs import create_topic, wait_for
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.fetch.range_reader import RangeReader, ReadRange
+from shallow_mirror.broker.fetch.range_progress import ReadRange
+from shallow_mirror.broker.fetch.range_reader import RangeReader
 from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError
 from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
 from shallow_mirror.broker.produce.receipts import Receipt, read_receipt, write_receipt

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shallow_mirror.broker.fetch.range_reader import IndexedPartition
+from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
 from shallow_mirror.types import BatchLimits, SegmentKind, SourcePartition
 from shallow_mirror.wire.batches.admission import Admission, Verdict, admit, kind_of
 from shallow_mirror.wire.batches.header import (
