@@ -31,7 +31,6 @@ from shallow_mirror.streaming.runner.error_hints import with_remedy
 from shallow_mirror.streaming.runner.mirror_query import MirrorQuery
 from shallow_mirror.streaming.runner.run_reporter import RunReporter
 from shallow_mirror.streaming.runner.supervisor import CONNECT_ATTEMPT_MS, StoppedError, Supervisor
-from shallow_mirror.streaming.runner.worker_secrets import pass_secrets_to_workers
 
 _log = logging.getLogger(__name__)
 
@@ -115,7 +114,7 @@ class _Run:
                     delta_jars=delta_jars() if self.storage.writer == "spark" else (),
                 )
             spark_session.check_session(spark)
-            pass_secrets_to_workers(spark, (self.config.source.client, self.config.target.client))
+            spark_session.pass_secrets_to_workers(spark, (self.config.source.client, self.config.target.client))
             if self.storage.writer == "spark":
                 spark_session.check_delta(spark, self.config.tables)
             self.storage = self.storage.with_session(spark)

@@ -9,10 +9,12 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from shallow_mirror.broker.auth import secrets
+from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.checkpoints.schema import schema_of
 from shallow_mirror.checkpoints.storage import choose_writer
 from shallow_mirror.config import MirrorConfig
@@ -191,3 +193,16 @@ def _is_connect(spark: Any) -> bool:
 
 def _version_of(spark: Any) -> tuple[int, ...]:
     return tuple(int(part) for part in str(spark.version).split(".")[:2])
+
+
+def pass_secrets_to_workers(spark: Any, configs: Iterable[ClientConfig]) -> None:
+    """Set the values of `${env:NAME}` and `${secret:scope/key}` as environment variables of Spark's Python workers.
+
+    Workers may not have them: no plan, log or event contains them. Call it before anything is registered or run that uses them.
+    Raise ConfigError.
+    """
+    environment = spark.sparkContext.environment
+    for config in configs:
+        for reference in config.references:
+            if secrets.may_be_missing_elsewhere(reference):
+                environment[secrets.handed_over_name(reference)] = secrets.resolve(reference)

@@ -1,7 +1,8 @@
 """Does the target hold what the source holds, and the map say so? Checked piece by piece, as the mirror gets on.
 
 A piece of a partition ends where the map says that everything is accounted for, at a moment when the mirror stands between
-two micro-batches: nothing of it may be open on the target then.
+two micro-batches: nothing of it may be open on the target then. Records are read and compared by `shallow_mirror.demo`; this adds
+what writers were told of their records, and that the rows of the map cover the piece.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def measured(data: bytes) -> None:
 
 
 def commit(data: bytes) -> None:
-    """Check that a commit of a local table is whole or half-written, and nothing else."""
+    """Read a commit file of a local table: it is complete or half-written, or an error of the target says why not."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "_delta_log").mkdir()
         path = _written(data, folder, f"_delta_log/{0:020}.json")

@@ -91,7 +91,7 @@ def member(bootstrap: str, group: str, topic: str, protocol: str = "classic") ->
 
 
 def consume(bootstrap: str, group: str, topic: str, partitions: int, most: int | None = None) -> list[str]:
-    """Read on in the group from its position, until it has `most` records or everything; then commit and leave."""
+    """Consume from the position of the group until `most` records are read, or all. Then commit and leave the group."""
     values: list[str] = []
     at_end: set[int] = set()
     with member(bootstrap, group, topic) as consumer:

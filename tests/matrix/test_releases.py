@@ -11,8 +11,8 @@ from tests.fakes.raw_client import RawClient
 from tests.matrix import old_formats
 from tests.matrix.lost_mirror import lose_mirror
 from tests.matrix.releases import ALL, BEFORE_KIP_890, NEWEST, OLDEST, Brokers, Release
-from tests.messy.equality import assert_every_offset_is_translated, contents
 from tests.support.mirror_runs import conf_file, read_places
+from tests.support.translated_copies import assert_every_offset_is_translated, without_offsets
 from tests.verify.mirror_main import catch_up
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
@@ -93,7 +93,7 @@ def assert_a_group_goes_on_with_the_next_record(settings: MirrorConfig, ends: tu
         (committed,) = view.committed([group])[group]
     assert committed.topic_partition == TopicPartition(copy, 0)
     assert committed.offset is not None
-    assert contents([one for one in copied if one.offset >= committed.offset]) == contents(originals[middle:])
+    assert without_offsets([one for one in copied if one.offset >= committed.offset]) == without_offsets(originals[middle:])
 
 
 def test_messages_of_old_formats_arrive_as_batches_record_by_record_with_their_times_and_offsets(
@@ -115,7 +115,7 @@ def test_messages_of_old_formats_arrive_as_batches_record_by_record_with_their_t
     known = OffsetMap.open(settings.tables)
     originals, copies = (read_places(node.bootstrap, places) for node in (source, target))
     for place in places:
-        assert contents(copies[place]) == contents(originals[place]), place
+        assert without_offsets(copies[place]) == without_offsets(originals[place]), place
         assert_every_offset_is_translated(known, place, originals[place], copies[place])
         assert set(old_formats.stored_magics(target, place)) == {2}
     for is_deep in (False, True):

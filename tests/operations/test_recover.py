@@ -76,7 +76,7 @@ class Stopped:
         cluster.close()
 
     def forget(self) -> None:
-        """Do what time does: the receipt expires, retention deletes the records."""
+        """Delete the receipt and the records, as expiration and retention would."""
         client = runs.admin(self.target)
         listed = client.list_consumer_groups().result(30)
         if self.transactional_id in {one.group_id for one in listed.valid}:

@@ -1,4 +1,8 @@
-"""Driver: independent check of a copy: read both clusters with a stock consumer and compare record by record."""
+"""Driver: independent check of a copy: read both clusters with a stock consumer and compare record by record.
+
+It shares no code with the mirror: neither how it reads batches, nor how it decides what readers of the source see. It says which
+records differ, and how. The fault campaigns (`tests/faults/check.py`) use it for every piece of a log.
+"""
 
 from __future__ import annotations
 

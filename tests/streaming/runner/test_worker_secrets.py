@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.streaming.runner.worker_secrets import pass_secrets_to_workers
+from shallow_mirror.streaming.runner.spark_session import pass_secrets_to_workers
 
 PROPERTIES = {
     "bootstrap.servers": "${env:HOST}:9092",
