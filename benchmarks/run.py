@@ -72,7 +72,7 @@ def main() -> int:
     print_tables(results, Console(width=max(console.width, TABLE_WIDTH)))
     write_plot(options.plot, results)
     print(f"{options.json}\n{options.plot}")
-    return 1 if any(isinstance(one, Failed) or not one.equal for one in results) else 0
+    return 1 if any(isinstance(result, Failed) or not result.equal for result in results) else 0
 
 
 if __name__ == "__main__":

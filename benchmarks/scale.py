@@ -95,10 +95,10 @@ class Topics:
                 deadline = Deadline.after_ms(60_000, time.monotonic)
                 topics = cluster.metadata(self._names, deadline).topics
                 places = [
-                    TopicPartition(name, one.partition)
+                    TopicPartition(name, partition.partition)
                     for name, topic in topics.items()
-                    for one in topic.partitions.values()
-                    if one.leader >= 0
+                    for partition in topic.partitions.values()
+                    if partition.leader >= 0
                 ]
                 if len(places) == self._count:
                     cluster.latest_offsets(places, IsolationLevel.READ_COMMITTED, deadline)
@@ -126,7 +126,7 @@ def _planning_of(count: int) -> dict[str, Any]:
             end = as_spark_returns(reader.latestOffset(start, None))
             partitions = reader.partitions(start, end)
             active.append(time.process_time() - began)
-            ranges = sum(len(one.ranges) for one in partitions)
+            ranges = sum(len(partition.ranges) for partition in partitions)
             began = time.process_time()
             assert reader.latestOffset(end, None) == end
             idle.append(time.process_time() - began)
@@ -246,7 +246,7 @@ def rows_of(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("partitions", "mirror", "growth", "start"))
-    parser.add_argument("--counts", type=lambda text: [int(one) for one in text.split(",")], default=list(COUNTS))
+    parser.add_argument("--counts", type=lambda text: [int(part) for part in text.split(",")], default=list(COUNTS))
     parser.add_argument("--active", type=int, default=ACTIVE, help="of `mirror`: partitions that have something new")
     parser.add_argument("--seconds", type=float, default=30.0, help="of each window of `mirror`")
     parser.add_argument("--decisions", type=int, default=24 * 3600 // DECISION_EVERY_S, help="of `growth`")

@@ -47,7 +47,7 @@ def test_the_positions_of_a_time_are_those_of_the_last_look_until_then(tmp_path:
 
     def offsets(minutes: float) -> tuple[dict[tuple[str, SourcePartition], int | None], datetime, datetime | None]:
         found = positions_as_of(store, at(minutes))
-        return {one.key: one.offset for one in found.positions}, found.observed_at, found.next_at
+        return {position.key: position.offset for position in found.positions}, found.observed_at, found.next_at
 
     assert offsets(0.5) == ({("g", A): 5, ("h", B): 1}, at(0), at(1))
     assert offsets(2.5) == ({("g", A): 6, ("h", B): 1}, at(1), at(3))
@@ -90,7 +90,7 @@ def test_what_no_answer_needs_any_more_is_deleted_and_answers_stay(
     for since in (61.5, 119):
         delete_outdated(store, at(since))
         assert kept() == (everything[2:], everything[2:])
-    assert [one.offset for one in positions_as_of(store, at(61.5)).positions] == [4]
+    assert [position.offset for position in positions_as_of(store, at(61.5)).positions] == [4]
     delete_outdated(store, at(60 * 24 * 400))
     assert kept() == (everything[4:], everything[4:])
-    assert [one.offset for one in positions_as_of(store, at(60 * 24 * 400)).positions] == [5]
+    assert [position.offset for position in positions_as_of(store, at(60 * 24 * 400)).positions] == [5]

@@ -402,7 +402,7 @@ def test_a_removal_takes_all_rows_of_exactly_one_triple(tmp_path: Path) -> None:
         other(SegmentKind.GAP, 7, 9, txn=none, source=OTHER),
     )
     owner.settle([Removal(txn)])
-    assert {one.partition: position.offset for one, position in owner.positions().items()} == {0: 5, 1: 9}
+    assert {source.partition: position.offset for source, position in owner.positions().items()} == {0: 5, 1: 9}
     assert OffsetMap.open(str(tmp_path)).settled_rows().num_rows == 3
 
 
@@ -786,7 +786,7 @@ def test_as_of_uses_what_was_decided_until_then(tmp_path: Path) -> None:
     owner.settle()
     reader = OffsetMap.open(str(tmp_path))
     answers = [reader.translate("orders", 0, 7, as_of=datetime.fromtimestamp(at, UTC)) for at in (9, 10, 20)]
-    assert [(one.exact, one.beyond, one.target_offset) for one in answers] == [
+    assert [(translated.exact, translated.beyond, translated.target_offset) for translated in answers] == [
         (False, True, None), (False, True, 105), (True, False, 107),
     ]  # fmt: skip
 

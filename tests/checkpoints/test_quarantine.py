@@ -80,8 +80,8 @@ def test_a_batch_is_in_quarantine_once_it_is_settled_and_until_it_is_released(pl
     found = place.read()
     first, second = found.entries()
     assert (first.key, second.key) == (kept(0, 3).key, kept(3, 6).key)
-    assert [one.is_released for one in (first, second)] == [False, False]
-    assert [found.batch(one) for one in (first, second)] == [kept(0, 3), kept(3, 6, b"\xff" * 70)]
+    assert [entry.is_released for entry in (first, second)] == [False, False]
+    assert [found.batch(entry) for entry in (first, second)] == [kept(0, 3), kept(3, 6, b"\xff" * 70)]
     assert first.described is not None
     assert {name: first.described[name] for name in ("rule", "size_bytes", "base_timestamp_ms", "records_count")} == {
         "rule": "too old",
@@ -94,7 +94,7 @@ def test_a_batch_is_in_quarantine_once_it_is_settled_and_until_it_is_released(pl
     assert not place.read().entries()[0].is_released
     owner.settle()
     first, second = place.read().entries()
-    assert [(one.source_start, one.target_start) for one in first.released] == [(0, 300), (2, 301)]
+    assert [(segment.source_start, segment.target_start) for segment in first.released] == [(0, 300), (2, 301)]
     assert not second.is_released
     assert place.read().entries((Comparison("source_topic", "=", "others"),)) == ()
 
@@ -106,13 +106,13 @@ def test_a_release_that_is_removed_again_leaves_everything_as_it_was(place: Plac
     owner.settle()
     before = owner.positions()
     decide(owner, row(SegmentKind.RELEASED, 0, 3, 300, NEWER))
-    assert owner.positions() == {one: replace(position, target_end=303) for one, position in before.items()}
+    assert owner.positions() == {source: replace(position, target_end=303) for source, position in before.items()}
     owner.settle()
     later = place.owner("two")
     assert later.positions() == owner.positions()
     later.settle([Removal(NEWER)])
     assert later.positions() == before
-    assert [one.is_released for one in place.read().entries()] == [False]
+    assert [entry.is_released for entry in place.read().entries()] == [False]
 
 
 @pytest.mark.parametrize(

@@ -104,19 +104,19 @@ class Mirrored:
         start, at = self.reached[place], self.appended[place]
         self.reached[place] += length
         target = TargetPartition(f"east.{place.topic}", "tgttgttgttgttgttgttgtA", place.partition)
-        one = Segment(source=place, source_start=start, source_end=start + length, kind=kind, target=target)
+        segment = Segment(source=place, source_start=start, source_end=start + length, kind=kind, target=target)
         if kind is SegmentKind.GAP:
-            return one
-        one = replace(
-            one, batch_count=1, size_bytes=61 + length, max_timestamp_ms=1_700_000_000_000 + start, source_leader_epoch=4
+            return segment
+        segment = replace(
+            segment, batch_count=1, size_bytes=61 + length, max_timestamp_ms=1_700_000_000_000 + start, source_leader_epoch=4
         )
         if kind is SegmentKind.DATA:
             self.appended[place] += length
-            return replace(one, target_start=at, target_end=at + length, record_count=length)
-        one = replace(
-            one, source_producer_id=9, source_producer_epoch=2, record_count=length if kind is SegmentKind.ABORTED else 0
+            return replace(segment, target_start=at, target_end=at + length, record_count=length)
+        segment = replace(
+            segment, source_producer_id=9, source_producer_epoch=2, record_count=length if kind is SegmentKind.ABORTED else 0
         )
-        return one if kind is SegmentKind.ABORTED else replace(one, coordinator_epoch=1)
+        return segment if kind is SegmentKind.ABORTED else replace(segment, coordinator_epoch=1)
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_spark_sees_the_rows_and_types_of_the_observations(spark: Any, tmp_path:
 def readme_queries(repository: Path, mirrored: Mirrored) -> list[str]:
     """Of the block that reads the map, with the path put in."""
     text = (repository / "docs" / "how-to" / "offset-map.md").read_text(encoding="utf-8")
-    (block,) = (one for one in re.findall(r"```sql\n(.*?)```", text, re.DOTALL) if "offset_map" in one)
+    (block,) = (sql for sql in re.findall(r"```sql\n(.*?)```", text, re.DOTALL) if "offset_map" in sql)
     with_path = block.replace("/path/to/tables", mirrored.tables)
     assert with_path != block
     return [query for query in with_path.split(";") if query.strip()]

@@ -142,8 +142,8 @@ def test_released_records_lead_to_where_they_are_and_nobody_else_s_offset_leads_
     )
     line = Line(rows, 0, 10, ())
     found = [line.forward.find(offset) for offset in range(10)]
-    assert [one.target_offset for one in found] == [100, 101, 102, 200, 201, 103, 103, 202, 103, 104]
-    assert [str(one.kind) for one in found[2:9]] == [
+    assert [translated.target_offset for translated in found] == [100, 101, 102, 200, 201, 103, 103, 202, 103, 104]
+    assert [str(difference.kind) for difference in found[2:9]] == [
         "data",
         "released",
         "released",
@@ -152,6 +152,6 @@ def test_released_records_lead_to_where_they_are_and_nobody_else_s_offset_leads_
         "released",
         "data",
     ]
-    assert [one.exact for one in found] == [True, True, True, True, True, False, False, True, True, True]
+    assert [translated.exact for translated in found] == [True, True, True, True, True, False, False, True, True, True]
     assert [line.backward.find(offset).target_offset for offset in (102, 103, 200, 202)] == [2, 8, 3, 7]
     assert line.backward.find(150).beyond

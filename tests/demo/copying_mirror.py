@@ -37,8 +37,8 @@ def read_all(bootstrap: str, topic: str, partition: int) -> list[Any]:
 
 def segments(topic: str, partition: int, source: list[Any], target: list[Any]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    for one, other in zip(source, target, strict=False):
-        start, there = one.offset(), other.offset()
+    for record, other in zip(source, target, strict=False):
+        start, there = record.offset(), other.offset()
         last = rows[-1] if rows else None
         if last and last["kind"] == "data" and last["source_end"] == start and last["target_end"] == there:
             last.update(source_end=start + 1, target_end=there + 1, record_count=last["record_count"] + 1)

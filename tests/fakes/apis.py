@@ -94,7 +94,7 @@ def _topic_metadata(state: ClusterState, name: str, change: Change) -> Any:
 def _list_offsets(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
     response = answer_type("ListOffsets", body.version)
     topic, partition = response.ListOffsetsTopicResponse, response.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
-    asked = [(one.name, part.partition_index) for one in body.topics for part in one.partitions]
+    asked = [(topic.name, part.partition_index) for topic in body.topics for part in topic.partitions]
 
     def listed(place: Place, part: Any) -> tuple[int, int, int]:
         if asked.count(place) > 1:
@@ -113,7 +113,10 @@ def _list_offsets(state: ClusterState, node_id: int, body: Any, change: Change) 
             partition_index=part.partition_index, error_code=code, timestamp=timestamp, offset=offset, leader_epoch=epoch
         )
 
-    topics = [topic(name=one.name, partitions=[answered(one.name, part) for part in one.partitions]) for one in body.topics]
+    topics = [
+        topic(name=requested.name, partitions=[answered(requested.name, part) for part in requested.partitions])
+        for requested in body.topics
+    ]
     return response(throttle_time_ms=change.throttle_ms, topics=topics)
 
 
@@ -132,7 +135,10 @@ def _offset_for_leader_epoch(state: ClusterState, node_id: int, body: Any, chang
         epoch, offset = (-1, -1) if end is None or code else end
         return partition(partition=part.partition, error_code=code, leader_epoch=epoch, end_offset=offset)
 
-    topics = [topic(topic=one.topic, partitions=[answered(one.topic, part) for part in one.partitions]) for one in body.topics]
+    topics = [
+        topic(topic=requested.topic, partitions=[answered(requested.topic, part) for part in requested.partitions])
+        for requested in body.topics
+    ]
     return response(throttle_time_ms=change.throttle_ms, topics=topics)
 
 
@@ -226,7 +232,10 @@ def _fetched(
             records=b"",
         )
     log = state.logs[place]
-    aborted = [part.AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset) for one in read.aborted]
+    aborted = [
+        part.AbortedTransaction(producer_id=aborted_txn.producer_id, first_offset=aborted_txn.first_offset)
+        for aborted_txn in read.aborted
+    ]
     tagged = {}
     if read.diverging is not None:
         tagged["diverging_epoch"] = part.EpochEndOffset(epoch=read.diverging[0], end_offset=read.diverging[1])
@@ -374,7 +383,8 @@ def _describe_producers(state: ClusterState, node_id: int, body: Any, change: Ch
         return part(partition_index=place[1], error_code=code, error_message=None, active_producers=found or [])
 
     topics = [
-        topic(name=one.name, partitions=[answered((one.name, index)) for index in one.partition_indexes]) for one in body.topics
+        topic(name=requested.name, partitions=[answered((requested.name, index)) for index in requested.partition_indexes])
+        for requested in body.topics
     ]
     return response(throttle_time_ms=change.throttle_ms, topics=topics)
 

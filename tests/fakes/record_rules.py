@@ -153,7 +153,11 @@ def _check_records(header: Header, records: list[Record], configs: Mapping[str, 
         raise RefusedError(32, "a client may not send append times")
     if not is_append_time:
         before, after = int(configs["message.timestamp.before.max.ms"]), int(configs["message.timestamp.after.max.ms"])
-        wrong = [i for i, one in enumerate(records) if one.timestamp != -1 and not -after <= now_ms - one.timestamp <= before]
+        wrong = [
+            i
+            for i, candidate in enumerate(records)
+            if candidate.timestamp != -1 and not -after <= now_ms - candidate.timestamp <= before
+        ]
         if wrong:
             raise RefusedError(32, "timestamp out of range", wrong)
     if header.attributes & 0x07 and [record.offset_delta for record in records] != list(range(len(records))):

@@ -110,7 +110,7 @@ class StrictCluster(ClusterState):
 
     def bodies(self, api: str) -> list[Any]:
         with self.lock:
-            return [one.body for one in self.received if one.api == api]
+            return [request.body for request in self.received if request.api == api]
 
     def asked(self, api: str) -> int:
         return len(self.bodies(api))

@@ -52,7 +52,7 @@ def init_producer_id(state: ClusterState, node_id: int, body: Any, change: Chang
 def add_partitions(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
     response = answer_type("AddPartitionsToTxn")
     topic = response.AddPartitionsToTxnTopicResult
-    places = [(one.name, index) for one in body.v3_and_below_topics for index in one.partitions]
+    places = [(requested.name, index) for requested in body.v3_and_below_topics for index in requested.partitions]
     missing = {place: 3 for place in places if place not in state.logs}
     forced = {place: change.error_code for place in places if change.only == place}
     refused = {**missing, **forced}
@@ -103,7 +103,10 @@ def txn_offset_commit(state: ClusterState, node_id: int, body: Any, change: Chan
         code, _, _ = attempt(change, lambda: committed(place, part), place)
         return topic.TxnOffsetCommitResponsePartition(partition_index=part.partition_index, error_code=code)
 
-    topics = [topic(name=one.name, partitions=[answered(one.name, part) for part in one.partitions]) for one in body.topics]
+    topics = [
+        topic(name=requested.name, partitions=[answered(requested.name, part) for part in requested.partitions])
+        for requested in body.topics
+    ]
     return response(throttle_time_ms=change.throttle_ms, topics=topics)
 
 
@@ -145,8 +148,11 @@ def write_txn_markers(state: ClusterState, node_id: int, body: Any, change: Chan
             result(
                 producer_id=marker.producer_id,
                 topics=[
-                    topic(name=one.name, partitions=[answered(one.name, index, marker) for index in one.partition_indexes])
-                    for one in marker.topics
+                    topic(
+                        name=requested.name,
+                        partitions=[answered(requested.name, index, marker) for index in requested.partition_indexes],
+                    )
+                    for requested in marker.topics
                 ],
             )
             for marker in body.markers
@@ -168,7 +174,7 @@ def heartbeat(state: ClusterState, node_id: int, body: Any, change: Change) -> A
 def _asked_places(state: ClusterState, body: Any) -> dict[str, list[int]]:
     """Partitions by topic; all that the group has an offset of where no topics are named."""
     if body.topics is not None:
-        return {one.name: list(one.partition_indexes) for one in body.topics}
+        return {topic.name: list(topic.partition_indexes) for topic in body.topics}
     found: dict[str, list[int]] = {}
     for group, (name, index) in state.groups.offsets:
         if group == body.group_id:

@@ -68,7 +68,7 @@ class NetworkScene:
         with ExitStack() as opened:
             ports = {side: [opened.enter_context(HeldPort()) for _ in range(count)] for side, count in counts.items()}
             clusters = {
-                side: LocalKafkaCluster(folder / side, len(held), proxies=[one.number for one in held])
+                side: LocalKafkaCluster(folder / side, len(held), proxies=[port.number for port in held])
                 for side, held in ports.items()
             }
             network = Network(clusters, random.Random(seed))
@@ -89,7 +89,9 @@ class NetworkScene:
                     engine=self.engine,
                     seed=seed,
                     checks_meanwhile=self.checks_meanwhile,
-                    client={side: CLIENT | {"bootstrap.servers": one.proxied_bootstrap} for side, one in clusters.items()},
+                    client={
+                        side: CLIENT | {"bootstrap.servers": cluster.proxied_bootstrap} for side, cluster in clusters.items()
+                    },
                     more={Network.__name__: network},
                 )
             )

@@ -64,8 +64,8 @@ class KillExecutor(EndsByItself):
     name: str = "SIGKILL of an executor"
 
     def inject(self, scene: Scene, held: Held) -> None:
-        own = {one.pid for one in psutil.Process(held.pid).parents()}
-        next(one for one in scene.running().executors() if one.pid in own).kill()
+        own = {parent.pid for parent in psutil.Process(held.pid).parents()}
+        next(executor for executor in scene.running().executors() if executor.pid in own).kill()
 
 
 @dataclass(frozen=True, slots=True)

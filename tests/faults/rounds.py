@@ -199,7 +199,7 @@ class Scene:
             step=step.name,
             ending=ending,
             checked=checked,
-            left_behind=tuple(f"process {one.pid}" for one in left),
+            left_behind=tuple(f"process {process.pid}" for process in left),
             seconds=time.monotonic() - began,
             written_bytes=self._writers.acknowledged_bytes - written_before,
         )
@@ -213,11 +213,13 @@ class Scene:
         self._wait_until_caught_up(mirror)
         processes = mirror.everything()
         code = mirror.stop()
-        left = [f"process {one.pid}" for one in survivors(processes, 30.0)]
-        left += [f"file {one.name}" for one in (self.folder / "scratch").iterdir()]
+        left = [f"process {process.pid}" for process in survivors(processes, 30.0)]
+        left += [f"file {path.name}" for path in (self.folder / "scratch").iterdir()]
         rows = RowTranslation(load_rows(self.tables))
         compared = compare(self.source, self.target, {topic: topic for topic in self.topics}, rows)
-        differences = [str(one) for one in compared.differences] + [f"map: {one}" for one in rows.overlaps()]
+        differences = [str(difference) for difference in compared.differences] + [
+            f"map: {overlap}" for overlap in rows.overlaps()
+        ]
         if code != 0:
             differences.append(f"the mirror's exit code is {code}:\n{mirror.log()[-2000:]}")
         return Finish(
@@ -232,7 +234,7 @@ class Scene:
         ends = end_offsets(admin, partitions_of(admin, self.topics), IsolationLevel.READ_COMMITTED)
         give_up_at = time.monotonic() + PATIENCE_S
         while True:
-            positions = {one.topic_partition: at.offset for one, at in OffsetMap.open(str(self.tables)).positions().items()}
+            positions = {source.topic_partition: at.offset for source, at in OffsetMap.open(str(self.tables)).positions().items()}
             if all(positions.get(place, 0) >= end for place, end in ends.items()):
                 return
             if mirror.exit_code is not None or time.monotonic() > give_up_at:

@@ -115,7 +115,7 @@ class Run:
 
 
 def main() -> int:
-    names = [one.name for one in campaigns.ALL]
+    names = [campaign.name for campaign in campaigns.ALL]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "campaigns", nargs="*", metavar="CAMPAIGN", help=f"all of them by default; none: only --starts; {', '.join(names)}"

@@ -86,7 +86,7 @@ def _seconds_until_visible(scene: Scene) -> float:
 
 def write_starts(path: Path, found: Sequence[Start]) -> None:
     with path.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(asdict(one)) + "\n" for one in found)
+        file.writelines(json.dumps(asdict(start)) + "\n" for start in found)
 
 
 def read_starts(path: Path) -> list[Start]:
@@ -98,8 +98,8 @@ def read_starts(path: Path) -> list[Start]:
 def starts_table(found: Sequence[Start]) -> str:
     """Pure: medians, and their ratio to that of the same engine after a clean stop."""
     seconds_of: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    for one in found:
-        seconds_of[one.engine, one.after].append(one.seconds)
+    for start in found:
+        seconds_of[start.engine, start.after].append(start.seconds)
     lines = [
         "| runs on | start after | runs | seconds until a new record is visible (median, least to most) | ratio |",
         "|---|---|---|---|---|",

@@ -104,14 +104,14 @@ class Campaign:
 
     def _take(self, name: str, number: int, ended: str, said: str, lines: list[str]) -> bool:
         told = [json.loads(line) for line in lines]
-        for one in told:
-            if "kind" in one:
-                self._keep(name, Found(**one))
+        for document in told:
+            if "kind" in document:
+                self._keep(name, Found(**document))
         if ended:
             what = f"more than {self.bounds.seconds} CPU seconds" if ended == "hang" else f"the process died: {said}"
             self._keep(name, Found(ended, number, ended, what))
         self.inputs[name] = number + 1
-        is_whole = not ended and not any(one.get("where") == "resident memory" for one in told)
+        is_whole = not ended and not any(document.get("where") == "resident memory" for document in told)
         self.seconds[name] += 0 if is_whole else _LEAST_S_OF_AN_END  # type: ignore[assignment]
         return is_whole
 

@@ -104,7 +104,7 @@ def _peak_bytes() -> int:
     """On Linux by the process's own mark: the other figure is handed down from the process that started it."""
     status = Path("/proc/self/status")
     if status.exists():
-        (line,) = (one for one in status.read_text().splitlines() if one.startswith("VmHWM:"))
+        (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) << 10
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak << 10

@@ -23,8 +23,10 @@ _LEAST_LEGACY_BYTES = 18
 
 def captured() -> list[bytes]:
     """Return the records of every partition of the captured Fetch answers."""
-    found = [bytes(one.records) for name in names("fetch-") for one in parse_fetch_response(frame_of(name)).partitions]
-    return [one for one in found if one]
+    found = [
+        bytes(partition.records) for name in names("fetch-") for partition in parse_fetch_response(frame_of(name)).partitions
+    ]
+    return [raw for raw in found if raw]
 
 
 def captured_batches(codec: int | None = None) -> list[bytes]:
@@ -94,9 +96,9 @@ def message_sets() -> list[bytes]:
 
 def wrappers() -> list[bytes]:
     return [
-        wrapped(name, one, 16, magic=magic) + message(17, magic=magic)
+        wrapped(name, message_set, 16, magic=magic) + message(17, magic=magic)
         for name in WRAPPING
-        for magic, one in enumerate(message_sets()[:2])
+        for magic, message_set in enumerate(message_sets()[:2])
     ]
 
 

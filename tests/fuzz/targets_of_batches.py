@@ -95,8 +95,8 @@ def admission(data: bytes) -> None:
     made = admitted(data, found, records, position)
     assert len(made.verdicts) == len(found)
     assert made.next_position >= position
-    assert [one.index for one in made.refusals] == np.flatnonzero(made.verdicts == Verdict.REFUSE).tolist()
-    assert [one.index for one in made.rebuilds] == np.flatnonzero(made.verdicts == Verdict.REBUILD).tolist()
+    assert [refusal.index for refusal in made.refusals] == np.flatnonzero(made.verdicts == Verdict.REFUSE).tolist()
+    assert [rebuild.index for rebuild in made.rebuilds] == np.flatnonzero(made.verdicts == Verdict.REBUILD).tolist()
     for i in np.flatnonzero(made.verdicts != Verdict.BEYOND).tolist():
         kind_of(made, i)
 
@@ -151,7 +151,7 @@ def sent_of(data: bytes, coalesce_bytes: int | None) -> list[object]:
         except REFUSALS:
             told.append(bytes(raw))
         else:
-            told += [(one.timestamp_ms, one.key, one.value, one.headers) for one in read]
+            told += [(record.timestamp_ms, record.key, record.value, record.headers) for record in read]
     return told
 
 
@@ -160,10 +160,12 @@ def opened(data: bytes) -> None:
     raw = memoryview(with_right_checksum(data))
     offsets = []
     try:
-        offsets = [one.offset for one in open_batch(raw, PLACE, max_bytes=MAX_OPENED_BYTES)]
+        offsets = [record.offset for record in open_batch(raw, PLACE, max_bytes=MAX_OPENED_BYTES)]
     finally:
         unpacked = unpack_batch(raw, PLACE, max_bytes=MAX_OPENED_BYTES)
-        told = [one for spans in find_spans(unpacked) for one in (spans.offset_delta + unpacked.header["base_offset"]).tolist()]
+        told = [
+            offset for spans in find_spans(unpacked) for offset in (spans.offset_delta + unpacked.header["base_offset"]).tolist()
+        ]
     assert told == offsets
     assert len(offsets) == unpacked.header["records_count"]
     assert all(before < after for before, after in itertools.pairwise(offsets))
@@ -179,17 +181,17 @@ def rebuilt(raw: bytes) -> None:
     again = index(b"".join(made.batches))
     assert (again.stop, again.headers["records_count"].tolist()) == (None, list(made.counts))
     assert sum(made.counts) == len(made.offsets)
-    assert all(verify_crc(memoryview(one)) and len(one) <= limits.max_message_bytes for one in made.batches)
+    assert all(verify_crc(memoryview(batch)) and len(batch) <= limits.max_message_bytes for batch in made.batches)
     found = []
-    for one in made.batches:
-        records = list(open_batch(memoryview(one), PLACE, max_bytes=MAX_OPENED_BYTES))
+    for batch in made.batches:
+        records = list(open_batch(memoryview(batch), PLACE, max_bytes=MAX_OPENED_BYTES))
         assert [record.offset for record in records] == list(range(len(records)))
         found += [(record.timestamp_ms, record.key, record.value, record.headers) for record in records]
     keeps = limits.log_append_time is LogAppendTimePolicy.KEEP
     source = with_right_checksum(raw[:22] + bytes([raw[22] & (0xFF if keeps else ~0x08)]) + raw[23:])
-    kept = [one for one in open_batch(memoryview(source), PLACE, max_bytes=MAX_OPENED_BYTES) if one.offset >= position]
-    assert made.offsets.tolist() == [one.offset for one in kept]
-    assert found == [(one.timestamp_ms, one.key, one.value, one.headers) for one in kept]
+    kept = [record for record in open_batch(memoryview(source), PLACE, max_bytes=MAX_OPENED_BYTES) if record.offset >= position]
+    assert made.offsets.tolist() == [record.offset for record in kept]
+    assert found == [(record.timestamp_ms, record.key, record.value, record.headers) for record in kept]
 
 
 def rebuilt_behind_the_checksum(data: bytes) -> None:
@@ -218,8 +220,8 @@ def converted_behind_the_codec(name: str, data: bytes) -> None:
         made = convert_legacy(memoryview(bytearray(raw)), PLACE, max_opened_bytes=MAX_OPENED_BYTES)
         assert made.failure is None or isinstance(made.failure, REFUSALS), repr(made.failure)
         if made.failure is None:
-            (one,) = index(bytes(made.records)).pos.tolist()
-            assert verify_crc(made.records[one:])
+            (pos,) = index(bytes(made.records)).pos.tolist()
+            assert verify_crc(made.records[pos:])
             records = list(open_batch(made.records, PLACE, max_bytes=MAX_OPENED_BYTES))
             assert len(records) >= 1
         else:
@@ -232,7 +234,7 @@ BATCHES = [
     Target("admission", responses(), admission),
     Target("copy", responses(), copied, REFUSALS),
     Target("copy of small batches", small_batches(), coalesced, REFUSALS),
-    Target("open batch", [one for name in ENCODERS for one in batches(name)], opened, REFUSALS),
+    Target("open batch", [batch for name in ENCODERS for batch in batches(name)], opened, REFUSALS),
     Target("rebuild", captured_batches(), rebuilt, REFUSALS),
     *(Target(f"rebuild {name}", batches(name), rebuilt_behind_the_checksum, REFUSALS) for name in ENCODERS),
     *(

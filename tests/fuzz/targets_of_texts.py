@@ -46,13 +46,13 @@ def receipt(data: bytes) -> None:
 def stream_offset(data: bytes) -> None:
     """Check that what was understood is written, and understood, alike."""
     found = parse_stream_offset(_document(data))
-    assert all(offset >= 0 and one.partition >= 0 for one, offset in found.items())
+    assert all(offset >= 0 and partition.partition >= 0 for partition, offset in found.items())
     assert parse_stream_offset(build_stream_offset(found)) == found
 
 
 def recorded(data: bytes) -> None:
     metadata = _document(data)
-    if isinstance(metadata, dict) and all(isinstance(one, str) for one in metadata.values()):
+    if isinstance(metadata, dict) and all(isinstance(text, str) for text in metadata.values()):
         found = Recorded.from_metadata(5, metadata)
         assert Recorded.from_metadata(5, found.metadata()) == found
 
@@ -73,7 +73,9 @@ def measured(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = planner_state.read_measurements(_written(data, folder, "_measured.json"))
     if found is not None:
-        assert not any(math.isnan(one) or one <= 0 for one in found.bytes_per_offset.values())
+        assert not any(
+            math.isnan(bytes_per_offset) or bytes_per_offset <= 0 for bytes_per_offset in found.bytes_per_offset.values()
+        )
 
 
 def commit(data: bytes) -> None:
@@ -101,7 +103,7 @@ def _texts() -> dict[str, list[bytes]]:
         "recorded": [json.dumps(RECORDED.metadata()).encode()],
         "note": [written_note, b"[" * 5_000],
         "measured": [written_measured, b"[" * 5_000],
-        "commit": ["\n".join(json.dumps(one) for one in actions).encode(), b"[" * 5_000],
+        "commit": ["\n".join(json.dumps(action) for action in actions).encode(), b"[" * 5_000],
     }
 
 

@@ -66,7 +66,7 @@ def test_the_same_seed_and_number_make_the_same_input_again_and_others_another_o
 def test_the_first_hostile_inputs_find_nothing(name: str) -> None:
     target = TARGETS[name]
     found = [tried(target, number, target.input(0, number)) for number in range(len(target.corpus) + _FEW)]
-    assert [one for one in found if one is not None] == []
+    assert [finding for finding in found if finding is not None] == []
 
 
 @pytest.mark.thorough

@@ -195,7 +195,7 @@ class Cluster:
         return {
             **self.watermarks(place),
             "timestamp_types": sorted({message.timestamp()[0] for message in every}),
-            "records": [[one.offset(), one.timestamp()[1], dict(one.headers())["codec"].decode()] for one in every],
+            "records": [[record.offset(), record.timestamp()[1], dict(record.headers())["codec"].decode()] for record in every],
             "committed": [message.offset() for message in self.consumed(place, "read_committed")],
         }
 
@@ -222,7 +222,10 @@ def captured_fetch(
     while frame != (now := fetch(cluster.bootstrap, offsets, isolation=isolation, max_bytes=max_bytes)) or partitions is None:
         frame = now  # markers and the cleaner come when they like: what is told must be told of this frame
         partitions = {f"{topic}-{index}": cluster.told((topic, index)) for topic, index in offsets}
-    request = {"isolation_level": isolation, "offsets": {f"{topic}-{index}": one for (topic, index), one in offsets.items()}}
+    request = {
+        "isolation_level": isolation,
+        "offsets": {f"{topic}-{index}": offset for (topic, index), offset in offsets.items()},
+    }
     return f"fetch-{name}", frame, {"request": request, "error_code": error_code, "partitions": partitions}
 
 

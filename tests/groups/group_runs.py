@@ -95,7 +95,7 @@ def consume(bootstrap: str, group: str, topic: str, partitions: int, most: int |
     values: list[str] = []
     at_end: set[int] = set()
     with member(bootstrap, group, topic) as consumer:
-        places = [TopicPartition(topic, one) for one in range(partitions)]
+        places = [TopicPartition(topic, number) for number in range(partitions)]
         while len(at_end) < partitions and (most is None or len(values) < most):
             message = consumer.poll(PATIENCE_S)
             assert message is not None, f"group {group}: no answer"
@@ -105,7 +105,7 @@ def consume(bootstrap: str, group: str, topic: str, partitions: int, most: int |
                 continue
             at_end.discard(message.partition())
             values.append(message.value().decode())
-        positions = [one for one in consumer.position(places) if one.offset >= 0]
+        positions = [record for record in consumer.position(places) if record.offset >= 0]
         if positions:
             consumer.commit(offsets=positions, asynchronous=False)
     return values

@@ -43,7 +43,7 @@ PAIRS = [
 def test_a_release_has_the_transaction_version_of_its_name(brokers: Brokers, release: Release) -> None:
     with RawClient(brokers["target", release].bootstrap) as client:
         answer = client.ask("ApiVersions", client_software_name="tests", client_software_version="1")
-    levels = {one.name: one.max_version_level for one in answer.finalized_features}
+    levels = {feature.name: feature.max_version_level for feature in answer.finalized_features}
     assert levels.get("transaction.version", 0) == release.transaction_version
 
 
@@ -66,14 +66,17 @@ def test_messy_traffic_is_equal_record_by_record_although_the_mirror_is_lost_bef
     for point in ("RunSlots", "Decide"):
         lose_mirror(conf, point)
     reports = inspect(settings)
-    assert {one.receipt for one in reports} == {ReceiptEvidence.PENDING}
-    assert {one.fate for one in reports} == {None if target == OLDEST else TxnFate.COMMITTED}
-    assert all((one.coordinator is UnknownState.BEFORE_KAFKA_3) is (target == OLDEST) and not one.needs_choice for one in reports)
+    assert {report.receipt for report in reports} == {ReceiptEvidence.PENDING}
+    assert {report.fate for report in reports} == {None if target == OLDEST else TxnFate.COMMITTED}
+    assert all(
+        (report.coordinator is UnknownState.BEFORE_KAFKA_3) is (target == OLDEST) and not report.needs_choice
+        for report in reports
+    )
     catch_up(conf)
     copies = {topic: f"{source}.{topic}" for topic in TOPICS}
     compared = compare(*ends, copies, RowTranslation(load_rows(Path(settings.tables))))
     assert not compared.differences
-    assert dict(compared.source_records) == {one.topic: one.visible_records for one in written.topics}
+    assert dict(compared.source_records) == {topic.topic: topic.visible_records for topic in written.topics}
     report = verify_mirror(settings)
     assert report.is_equal, report.sentences()
     assert report.record_count == compared.translated_offsets == sum(compared.source_records.values())
@@ -88,12 +91,14 @@ def assert_a_group_goes_on_with_the_next_record(settings: MirrorConfig, ends: tu
     with closing(GroupClient(settings.source.client, "the source")) as view:
         assert view.commit(group, {TopicPartition(topic, 0): (originals[middle].offset, "")}) == {}
     report = sync_groups(settings, pattern=re.escape(group), is_applied=True)
-    assert [one.step for one in report.partitions] == [Step.COMMITTED]
+    assert [partition.step for partition in report.partitions] == [Step.COMMITTED]
     with closing(GroupClient(settings.target.client, "the target")) as view:
         (committed,) = view.committed([group])[group]
     assert committed.topic_partition == TopicPartition(copy, 0)
     assert committed.offset is not None
-    assert without_offsets([one for one in copied if one.offset >= committed.offset]) == without_offsets(originals[middle:])
+    assert without_offsets([record for record in copied if record.offset >= committed.offset]) == without_offsets(
+        originals[middle:]
+    )
 
 
 def test_messages_of_old_formats_arrive_as_batches_record_by_record_with_their_times_and_offsets(

@@ -84,7 +84,7 @@ def test_read_uncommitted_copies_what_was_aborted_and_what_is_still_open_at_once
     write(writer, topic_name, range(5, 10))
     conf = conf_file(tmp_path, source, target, [topic_name], read={"isolation_level": "read_uncommitted"})
     catch_up(conf)
-    assert [one.key for one in read_places(target, [(topic_name, 0)])[topic_name, 0]] == [
+    assert [record.key for record in read_places(target, [(topic_name, 0)])[topic_name, 0]] == [
         f"k{n}".encode() for n in (*range(5), *range(5), *range(5, 10))
     ]
     kinds = [row["kind"] for row in OffsetMap.open(MirrorConfig.load(conf).tables).settled_rows().to_pylist()]

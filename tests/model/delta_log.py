@@ -74,10 +74,10 @@ class Snapshot:
         return self.recorded
 
     def commits(self) -> Iterable[CommitEntry]:
-        return (CommitEntry(one.version, one.on_top_of, dict(one.metadata)) for one in self.entries)
+        return (CommitEntry(entry.version, entry.on_top_of, dict(entry.metadata)) for entry in self.entries)
 
     def matching(self, condition: Condition) -> tuple[Row, ...]:
-        return tuple(row for row in self.rows if all(_is_true(one, row) for one in condition))
+        return tuple(row for row in self.rows if all(_is_true(comparison, row) for comparison in condition))
 
     def read(self, condition: Condition = (), columns: list[str] | None = None) -> pa.Table:
         wanted = condition, tuple(columns or OFFSET_MAP.names)
@@ -154,9 +154,9 @@ def _records_of(rows: Iterable[Row]) -> dict[tuple[int, int], int]:
 _OPERATORS = {"=": operator.eq, "!=": operator.ne, "<=": operator.le, ">": operator.gt}
 
 
-def _is_true(one: Comparison, row: Row) -> bool:
-    value = column(row, one.column)
-    return value is not None and bool(_OPERATORS[one.operator](value, one.value))
+def _is_true(comparison: Comparison, row: Row) -> bool:
+    value = column(row, comparison.column)
+    return value is not None and bool(_OPERATORS[comparison.operator](value, comparison.value))
 
 
 def land(current: Snapshot, commit: effects.Commit, *, is_spark: bool) -> Snapshot | None:

@@ -33,7 +33,7 @@ def check_target(scenario: Scenario, target: TargetCluster, table: Snapshot | No
         released = [record for _, record in visible if record in poison]
         require(len(set(released)) == len(released), f"{place}: readers get {released} out of quarantine: duplicated")
         if records != expected[: len(records)]:
-            wrong = next(at for at, one in enumerate(records) if records[at : at + 1] != expected[at : at + 1])
+            wrong = next(at for at, record in enumerate(records) if records[at : at + 1] != expected[at : at + 1])
             is_again = records[wrong] in records[:wrong]
             raise ViolationError(f"{place}: readers get {records}: {'duplicated' if is_again else 'lost or reordered'}")
         for at, record in visible:

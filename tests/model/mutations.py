@@ -105,10 +105,10 @@ def trust_the_batch_id(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_evidence_before_fencing(patch: pytest.MonkeyPatch) -> None:
-    def resolve_unfenced(one: txn_outcome.DecidedTxn) -> Generator[Any, Any, txn_outcome.TxnFate]:
-        receipt = yield actions.ReadReceipt(one)
-        log = () if receipt is txn_outcome.ReceiptEvidence.OURS else (yield actions.ReadTargetLog(one))
-        yield actions.InitProducerId(one.txn.transactional_id)
+    def resolve_unfenced(decided_txn: txn_outcome.DecidedTxn) -> Generator[Any, Any, txn_outcome.TxnFate]:
+        receipt = yield actions.ReadReceipt(decided_txn)
+        log = () if receipt is txn_outcome.ReceiptEvidence.OURS else (yield actions.ReadTargetLog(decided_txn))
+        yield actions.InitProducerId(decided_txn.txn.transactional_id)
         return txn_outcome.judge(receipt, log)
 
     def look(self: Any, decided: txn_outcome.DecidedTxn, deadline: Any) -> txn_outcome.ReceiptEvidence:
@@ -174,9 +174,9 @@ def take_the_answer_to_end_txn_for_the_end(patch: pytest.MonkeyPatch) -> None:
 
 def go_on_before_every_slot_is_definite(patch: pytest.MonkeyPatch) -> None:
     def end_all(decided: Sequence[txn_outcome.DecidedTxn], *_: object, **__: object) -> Generator[Any, Any, actions.Ended]:
-        for one in decided:
-            if (yield actions.EndTxn(one.txn)):
-                yield actions.AwaitVisible(one)
+        for decided_txn in decided:
+            if (yield actions.EndTxn(decided_txn.txn)):
+                yield actions.AwaitVisible(decided_txn)
         return actions.Ended()
 
     patch.setattr(actions, "end_all", end_all)
@@ -254,9 +254,9 @@ def decide_behind_forgotten_records(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_a_repair_for_done(patch: pytest.MonkeyPatch) -> None:
-    def fate_of(one: txn_outcome.DecidedTxn, is_definite: bool, *, reads_log: bool) -> Generator[Any, Any, Any]:
-        fate = txn_outcome.TxnFate.COMMITTED if is_definite else (yield from actions._resolve(one))
-        seen = (yield actions.AwaitVisible(one)) if fate is txn_outcome.TxnFate.COMMITTED else actions.Visibility()
+    def fate_of(decided_txn: txn_outcome.DecidedTxn, is_definite: bool, *, reads_log: bool) -> Generator[Any, Any, Any]:
+        fate = txn_outcome.TxnFate.COMMITTED if is_definite else (yield from actions._resolve(decided_txn))
+        seen = (yield actions.AwaitVisible(decided_txn)) if fate is txn_outcome.TxnFate.COMMITTED else actions.Visibility()
         return fate, seen, ()
 
     patch.setattr(actions, "_fate_of", fate_of)
@@ -290,8 +290,8 @@ def let_a_receipt_outweigh_the_log(patch: pytest.MonkeyPatch) -> None:
 def trust_the_answer_to_end_txn_at_a_start(patch: pytest.MonkeyPatch) -> None:
     fate_of = actions._fate_of
 
-    def without_the_log(one: txn_outcome.DecidedTxn, is_definite: bool, *, reads_log: bool) -> Generator[Any, Any, Any]:
-        return fate_of(one, is_definite, reads_log=False)
+    def without_the_log(decided_txn: txn_outcome.DecidedTxn, is_definite: bool, *, reads_log: bool) -> Generator[Any, Any, Any]:
+        return fate_of(decided_txn, is_definite, reads_log=False)
 
     patch.setattr(actions, "_fate_of", without_the_log)
 
@@ -328,7 +328,7 @@ def start_where_spark_says(patch: pytest.MonkeyPatch) -> None:
     play = slot.SlotTask.play
 
     def from_the_plan(self: slot.SlotTask, port: Any) -> Any:
-        starts = {one.source: one.start for one in self.ranges}
+        starts = {planned_range.source: planned_range.start for planned_range in self.ranges}
         positions = tuple((source, starts.get(source, position)) for source, position in self.positions)
         return play(replace(self, positions=positions), port)
 

@@ -149,7 +149,9 @@ def _call(cluster: ModelCluster, api: str, _deadline: Deadline, **fields: Any) -
             return SimpleNamespace(error_code=answer[0], producer_id=answer[1], producer_epoch=answer[2])
         case "AddPartitionsToTxn":
             partitions = [SimpleNamespace(partition_error_code=answer)]
-            topics = [SimpleNamespace(name=one.name, results_by_partition=partitions) for one in fields["v3_and_below_topics"]]
+            topics = [
+                SimpleNamespace(name=field.name, results_by_partition=partitions) for field in fields["v3_and_below_topics"]
+            ]
             return SimpleNamespace(results_by_topic_v3_and_below=topics)
         case "TxnOffsetCommit":
             return SimpleNamespace(topics=[SimpleNamespace(partitions=[SimpleNamespace(error_code=answer)])])
@@ -194,7 +196,7 @@ def _txn_of(fields: Mapping[str, Any], prefix: str = "") -> SlotTxn:
 class ModelTopics:
     """`TargetTopics`: every topic is there and is routed to itself."""
 
-    known: Mapping[str, RoutedTopic] = {
+    routes: Mapping[str, RoutedTopic] = {
         TOPIC: RoutedTopic(
             target_topic=TOPIC,
             target_topic_id=target_partition(0).topic_id,

@@ -74,7 +74,7 @@ def write_all(clusters: TwoClusters, topic: str) -> list[bytes]:
         write_stamped(clusters.source.bootstrap, topic, [(f"{value} {n}", at_ms + n) for n in range(RECORDS)])
     log = clusters.source.folder / "data" / f"{topic}-0" / FIRST_SEGMENT
     batches = split_batches(log.read_bytes())
-    assert [header_of(one).base_offset for one in batches] == [RECORDS * n for n in range(LATER)]
+    assert [header_of(batch).base_offset for batch in batches] == [RECORDS * n for n in range(LATER)]
     batches[DAMAGED] = flipped(batches[DAMAGED], len(batches[DAMAGED]) - 4)
     with log.open("r+b") as opened:
         opened.write(b"".join(batches))
@@ -86,7 +86,7 @@ def expected(places: Sequence[int]) -> list[tuple[bytes, int]]:
 
 
 def copied(clusters: TwoClusters, topic: str) -> list[tuple[bytes | None, int]]:
-    return [(one.value, one.timestamp_ms) for one in read_places(clusters.target.bootstrap, [(topic, 0)])[topic, 0]]
+    return [(record.value, record.timestamp_ms) for record in read_places(clusters.target.bootstrap, [(topic, 0)])[topic, 0]]
 
 
 def test_poison_is_kept_as_it_was_all_else_is_copied_and_what_a_remedy_helps_comes_later(
@@ -109,8 +109,8 @@ def test_poison_is_kept_as_it_was_all_else_is_copied_and_what_a_remedy_helps_com
 
     code, said = command(capsys, "quarantine", "list", str(conf), "--json")
     listed = json.loads(said)
-    assert (code, [one["source_start"] for one in listed]) == (0, [3, 9, 15])
-    assert [one["error_name"] for one in listed] == ["INVALID_TIMESTAMP", None, "CORRUPT_MESSAGE"]
+    assert (code, [entry["source_start"] for entry in listed]) == (0, [3, 9, 15])
+    assert [entry["error_name"] for entry in listed] == ["INVALID_TIMESTAMP", None, "CORRUPT_MESSAGE"]
     said = command(capsys, "quarantine", "list", str(conf))[1]
     assert said.startswith("3 batches\n")
     assert "message.timestamp.before.max.ms" in said
@@ -138,7 +138,7 @@ def test_poison_is_kept_as_it_was_all_else_is_copied_and_what_a_remedy_helps_com
 
 def assert_translated(settings: MirrorConfig, clusters: TwoClusters, topic: str, kinds: Mapping[int, str]) -> None:
     """Every record of these batches, by its value."""
-    copies = {one.value: one.offset for one in read_places(clusters.target.bootstrap, [(topic, 0)])[topic, 0]}
+    copies = {record.value: record.offset for record in read_places(clusters.target.bootstrap, [(topic, 0)])[topic, 0]}
     known = OffsetMap.open(settings.tables)
     for batch, kind in kinds.items():
         for n, (value, _) in enumerate(expected([batch])):

@@ -46,27 +46,29 @@ def mirrored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror
 
 
 def released(mirrored: Mirrored) -> list[tuple[int, bool]]:
-    return [(one.segment.source_start, one.is_released) for one in Quarantine.open(mirrored.config.tables).entries()]
+    return [(entry.segment.source_start, entry.is_released) for entry in Quarantine.open(mirrored.config.tables).entries()]
 
 
 def test_what_is_refused_again_stays_and_what_is_around_it_is_released_in_order(mirrored: Mirrored) -> None:
     before = OffsetMap.open(mirrored.config.tables).positions()
     mirrored.target.change("Produce", AS_IT_SHOULD, error(32))
     found = retry(mirrored.config, ALL)
-    assert (found.batch_count, sum(one.record_count for one in found.segments)) == (2, 4)
-    assert [one.source_start for one in found.refused] == [10, 4]
+    assert (found.batch_count, sum(segment.record_count for segment in found.segments)) == (2, 4)
+    assert [segment.source_start for segment in found.refused] == [10, 4]
     assert "INVALID_TIMESTAMP" in found.sentences()[2]
     assert released(mirrored) == [(0, True), (4, False), (6, True), (10, False)]
     report = mirrored.verify(is_deep=True)
     assert (report.is_equal, dict(report.unchecked)) == (True, {Unchecked.QUARANTINED: 4}), report.sentences()
-    first, second = (one.target_start for one in found.segments)
+    first, second = (segment.target_start for segment in found.segments)
     assert first is not None
     assert second is not None
     assert first < second
-    assert {one: position.offset for one, position in OffsetMap.open(mirrored.config.tables).positions().items()} == {
-        one: position.offset for one, position in before.items()
+    assert {source: position.offset for source, position in OffsetMap.open(mirrored.config.tables).positions().items()} == {
+        source: position.offset for source, position in before.items()
     }
-    assert [one.source_start for one in retry(mirrored.config, Selection(topic=TOPIC, partition=0, offset=5)).segments] == [4]
+    assert [
+        segment.source_start for segment in retry(mirrored.config, Selection(topic=TOPIC, partition=0, offset=5)).segments
+    ] == [4]
     assert retry(mirrored.config, Selection(topic="other")).sentences() == ["released 0 batches with 0 records"]
     assert mirrored.verify(is_deep=True).is_equal
 

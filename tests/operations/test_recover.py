@@ -79,7 +79,7 @@ class Stopped:
         """Delete the receipt and the records, as expiration and retention would."""
         client = runs.admin(self.target)
         listed = client.list_consumer_groups().result(30)
-        if self.transactional_id in {one.group_id for one in listed.valid}:
+        if self.transactional_id in {group.group_id for group in listed.valid}:
             client.delete_consumer_groups([self.transactional_id])[self.transactional_id].result(30)
         delete_records(self.target, self.topic, high_watermark(self.target, self.topic))
 
@@ -206,10 +206,10 @@ def test_slots_that_evidence_decides_are_resolved_though_another_waits_for_the_o
     # partition 0: a receipt of slot 0 names another transaction; 1: beyond the log's end; 2: exactly at it
     invented = {0: (disproved, 2), 1: (unproved, 100), 2: (unproved, 3)}
     rows = []
-    for one, position in owner.positions().items():
-        txn, target_start = invented[one.partition]
+    for source_partition, position in owner.positions().items():
+        txn, target_start = invented[source_partition.partition]
         data = Segment(
-            source=one,
+            source=source_partition,
             source_start=2,
             source_end=4,
             kind=SegmentKind.DATA,

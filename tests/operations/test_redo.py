@@ -41,7 +41,7 @@ def test_a_range_is_copied_once_more_and_only_once_whatever_is_killed(
     assert read_values(target, copy, 1) == [f"{number}" for number in range(3, 51)]
     assert runs.topics_of(target)[copy] == 2
     offset_map = OffsetMap.open(derived.tables)
-    copied = {one.value: one.offset for one in read_places(target, [(copy, 1)])[copy, 1]}
+    copied = {record.value: record.offset for record in read_places(target, [(copy, 1)])[copy, 1]}
     assert {offset_map.translate(topic, 1, number).target_offset for number in range(3, 51)} == set(copied.values())
     assert offset_map.translate(topic, 1, 20).target_offset == copied[b"20"]
     assert not Path(settings.tables, "offset_map").exists()

@@ -155,8 +155,8 @@ def test_rows_that_may_still_be_removed_are_no_progress(tmp_path: Path, monkeypa
     decide(owner, segment(A, 0, 90, 100))
     owner.next_decision()
     owner.decide([segment(A, 90, 100, 200)], highest_slot=0)
-    (one,) = gather(settings, monkeypatch, SourceView()).partitions
-    assert one.position == 90
+    (partition,) = gather(settings, monkeypatch, SourceView()).partitions
+    assert partition.position == 90
 
 
 def test_the_last_micro_batches_are_shown_with_the_newest_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_the_last_micro_batches_are_shown_with_the_newest_last(tmp_path: Path, m
         decide(owner, segment(A, number - 1, number, 100))
         RunHistory(MirrorStorage(settings.tables).best_effort_tables()).micro_batch(observed(number))
     report = gather(settings, monkeypatch, SourceView())
-    assert [one.micro_batch for one in report.micro_batches] == [3, 4, 5, 6, 7]
+    assert [micro_batch.micro_batch for micro_batch in report.micro_batches] == [3, 4, 5, 6, 7]
     newest = report.micro_batches[-1]
     assert (newest.record_count, newest.size_bytes, newest.seconds, newest.settled_at_ms) == (107, 1_500_000, 0.5, 10_007)
     assert (newest.raw_batch_count, newest.rebuilt_batch_count, newest.lag_offsets) == (6, 4, 3)
@@ -291,7 +291,10 @@ def test_lag_is_that_of_the_first_record_beyond_the_position_on_a_real_source(
         segment(recreated, 0, 7, 500),
     )
     report = status.gather_status(settings, now_ms=lambda: NOW_MS)
-    found = {one.source: (one.position, one.end, one.lag_offsets, one.lag_ms) for one in report.partitions}
+    found = {
+        partition.source: (partition.position, partition.end, partition.lag_offsets, partition.lag_ms)
+        for partition in report.partitions
+    }
     assert found == {
         behind: (4, 10, 6, NOW_MS - 5_000),
         done: (10, 10, 0, 0),

@@ -59,9 +59,9 @@ def report(**changes: Any) -> StatusReport:
     return StatusReport(**(known | changes))
 
 
-def shown(one: StatusReport, **options: Any) -> str:
+def shown(report: StatusReport, **options: Any) -> str:
     console = Console(file=io.StringIO(), width=10_000)
-    status_view.show(one, console, **options)
+    status_view.show(report, console, **options)
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 

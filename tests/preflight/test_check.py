@@ -32,12 +32,12 @@ ASKED_ONLY = {"ApiVersions", "Metadata", "ListOffsets", "DescribeConfigs", "Fetc
 
 
 def topic_of(report: PreflightReport, name: str) -> TopicReport:
-    (found,) = [one for one in report.topics if one.topic == name]
+    (found,) = [topic for topic in report.topics if topic.topic == name]
     return found
 
 
 def said(report: PreflightReport, level: Level) -> list[str]:
-    return [f"{one.subject}: {one.what}" for one in report.findings if one.level is level]
+    return [f"{finding.subject}: {finding.what}" for finding in report.findings if finding.level is level]
 
 
 def mirrored_up_to(planned: Planned, config: MirrorConfig, topic: str, position: int, *, shift: int = 0) -> None:
@@ -72,9 +72,9 @@ def test_a_clean_topic_passes_raw_and_nothing_but_questions_is_sent(planned: Pla
     assert (orders.counts.raw.batch_count, orders.counts.data.record_count, orders.target.exists) == (3, 13, True)
     assert (report.backlog.offsets, report.backlog.is_exact, report.has_map) == (13, True, False)
     for cluster in (planned.source, planned.target):
-        assert {one.api for one in cluster.received} <= ASKED_ONLY
-        assert {one.body.producer_id for one in cluster.received if one.api == "EndTxn"} <= {-1}
-        assert {one.body.member_id for one in cluster.received if one.api == "Heartbeat"} <= {""}
+        assert {request.api for request in cluster.received} <= ASKED_ONLY
+        assert {request.body.producer_id for request in cluster.received if request.api == "EndTxn"} <= {-1}
+        assert {request.body.member_id for request in cluster.received if request.api == "Heartbeat"} <= {""}
         assert cluster.auto_created == []
     assert list(planned.folder.iterdir()) == []
 
@@ -86,7 +86,7 @@ def test_a_sample_ends_at_its_bound_and_says_how_far_it_came(planned: Planned) -
     whole = planned.check().backlog.size_bytes
     report = planned.check(sample_bytes=200_000)
     samples = topic_of(report, "orders").samples.values()
-    assert all(200_000 <= one.read_bytes < 400_000 and not one.is_whole for one in samples)
+    assert all(200_000 <= sample.read_bytes < 400_000 and not sample.is_whole for sample in samples)
     assert (report.backlog.size_bytes, report.backlog.is_exact) == (whole, False)
 
 
@@ -97,7 +97,9 @@ def test_refused_batches_are_counted_by_rule_and_make_it_not_fine(planned: Plann
     counts = topic_of(report, "orders").counts
     assert not report.is_fine
     assert (counts.raw.batch_count, counts.refused.batch_count, counts.rebuilt.batch_count) == (1, 1, 1)
-    assert any("has max.message.bytes=200, below the source topic's 1048588" in one for one in said(report, Level.DOUBT))
+    assert any(
+        "has max.message.bytes=200, below the source topic's 1048588" in sentence for sentence in said(report, Level.DOUBT)
+    )
 
 
 def test_damage_is_told_and_the_other_partitions_are_read(planned: Planned) -> None:
@@ -105,7 +107,7 @@ def test_damage_is_told_and_the_other_partitions_are_read(planned: Planned) -> N
     planned.source.seed(("orders", 0), batch(0, 5), batch(5, 1, magic=9))
     planned.source.seed(("orders", 1), batch(0, 5))
     report = planned.check()
-    assert ["corrupt record batch at base offset 5" in one for one in said(report, Level.STOPS)] == [True]
+    assert ["corrupt record batch at base offset 5" in sentence for sentence in said(report, Level.STOPS)] == [True]
     assert topic_of(report, "orders").counts.raw.record_count == 10
 
 
@@ -117,7 +119,7 @@ def test_aborted_data_and_markers_are_dropped_and_open_transactions_waited_for(p
     )
     report = planned.check()
     counts = topic_of(report, "orders").counts
-    assert {kind.value: one.record_count for kind, one in counts.dropped.items()} == {"aborted": 5, "abort": 1}
+    assert {kind.value: amount.record_count for kind, amount in counts.dropped.items()} == {"aborted": 5, "abort": 1}
     assert (counts.data.record_count, report.backlog.offsets) == (2, 8)
 
 
@@ -126,7 +128,7 @@ def test_it_begins_where_read_start_says_while_there_is_no_map(planned: Planned)
     planned.source.seed(("orders", 0), batch(0, 5), batch(5, 5))
     planned.source.log("orders").delete_records_before(3)
     earliest = planned.check()
-    assert [one.position for one in topic_of(earliest, "orders").samples.values()] == [3]
+    assert [sample.position for sample in topic_of(earliest, "orders").samples.values()] == [3]
     assert any("straddles the position 3" in rule for rule in topic_of(earliest, "orders").counts.rebuilds)
     latest = planned.check(read={"start": "latest"})
     assert (latest.backlog.offsets, latest.backlog.size_bytes) == (0, 0)
@@ -146,7 +148,7 @@ def test_it_begins_at_the_positions_of_the_map_and_leaves_the_tables_as_they_are
     before = {path: path.read_bytes() for path in Path(config.tables).rglob("*") if path.is_file()}
     report = preflight_mirror(config, sample_bytes=None)
     assert report.has_map
-    assert [(one.position, one.end) for one in topic_of(report, "orders").samples.values()] == [(5, 10)]
+    assert [(sample.position, sample.end) for sample in topic_of(report, "orders").samples.values()] == [(5, 10)]
     assert [pace.bytes_per_s for pace in report.paces] == [4_000_000]
     assert {path: path.read_bytes() for path in Path(config.tables).rglob("*") if path.is_file()} == before
 
@@ -163,7 +165,7 @@ def test_a_log_that_ends_below_the_position_stops_the_mirror(planned: Planned) -
     planned.source.seed(("orders", 0), batch(0, 5), batch(5, 5))
     config = planned.config()
     mirrored_up_to(planned, config, "orders", 20)
-    assert any("the log ends at 10, below the position" in one for one in said(preflight_mirror(config), Level.STOPS))
+    assert any("the log ends at 10, below the position" in sentence for sentence in said(preflight_mirror(config), Level.STOPS))
 
 
 def test_a_position_below_the_log_start_is_data_loss(planned: Planned) -> None:
@@ -173,7 +175,7 @@ def test_a_position_below_the_log_start_is_data_loss(planned: Planned) -> None:
     mirrored_up_to(planned, config, "orders", 5)
     planned.source.log("orders").delete_records_before(7)
     report = preflight_mirror(config)
-    assert any("expected offset 5, source log starts at 7" in one for one in said(report, Level.STOPS))
+    assert any("expected offset 5, source log starts at 7" in sentence for sentence in said(report, Level.STOPS))
     assert report.backlog.unread_partitions == 1
 
 
@@ -184,7 +186,7 @@ def test_a_source_topic_that_was_created_again_stops_the_mirror(planned: Planned
     planned.source.delete_topic("orders")
     planned.source.create_topic("orders")
     report = preflight_mirror(config)
-    assert any("deleted and created again" in one for one in said(report, Level.STOPS))
+    assert any("deleted and created again" in sentence for sentence in said(report, Level.STOPS))
     assert report.backlog.unread_partitions == 1
 
 
@@ -210,10 +212,10 @@ def test_target_settings_that_break_the_copy_are_told(planned: Planned) -> None:
     planned.topic("compacts", 1, **{"cleanup.policy": "compact"})
     report = planned.check()
     stops, doubts = said(report, Level.STOPS), said(report, Level.DOUBT)
-    assert [one.split(": ")[0] for one in stops] == ["target topic few", "target topic isr", "target topic zstd"]
+    assert [sentence.split(": ")[0] for sentence in stops] == ["target topic few", "target topic isr", "target topic zstd"]
     assert "has min.insync.replicas=2, more than its 1 replicas" in stops[1]
-    assert any("target topic stamps: has message.timestamp.type=LogAppendTime" in one for one in doubts)
-    assert any("target topic compacts: has cleanup.policy=compact" in one for one in doubts)
+    assert any("target topic stamps: has message.timestamp.type=LogAppendTime" in doubt for doubt in doubts)
+    assert any("target topic compacts: has cleanup.policy=compact" in doubt for doubt in doubts)
 
 
 def test_a_missing_target_topic_is_described_as_it_would_be_created(planned: Planned) -> None:
@@ -237,9 +239,13 @@ def test_more_replicas_than_brokers_and_more_in_sync_than_replicas_stop_the_mirr
     planned.source.create_topic("orders")
     assert topic_of(planned.check(topics={"replication_factor": 2}), "orders").target.replication_factor == 1
     planned.target.broker_configs |= {"min.insync.replicas": "3", "default.replication.factor": "2"}
-    assert any("would be created with 2 replicas; the target has 1 broker" in one for one in said(planned.check(), Level.STOPS))
+    assert any(
+        "would be created with 2 replicas; the target has 1 broker" in sentence for sentence in said(planned.check(), Level.STOPS)
+    )
     planned.target.broker_configs["default.replication.factor"] = "1"
-    assert any("has min.insync.replicas=3, more than its 1 replicas" in one for one in said(planned.check(), Level.STOPS))
+    assert any(
+        "has min.insync.replicas=3, more than its 1 replicas" in sentence for sentence in said(planned.check(), Level.STOPS)
+    )
 
 
 def test_partitions_that_a_mirrored_topic_gained_would_be_added(planned: Planned) -> None:
@@ -307,7 +313,7 @@ def test_groups_and_ids_that_may_not_be_described_are_told_where_asking_creates_
 
 
 def _forget_produce_9(body: Any) -> None:
-    (produce,) = [one for one in body.api_keys if one.api_key == 0]
+    (produce,) = [api_key for api_key in body.api_keys if api_key.api_key == 0]
     produce.max_version = 8
 
 
@@ -331,8 +337,8 @@ def test_one_broker_that_is_too_old_among_others_stops_the_mirror(planned: Plann
 def _grant(planned: Planned, cluster: str, operations: set[Operation], on_cluster: set[Operation]) -> None:
     def answer(body: Any) -> None:
         body.authorized_operations = on_cluster
-        for one in body.topics:
-            one.authorized_operations = operations
+        for topic in body.topics:
+            topic.authorized_operations = operations
 
     getattr(planned, cluster).alter_answers("Metadata", answer)
 
@@ -360,7 +366,9 @@ def test_a_topic_that_may_not_be_read_is_told_and_the_others_are_read(planned: P
         planned.source.seed((topic, 0), batch(0, 5))
     planned.source.change_always("Fetch", error(29, ("secret", 0)))
     report = planned.check()
-    assert ["Fetch of secret-0" in one and "TOPIC_AUTHORIZATION_FAILED" in one for one in said(report, Level.STOPS)] == [True]
+    assert [
+        "Fetch of secret-0" in sentence and "TOPIC_AUTHORIZATION_FAILED" in sentence for sentence in said(report, Level.STOPS)
+    ] == [True]
     assert topic_of(report, "orders").counts.raw.record_count == 5
 
 
@@ -378,7 +386,7 @@ def test_a_source_topic_whose_settings_may_not_be_read_matters_where_its_target_
     planned.source.change_always("DescribeConfigs", error(29))
     report = planned.check()
     assert report.is_fine
-    assert any("its settings cannot be compared with those of orders" in one for one in said(report, Level.UNKNOWN))
+    assert any("its settings cannot be compared with those of orders" in sentence for sentence in said(report, Level.UNKNOWN))
     planned.source.create_topic("new")
     (stop,) = said(planned.check(), Level.STOPS)
     assert stop.startswith("target topic new: cannot be created like new: reading the settings of topic new")
@@ -429,7 +437,7 @@ def test_progress_counts_the_whole_backlog_and_ends_at_it(planned: Planned) -> N
         planned.source.seed(("orders", partition), *(batch(n * 5, 5) for n in range(20)))
     heard: list[PreflightProgress] = []
     preflight_mirror(planned.config(), sample_bytes=100, on_progress=heard.append)
-    done = [one.done_offsets for one in heard]
+    done = [progress.done_offsets for progress in heard]
     assert done == sorted(done)
     assert (done[-1], heard[-1].total_offsets, heard[-1].refused_batch_count) == (200, 200, 0)
     assert str(heard[-1]).endswith("nothing refused")

@@ -67,7 +67,7 @@ def _layout(browser: str, folder: Path, text: str, *, dark: bool, width: int) ->
 
 
 def _brightness(color: str) -> float:
-    return float(np.mean([int(one) for one in re.findall(r"\d+", color)[:3]]))
+    return float(np.mean([int(channel) for channel in re.findall(r"\d+", color)[:3]]))
 
 
 @pytest.mark.parametrize(("count", "dark", "width"), [(0, True, 1000), (1, False, 1000), (20_000, True, 1000), (300, False, 420)])

@@ -91,7 +91,7 @@ class SecuredCluster:
             Listener(
                 "SHORT",
                 "SASL_PLAINTEXT",
-                self._scram() | {f"{one.lower()}.connections.max.reauth.ms": str(SESSION_MS) for one in SCRAM},
+                self._scram() | {f"{mechanism.lower()}.connections.max.reauth.ms": str(SESSION_MS) for mechanism in SCRAM},
             ),
             Listener("PLAIN", "SASL_PLAINTEXT", {"sasl.enabled.mechanisms": "PLAIN", "plain.sasl.jaas.config": _PLAIN_MODULE}),
             Listener("OAUTH", "SASL_PLAINTEXT", self._oauth()),
@@ -112,7 +112,7 @@ class SecuredCluster:
 
     @staticmethod
     def _scram() -> dict[str, str]:
-        modules = {f"{one.lower()}.sasl.jaas.config": _SCRAM_MODULE for one in SCRAM}
+        modules = {f"{mechanism.lower()}.sasl.jaas.config": _SCRAM_MODULE for mechanism in SCRAM}
         return {"sasl.enabled.mechanisms": ",".join(SCRAM)} | modules
 
     def _tls(self, identity: Identity) -> dict[str, str]:

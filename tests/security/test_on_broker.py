@@ -218,7 +218,7 @@ def test_who_grants_what_each_error_names_ends_with_a_mirror_and_the_rights_of_t
             secured.grant(*advised(error))
             time.sleep(0.2)  # the broker's authorizer hears of it a moment later
     assert runs.read_values(secured.bootstrap, target) == ["a", "b"]
-    assert {(one.operation, one.resource, one.name) for one in granted} == {
+    assert {(acl.operation, acl.resource, acl.name) for acl in granted} == {
         ("WRITE", "TRANSACTIONAL_ID", slot),
         ("READ", "GROUP", slot),
         ("READ", "TOPIC", source),
@@ -236,4 +236,4 @@ def test_who_grants_what_each_error_names_ends_with_a_mirror_and_the_rights_of_t
     secured.grant(Right("READ", "GROUP", "app"))
     time.sleep(0.2)
     shown = sync_groups(settings, is_applied=True)
-    assert ([one.name for one in shown.groups], shown.is_done) == (["app"], True)
+    assert ([group.name for group in shown.groups], shown.is_done) == (["app"], True)

@@ -137,14 +137,14 @@ def test_a_mirror_over_tls_and_sasl_copies_and_writes_no_secret_anywhere(
             cli.main(["--verbose", name, str(conf), *options])
         assert ended.value.code in (None, 0), capsys.readouterr()
     with closing(GroupClient(MirrorConfig.load(conf).target.client, "the target")) as view:
-        offsets = {one.topic_partition: one.offset for one in view.committed([group])[group]}
+        offsets = {record.topic_partition: record.offset for record in view.committed([group])[group]}
     assert offsets == {place: 1, copy: 1}
     printed = capsys.readouterr()
     monkeypatch.setenv("SOURCE_PASSWORD", "not-the-pa55word")
     with pytest.raises(SystemExit) as ended:
         cli.main(["preflight", str(conf)])
     assert ended.value.code == EXIT_CONFIG
-    (line,) = [one for one in capsys.readouterr().err.splitlines() if "ConfigError" in one]
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "ConfigError" in line]
     assert "refused user mirror,=user (SCRAM-SHA-512)" in line
     assert start_again(tmp_path, conf) == EXIT_CONFIG
     last = said(tmp_path).splitlines()[-1]

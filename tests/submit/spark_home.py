@@ -105,9 +105,9 @@ def started(
         left = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        for one in left:
+        for child in left:
             with suppress(psutil.NoSuchProcess):
-                one.kill()
+                child.kill()
         process.wait()
 
 
@@ -135,7 +135,7 @@ def said(log: Path) -> str:
 def python_of(process: subprocess.Popen[bytes]) -> psutil.Process:
     """Return the driver of what `spark-submit` runs."""
     children = psutil.Process(process.pid).children()
-    (driver,) = (one for one in children if any("shallow_mirror_main.py" in argument for argument in _arguments_of(one)))
+    (driver,) = (child for child in children if any("shallow_mirror_main.py" in argument for argument in _arguments_of(child)))
     return driver
 
 

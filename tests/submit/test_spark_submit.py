@@ -34,7 +34,7 @@ def shown(repository: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def catch_up_line(shown: list[str]) -> str:
-    (line,) = (one for one in shown if one.startswith("spark-submit") and one.endswith("--available-now"))
+    (line,) = (line for line in shown if line.startswith("spark-submit") and line.endswith("--available-now"))
     return line
 
 
@@ -69,7 +69,7 @@ def test_the_script_is_alone_in_its_folder_and_shadows_no_other_module() -> None
     run = subprocess.run(
         [sys.executable, "-m", "shallow_mirror.spark_submit"], capture_output=True, text=True, timeout=60, check=True
     )
-    names = {one.stem for one in Path(run.stdout.strip()).parent.glob("*.py")} - {"__init__", "__main__"}
+    names = {module.stem for module in Path(run.stdout.strip()).parent.glob("*.py")} - {"__init__", "__main__"}
     assert names == {"shallow_mirror_main"}
     assert not names & sys.stdlib_module_names
 
@@ -89,7 +89,7 @@ def test_slots_run_on_executors_and_everything_arrives(
         assert ended(process, log) == 0, said(log)[-4000:]
     assert read_all(two_clusters.target.bootstrap, topic_name) == read_all(two_clusters.source.bootstrap, topic_name)
     executors = (installed.home / "work").glob("app-*/*/stderr")
-    assert any("Running task" in said(one) for one in executors)
+    assert any("Running task" in said(executor) for executor in executors)
 
 
 @pytest.mark.brokers
@@ -103,8 +103,8 @@ def test_a_standalone_cluster_runs_a_mirror_with_tables_through_spark_until_it_i
     create_topic(source, topic_name, PARTITIONS)
     fill(source, topic_name, "first")
     conf_in(tmp_path, two_clusters, topic_name, tables_writer="spark")
-    (with_delta,) = (one for one in shown if DELTA_PACKAGE in one)
-    options = " ".join(f"--conf {one}" for one in optional_settings(repository))
+    (with_delta,) = (line for line in shown if DELTA_PACKAGE in line)
+    options = " ".join(f"--conf {setting}" for setting in optional_settings(repository))
     with_jars = with_delta.replace(DELTA_PACKAGE, f"--jars {','.join(str(jar) for jar in delta_jars())} {options}")
     with standalone(installed, tmp_path, workers=2) as master:
         log = tmp_path / "submit-1.log"

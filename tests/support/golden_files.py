@@ -52,7 +52,7 @@ class Read:
     def told_of(self, i: int) -> list[list[Any]]:
         """Return the records that the consumer read between the batch's first and last offset."""
         base, last = int(self.index.headers["base_offset"][i]), int(self.index.last_offset[i])
-        return [one for one in self.told["records"] if base <= one[0] <= last]
+        return [record for record in self.told["records"] if base <= record[0] <= last]
 
     def has(self, bit: int) -> list[int]:
         return np.flatnonzero(self.index.headers["attributes"] & bit).tolist()

@@ -44,7 +44,7 @@ def catch_up(conf: Path) -> None:
 
 def _has_caught_up(config: MirrorConfig) -> bool:
     partitions = gather_status(config).partitions
-    return bool(partitions) and all(one.lag_offsets == 0 for one in partitions) and is_settled(config)
+    return bool(partitions) and all(partition.lag_offsets == 0 for partition in partitions) and is_settled(config)
 
 
 if __name__ == "__main__":

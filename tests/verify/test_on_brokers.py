@@ -109,7 +109,8 @@ def produce(bootstrap: str, topic: str, codec: str, records: int, *, partition: 
 def kinds(report: VerifyReport) -> list[tuple[str, int, int]]:
     """(kind, partition, first source offset; -1 where the source has no part in it)."""
     return sorted(
-        (one.kind.value, one.source.partition, -1 if one.source_start is None else one.source_start) for one in report.differences
+        (difference.kind.value, difference.source.partition, -1 if difference.source_start is None else difference.source_start)
+        for difference in report.differences
     )
 
 
@@ -151,10 +152,10 @@ def test_a_mirror_that_runs_meanwhile_makes_no_difference(clusters: TwoClusters,
 
 
 def _swap(log: LogFile, first: int, second: int) -> None:
-    one, other = log.batches[first], log.batches[second]
-    assert len(one) == len(other)
+    first_raw, other = log.batches[first], log.batches[second]
+    assert len(first_raw) == len(other)
     bases = log.header(first).base_offset, log.header(second).base_offset
-    log.batches[first], log.batches[second] = at(other, bases[0]), at(one, bases[1])
+    log.batches[first], log.batches[second] = at(other, bases[0]), at(first_raw, bases[1])
 
 
 def test_damage_in_the_log_files_of_either_cluster_is_found(clusters: TwoClusters, tmp_path: Path, topic_name: str) -> None:
@@ -168,7 +169,7 @@ def test_damage_in_the_log_files_of_either_cluster_is_found(clusters: TwoCluster
     with stopped(clusters.source, clusters.target):
         logs = [LogFile(clusters.target, topic_name, partition) for partition in range(6)]
         data = [log.data_places() for log in logs]
-        assert [len(one) for one in data] == [3] * 6
+        assert [len(raw) for raw in data] == [3] * 6
         second = [log.batches[places[1]] for log, places in zip(logs, data, strict=True)]
         logs[0].batches[data[0][1]] = flipped(second[0], len(second[0]) - 5)
         logs[1].batches[data[1][1]] = changed(second[1], second[1].index(b"1 1 3"), b"1 1 x")
@@ -282,7 +283,7 @@ def test_message_sets_of_older_formats_are_mirrored_and_equal(clusters: TwoClust
     assert [len(records) for records in originals.values()] == [21, 30, 30, 10]
     known = OffsetMap.open(settings.tables)
     for topic_partition in places:
-        assert [one[1:] for one in copies[topic_partition]] == [one[1:] for one in originals[topic_partition]]
+        assert [copy[1:] for copy in copies[topic_partition]] == [original[1:] for original in originals[topic_partition]]
         for original, copy in zip(originals[topic_partition], copies[topic_partition], strict=True):
             assert known.translate(*topic_partition, original.offset).target_offset == copy.offset
     for is_deep in (False, True):

@@ -47,8 +47,8 @@ class MemoryReader(PartitionReader):
 def contents(batches: Sequence[bytes]) -> dict[int, tuple[Any, ...]]:
     """Return what a reader sees at each offset; the oracle, which knows nothing of batches."""
     found: dict[int, tuple[Any, ...]] = {}
-    for one in batches:
-        for seen in open_batch(memoryview(one), A, max_bytes=ENOUGH):
+    for raw in batches:
+        for seen in open_batch(memoryview(raw), A, max_bytes=ENOUGH):
             found[seen.offset] = (seen.timestamp_ms, seen.key and bytes(seen.key), seen.value and bytes(seen.value))
     return found
 
@@ -65,7 +65,7 @@ def copies(draw: st.DrawFn) -> tuple[list[bytes], list[bytes]]:
         payload = b"".join(record(delta, b"k", draw(values)) for delta in range(count))
         source.append(batch(base, count, payload=payload, timestamp=draw(st.integers(0, 2))))
         base += count
-    target = [at(one, FIRST_COPY + int.from_bytes(one[:8], "big")) for one in source]
+    target = [at(raw, FIRST_COPY + int.from_bytes(raw[:8], "big")) for raw in source]
     for _ in range(draw(st.integers(0, 3))):
         target = draw(st.sampled_from([_lose, _swap, _change_value, _change_time, _cut_up]))(target, draw)
         if not target:
@@ -80,9 +80,9 @@ def _lose(target: list[bytes], draw: st.DrawFn) -> list[bytes]:
 
 def _swap(target: list[bytes], draw: st.DrawFn) -> list[bytes]:
     i, j = draw(st.integers(0, len(target) - 1)), draw(st.integers(0, len(target) - 1))
-    one, other = target[i], target[j]
-    if one[23:27] == other[23:27]:
-        target[i], target[j] = one[:8] + other[8:], other[:8] + one[8:]
+    first, other = target[i], target[j]
+    if first[23:27] == other[23:27]:
+        target[i], target[j] = first[:8] + other[8:], other[:8] + first[8:]
     return target
 
 
@@ -108,7 +108,13 @@ def _cut_up(target: list[bytes], draw: st.DrawFn) -> list[bytes]:
     base, time = int.from_bytes(target[i][:8], "big"), int.from_bytes(target[i][27:35], "big")
     seen = list(open_batch(memoryview(target[i]), B, max_bytes=ENOUGH))
     parts = [
-        batch(one.offset, 1, payload=record(0, contents_of(one.key), contents_of(one.value)), timestamp=time) for one in seen
+        batch(
+            source_record.offset,
+            1,
+            payload=record(0, contents_of(source_record.key), contents_of(source_record.value)),
+            timestamp=time,
+        )
+        for source_record in seen
     ]
     assert seen[0].offset == base
     return [*target[:i], *parts, *target[i + 1 :]]
@@ -116,7 +122,7 @@ def _cut_up(target: list[bytes], draw: st.DrawFn) -> list[bytes]:
 
 def audit(source: list[bytes], target: list[bytes], per_answer: tuple[int, int], is_deep: bool) -> RangeResult:
     end = int.from_bytes(source[-1][:8], "big") + int.from_bytes(source[-1][23:27], "big") + 1
-    start, source_end, kind, target_start, size = (np.array([one], np.int64) for one in (0, end, DATA, FIRST_COPY, 1_000))
+    start, source_end, kind, target_start, size = (np.array([value], np.int64) for value in (0, end, DATA, FIRST_COPY, 1_000))
     rows = MapRows(start, source_end, kind, target_start, np.array([False]), size)
     of_source, of_target = MemoryReader(A, source, end, per_answer[0]), MemoryReader(B, target, FIRST_COPY + end, per_answer[1])
     nothing = np.empty(0, np.int64)
@@ -138,9 +144,9 @@ def test_an_audit_tells_every_record_that_differs_and_none_outside_of_their_batc
     wrong = {offset - FIRST_COPY for offset in wanted if found.get(offset) != wanted[offset]}
     told = {
         offset
-        for one in result.differences
-        if one.source_start is not None
-        for offset in range(one.source_start, one.source_end or 0)
+        for difference in result.differences
+        if difference.source_start is not None
+        for offset in range(difference.source_start, difference.source_end or 0)
     }
     assert wrong <= told <= _batches_with(source, wrong) | (_twins(source) if wrong else set())
     assert result.record_count == len(wanted) - len(told)
@@ -155,5 +161,5 @@ def _twins(source: list[bytes]) -> set[int]:
 
 def _batches_with(batches: Sequence[bytes], offsets: set[int]) -> set[int]:
     """All offsets of batches that hold one of `offsets`: a batch that moved is told as a whole."""
-    ranges = [set(contents([one])) for one in batches]
-    return set().union(*(one for one in ranges if one & offsets))
+    ranges = [set(contents([batch])) for batch in batches]
+    return set().union(*(offset_range for offset_range in ranges if offset_range & offsets))

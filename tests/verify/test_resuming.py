@@ -167,7 +167,7 @@ def test_ctrl_c_says_that_the_same_command_goes_on(copied: Mirrored, conf: Path)
     command = [sys.executable, "-m", "shallow_mirror.cli", "verify", str(conf)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as running:
         wait_for("the audit to begin", lambda: Path(copied.config.tables, verify_log.AUDIT_TABLE, "_delta_log").is_dir())
-        wait_for("a Fetch", lambda: any(one.api == "Fetch" for one in copied.target.received))
+        wait_for("a Fetch", lambda: any(request.api == "Fetch" for request in copied.target.received))
         running.send_signal(signal.SIGINT)
         _, said = running.communicate(timeout=60)
     never.set()

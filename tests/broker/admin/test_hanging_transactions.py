@@ -57,7 +57,7 @@ def hanging(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> Hangi
 
 
 def of_map(*txns: SlotTxn) -> ProducersOfMap:
-    return lambda: {one.producer_id: one.transactional_id for one in txns}
+    return lambda: {txn.producer_id: txn.transactional_id for txn in txns}
 
 
 def test_what_an_expired_id_left_open_is_aborted_at_each_leader(fake: StrictCluster, hanging: Hanging) -> None:
@@ -68,7 +68,7 @@ def test_what_an_expired_id_left_open_is_aborted_at_each_leader(fake: StrictClus
     assert not hanging.is_open(B)
     for place in (A, B):
         log = fake.log(place.topic, place.partition)
-        assert [(one.producer_id, one.first_offset) for one in log.aborted] == [(old.producer_id, 0)]
+        assert [(aborted_txn.producer_id, aborted_txn.first_offset) for aborted_txn in log.aborted] == [(old.producer_id, 0)]
         assert log.producers[old.producer_id].epoch == old.producer_epoch + 1, "a zombie's batches are refused from now on"
 
 

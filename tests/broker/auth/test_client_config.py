@@ -96,8 +96,8 @@ def test_security_that_contradicts_itself_is_said(
 ) -> None:
     monkeypatch.setenv("EMPTY", "")
     found = problems(**properties)
-    assert [one in told for one, told in zip(said, found, strict=True)] == [True] * len(found), found
-    assert not any("hunter" in one for one in found)
+    assert [expected in told for expected, told in zip(said, found, strict=True)] == [True] * len(found), found
+    assert not any("hunter" in problem for problem in found)
 
 
 def test_a_secret_of_databricks_is_asked_for_or_was_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:

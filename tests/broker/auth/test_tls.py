@@ -48,7 +48,7 @@ def settings(**properties: Any) -> TlsSettings:
     given = {
         "bootstrap.servers": "x:1",
         "security.protocol": "ssl",
-        **{name.replace("__", "."): one for name, one in properties.items()},
+        **{name.replace("__", "."): property_ for name, property_ in properties.items()},
     }
     return TlsSettings.of(ClientConfig.from_properties(given, allows_literal_secrets=True))
 
@@ -98,7 +98,7 @@ def test_many_parts_small_and_large_go_there_and_back(certificates: Certificates
 
     with server(certificates.here, echo) as port:
         transport = connected(port, settings(ssl__ca__location=certificates.ca_file))
-        transport.send_parts([memoryview(one) for one in parts], deadline())
+        transport.send_parts([memoryview(part) for part in parts], deadline())
         back = bytearray(len(sent))
         view = memoryview(back)
         assert first_readable([transport], deadline()) is transport

@@ -42,7 +42,7 @@ def polled(consumer: BatchConsumer, count: int, *, max_bytes: int = 1 << 20) -> 
     while len(found) < count:
         batches = consumer.poll_batches(max_bytes, PATIENCE_MS)
         assert len(batches)
-        found += [(one.topic_partition, one.base_offset) for one in batches]
+        found += [(batch.topic_partition, batch.base_offset) for batch in batches]
     return found
 
 
@@ -89,7 +89,7 @@ def test_read_uncommitted_hands_out_all_that_the_log_holds(cluster: StrictCluste
     with consumer_of(cluster, isolation=IsolationLevel.READ_UNCOMMITTED) as consumer:
         consumer.assign({P0: 0})
         batches = consumer.poll_batches(1 << 20, PATIENCE_MS)
-        assert [(one.base_offset, one.is_control) for one in batches] == [(0, False), (1, True), (2, False)]
+        assert [(batch.base_offset, batch.is_control) for batch in batches] == [(0, False), (1, True), (2, False)]
 
 
 def test_a_batch_that_holds_the_assigned_offset_is_handed_out_whole(cluster: StrictCluster) -> None:
@@ -103,8 +103,8 @@ def test_a_batch_with_holes_is_handed_out(cluster: StrictCluster) -> None:
     cluster.seed(("orders", 0), batch(0, deltas=[0, 4]))
     with consumer_of(cluster) as consumer:
         consumer.assign({P0: 0})
-        (one,) = consumer.poll_batches(1 << 20, PATIENCE_MS)
-        assert (one.record_count, one.last_offset) == (2, 4)
+        (polled_batch,) = consumer.poll_batches(1 << 20, PATIENCE_MS)
+        assert (polled_batch.record_count, polled_batch.last_offset) == (2, 4)
 
 
 def test_one_buffer_serves_all_polls_unless_somebody_still_looks_into_it(cluster: StrictCluster) -> None:

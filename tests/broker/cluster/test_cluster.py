@@ -42,7 +42,7 @@ def fake() -> Iterator[StrictCluster]:
 
 
 def leaders(client: Cluster, clock: SleepingClock) -> dict[TopicPartition, int]:
-    return {place: one.leader for place, one in client.leaders([A, B], clock.deadline()).items()}
+    return {place: leader.leader for place, leader in client.leaders([A, B], clock.deadline()).items()}
 
 
 def offsets(client: Cluster, clock: SleepingClock, ms: float = 20_000) -> list[int]:
@@ -59,7 +59,7 @@ def test_metadata_names_cluster_brokers_topics_and_leaders(fake: StrictCluster, 
     assert metadata.brokers == fake.nodes
     topic = metadata.topics["t"]
     assert uuid.UUID(bytes=base64.urlsafe_b64decode(topic.topic_id + "==")) == fake.topic_ids["t"]
-    assert [(one.leader, one.leader_epoch) for one in topic.partitions.values()] == [(1, 0), (2, 0)]
+    assert [(partition.leader, partition.leader_epoch) for partition in topic.partitions.values()] == [(1, 0), (2, 0)]
 
 
 def test_none_asks_for_all_topics_and_an_empty_list_for_none(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
@@ -122,7 +122,7 @@ def test_a_partition_without_a_leader_is_waited_for(fake: StrictCluster, client:
 
 def test_a_leader_that_no_broker_listing_names_is_retriable(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
     def forget_node_2(answer: Any) -> None:
-        answer.brokers = [one for one in answer.brokers if one.node_id == 1]
+        answer.brokers = [broker for broker in answer.brokers if broker.node_id == 1]
 
     fake.alter_answers("Metadata", forget_node_2)
     with pytest.raises(RetriableError, match="the cluster lists no broker 2"):
@@ -231,11 +231,11 @@ def test_a_broker_that_is_too_old_is_refused_in_one_line_with_all_that_it_lacks(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
     def other(answer: Any) -> None:
-        for one in answer.api_keys:
-            if one.api_key == API_KEYS["ListOffsets"]:
-                one.max_version = 5
-            if one.api_key == API_KEYS["Fetch"]:
-                one.max_version = 11
+        for api_key in answer.api_keys:
+            if api_key.api_key == API_KEYS["ListOffsets"]:
+                api_key.max_version = 5
+            if api_key.api_key == API_KEYS["Fetch"]:
+                api_key.max_version = 11
 
     fake.not_offered = frozenset({"EndTxn"})
     fake.alter_answers("ApiVersions", other)
@@ -251,9 +251,9 @@ def test_a_broker_that_is_newer_than_what_is_known_is_refused_as_such(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
     def other(answer: Any) -> None:
-        for one in answer.api_keys:
-            if one.api_key == API_KEYS["Fetch"]:
-                one.min_version, one.max_version = 13, 20
+        for api_key in answer.api_keys:
+            if api_key.api_key == API_KEYS["Fetch"]:
+                api_key.min_version, api_key.max_version = 13, 20
 
     fake.alter_answers("ApiVersions", other)
     with pytest.raises(
@@ -400,7 +400,7 @@ def test_a_coordinator_is_looked_for_once_and_again_when_forgotten(
     client.forget_coordinator(CoordinatorKind.TXN, "x")
     client.coordinator(CoordinatorKind.TXN, "x", clock.deadline())
     client.coordinator(CoordinatorKind.GROUP, "x", clock.deadline())
-    assert [(one.key, one.key_type) for one in fake.bodies("FindCoordinator")] == [("x", 1), ("x", 1), ("x", 0)]
+    assert [(request.key, request.key_type) for request in fake.bodies("FindCoordinator")] == [("x", 1), ("x", 1), ("x", 0)]
 
 
 # --- forks ---

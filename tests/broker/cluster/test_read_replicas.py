@@ -35,7 +35,7 @@ def prefer_follower(fake: StrictCluster, follower: Follower | None = None) -> Fo
 
 def fetches(fake: StrictCluster) -> list[tuple[int, int]]:
     """(node, version) of every Fetch, in order."""
-    return [(one.node_id, one.body.version) for one in fake.received if one.api == "Fetch"]
+    return [(request.node_id, request.body.version) for request in fake.received if request.api == "Fetch"]
 
 
 def compact_end(fake: StrictCluster) -> int:

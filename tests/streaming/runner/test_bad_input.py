@@ -85,9 +85,9 @@ def test_the_spark_checkpoint_of_another_mirror_is_refused_and_nothing_is_lost_b
             mirror=f"{clusters.name}-{name}", topics={"target_name": f"{name}.{{topic}}"}, checkpoint=str(tmp_path / checkpoint),
         )  # fmt: skip
 
-    one = settings("one", "shared")
-    catch_up(one, spark)
-    with pytest.raises(ConfigError, match=f"for the offset map {OffsetMap.open(one.tables).map_id}, .*folder of its own"):
+    first = settings("one", "shared")
+    catch_up(first, spark)
+    with pytest.raises(ConfigError, match=f"for the offset map {OffsetMap.open(first.tables).map_id}, .*folder of its own"):
         catch_up(settings("two", "shared"), spark)
     write(clusters.source, clusters.name, ["b"])
     catch_up(settings("two", "own"), spark)

@@ -52,9 +52,9 @@ def own_clusters(no_child_process_is_left: None, tmp_path_factory: pytest.TempPa
 @pytest.fixture
 def pair(own_clusters: Pair) -> Pair:
     """Return a source and a target that may be stopped; they run at the beginning of every test."""
-    for one in own_clusters:
-        if not one.is_running():
-            one.start()
+    for cluster in own_clusters:
+        if not cluster.is_running():
+            cluster.start()
     return own_clusters
 
 

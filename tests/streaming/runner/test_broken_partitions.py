@@ -51,7 +51,9 @@ def test_a_leader_that_is_gone_holds_up_nobody_and_its_partition_is_copied_when_
 ) -> None:
     source, target = pair.source.bootstrap, pair.target.bootstrap
     create_topic(source, topic_name, 2)
-    leaders = {n: one.leader for n, one in admin(source).list_topics(topic_name).topics[topic_name].partitions.items()}
+    leaders = {
+        n: partition.leader for n, partition in admin(source).list_topics(topic_name).topics[topic_name].partitions.items()
+    }
     broken, well = sorted(leaders, key=lambda n: leaders[n], reverse=True)
     settings = mirror_of(tmp_path, source, target, topic_name)
     for partition in (broken, well):
@@ -153,7 +155,9 @@ def test_a_target_partition_that_takes_no_marker_is_held_until_it_does_and_the_o
 
         write_to_all("0")
         catch_up(settings, spark)
-        leaders = {n: one.leader for n, one in admin(target).list_topics(topic_name).topics[topic_name].partitions.items()}
+        leaders = {
+            n: partition.leader for n, partition in admin(target).list_topics(topic_name).topics[topic_name].partitions.items()
+        }
         held = {partition for partition, leader in leaders.items() if leader == leaders[0]}
         node = cluster.nodes[leaders[0] - 1]
         between_decision_and_end = OnceAt("Decide", node.kill)

@@ -71,7 +71,7 @@ def test_a_signal_under_traffic_ends_a_run_at_a_micro_batch_boundary_with_exit_0
 
     def require_clean_end() -> None:
         assert runs.is_settled(settings)
-        assert read_values(target, topic_name) == [str(one) for one in range(position())]
+        assert read_values(target, topic_name) == [str(number) for number in range(position())]
 
     with Traffic(source, topic_name) as traffic:
         with command(tmp_path, conf) as process:

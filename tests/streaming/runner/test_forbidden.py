@@ -159,7 +159,9 @@ def test_preflight_names_missing_rights_and_the_brokers_cap(
 
     def stops() -> list[tuple[str, str]]:
         return [
-            (one.subject, one.what.split(": ")[-1]) for one in preflight_mirror(too_long).findings if one.level is Level.STOPS
+            (finding.subject, finding.what.split(": ")[-1])
+            for finding in preflight_mirror(too_long).findings
+            if finding.level is Level.STOPS
         ]
 
     def allowed(operation: AclOperation) -> Acl:
@@ -169,8 +171,8 @@ def test_preflight_names_missing_rights_and_the_brokers_cap(
     with allowed(AclOperation.READ), allowed(AclOperation.DESCRIBE_CONFIGS):
         assert stops() == [cap, (f"target topic {topic_name}", "grant Write"), (f"target topic {topic_name}-new", "grant Write")]
         assert refused_at_a_start(too_long) == [
-            f"target topic {topic_name}{one}: TOPIC_AUTHORIZATION_FAILED: grant Write on topic {topic_name}{one}"
-            for one in ("", "-new")
+            f"target topic {topic_name}{suffix}: TOPIC_AUTHORIZATION_FAILED: grant Write on topic {topic_name}{suffix}"
+            for suffix in ("", "-new")
         ]
     with allowed(AclOperation.READ), allowed(AclOperation.WRITE):
         told_cap, (subject, what), told_new = stops()

@@ -60,7 +60,7 @@ def test_a_micro_batch_is_added_to_every_counter() -> None:
         1800,
         2000,
     ]
-    verdicts = {one: value(metrics, "batches_total", verdict=one) for one in ("raw", "rebuilt", "refused", "dropped")}
+    verdicts = {verdict: value(metrics, "batches_total", verdict=verdict) for verdict in ("raw", "rebuilt", "refused", "dropped")}
     assert verdicts == {"raw": 16, "rebuilt": 4, "refused": 5, "dropped": 5}
     assert value(metrics, "dropped_batches_total", kind="aborted") == 3
     assert value(metrics, "step_seconds_total", step="SlowestSlot") == pytest.approx(0.4)
@@ -137,8 +137,8 @@ def names() -> set[str]:
 def expressions_of_dashboard(document: Any) -> list[str]:
     if isinstance(document, dict):
         own = [text for key in ("expr", "query", "definition") if isinstance(text := document.get(key), str)]
-        return own + [text for one in document.values() for text in expressions_of_dashboard(one)]
-    return [text for one in document for text in expressions_of_dashboard(one)] if isinstance(document, list) else []
+        return own + [text for part in document.values() for text in expressions_of_dashboard(part)]
+    return [text for part in document for text in expressions_of_dashboard(part)] if isinstance(document, list) else []
 
 
 def test_the_dashboard_names_metrics_that_exist_and_shows_each_of_ours(repository: Path) -> None:

@@ -206,7 +206,7 @@ def test_wherever_the_mirror_ends_what_is_in_a_plan_is_in_the_map_and_what_is_in
         assert mirror.first_offset(LATE) == (0 if known else 4), kill_at
         assert mirror.first_offset(GROWN) == 2, "partitions of known topics begin at their first offset in any case"
         positions = mirror.take_over().positions()
-        assert {one: at.offset for one, at in positions.items()} == {BASE: 5, LATE: 4, GROWN: 5}
+        assert {source: at.offset for source, at in positions.items()} == {BASE: 5, LATE: 4, GROWN: 5}
         if not was_killed:
             assert known
             break

@@ -94,7 +94,9 @@ def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
     retried = (3, RetriableError("NETWORK_EXCEPTION", "connection to 10.0.0.7:9092 was closed"))
     reporter.on_micro_batch(report(*rows, quarantined=(aside,), retried=(retried,)), owner)
     (line,) = [
-        json.loads(JsonFormatter().format(one)) for one in caplog.records if one.getMessage().startswith("micro-batch 1: ")
+        json.loads(JsonFormatter().format(record))
+        for record in caplog.records
+        if record.getMessage().startswith("micro-batch 1: ")
     ]
     assert (
         line["message"]
@@ -103,7 +105,7 @@ def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
     assert (line["micro_batch"]["record_count"], line["micro_batch"]["duration_ms"]) == (5, STEPS)
     (row,) = store.read("micro_batches", ())
     assert (row["micro_batch"], row["record_count"], row["fetched_bytes"]) == (1, 5, 2_000)
-    met = {one.problem.kind: one.problem for one in read_problems(store, 1)}
+    met = {counted_problem.problem.kind: counted_problem.problem for counted_problem in read_problems(store, 1)}
     assert met.keys() == {ProblemKind.RETRIABLE, ProblemKind.QUARANTINED, ProblemKind.EXPIRED}
     assert str(met[ProblemKind.QUARANTINED]) == "orders-0: batch at offsets 9 to 11: too large"
     assert met[ProblemKind.QUARANTINED].remedy == "raise max.message.bytes. Then: shallow-mirror quarantine retry CONF"
@@ -161,18 +163,18 @@ def test_a_wait_is_told_once_whoever_waits(
         "shallow_mirror.streaming.runner.run_reporter.time", SimpleNamespace(time=lambda: 2e9, monotonic=lambda: next(at_note))
     )
     lingering = StalledStep("EndTxn at 127.0.0.1:2", 12.0)
-    for one in (lingering, lingering, None):
-        reporter.check_stalls(one)
+    for stall in (lingering, lingering, None):
+        reporter.check_stalls(stall)
     note = planner_state.PlannerState(at_ms=2 * 10**12, waiting_for="the source is away", since_ms=5)
     planner_state.write_planner_state(planner_state.planner_state_path(settings.checkpoint), note)
     for _ in range(3):
         reporter.check_stalls(None)
     reporter.on_end("stopped", None)
-    assert [one.problem.text for one in read_problems(store, 1)] == [
+    assert [counted_problem.problem.text for counted_problem in read_problems(store, 1)] == [
         "the micro-batch has waited 12 s for EndTxn at 127.0.0.1:2",
         "nothing new is planned: the source is away",
     ]
-    assert [one.occurrences for one in read_problems(store, 1)] == [1, 1]
+    assert [counted_problem.occurrences for counted_problem in read_problems(store, 1)] == [1, 1]
     assert caplog.text.count("nothing new is planned") == 1
 
 
@@ -183,7 +185,7 @@ def test_the_metrics_say_that_it_waits_until_the_planner_plans_again(tmp_path: P
     def told(name: str) -> float:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
-        (line,) = [one for one in lines if one.startswith(f"shallow_mirror_{name}")]
+        (line,) = [line for line in lines if line.startswith(f"shallow_mirror_{name}")]
         return float(line.rpartition(" ")[2])
 
     reporter = RunReporter(settings, RunIdentity.of_this_process())
@@ -325,7 +327,7 @@ def test_slots_that_end_early_again_and_again_are_reported_once_with_speed_and_s
     early = (EarlyEnd(2_000_000, 20.0, 19.0), EarlyEnd(500_000, 20.0, 20.0))
     for early_ends in (early, (), early, early, early, ()):
         reporter.on_micro_batch(report(*rows, early_ends=early_ends), owner)
-    texts = [one.getMessage() for one in caplog.records if "slots" in one.getMessage()]
+    texts = [record.getMessage() for record in caplog.records if "slots" in record.getMessage()]
     assert len(texts) == 2
     assert "0.125 MB/s, 98% of the time waiting for the target" in texts[0]
     assert "within write.commit_interval again" in texts[1]

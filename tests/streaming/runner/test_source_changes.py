@@ -78,10 +78,14 @@ def test_a_log_that_was_cut_and_grew_beyond_the_position_stops_the_mirror_or_is_
     assert read_values(target, topic_name) == [*first, *(f"second {n}" for n in range(4, 20))]
     assert kinds(conf)[-1] == (10, 26, "data")
     settings = MirrorConfig.load(conf)
-    problems = [one.problem for one in read_problems(MirrorStorage(settings.tables).background_tables(), 10)]
-    (problem,) = [one for one in problems if one.kind is ProblemKind.TRUNCATED]
+    problems = [
+        counted_problem.problem for counted_problem in read_problems(MirrorStorage(settings.tables).background_tables(), 10)
+    ]
+    (problem,) = [problem for problem in problems if problem.kind is ProblemKind.TRUNCATED]
     assert problem.text.startswith("the source holds other records at offsets 6 to 9 than were copied")
-    differing = [range(one.source_start or 0, one.source_end or 0) for one in verify_mirror(settings).differences]
+    differing = [
+        range(difference.source_start or 0, difference.source_end or 0) for difference in verify_mirror(settings).differences
+    ]
     assert {offset for offsets in differing for offset in offsets} == {6, 7, 8, 9}
 
 

@@ -106,7 +106,7 @@ def test_a_batch_query_gives_every_committed_record_s_batch_and_covers_every_off
         assert verify_crc(memoryview(row.payload))
         assert (row.size_bytes, row.crc) == (len(row.payload), int(index.headers["crc"][0]))
     ends = Consumer({"bootstrap.servers": source, "group.id": "ends"})
-    assert reached == {one: ends.get_watermark_offsets(TopicPartition(topic_name, one))[1] for one in range(PARTITIONS)}
+    assert reached == {number: ends.get_watermark_offsets(TopicPartition(topic_name, number))[1] for number in range(PARTITIONS)}
     ends.close()
     per_kind = every.groupBy("kind").agg(F.count("*").alias("batches"), F.sum("records_count").alias("records"))
     expected = spark.createDataFrame(

@@ -38,7 +38,7 @@ def admitted(
 
 
 def verdicts(admission: Admission) -> list[Verdict]:
-    return [Verdict(one) for one in admission.verdicts.tolist()]
+    return [Verdict(verdict) for verdict in admission.verdicts.tolist()]
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_every_rule_has_its_verdict_and_a_refusal_says_what_to_do(
 ) -> None:
     admission = admitted(made, **settings)
     assert verdicts(admission) == [verdict]
-    assert [said in one.rule for one in (*admission.refusals, *admission.rebuilds) if said] == [True] * bool(said)
-    assert [bool(one.remedy) for one in admission.refusals] == [True] * (verdict is Verdict.REFUSE)
+    assert [said in refusal.rule for refusal in (*admission.refusals, *admission.rebuilds) if said] == [True] * bool(said)
+    assert [bool(refusal.remedy) for refusal in admission.refusals] == [True] * (verdict is Verdict.REFUSE)
 
 
 def test_the_position_passes_dropped_batches_but_not_those_beyond() -> None:

@@ -182,7 +182,7 @@ def test_a_produce_request_is_what_kafka_python_encodes_and_payloads_stay_views(
     request.with_header(7, "me")
     small = [(A1, memoryview(bytes(70))), (B0, memoryview(bytes(61)))]
     frames = ProduceFrames("me", transactional_id, -1, 3000, [A0, *(place for place, _ in small)])
-    parts = frames.build(7, [payload, *(one for _, one in small)])
+    parts = frames.build(7, [payload, *(raw for _, raw in small)])
     assert b"".join(parts) == bytes(request.encode(framed=True, header=True))
     assert any(part is payload for part in parts)
 
@@ -216,7 +216,7 @@ def test_of_an_answer_that_stamps_some_batches_the_right_ones_are_named() -> Non
     assert frames.parse_appended(plain_answer(places=[A0, A1, B0])) == ([10, 0, 0], ())
     assert frames.parse_appended(memoryview(answer)) == ([10, 0, 0], [0])
     parsed = parse_produce_response(memoryview(answer)).partitions
-    assert [one.topic_partition for one in parsed if one.is_stamped] == [A1]
+    assert [answered.topic_partition for answered in parsed if answered.is_stamped] == [A1]
 
 
 @pytest.mark.parametrize(

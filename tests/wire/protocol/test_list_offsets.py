@@ -23,7 +23,8 @@ def answer(topics: dict[str, list[tuple[int, int]]], error_code: int = 0) -> byt
         response.ListOffsetsTopicResponse(
             name=name,
             partitions=[
-                ENTRY(partition_index=one, error_code=0, timestamp=-1, offset=offset, leader_epoch=3) for one, offset in offsets
+                ENTRY(partition_index=partition, error_code=0, timestamp=-1, offset=offset, leader_epoch=3)
+                for partition, offset in offsets
             ],
         )
         for name, offsets in topics.items()
@@ -45,7 +46,8 @@ def test_a_request_is_the_bytes_of_another_client(isolation: IsolationLevel, pla
             topic(
                 name=name,
                 partitions=[
-                    topic.ListOffsetsPartition(partition_index=one, current_leader_epoch=-1, timestamp=-1) for one in partitions
+                    topic.ListOffsetsPartition(partition_index=partition, current_leader_epoch=-1, timestamp=-1)
+                    for partition in partitions
                 ],
             )
             for name, partitions in places.items()

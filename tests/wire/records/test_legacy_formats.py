@@ -47,9 +47,9 @@ def told(made: Converted) -> Written:
     index = index_of(made)
     found = []
     for start, size in zip(index.pos.tolist(), index.size_bytes.tolist(), strict=True):
-        for one in open_batch(made.records[start : start + size], A, max_bytes=ENOUGH):
-            assert one.headers == ()
-            found.append((one.offset, one.timestamp_ms, plain(one.key), plain(one.value)))
+        for record in open_batch(made.records[start : start + size], A, max_bytes=ENOUGH):
+            assert record.headers == ()
+            found.append((record.offset, record.timestamp_ms, plain(record.key), plain(record.value)))
     return found
 
 
@@ -99,13 +99,13 @@ def test_a_wrapper_whose_first_messages_were_compacted_away_counts_from_its_last
 
 def test_a_wrapper_at_offset_0_begins_there_as_old_clients_left_it() -> None:
     inner = message_set([(0, 10, None, b"1"), (1, 20, None, b"2")], magic=1)
-    assert [one[OFFSET] for one in told(converted(wrapped("lz4", inner, 0, magic=1)))] == [0, 1]
+    assert [record[OFFSET] for record in told(converted(wrapped("lz4", inner, 0, magic=1)))] == [0, 1]
 
 
 def test_the_append_time_of_a_wrapper_is_the_time_of_all_its_messages() -> None:
     inner = message_set([(0, 10, None, b"1"), (1, 20, None, b"2")], magic=1)
     made = converted(wrapped("gzip", inner, 1, magic=1, timestamp=5_000, attributes=LOG_APPEND_TIME_BIT))
-    assert [one[TIME] for one in told(made)] == [5_000, 5_000]
+    assert [record[TIME] for record in told(made)] == [5_000, 5_000]
     assert index_of(made).headers["attributes"][0] & LOG_APPEND_TIME_BIT
 
 
@@ -120,7 +120,7 @@ def test_formats_may_follow_each_other_and_what_is_new_already_is_not_touched(mo
     new = batch(50, 3, attributes=0x10, producer_id=9, producer_epoch=0, base_sequence=0)
     old = [message(offset, magic=offset % 2) for offset in range(8)]
     made = converted(*old, new, message(53), message(54)[:-1])
-    assert [one[OFFSET] for one in told(made)] == [*range(8), 50, 51, 52, 53]
+    assert [record[OFFSET] for record in told(made)] == [*range(8), 50, 51, 52, 53]
     index = index_of(made)
     assert index.headers["records_count"].tolist() == [4, 4, 3, 1]
     at = index.headers["base_offset"].tolist().index(50)
@@ -184,7 +184,7 @@ def test_what_cannot_be_converted_is_named_behind_the_good_ones(what: str) -> No
     assert isinstance(made.failure, CorruptBatchError)
     assert said in made.failure.reason
     assert (made.failure.topic_partition, made.failure.base_offset) == (A, 4)
-    assert [one[OFFSET] for one in told(Converted(made.records, None))] == [2, 3]
+    assert [record[OFFSET] for record in told(Converted(made.records, None))] == [2, 3]
 
 
 @pytest.mark.parametrize("name", COMPRESSING)

@@ -29,7 +29,7 @@ def told_one_by_one(opened: UnpackedBatch) -> Told:
         found: list[Record] = list(opened.records())
     except CorruptBatchError as error:
         return str(error)
-    return [(one.offset, one.timestamp_ms) for one in found]
+    return [(record.offset, record.timestamp_ms) for record in found]
 
 
 def told_by_spans(opened: UnpackedBatch) -> Told:

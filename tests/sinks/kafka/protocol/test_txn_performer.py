@@ -38,9 +38,13 @@ def _take_over(folder: Path, run_id: str) -> OffsetMapOwner:
 def _decide(owner: OffsetMapOwner, txn: SlotTxn | None, *sources: SourcePartition) -> None:
     rows = [
         Segment(
-            source=one, source_start=0, source_end=0, kind=SegmentKind.GAP, target=TargetPartition("copy", "t", one.partition)
+            source=source,
+            source_start=0,
+            source_end=0,
+            kind=SegmentKind.GAP,
+            target=TargetPartition("copy", "t", source.partition),
         )
-        for one in sources
+        for source in sources
     ]
     owner.next_decision()
     owner.decide([DecidedSegment(row, txn) for row in rows], highest_slot=0)
@@ -78,7 +82,7 @@ def test_a_start_ends_what_an_expired_transactional_id_left_open_or_waits_for_wh
     clusters.target.change_always("WriteTxnMarkers", None)
     _start(owner, target)
     assert log.last_stable_offset == log.end_offset == 2
-    assert [one.producer_id for one in log.aborted] == [txn.producer_id]
+    assert [aborted_txn.producer_id for aborted_txn in log.aborted] == [txn.producer_id]
     target.close()
 
 

@@ -87,7 +87,7 @@ class SlowTarget:
         for count in range(1, 1000):
             before, result = dict(self.positions), self.round(*ranges, through_spark=through_spark)
             if not result.is_partial:
-                assert self.positions == {**before, **{one.source: one.end for one in ranges}}
+                assert self.positions == {**before, **{planned_range.source: planned_range.end for planned_range in ranges}}
                 return count
             assert self.positions != before, "a round without progress"
         raise AssertionError
@@ -95,7 +95,7 @@ class SlowTarget:
     def visible(self, source: SourcePartition) -> dict[int, bytes]:
         """Value of each record that read_committed readers see, by target offset."""
         log = self.clusters.target.log("slow", source.partition)
-        gone = [(one.producer_id, one.first_offset, one.last_offset) for one in log.aborted]
+        gone = [(aborted_txn.producer_id, aborted_txn.first_offset, aborted_txn.last_offset) for aborted_txn in log.aborted]
         return {
             stored.header.base_offset + delta: value
             for stored in log.batches
@@ -110,11 +110,11 @@ class SlowTarget:
     def rows(self, source: SourcePartition) -> dict[int, int]:
         """Source offset by target offset, of every record that the rows place there."""
         return {
-            one.target_start + at: one.source_start + at
+            segment.target_start + at: segment.source_start + at
             for result in self.results
-            for one in result.segments
-            if one.source == source and one.kind is SegmentKind.DATA and one.target_start is not None
-            for at in range(one.source_end - one.source_start)
+            for segment in result.segments
+            if segment.source == source and segment.kind is SegmentKind.DATA and segment.target_start is not None
+            for at in range(segment.source_end - segment.source_start)
         }
 
     def check(self) -> None:
@@ -176,7 +176,9 @@ def test_what_needs_no_sending_is_recorded_as_far_as_the_first_batch_that_was_no
     )
     slow.answers_after(INTERVAL_MS / 1000)
     assert slow.rounds(planned(A, 10)) == 2
-    first, second = ([(one.kind.value, one.source_start, one.source_end) for one in each.segments] for each in slow.results)
+    first, second = (
+        [(segment.kind.value, segment.source_start, segment.source_end) for segment in each.segments] for each in slow.results
+    )
     assert first == [("data", 0, 2), ("aborted", 2, 3), ("abort", 3, 4), ("gap", 4, 6)]
     assert second == [("gap", 6, 8), ("data", 8, 10)]
 
@@ -186,7 +188,7 @@ def test_the_parts_of_a_batch_that_was_split_stay_together(clusters: Clusters, c
     slow.seed(A, told(0, [0]), told(1, range(8), size=60), told(9, range(8), size=60), told(17, [0]))
     slow.answers_after(0.1, INTERVAL_MS / 1000)
     assert slow.rounds(planned(A, 18)) == 2
-    assert [(one.source_start, one.source_end) for one in slow.results[0].segments] == [(0, 1), (1, 9)]
+    assert [(segment.source_start, segment.source_end) for segment in slow.results[0].segments] == [(0, 1), (1, 9)]
 
 
 def test_batches_that_became_one_stay_together(clusters: Clusters, clock: SleepingClock) -> None:

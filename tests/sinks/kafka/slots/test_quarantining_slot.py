@@ -48,7 +48,7 @@ class Mirrored:
     def __init__(
         self, clusters: Clusters, *ranges: PlannedRange, through_spark: bool = False, limits: QuarantineLimits = NO_LIMITS
     ) -> None:
-        positions = {one.source: 0 for one in ranges}
+        positions = {planned_range.source: 0 for planned_range in ranges}
         self.results: list[SlotResult] = []
         self.committed: dict[SourcePartition, list[bytes]] = {}
         is_done = False
@@ -60,25 +60,25 @@ class Mirrored:
                 result = clusters.run(job, *ranges)
             self.results.append(result)
             if result.txn is not None:
-                self.committed = {one: clusters.committed(result, one, TARGET) for one in positions}
+                self.committed = {position: clusters.committed(result, position, TARGET) for position in positions}
             for segment in result.segments:
                 assert segment.source_start == positions[segment.source]
                 positions[segment.source] = segment.source_end
             is_done = not result.is_partial
-        assert positions == {one.source: one.end for one in ranges}
+        assert positions == {planned_range.source: planned_range.end for planned_range in ranges}
 
     @property
     def quarantined(self) -> list[tuple[SourcePartition, int, int, str | None]]:
-        batches = [one for result in self.results for one in result.quarantined]
-        return sorted((one.source, one.source_start, one.source_end, one.error_name) for one in batches)
+        batches = [quarantined for result in self.results for quarantined in result.quarantined]
+        return sorted((batch.source, batch.source_start, batch.source_end, batch.error_name) for batch in batches)
 
     @property
     def quarantined_bytes(self) -> list[bytes]:
-        return [one.batch for result in self.results for one in result.quarantined]
+        return [quarantined.batch for result in self.results for quarantined in result.quarantined]
 
     def kinds(self, source: SourcePartition) -> list[tuple[SegmentKind, int, int]]:
-        segments = [one for result in self.results for one in result.segments if one.source == source]
-        return [(one.kind, one.source_start, one.source_end) for one in segments]
+        segments = [segment for result in self.results for segment in result.segments if segment.source == source]
+        return [(segment.kind, segment.source_start, segment.source_end) for segment in segments]
 
 
 def seed(clusters: Clusters, source: SourcePartition, batches: Sequence[bytes]) -> list[bytes]:
@@ -105,12 +105,16 @@ def test_a_batch_that_is_too_old_for_the_target_is_set_aside_as_it_was_and_what_
 def test_every_second_batch_refused_costs_a_round_each_and_no_more(pair: Clusters) -> None:
     written = seed(pair, A, [batch(n, 1) if n % 2 else young(n, 1, pair, value=b"%d" % n) for n in range(12)])
     mirrored = Mirrored(pair, planned(A, 12))
-    assert [one[1] for one in mirrored.quarantined] == [1, 3, 5, 7, 9, 11]
+    assert [quarantined[1] for quarantined in mirrored.quarantined] == [1, 3, 5, 7, 9, 11]
     assert mirrored.quarantined_bytes == written[1::2]
     assert mirrored.committed[A] == payloads(written[::2])
     assert len(mirrored.results) == 7
-    for one in itertools.chain.from_iterable(result.segments for result in mirrored.results):
-        assert one.kind is not SegmentKind.QUARANTINED or (one.target_start, one.record_count, one.batch_count) == (None, 1, 1)
+    for segment in itertools.chain.from_iterable(result.segments for result in mirrored.results):
+        assert segment.kind is not SegmentKind.QUARANTINED or (
+            segment.target_start,
+            segment.record_count,
+            segment.batch_count,
+        ) == (None, 1, 1)
 
 
 def test_a_record_that_is_too_large_alone_is_set_aside_without_giving_up_the_transaction(pair: Clusters) -> None:
@@ -131,7 +135,7 @@ def test_damage_at_the_source_is_set_aside_whether_the_target_finds_it_or_a_rebu
     assert mirrored.quarantined == [(A, 1, 3, "CORRUPT_MESSAGE"), (A, 4, 7, None)]
     assert mirrored.quarantined_bytes == [written[1], written[3]]
     assert mirrored.committed[A] == payloads([written[0], written[2], written[4]])
-    rules = {one.rule for result in mirrored.results for one in result.quarantined}
+    rules = {quarantined.rule for result in mirrored.results for quarantined in result.quarantined}
     assert rules == {"corrupt record batch: its CRC does not match its payload"}
 
 

@@ -38,7 +38,7 @@ def test_a_slot_copies_from_the_position_whatever_the_plan_s_start_says(clusters
     clusters.write(A, 2, 3, 1)
     clusters.write(B, 4)
     result = clusters.run(clusters.job({A: 2, B: 0}), planned(A, 6, start=5), planned(B, 4, start=4))
-    segments = {one.source: one for one in result.segments}
+    segments = {segment.source: segment for segment in result.segments}
     assert (segments[A].source_start, segments[A].source_end, segments[A].kind) == (2, 6, SegmentKind.DATA)
     assert (segments[A].target_start, segments[A].record_count, segments[A].batch_count) == (0, 4, 2)
     assert (segments[B].source_start, segments[B].source_end) == (0, 4)
@@ -52,7 +52,7 @@ def test_a_slot_that_has_nothing_to_write_opens_no_transaction(clusters: Cluster
     clusters.source.seed(("orders", 0), batch(0, 2, attributes=0x10, producer_id=9, producer_epoch=0, base_sequence=0))
     clusters.source.seed(("orders", 0), marker(2, 0, 9))
     result = clusters.run(clusters.job({A: 0}), planned(A, 3))
-    assert [(one.kind, one.source_start, one.source_end) for one in result.segments] == [
+    assert [(segment.kind, segment.source_start, segment.source_end) for segment in result.segments] == [
         (SegmentKind.ABORTED, 0, 2),
         (SegmentKind.ABORT, 2, 3),
     ]
@@ -74,10 +74,12 @@ def test_a_failed_produce_starts_the_slot_again_under_a_new_epoch_and_nothing_is
     assert result.txn is not None
     assert result.txn.producer_epoch >= 1
     assert len(result.retried) == 1
-    assert [(one.source, one.source_start, one.source_end) for one in result.segments] == [(A, 0, 6), (B, 0, 8)]
+    assert [(segment.source, segment.source_start, segment.source_end) for segment in result.segments] == [(A, 0, 6), (B, 0, 8)]
     assert clusters.committed(result, A) == payloads(clusters.written[A])
     assert clusters.committed(result, B) == payloads(clusters.written[B])
-    first = next(one for one in clusters.target.log("copy", 0).batches if one.header.producer_epoch == result.txn.producer_epoch)
+    first = next(
+        batch for batch in clusters.target.log("copy", 0).batches if batch.header.producer_epoch == result.txn.producer_epoch
+    )
     assert result.segments[0].target_start == first.header.base_offset
 
 
@@ -137,7 +139,7 @@ def test_a_log_that_goes_on_with_a_new_leader_is_asked_about_once(
     two_epochs: Clusters, known: EpochEnd | None, asked: int
 ) -> None:
     result = two_epochs.run(two_epochs.job({A: 5}, epoch_ends={A: known} if known else {}), planned(A, 9))
-    assert [(one.source_start, one.source_end) for one in result.segments] == [(5, 9)]
+    assert [(segment.source_start, segment.source_end) for segment in result.segments] == [(5, 9)]
     assert two_epochs.source.asked("OffsetForLeaderEpoch") == asked
 
 
@@ -168,8 +170,8 @@ def test_a_log_that_is_cut_between_two_answers_is_refused(two_epochs: Clusters) 
     alter_once: Iterator[Callable[[], None]] = iter([lambda: cut_at(two_epochs, 7)])
 
     def cut(answer: Any) -> None:
-        for one in alter_once:
-            one()
+        for partition in alter_once:
+            partition()
 
     source.alter_answers("Fetch", cut)
     job = two_epochs.job({A: 5}, epoch_ends={A: EpochEnd(0, 5)})
@@ -194,7 +196,7 @@ def compact_epoch_away(clusters: Clusters, policy: str) -> None:
 def test_an_epoch_that_compaction_removed_is_no_cut(two_epochs: Clusters, policy: str) -> None:
     compact_epoch_away(two_epochs, policy)
     result = two_epochs.run(two_epochs.job({A: 9}, epoch_ends={A: EpochEnd(1, 9)}), planned(A, 12))
-    assert [(one.source_start, one.source_end, one.kind.value) for one in result.segments] == [(9, 12, "data")]
+    assert [(segment.source_start, segment.source_end, segment.kind.value) for segment in result.segments] == [(9, 12, "data")]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +243,7 @@ def test_a_rebuilt_batch_goes_in_order_between_raw_ones_and_every_offset_of_it_h
     clusters.source.seed(("orders", 0), batch(2, deltas=[1, 3, 4], last_offset_delta=6))
     clusters.write(A, 1)
     result = clusters.run(clusters.job({A: 0}), planned(A, 10))
-    assert [(one.kind, one.source_start, one.source_end, one.target_start) for one in result.segments] == [
+    assert [(segment.kind, segment.source_start, segment.source_end, segment.target_start) for segment in result.segments] == [
         (SegmentKind.DATA, 0, 2, 0),
         (SegmentKind.GAP, 2, 3, None),
         (SegmentKind.DATA, 3, 4, 2),
@@ -250,7 +252,7 @@ def test_a_rebuilt_batch_goes_in_order_between_raw_ones_and_every_offset_of_it_h
         (SegmentKind.GAP, 7, 9, None),
         (SegmentKind.DATA, 9, 10, 5),
     ]
-    assert [one.rebuilt_batch_count for one in result.segments] == [0, 0, 1, 0, 0, 0, 0]
+    assert [segment.rebuilt_batch_count for segment in result.segments] == [0, 0, 1, 0, 0, 0, 0]
     first, last = payloads(clusters.written[A])
     assert clusters.committed(result, A) == [first, record(0) + record(1) + record(2), last]
 
@@ -259,7 +261,9 @@ def test_a_batch_that_the_position_is_in_loses_what_lies_below_it(clusters: Clus
     clusters.write(A, 5)
     clusters.source.log("orders", 0).delete_records_before(3)
     result = clusters.run(clusters.job({A: 3}), planned(A, 5))
-    assert [(one.source_start, one.source_end, one.target_start, one.record_count) for one in result.segments] == [(3, 5, 0, 2)]
+    assert [
+        (segment.source_start, segment.source_end, segment.target_start, segment.record_count) for segment in result.segments
+    ] == [(3, 5, 0, 2)]
     assert clusters.committed(result, A) == [record(0, value=b"3") + record(1, value=b"4")]
 
 
@@ -285,7 +289,7 @@ def test_a_batch_that_is_too_large_for_the_target_is_split_and_one_too_large_rec
 def test_a_batch_of_which_the_position_leaves_nothing_is_a_gap_without_a_transaction(clusters: Clusters) -> None:
     clusters.source.seed(("orders", 0), batch(0, deltas=[0, 1], last_offset_delta=5))
     result = clusters.run(clusters.job({A: 3}), planned(A, 6))
-    assert [(one.kind, one.source_start, one.source_end) for one in result.segments] == [(SegmentKind.GAP, 3, 6)]
+    assert [(segment.kind, segment.source_start, segment.source_end) for segment in result.segments] == [(SegmentKind.GAP, 3, 6)]
     assert clusters.target.asked("InitProducerId") == 0
 
 
@@ -311,8 +315,8 @@ def test_a_partition_without_a_position_is_left_alone_and_reported(clusters: Clu
     clusters.write(A, 1)
     clusters.write(B, 1)
     result = clusters.run(clusters.job({A: 0}), planned(A, 1), planned(B, 1))
-    assert [one.source for one in result.segments] == [A]
-    assert [one.source for one in result.unknown] == [B]
+    assert [segment.source for segment in result.segments] == [A]
+    assert [planned_range.source for planned_range in result.unknown] == [B]
 
 
 def test_a_slot_with_too_many_segments_stops_at_a_batch_boundary(clusters: Clusters) -> None:
@@ -345,11 +349,14 @@ def test_rows_that_spark_hands_over_are_copied_from_the_position_as_direct_readi
     direct = clusters.run(clusters.job({A: position, B: 0}), planned(A, 14, start=2), planned(B, 4))
 
     def told(result: SlotResult) -> list[tuple[Any, ...]]:
-        return [(one.source, one.kind, one.source_start, one.source_end, one.record_count) for one in result.segments]
+        return [
+            (segment.source, segment.kind, segment.source_start, segment.source_end, segment.record_count)
+            for segment in result.segments
+        ]
 
     assert sorted(told(through)) == sorted(told(direct))
-    assert [one.source_end for one in through.segments if one.source == A][-1] == 14
-    assert copied == payloads([one for one in clusters.written[A] if int.from_bytes(one[:8], "big") >= position])
+    assert [segment.source_end for segment in through.segments if segment.source == A][-1] == 14
+    assert copied == payloads([raw for raw in clusters.written[A] if int.from_bytes(raw[:8], "big") >= position])
 
 
 @pytest.mark.usefixtures("in_slot_3")
@@ -373,7 +380,7 @@ def test_expired_rows_are_for_the_driver_to_give_up_first(clusters: Clusters) ->
     with pytest.raises(DataLossError, match="expected offset 2, source log starts at 5: retention"):
         run_slot(clusters.job({A: 2}), iter(rows), is_planned_ranges=False)
     result = run_slot(clusters.job({A: 5}), iter(rows), is_planned_ranges=False)
-    assert [(one.kind, one.source_start, one.source_end) for one in result.segments] == [(SegmentKind.DATA, 5, 9)]
+    assert [(segment.kind, segment.source_start, segment.source_end) for segment in result.segments] == [(SegmentKind.DATA, 5, 9)]
 
 
 @pytest.mark.usefixtures("in_slot_3")
@@ -382,5 +389,5 @@ def test_rows_of_a_partition_without_a_position_are_left_alone_and_reported_once
     clusters.write(B, 1, 2, 1)
     rows = rows_of(clusters, planned(A, 1), planned(B, 4))
     result = run_slot(clusters.job({A: 0}), iter(rows), is_planned_ranges=False)
-    assert [one.source for one in result.segments] == [A]
-    assert [(one.source, one.start, one.end) for one in result.unknown] == [(B, 0, 4)]
+    assert [segment.source for segment in result.segments] == [A]
+    assert [(planned_range.source, planned_range.start, planned_range.end) for planned_range in result.unknown] == [(B, 0, 4)]

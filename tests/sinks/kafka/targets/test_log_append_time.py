@@ -35,10 +35,10 @@ def test_a_topic_is_reported_once_each_time_it_begins_to_stamp_however_that_is_l
     stamping.configured("b", STAMP)
     stamping.produced({"a", "b"}, {"a", "b"})
     stamping.configured("b", STAMP)
-    assert [one.text for one in told] == [
+    assert [problem.text for problem in told] == [
         f"target topic {topic} has message.timestamp.type=LogAppendTime: records get the target's time" for topic in "ba"
     ]
-    assert all("message.timestamp.type=CreateTime" in one.remedy for one in told)
+    assert all("message.timestamp.type=CreateTime" in problem.remedy for problem in told)
     assert stamping.names() == ["a", "b"]
     stamping.produced({"b"}, set())
     assert [*stamping.sentences()] == [told[1].text]

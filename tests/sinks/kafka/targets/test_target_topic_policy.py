@@ -75,7 +75,7 @@ def test_of_a_missing_target_topic_every_way_out_is_told() -> None:
 )
 def test_each_setting_that_makes_another_copy_is_doubted(changed: dict[str, str], of_source: dict[str, str], said: str) -> None:
     doubts = config_warnings({**PLAIN, **changed}, {**PLAIN, **of_source})
-    assert any(said in one for one in doubts), doubts
+    assert any(said in doubt for doubt in doubts), doubts
     assert len(doubts) == (2 if "cleanup.policy" in of_source else 1)
 
 
