@@ -108,12 +108,12 @@ def main() -> None:
             sender.start()
             settings = {"tables_writer": options.tables_writer, "trigger": "0 seconds"}
             with running_mirror(write_mirror_file(folder, clusters, TOPIC, settings)):
-                found = latencies(clusters.target.bootstrap, options.seconds)
+                seconds = latencies(clusters.target.bootstrap, options.seconds)
             sender.over.set()
             sender.join()
         print(
-            f"{len(found)} records: p50 {quantile(found, 0.5):.3f} s, p90 {quantile(found, 0.9):.3f} s, "
-            f"p99 {quantile(found, 0.99):.3f} s, most {found[-1]:.3f} s"
+            f"{len(seconds)} records: p50 {quantile(seconds, 0.5):.3f} s, p90 {quantile(seconds, 0.9):.3f} s, "
+            f"p99 {quantile(seconds, 0.99):.3f} s, most {seconds[-1]:.3f} s"
         )
         for step, ascending in steps_ms(folder / "tables").items():
             print(f"{step:<16} median {statistics.median(ascending):7.1f} ms   p95 {quantile(ascending, 0.95):7.1f} ms")

@@ -28,10 +28,10 @@ class Standing:
     @property
     def remarks(self) -> list[str]:
         """What must be said beside its figures, each once; of an error its first line, the rest is in the JSON."""
-        said = [f"failed: {result.failed.splitlines()[0]}" for result in self.failed]
-        said += [f"not equal: {result.difference}" for result in self.measured if not result.equal]
-        said += [note for result in self.measured for note in result.notes]
-        return list(dict.fromkeys(said))
+        output = [f"failed: {result.failed.splitlines()[0]}" for result in self.failed]
+        output += [f"not equal: {result.difference}" for result in self.measured if not result.equal]
+        output += [note for result in self.measured for note in result.notes]
+        return list(dict.fromkeys(output))
 
 
 def standings(results: Sequence[Result], corpus: str) -> list[Standing]:

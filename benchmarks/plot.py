@@ -38,8 +38,8 @@ def _draw(panel: Any, title: str, name: str, results: Sequence[Result]) -> None:
         color = _OURS_COLOR if peer == OURS else next(others)
         places, heights = [], []
         for j, corpus in enumerate(corpora):
-            found = next((standing for standing in standings(results, corpus) if standing.peer == peer), None)
-            median = None if found is None else found.median(lambda result: float(getattr(result, name)))
+            peer_standing = next((standing for standing in standings(results, corpus) if standing.peer == peer), None)
+            median = None if peer_standing is None else peer_standing.median(lambda result: float(getattr(result, name)))
             if median is not None:
                 places.append(j + (i - (len(peers) - 1) / 2) * 0.8 / len(peers))
                 heights.append(median)

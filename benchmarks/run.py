@@ -54,7 +54,7 @@ def compare(options: argparse.Namespace, console: Console) -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="shallow-mirror-bench-", dir=options.folder) as name:
         require_room(options.gb, Path(name))
         results: list[Result] = []
-        for result in comparison.results(Path(name), lambda said: console.print(said, markup=False, highlight=False)):
+        for result in comparison.results(Path(name), lambda message: console.print(message, markup=False, highlight=False)):
             results.append(result)
             write_json(options.json, results)
     return results

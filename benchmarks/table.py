@@ -27,21 +27,21 @@ _COLUMNS: tuple[tuple[str, Figure, str], ...] = (
 
 def print_tables(results: Sequence[Result], console: Console) -> None:
     for corpus in corpora_of(results):
-        found = standings(results, corpus)
-        console.print(corpus_table(corpus, found))
-        for result in found:
+        corpus_standings = standings(results, corpus)
+        console.print(corpus_table(corpus, corpus_standings))
+        for result in corpus_standings:
             for remark in result.remarks:
                 console.print(f"  {result.peer}: {remark}", markup=False, highlight=False)
 
 
-def corpus_table(corpus: str, found: Sequence[Standing]) -> Table:
+def corpus_table(corpus: str, corpus_standings: Sequence[Standing]) -> Table:
     """CPU s/GB of the brokers as well; `× ours`: CPU of the peer by ours, and our rate by the peer's."""
     table = Table(title=f"{corpus}: medians, CPU seconds per GB of the source's log", title_justify="left")
     table.add_column("peer", no_wrap=True)
     for heading in (*(name for name, _, _ in _COLUMNS), "CPU\n÷ ours", "our MB/s\n÷ its", "equal", "runs"):
         table.add_column(heading, justify="right")
-    ours = next((result for result in found if result.peer == OURS), None)
-    for result in found:
+    ours = next((result for result in corpus_standings if result.peer == OURS), None)
+    for result in corpus_standings:
         table.add_row(result.peer, *_cells(result, ours))
     return table
 

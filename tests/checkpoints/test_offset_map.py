@@ -295,12 +295,12 @@ def test_of_processes_that_start_at_once_each_position_is_decided_by_one(tmp_pat
     runs = [context.Process(target=_race, args=(str(tmp_path), f"run{n}", barrier, answers)) for n in range(3)]
     for run in runs:
         run.start()
-    found = dict(answers.get(timeout=120) for _ in runs)
+    actual = dict(answers.get(timeout=120) for _ in runs)
     for run in runs:
         run.join(60)
     answers.close()
     answers.join_thread()
-    assert set(found.values()) <= {"done", "FencedError", "OffsetMapConflictError"}
+    assert set(actual.values()) <= {"done", "FencedError", "OffsetMapConflictError"}
     reader = OffsetMap.open(str(tmp_path))
     recorded = reader.recorded()
     assert recorded is not None
@@ -820,8 +820,8 @@ def test_the_first_answer_is_that_of_the_whole_line(tmp_path: Path, offset: int)
 
 def test_an_unknown_partition_leads_nowhere(tmp_path: Path) -> None:
     settled(tmp_path, "one")
-    found = OffsetMap.open(str(tmp_path)).translate("nothing", 3, 7)
-    assert (found.kind, found.exact, found.beyond, found.target_offset) == (None, False, True, None)
+    translated = OffsetMap.open(str(tmp_path)).translate("nothing", 3, 7)
+    assert (translated.kind, translated.exact, translated.beyond, translated.target_offset) == (None, False, True, None)
 
 
 def test_metadata_survives_the_way_through_text() -> None:

@@ -58,8 +58,8 @@ def log_of() -> tuple[ProblemLog, Rows, Clock]:
     return log, rows, clock
 
 
-def said(found: Sequence[CountedProblem]) -> list[tuple[str, int]]:
-    return [(counted_problem.problem.text, counted_problem.occurrences) for counted_problem in found]
+def said(actual: Sequence[CountedProblem]) -> list[tuple[str, int]]:
+    return [(counted_problem.problem.text, counted_problem.occurrences) for counted_problem in actual]
 
 
 def test_equal_problems_are_one_whatever_their_numbers_and_the_newest_text_holds() -> None:
@@ -123,10 +123,10 @@ def test_more_different_problems_than_are_told_apart_are_one_by_kind_but_what_en
     end = Problem(kind=ProblemKind.ENDED, text="the end", remedy="r")
     log.record(end)
     log.write_due(all_of_them=True)
-    found = merged(rows.rows)
-    assert len(found) == module.MOST_PROBLEMS + 2
-    (too_many,) = [counted_problem for counted_problem in found if "further problems" in counted_problem.problem.text]
-    assert (too_many.problem.kind, too_many.occurrences, found[-1].problem) == (ProblemKind.EXPIRED, 50, end)
+    actual = merged(rows.rows)
+    assert len(actual) == module.MOST_PROBLEMS + 2
+    (too_many,) = [counted_problem for counted_problem in actual if "further problems" in counted_problem.problem.text]
+    assert (too_many.problem.kind, too_many.occurrences, actual[-1].problem) == (ProblemKind.EXPIRED, 50, end)
 
 
 def test_the_table_reads_back_what_was_met_and_long_texts_are_cut(tmp_path: Path) -> None:

@@ -88,9 +88,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 def opened(writer: TableWriter) -> TableSnapshot:
-    found = writer.snapshot()
-    assert found is not None
-    return found
+    snapshot = writer.snapshot()
+    assert snapshot is not None
+    return snapshot
 
 
 def rows(start: int, txn: SlotTxn | None = None) -> pa.Table:
@@ -119,10 +119,10 @@ def decide(owner: OffsetMapOwner, *segments: DecidedSegment) -> None:
 @LongOnSpark
 def test_a_created_table_is_plain_delta_with_the_columns_and_properties_of_a_map(place: Place) -> None:
     assert place.writer().snapshot() is None
-    found = opened(place.created())
-    assert (found.delta_version, found.txn_version(), list(found.commits())) == (0, None, [])
-    assert found.columns == [(field.name, str(field.type)) for field in OFFSET_MAP]
-    assert found.properties.items() >= table_properties("m", "S", "T", place.name).items()
+    snapshot = opened(place.created())
+    assert (snapshot.delta_version, snapshot.txn_version(), list(snapshot.commits())) == (0, None, [])
+    assert snapshot.columns == [(field.name, str(field.type)) for field in OFFSET_MAP]
+    assert snapshot.properties.items() >= table_properties("m", "S", "T", place.name).items()
     protocol = DeltaTable(f"{place.tables}/offset_map").protocol()
     assert (protocol.min_reader_version, protocol.min_writer_version, protocol.reader_features) == (1, 2, None)
     place.writer().create(properties_of_new_map(table_properties("n", "S", "T", place.name)))
@@ -173,9 +173,9 @@ def test_compaction_and_cleaning_keep_the_version_its_metadata_and_all_rows(plac
         writer.append(opened(writer), rows(version), version, {"run_id": f"of {version}"})
     writer.compact(opened(writer), {"run_id": "of 3, compacted"})
     writer.clean_up()
-    found = opened(place.writer())
-    assert (found.txn_version(), next(iter(found.commits())).metadata["run_id"]) == (3, "of 3, compacted")
-    assert sorted(found.read(columns=["source_start"])["source_start"].to_pylist()) == [1, 2, 3]
+    snapshot = opened(place.writer())
+    assert (snapshot.txn_version(), next(iter(snapshot.commits())).metadata["run_id"]) == (3, "of 3, compacted")
+    assert sorted(snapshot.read(columns=["source_start"])["source_start"].to_pylist()) == [1, 2, 3]
     assert len(DeltaTable(f"{place.tables}/offset_map").file_uris()) == 1
 
 
@@ -332,9 +332,9 @@ def test_polars_and_duckdb_see_the_rows_that_the_writer_reads(place: Place) -> N
     files = DeltaTable(file).to_pyarrow_dataset()
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        found = connection.sql("SELECT * FROM files ORDER BY source_start").to_arrow_table()
-    assert found.to_pylist() == expected
-    assert files.schema.names == found.column_names
+        actual = connection.sql("SELECT * FROM files ORDER BY source_start").to_arrow_table()
+    assert actual.to_pylist() == expected
+    assert files.schema.names == actual.column_names
 
 
 # --- commits of others

@@ -83,21 +83,21 @@ def test_an_offset_of_a_record_translates_exactly_there_and_back(line: Line) -> 
 @given(lines())
 def test_translation_is_monotonic_both_ways(line: Line) -> None:
     for translator in (line.forward, line.backward):
-        found = [translator.find(offset).target_offset for offset in range(line.end + 200)]
-        known = [offset for offset in found if offset is not None]
+        translated = [translator.find(offset).target_offset for offset in range(line.end + 200)]
+        known = [offset for offset in translated if offset is not None]
         assert known == sorted(known)
-        assert len(known) in (0, len(found))
+        assert len(known) in (0, len(translated))
 
 
 @given(lines())
 def test_an_offset_without_a_record_leads_to_the_next_record_or_the_end(line: Line) -> None:
     forward, sources = line.forward, dict(line.pairs)
     for offset in range(line.end + 5):
-        found = forward.find(offset)
+        translated = forward.find(offset)
         later = [target for source, target in line.pairs if source >= offset]
-        assert found.exact == (offset in sources)
-        assert found.beyond == (not later)
-        assert found.target_offset == (later[0] if later else line.pairs[-1][1] + 1 if line.pairs else None)
+        assert translated.exact == (offset in sources)
+        assert translated.beyond == (not later)
+        assert translated.target_offset == (later[0] if later else line.pairs[-1][1] + 1 if line.pairs else None)
 
 
 @given(lines())
@@ -127,9 +127,9 @@ def test_a_marker_on_the_source_is_passed_over(offset: int, expected: int) -> No
         segment(SegmentKind.COMMIT, 5, 6),
         segment(SegmentKind.DATA, 6, 7, 1006),
     ]
-    found = Translator.of_source(rows_to_arrow(rows, 1, 1, 0)).find(offset)
-    assert found.target_offset == (1006 if offset == 5 else expected)
-    assert (found.exact, found.beyond) == (offset not in (5, 7), offset == 7)
+    translated = Translator.of_source(rows_to_arrow(rows, 1, 1, 0)).find(offset)
+    assert translated.target_offset == (1006 if offset == 5 else expected)
+    assert (translated.exact, translated.beyond) == (offset not in (5, 7), offset == 7)
 
 
 def test_released_records_lead_to_where_they_are_and_nobody_else_s_offset_leads_there() -> None:

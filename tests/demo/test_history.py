@@ -78,8 +78,8 @@ def test_equal_histories_and_only_they_have_no_differences(source: list[int], ta
 
 @given(numbers, numbers)
 def test_counts_add_up_whatever_happened(source: list[int], target: list[int]) -> None:
-    found = kinds(source, target)
-    assert len(target) == len(source) - found[K.LOST] + found[K.DUPLICATED] + found[K.EXTRA]
+    actual = kinds(source, target)
+    assert len(target) == len(source) - actual[K.LOST] + actual[K.DUPLICATED] + actual[K.EXTRA]
 
 
 @given(st.integers(1, 40).map(lambda count: list(range(count))), st.data())

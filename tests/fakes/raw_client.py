@@ -252,8 +252,8 @@ class RawClient:
             rack_id="",
         )
         assert answer.error_code == 0
-        found = answer.responses[0].partitions
-        return found[0] if len(partitions) == 1 else found
+        actual = answer.responses[0].partitions
+        return actual[0] if len(partitions) == 1 else actual
 
     def metadata(self, *names: str) -> Any:
         kind = request_type("Metadata").MetadataRequestTopic

@@ -175,11 +175,11 @@ def _asked_places(state: ClusterState, body: Any) -> dict[str, list[int]]:
     """Partitions by topic; all that the group has an offset of where no topics are named."""
     if body.topics is not None:
         return {topic.name: list(topic.partition_indexes) for topic in body.topics}
-    found: dict[str, list[int]] = {}
+    actual: dict[str, list[int]] = {}
     for group, (name, index) in state.groups.offsets:
         if group == body.group_id:
-            found.setdefault(name, []).append(index)
-    return found
+            actual.setdefault(name, []).append(index)
+    return actual
 
 
 def offset_fetch(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
@@ -194,13 +194,13 @@ def offset_fetch(state: ClusterState, node_id: int, body: Any, change: Change) -
 
     def answered(place: Place) -> Any:
         forced = change if change.only is not None else Change()
-        code, found, _ = attempt(forced, lambda: offset_of(place), place)
-        found = none if found is None or code else found
+        code, actual, _ = attempt(forced, lambda: offset_of(place), place)
+        actual = none if actual is None or code else actual
         return topic.OffsetFetchResponsePartition(
             partition_index=place[1],
-            committed_offset=found.offset,
+            committed_offset=actual.offset,
             committed_leader_epoch=-1,
-            metadata=found.metadata,
+            metadata=actual.metadata,
             error_code=code,
         )
 

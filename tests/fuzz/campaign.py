@@ -76,10 +76,10 @@ class Campaign:
                 child = subprocess.Popen(command, stdout=out, stderr=errors, env=environment)
                 ended = self._ended(child, progress, name)
                 errors.seek(0)
-                said = errors.read()[-2_000:]
+                output = errors.read()[-2_000:]
             if progress.number < first:
-                raise RuntimeError(f"the process for {name} did not come to its first input: {said}")
-            return self._take(name, progress.number, ended, said, told.read_text().splitlines())
+                raise RuntimeError(f"the process for {name} did not come to its first input: {output}")
+            return self._take(name, progress.number, ended, output, told.read_text().splitlines())
 
     def _ended(self, child: subprocess.Popen[bytes], progress: Progress, name: str) -> str:
         """Empty when it ended by itself and well, else the kind of finding. What it does in front of the first input is not timed."""
@@ -102,32 +102,32 @@ class Campaign:
             time.sleep(_POLL_S)
         return "" if child.wait() == 0 else "death"
 
-    def _take(self, name: str, number: int, ended: str, said: str, lines: list[str]) -> bool:
+    def _take(self, name: str, number: int, ended: str, message: str, lines: list[str]) -> bool:
         told = [json.loads(line) for line in lines]
         for document in told:
             if "kind" in document:
                 self._keep(name, Found(**document))
         if ended:
-            what = f"more than {self.bounds.seconds} CPU seconds" if ended == "hang" else f"the process died: {said}"
+            what = f"more than {self.bounds.seconds} CPU seconds" if ended == "hang" else f"the process died: {message}"
             self._keep(name, Found(ended, number, ended, what))
         self.inputs[name] = number + 1
         is_whole = not ended and not any(document.get("where") == "resident memory" for document in told)
         self.seconds[name] += 0 if is_whole else _LEAST_S_OF_AN_END  # type: ignore[assignment]
         return is_whole
 
-    def _keep(self, name: str, found: Found) -> None:
+    def _keep(self, name: str, actual: Found) -> None:
         """Keep the first finding of its kind and location: the input, and how to repeat it."""
-        key = (name, found.kind, found.where)
+        key = (name, actual.kind, actual.where)
         if key in self.findings:
             return
-        data = self.targets[name].input(self.seed, found.number)
+        data = self.targets[name].input(self.seed, actual.number)
         self.folder.mkdir(parents=True, exist_ok=True)
-        stem = re.sub(r"[^a-z0-9]+", "-", f"{name} {found.kind}".lower()) + "-" + hashlib.sha256(data).hexdigest()[:8]
+        stem = re.sub(r"[^a-z0-9]+", "-", f"{name} {actual.kind}".lower()) + "-" + hashlib.sha256(data).hexdigest()[:8]
         path = self.folder / f"{stem}.bin"
         path.write_bytes(data)
         again = f'.venv/bin/python -m tests.fuzz.run --repeat "{name}" {path}'
         path.with_suffix(".txt").write_text(
-            f"{name}: {found.kind}, input {found.number} of seed {self.seed}\n{again}\n\n{found.what}\n"
+            f"{name}: {actual.kind}, input {actual.number} of seed {self.seed}\n{again}\n\n{actual.what}\n"
         )
         self.findings[key] = path
-        print(f"FOUND {name}: {found.kind}, {found.where}\n  {again}", flush=True)
+        print(f"FOUND {name}: {actual.kind}, {actual.where}\n  {again}", flush=True)

@@ -124,11 +124,11 @@ def run(target: Target, progress: Progress, memory: Memory, given: Iterator[tupl
     seen, count = set(), 0
     for number, data in given:
         progress.number = number
-        found = tried(target, number, data)
+        actual = tried(target, number, data)
         excess = memory.excess(number)
-        if found is not None and (found.kind, found.where) not in seen:
-            seen.add((found.kind, found.where))
-            print(json.dumps(asdict(found)), flush=True)
+        if actual is not None and (actual.kind, actual.where) not in seen:
+            seen.add((actual.kind, actual.where))
+            print(json.dumps(asdict(actual)), flush=True)
         count += 1
         if excess is not None:
             print(json.dumps(asdict(excess)), flush=True)
@@ -137,8 +137,8 @@ def run(target: Target, progress: Progress, memory: Memory, given: Iterator[tupl
 
 
 def targets_of(module: str) -> Mapping[str, Target]:
-    found: Mapping[str, Target] = importlib.import_module(module).TARGETS
-    return found
+    actual: Mapping[str, Target] = importlib.import_module(module).TARGETS
+    return actual
 
 
 def main() -> None:

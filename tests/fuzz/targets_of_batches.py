@@ -45,11 +45,11 @@ REFUSALS = (CorruptBatchError, BatchRefusedError)
 
 
 def index(data: bytes) -> BatchIndex:
-    found = index_batches(memoryview(data))
-    assert 0 <= found.consumed_bytes <= len(data)
-    assert int(found.size_bytes.sum()) == found.consumed_bytes
-    assert len(payload_crcs(found.headers)) == len(verify_crcs(memoryview(data), found.pos, found.headers)) == len(found)
-    return found
+    actual = index_batches(memoryview(data))
+    assert 0 <= actual.consumed_bytes <= len(data)
+    assert int(actual.size_bytes.sum()) == actual.consumed_bytes
+    assert len(payload_crcs(actual.headers)) == len(verify_crcs(memoryview(data), actual.pos, actual.headers)) == len(actual)
+    return actual
 
 
 def indexed(data: bytes) -> None:
@@ -69,11 +69,11 @@ def limits_of(data: bytes) -> BatchLimits:
     )
 
 
-def admitted(data: bytes, found: BatchIndex, records: memoryview, position: int) -> Admission:
+def admitted(data: bytes, batch_index: BatchIndex, records: memoryview, position: int) -> Admission:
     chance = chance_of(data)
-    bases = found.headers["base_offset"].tolist() or [0]
+    bases = batch_index.headers["base_offset"].tolist() or [0]
     return admit(
-        found,
+        batch_index,
         records,
         topic_partition=PLACE,
         position=position,
@@ -83,17 +83,17 @@ def admitted(data: bytes, found: BatchIndex, records: memoryview, position: int)
     )
 
 
-def position_of(data: bytes, found: BatchIndex) -> int:
+def position_of(data: bytes, batch_index: BatchIndex) -> int:
     chance = chance_of(data)
-    offsets: list[int] = [0, *(found.headers["base_offset"].tolist()), *(found.last_offset.tolist())]
+    offsets: list[int] = [0, *(batch_index.headers["base_offset"].tolist()), *(batch_index.last_offset.tolist())]
     return max(0, chance.choice(offsets))
 
 
 def admission(data: bytes) -> None:
-    found, records = index(data), memoryview(bytearray(data))
-    position = position_of(data, found)
-    made = admitted(data, found, records, position)
-    assert len(made.verdicts) == len(found)
+    actual, records = index(data), memoryview(bytearray(data))
+    position = position_of(data, actual)
+    made = admitted(data, actual, records, position)
+    assert len(made.verdicts) == len(actual)
     assert made.next_position >= position
     assert [refusal.index for refusal in made.refusals] == np.flatnonzero(made.verdicts == Verdict.REFUSE).tolist()
     assert [rebuild.index for rebuild in made.rebuilds] == np.flatnonzero(made.verdicts == Verdict.REBUILD).tolist()
@@ -103,11 +103,11 @@ def admission(data: bytes) -> None:
 
 def copied(data: bytes) -> None:
     """All that a task does with a partition's part of an answer. What is refused by its header is not sent."""
-    found, records = index(data), memoryview(bytearray(data))
-    position = position_of(data, found)
-    made = admitted(data, found, records, position)
+    actual, records = index(data), memoryview(bytearray(data))
+    position = position_of(data, actual)
+    made = admitted(data, actual, records, position)
     outgoing = make_outgoing(
-        found, records, made, topic_partition=PLACE, position=position, limits=limits_of(data), max_opened_bytes=MAX_OPENED_BYTES
+        actual, records, made, topic_partition=PLACE, position=position, limits=limits_of(data), max_opened_bytes=MAX_OPENED_BYTES
     )
     chosen = outgoing.chosen
     sent = outgoing.index
@@ -130,12 +130,12 @@ def coalesced(data: bytes) -> None:
 
 def sent_of(data: bytes, coalesce_bytes: int | None) -> list[object]:
     """Return records of batches that can be read, and whole batches that cannot, as the target gets them."""
-    found, records = index(data), memoryview(bytearray(data))
-    position, limits = position_of(data, found), replace(limits_of(data), coalesce_bytes=coalesce_bytes)
+    actual, records = index(data), memoryview(bytearray(data))
+    position, limits = position_of(data, actual), replace(limits_of(data), coalesce_bytes=coalesce_bytes)
     outgoing = make_outgoing(
-        found,
+        actual,
         records,
-        admitted(data, found, records, position),
+        admitted(data, actual, records, position),
         topic_partition=PLACE,
         position=position,
         limits=limits,
@@ -163,10 +163,10 @@ def opened(data: bytes) -> None:
         offsets = [record.offset for record in open_batch(raw, PLACE, max_bytes=MAX_OPENED_BYTES)]
     finally:
         unpacked = unpack_batch(raw, PLACE, max_bytes=MAX_OPENED_BYTES)
-        told = [
+        reported = [
             offset for spans in find_spans(unpacked) for offset in (spans.offset_delta + unpacked.header["base_offset"]).tolist()
         ]
-    assert told == offsets
+    assert reported == offsets
     assert len(offsets) == unpacked.header["records_count"]
     assert all(before < after for before, after in itertools.pairwise(offsets))
 
@@ -182,16 +182,16 @@ def rebuilt(raw: bytes) -> None:
     assert (again.stop, again.headers["records_count"].tolist()) == (None, list(made.counts))
     assert sum(made.counts) == len(made.offsets)
     assert all(verify_crc(memoryview(batch)) and len(batch) <= limits.max_message_bytes for batch in made.batches)
-    found = []
+    actual = []
     for batch in made.batches:
         records = list(open_batch(memoryview(batch), PLACE, max_bytes=MAX_OPENED_BYTES))
         assert [record.offset for record in records] == list(range(len(records)))
-        found += [(record.timestamp_ms, record.key, record.value, record.headers) for record in records]
+        actual += [(record.timestamp_ms, record.key, record.value, record.headers) for record in records]
     keeps = limits.log_append_time is LogAppendTimePolicy.KEEP
     source = with_right_checksum(raw[:22] + bytes([raw[22] & (0xFF if keeps else ~0x08)]) + raw[23:])
     kept = [record for record in open_batch(memoryview(source), PLACE, max_bytes=MAX_OPENED_BYTES) if record.offset >= position]
     assert made.offsets.tolist() == [record.offset for record in kept]
-    assert found == [(record.timestamp_ms, record.key, record.value, record.headers) for record in kept]
+    assert actual == [(record.timestamp_ms, record.key, record.value, record.headers) for record in kept]
 
 
 def rebuilt_behind_the_checksum(data: bytes) -> None:

@@ -39,22 +39,22 @@ def _document(data: bytes) -> Any:
 
 
 def receipt(data: bytes) -> None:
-    found = _parse_receipt(data.decode("utf-8", "replace"), "mirror-0")
-    assert isinstance(found.decision, int)
+    actual = _parse_receipt(data.decode("utf-8", "replace"), "mirror-0")
+    assert isinstance(actual.decision, int)
 
 
 def stream_offset(data: bytes) -> None:
     """Check that what was understood is written, and understood, alike."""
-    found = parse_stream_offset(_document(data))
-    assert all(offset >= 0 and partition.partition >= 0 for partition, offset in found.items())
-    assert parse_stream_offset(build_stream_offset(found)) == found
+    actual = parse_stream_offset(_document(data))
+    assert all(offset >= 0 and partition.partition >= 0 for partition, offset in actual.items())
+    assert parse_stream_offset(build_stream_offset(actual)) == actual
 
 
 def recorded(data: bytes) -> None:
     metadata = _document(data)
     if isinstance(metadata, dict) and all(isinstance(text, str) for text in metadata.values()):
-        found = Recorded.from_metadata(5, metadata)
-        assert Recorded.from_metadata(5, found.metadata()) == found
+        actual = Recorded.from_metadata(5, metadata)
+        assert Recorded.from_metadata(5, actual.metadata()) == actual
 
 
 def _written(data: bytes, folder: str, name: str) -> Path:
@@ -65,16 +65,16 @@ def _written(data: bytes, folder: str, name: str) -> Path:
 
 def note(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        found = planner_state.read_planner_state(_written(data, folder, "_planner.json"))
-    assert found is None or planner_state.lag_behind(found, OFFSETS, 0) is None or found.waiting_for is None
+        state = planner_state.read_planner_state(_written(data, folder, "_planner.json"))
+    assert state is None or planner_state.lag_behind(state, OFFSETS, 0) is None or state.waiting_for is None
 
 
 def measured(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        found = planner_state.read_measurements(_written(data, folder, "_measured.json"))
-    if found is not None:
+        measurements = planner_state.read_measurements(_written(data, folder, "_measured.json"))
+    if measurements is not None:
         assert not any(
-            math.isnan(bytes_per_offset) or bytes_per_offset <= 0 for bytes_per_offset in found.bytes_per_offset.values()
+            math.isnan(bytes_per_offset) or bytes_per_offset <= 0 for bytes_per_offset in measurements.bytes_per_offset.values()
         )
 
 

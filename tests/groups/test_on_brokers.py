@@ -96,8 +96,8 @@ class Mirrored:
         assert cluster.commit(self.group(group), places) == {}
 
     def offsets(self, cluster: GroupClient, group: str) -> dict[int, tuple[int | None, str]]:
-        found = cluster.committed([self.group(group)])[self.group(group)]
-        return {record.topic_partition.partition: (record.offset, record.metadata) for record in found}
+        actual = cluster.committed([self.group(group)])[self.group(group)]
+        return {record.topic_partition.partition: (record.offset, record.metadata) for record in actual}
 
     def look(self, group: str, **options: Any) -> dict[TopicPartition, GroupPartition]:
         report = sync_groups(self.config, pattern=self.group(group), **options)
@@ -122,8 +122,8 @@ def test_each_offset_says_where_it_leads_or_why_nowhere_and_apply_commits_what_i
     m.commit(m.source, "app", {0: 3}, "__consumer_offsets")
     ended = console("groups", str(m.path), "--group", m.group("app"), "--json")
     assert (ended.code, ended.slow_imports) == (0, "[]"), ended.said
-    (found,) = json.loads(ended.lines[0])["groups"]
-    told = {(document["topic"], document["partition"]): document for document in found["partitions"]}
+    (actual,) = json.loads(ended.lines[0])["groups"]
+    told = {(document["topic"], document["partition"]): document for document in actual["partitions"]}
     answers = {
         key: (document["outcome"], document["to_offset"], document["repeats"], document["waits_for"])
         for key, document in told.items()
@@ -210,10 +210,10 @@ def test_failing_back_leads_to_the_source_and_offsets_that_it_deleted_are_named(
     m.commit(m.target, "back", {0: 1, 1: 4, 2: 9, 3: 6})
     m.commit(m.target, "back", {0: 2}, m.left)
     delete_records(m.config.source.client.as_confluent()["bootstrap.servers"], m.topic, 4, partition=0)
-    found = m.look("back", is_reverse=True)
+    actual = m.look("back", is_reverse=True)
     answers = {
         place.partition: (group_partition.outcome, group_partition.to_offset)
-        for place, group_partition in found.items()
+        for place, group_partition in actual.items()
         if place.topic == m.topic
     }
     assert answers == {
@@ -222,8 +222,8 @@ def test_failing_back_leads_to_the_source_and_offsets_that_it_deleted_are_named(
         2: (Outcome.TRANSLATED, 8),  # behind all that was mirrored
         3: (Outcome.TRANSLATED, 7),
     }
-    assert found[TopicPartition(m.topic, 0)].reason == "the log there begins at 4: 2 offsets from 2 on were deleted"
-    assert found[TopicPartition(m.left, 0)].reason == "this mirror does not write there"
+    assert actual[TopicPartition(m.topic, 0)].reason == "the log there begins at 4: 2 offsets from 2 on were deleted"
+    assert actual[TopicPartition(m.left, 0)].reason == "this mirror does not write there"
     m.look("back", is_reverse=True, is_applied=True)
     assert {partition: offset for partition, (offset, _) in m.offsets(m.source, "back").items()} == {1: 5, 2: 8, 3: 7}
 
@@ -235,9 +235,9 @@ def test_an_offset_that_the_source_has_deleted_goes_on_where_the_target_still_ha
     bootstrap = m.config.source.client.as_confluent()["bootstrap.servers"]
     delete_records(bootstrap, m.topic, 4, partition=0)
     delete_records(bootstrap, m.topic, 2, partition=4)
-    found = m.look("old")
+    actual = m.look("old")
     assert {
-        place.partition: (group_partition.outcome, group_partition.to_offset) for place, group_partition in found.items()
+        place.partition: (group_partition.outcome, group_partition.to_offset) for place, group_partition in actual.items()
     } == {
         0: (Outcome.TRANSLATED, 2),
         4: (Outcome.TRANSLATED, 1),  # below the map, and nobody has it any more
@@ -262,8 +262,8 @@ def test_looks_keep_groups_in_step_and_answer_where_they_were(mirrored: Mirrored
         looks.close()
     for minutes, offset, observed, after in ((0, 3, 0, 3), (4, 6, 3, 6), (60, 6, 6, None)):
         report = sync_groups(m.config, pattern=m.group("kept"), as_of=T0 + timedelta(minutes=minutes))
-        found = {partition.topic_partition: partition for partition in report.partitions}
-        assert (found[place].offset, found[place].to_offset, found[place].outcome) == (offset, offset - 1, Outcome.TRANSLATED)
+        actual = {partition.topic_partition: partition for partition in report.partitions}
+        assert (actual[place].offset, actual[place].to_offset, actual[place].outcome) == (offset, offset - 1, Outcome.TRANSLATED)
         assert report.as_of is not None
         assert report.as_of.observed_at == T0 + timedelta(minutes=observed)
         assert report.as_of.next_at == (None if after is None else T0 + timedelta(minutes=after))

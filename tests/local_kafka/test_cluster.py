@@ -69,8 +69,8 @@ def test_acknowledged_writes_go_on_while_one_of_three_nodes_is_killed(three_node
 
 def test_clients_of_the_proxied_listener_are_told_to_come_to_the_proxies(three_nodes: LocalKafkaCluster) -> None:
     bootstrap = ",".join(f"127.0.0.1:{port}" for port in three_nodes.proxied_ports)
-    told = AdminClient({"bootstrap.servers": bootstrap, **QUIET}).list_topics(timeout=20).brokers
-    assert ",".join(f"127.0.0.1:{told[node.node_id].port}" for node in three_nodes.nodes) == three_nodes.proxied_bootstrap
+    reported = AdminClient({"bootstrap.servers": bootstrap, **QUIET}).list_topics(timeout=20).brokers
+    assert ",".join(f"127.0.0.1:{reported[node.node_id].port}" for node in three_nodes.nodes) == three_nodes.proxied_bootstrap
     direct = AdminClient({"bootstrap.servers": three_nodes.bootstrap, **QUIET}).list_topics(timeout=20).brokers
     assert ",".join(f"127.0.0.1:{direct[node.node_id].port}" for node in three_nodes.nodes) == three_nodes.bootstrap
 

@@ -117,11 +117,11 @@ def test_messages_of_old_formats_arrive_as_batches_record_by_record_with_their_t
     conf = conf_file(tmp_path, source.bootstrap, target.bootstrap, list(expected))
     catch_up(conf)
     settings = MirrorConfig.load(conf)
-    known = OffsetMap.open(settings.tables)
+    offset_map = OffsetMap.open(settings.tables)
     originals, copies = (read_places(node.bootstrap, places) for node in (source, target))
     for place in places:
         assert without_offsets(copies[place]) == without_offsets(originals[place]), place
-        assert_every_offset_is_translated(known, place, originals[place], copies[place])
+        assert_every_offset_is_translated(offset_map, place, originals[place], copies[place])
         assert set(old_formats.stored_magics(target, place)) == {2}
     for is_deep in (False, True):
         report = verify_mirror(settings, is_deep=is_deep)

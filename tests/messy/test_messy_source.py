@@ -58,11 +58,11 @@ def test_a_messy_source_arrives_record_by_record_and_every_offset_is_translated(
     places = [(compacted, partition) for partition in range(len(CODECS) + 1)] + [(cut, 0), (stamped, 0), (large, 0)]
     places += [(mixed, partition) for partition in range(PARTITIONS)]
     originals, copies = read_places(source, places), read_places(target, places)
-    known = OffsetMap.open(settings.tables)
+    offset_map = OffsetMap.open(settings.tables)
     for place in places:
         assert without_offsets(copies[place]) == without_offsets(originals[place]), place
-        assert_every_offset_is_translated(known, place, originals[place], copies[place])
-    kinds = {row["kind"] for row in known.settled_rows().to_pylist()}
+        assert_every_offset_is_translated(offset_map, place, originals[place], copies[place])
+    kinds = {row["kind"] for row in offset_map.settled_rows().to_pylist()}
     assert kinds == {SegmentKind.DATA, SegmentKind.GAP, SegmentKind.COMMIT, SegmentKind.ABORT, SegmentKind.ABORTED}
     report = verify_mirror(settings)
     assert report.is_equal, report.sentences()

@@ -37,9 +37,9 @@ def check_target(scenario: Scenario, target: TargetCluster, table: Snapshot | No
             is_again = records[wrong] in records[:wrong]
             raise ViolationError(f"{place}: readers get {records}: {'duplicated' if is_again else 'lost or reordered'}")
         for at, record in visible:
-            said = decided.get((partition, at))
-            require(said is not None, f"{place}: record {record} is visible at {at} and not decided")
-            require(said == record, f"{place}: the map says that {at} holds record {said}, it holds {record}")
+            output = decided.get((partition, at))
+            require(output is not None, f"{place}: record {record} is visible at {at} and not decided")
+            require(output == record, f"{place}: the map says that {at} holds record {output}, it holds {record}")
 
 
 def check_commit(scenario: Scenario, target: TargetCluster, before: Snapshot | None, after: Snapshot, commit: Commit) -> None:
@@ -110,7 +110,7 @@ def check_done(scenario: Scenario, target: TargetCluster, table: Snapshot | None
     for partition, (place, log) in enumerate(zip(scenario.places, scenario.logs, strict=True)):
         ends = [row[4] for row in table.rows if row[2] == partition]
         require(max(ends, default=0) == len(log), f"{place}: the map ends at {max(ends, default=0)}, the source at {len(log)}")
-        found = [record for _, record in target.logs[place].visible() if record not in scenario.poison[partition]]
-        require(found == scenario.records[partition], f"{place}: lost: readers get {found} of {scenario.records[partition]}")
+        actual = [record for _, record in target.logs[place].visible() if record not in scenario.poison[partition]]
+        require(actual == scenario.records[partition], f"{place}: lost: readers get {actual} of {scenario.records[partition]}")
         is_closed = target.logs[place].last_stable_offset == len(target.logs[place].entries)
         require(is_closed or not is_final, f"{place}: a transaction was left open")

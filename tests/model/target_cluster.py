@@ -303,5 +303,5 @@ class TargetCluster:
         log = self.logs[place]
         if not log.start <= offset < log.last_stable_offset:
             return None
-        found = log.entries[offset]
-        return found.producer_id, found.epoch, found.fate is Fate.ABORTED
+        actual = log.entries[offset]
+        return actual.producer_id, actual.epoch, actual.fate is Fate.ABORTED

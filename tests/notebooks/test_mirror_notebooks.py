@@ -109,8 +109,8 @@ def mirrored(repository: Path, two_clusters: Any, tmp_path_factory: pytest.TempP
 @pytest.mark.timeout(900)
 class TestOnAMirror:
     def test_run_mirror_catches_up_and_says_so(self, mirrored: tuple[Path, str, Any], two_clusters: Any) -> None:
-        _, topic, said = mirrored
-        assert said == {"lag": 0, "partitions": 2}
+        _, topic, output = mirrored
+        assert output == {"lag": 0, "partitions": 2}
         for partition in (0, 1):
             values = [read_values(cluster.bootstrap, topic, partition) for cluster in two_clusters]
             assert values[0] == values[1] != []
@@ -118,11 +118,11 @@ class TestOnAMirror:
     def test_explore_offsets_accounts_for_everything_and_translates_both_ways(
         self, repository: Path, mirrored: tuple[Path, str, Any], tmp_path: Path
     ) -> None:
-        said = executed(repository, "explore_offsets", tmp_path, conf=mirrored[0])
-        assert (said["holes"], said["records"]) == (0, 120)
-        assert {"data", "commit"} <= set(said["kinds"])
-        assert said["back"] == said["asked"]
-        assert said["recent"] > 0
+        output = executed(repository, "explore_offsets", tmp_path, conf=mirrored[0])
+        assert (output["holes"], output["records"]) == (0, 120)
+        assert {"data", "commit"} <= set(output["kinds"])
+        assert output["back"] == output["asked"]
+        assert output["recent"] > 0
 
     def test_failover_moves_a_group_so_that_each_record_is_read_once_and_back(
         self, repository: Path, mirrored: tuple[Path, str, Any], two_clusters: Any, tmp_path: Path
@@ -168,10 +168,10 @@ def commit(bootstrap: str, group: str, offsets: dict[tuple[str, int], int]) -> N
 def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
     """By partition."""
     client = admin(bootstrap)
-    found = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
+    actual = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
     return {
         topic_partition.partition: topic_partition.offset
-        for topic_partition in found.topic_partitions
+        for topic_partition in actual.topic_partitions
         if topic_partition.topic == topic and topic_partition.offset >= 0
     }
 

@@ -104,18 +104,18 @@ def test_an_aborted_transaction_without_evidence_is_copied_again_when_the_operat
     stopped: Stopped, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stopped.crash("Decide")
-    code, said = command(capsys, stopped.conf)
-    assert (code, "Ongoing" in said, "Nothing needs a choice" in said) == (0, True, True)
+    code, output = command(capsys, stopped.conf)
+    assert (code, "Ongoing" in output, "Nothing needs a choice" in output) == (0, True, True)
     stopped.initialise()
-    code, said = command(capsys, stopped.conf)
-    assert (code, "holds our records, aborted" in said, "`run` copies it again" in said) == (0, True, True)
+    code, output = command(capsys, stopped.conf)
+    assert (code, "holds our records, aborted" in output, "`run` copies it again" in output) == (0, True, True)
     stopped.forget()
     with pytest.raises(
         RecoverNeededError, match=r"nothing says whether .* was committed: .* \[0, 10\)\. .*shallow-mirror recover CONF"
     ):
         catch_up(stopped.settings, stopped.spark)
-    code, said = command(capsys, stopped.conf)
-    assert (code, "YOUR CHOICE" in said) == (4, True)
+    code, output = command(capsys, stopped.conf)
+    assert (code, "YOUR CHOICE" in output) == (4, True)
     (slot,) = json.loads(command(capsys, stopped.conf, "--json")[1])
     assert (slot["slot"], slot["receipt"], slot["fate"], slot["needs_choice"]) == (0, "absent", "undecidable", True)
     assert (slot["copied"][0]["source_start"], slot["copied"][0]["source_end"], slot["record_count"]) == (0, 10, 10)
@@ -140,8 +140,8 @@ def test_a_committed_transaction_without_evidence_is_kept_when_the_operator_says
 ) -> None:
     stopped.crash("EndTxn")
     stopped.initialise()
-    code, said = command(capsys, stopped.conf, "--redo")  # evidence says committed: nothing to choose, nothing is changed
-    assert (code, "written by this transaction: it was committed" in said) == (0, True)
+    code, output = command(capsys, stopped.conf, "--redo")  # evidence says committed: nothing to choose, nothing is changed
+    assert (code, "written by this transaction: it was committed" in output) == (0, True)
     assert not runs.is_settled(stopped.settings)
     stopped.forget()
     with pytest.raises(RecoverNeededError):
@@ -162,8 +162,8 @@ def test_a_target_topic_that_went_with_the_last_decision_asks_for_a_choice_inste
     runs.delete_topic(stopped.target, stopped.topic)
     with pytest.raises(RecoverNeededError, match=r"was committed, but the target has lost its records at .* \[0, 10\)"):
         catch_up(stopped.settings, stopped.spark)
-    code, said = command(capsys, stopped.conf)
-    assert (code, "committed, but lost by the target since: YOUR CHOICE" in said) == (4, True)
+    code, output = command(capsys, stopped.conf)
+    assert (code, "committed, but lost by the target since: YOUR CHOICE" in output) == (4, True)
     assert command(capsys, stopped.conf, "--commit")[0] == 0
     with pytest.raises(ConfigError, match="was deleted, with what was copied to it"):
         catch_up(stopped.settings, stopped.spark)

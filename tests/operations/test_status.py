@@ -106,8 +106,8 @@ def test_the_last_timestamp_of_a_partition_is_that_of_its_last_batch_that_has_on
     owner = take_over(str(tmp_path))
     decide(owner, segment(A, 0, 5, 900), segment(A, 5, 6, 100), segment(B, 0, 1, -1))
     decide(owner, segment(A, 6, 9, None, SegmentKind.GAP))
-    found = OffsetMap.open(str(tmp_path)).positions()
-    assert {source: position.max_timestamp_ms for source, position in found.items()} == {A: 100, B: -1}
+    positions = OffsetMap.open(str(tmp_path)).positions()
+    assert {source: position.max_timestamp_ms for source, position in positions.items()} == {A: 100, B: -1}
 
 
 # --- the report
@@ -291,11 +291,11 @@ def test_lag_is_that_of_the_first_record_beyond_the_position_on_a_real_source(
         segment(recreated, 0, 7, 500),
     )
     report = status.gather_status(settings, now_ms=lambda: NOW_MS)
-    found = {
+    actual = {
         partition.source: (partition.position, partition.end, partition.lag_offsets, partition.lag_ms)
         for partition in report.partitions
     }
-    assert found == {
+    assert actual == {
         behind: (4, 10, 6, NOW_MS - 5_000),
         done: (10, 10, 0, 0),
         empty: (0, 1, 1, 10_000),

@@ -53,10 +53,10 @@ def partition(number: int, lag_offsets: int | None, lag_ms: int | None) -> Parti
 
 
 def report(**changes: Any) -> StatusReport:
-    known: dict[str, Any] = {"mirror": "m", "at_ms": 62_000, "run": RUN, "source_problem": None, "waiting_for": None}
-    known |= {"waiting_since_ms": None, "planned_at_ms": None, "micro_batches": (MICRO_BATCH,)}
-    known |= {"partitions": (partition(0, 0, 0), partition(1, 20, 700))}
-    return StatusReport(**(known | changes))
+    defaults: dict[str, Any] = {"mirror": "m", "at_ms": 62_000, "run": RUN, "source_problem": None, "waiting_for": None}
+    defaults |= {"waiting_since_ms": None, "planned_at_ms": None, "micro_batches": (MICRO_BATCH,)}
+    defaults |= {"partitions": (partition(0, 0, 0), partition(1, 20, 700))}
+    return StatusReport(**(defaults | changes))
 
 
 def shown(report: StatusReport, **options: Any) -> str:

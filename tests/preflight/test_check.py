@@ -32,8 +32,8 @@ ASKED_ONLY = {"ApiVersions", "Metadata", "ListOffsets", "DescribeConfigs", "Fetc
 
 
 def topic_of(report: PreflightReport, name: str) -> TopicReport:
-    (found,) = [topic for topic in report.topics if topic.topic == name]
-    return found
+    (actual,) = [topic for topic in report.topics if topic.topic == name]
+    return actual
 
 
 def said(report: PreflightReport, level: Level) -> list[str]:

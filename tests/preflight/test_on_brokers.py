@@ -83,8 +83,8 @@ def test_what_it_says_is_what_the_mirror_then_does(
     assert report.is_fine, report.findings
     counts = {topic.topic.removeprefix(f"{topic_name}-"): topic.counts for topic in report.topics}
     for codec, name in (*zip(CODECS, CODECS, strict=True), ("lz4", "txns")):
-        found = counts[name]
-        assert (found.raw.batch_count, found.raw.record_count, dict(found.codecs)) == (2, 40, {codec: found.raw})
+        actual = counts[name]
+        assert (actual.raw.batch_count, actual.raw.record_count, dict(actual.codecs)) == (2, 40, {codec: actual.raw})
     dropped = {kind.value: amount.batch_count for kind, amount in counts["txns"].dropped.items()}
     assert dropped == {"aborted": 1, "commit": 2, "abort": 1}
     assert [(counts[name].raw.batch_count, counts[name].rebuilt.batch_count) for name in ("stamped", "split")] == [(0, 2), (0, 2)]
@@ -134,17 +134,17 @@ def test_what_would_be_refused_is_told_with_rule_and_place_and_nothing_changes(
     document = json.loads(ended.lines[0])
     assert (state_of(target, topic_name), state_of(source, topic_name)) == before
     assert [path.name for path in tmp_path.iterdir()] == ["mirror.yaml"]
-    found = {topic_document["topic"]: topic_document for topic_document in document["topics"]}
+    actual = {topic_document["topic"]: topic_document for topic_document in document["topics"]}
     rules = {
-        (refusal["rule"].split(" of the target")[0], refusal["first"]["base_offset"]) for refusal in found[future]["refusals"]
+        (refusal["rule"].split(" of the target")[0], refusal["first"]["base_offset"]) for refusal in actual[future]["refusals"]
     }
     assert rules == {
         (f"records with times beyond message.timestamp.after.max.ms={HOUR_MS}", 1),
         (f"records with times beyond message.timestamp.before.max.ms={HOUR_MS}", 2),
     }
-    (too_large,) = found[large]["refusals"]
+    (too_large,) = actual[large]["refusals"]
     assert too_large["rule"].startswith("one record that alone is larger than max.message.bytes=2000")
-    assert [found[topic]["raw"]["batch_count"] for topic in (future, large)] == [1, 1]
+    assert [actual[topic]["raw"]["batch_count"] for topic in (future, large)] == [1, 1]
     stops = [finding for finding in document["findings"] if finding["level"] == "stops"]
     assert [(finding["subject"], finding["what"].split(":")[0]) for finding in stops] == [
         (f"target topic {zstd}", "has compression.type=zstd")

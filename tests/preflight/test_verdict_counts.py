@@ -58,8 +58,8 @@ def test_dropped_batches_are_counted_by_what_they_become_in_the_map() -> None:
     counts = counted(aborted, marker(5, 0, 7), marker(6, 1, 8), batch(7, deltas=[], last_offset_delta=2), aborted=[(7, 0)])
     assert counts.data == Amount()
     assert counts.dropped[SegmentKind.ABORTED] == Amount(1, 5, len(aborted))
-    found = {kind: amount.batch_count for kind, amount in counts.dropped.items()}
-    assert found == {SegmentKind.ABORTED: 1, SegmentKind.ABORT: 1, SegmentKind.COMMIT: 1, SegmentKind.GAP: 1}
+    actual = {kind: amount.batch_count for kind, amount in counts.dropped.items()}
+    assert actual == {SegmentKind.ABORTED: 1, SegmentKind.ABORT: 1, SegmentKind.COMMIT: 1, SegmentKind.GAP: 1}
     assert counts.read.batch_count == 4
 
 

@@ -42,10 +42,10 @@ document.documentElement.innerHTML = "<pre>" + JSON.stringify(seen) + "</pre>";
 
 @pytest.fixture(scope="module")
 def browser() -> str:
-    found = next((path for name in _NAMES if (path := shutil.which(name))), None)
-    if found is None:
+    actual = next((path for name in _NAMES if (path := shutil.which(name))), None)
+    if actual is None:
         pytest.skip(f"no Chromium on this machine (looked for {', '.join(_NAMES)})")
-    return found
+    return actual
 
 
 def _run(browser: str, *options: str, dark: bool, width: int = 1000) -> subprocess.CompletedProcess[str]:
@@ -62,8 +62,8 @@ def _layout(browser: str, folder: Path, text: str, *, dark: bool, width: int) ->
     path.write_text(text.replace("</main>", f"</main>{_MEASURE}"), encoding="utf-8")
     ended = _run(browser, "--dump-dom", path.as_uri(), dark=dark, width=width)
     assert "CONSOLE" not in ended.stderr, ended.stderr
-    (found,) = re.findall(r"<pre>(.*?)</pre>", ended.stdout, re.DOTALL)
-    return dict(json.loads(unescape(found)))
+    (layout_json,) = re.findall(r"<pre>(.*?)</pre>", ended.stdout, re.DOTALL)
+    return dict(json.loads(unescape(layout_json)))
 
 
 def _brightness(color: str) -> float:

@@ -193,8 +193,8 @@ class SecuredCluster:
                 "sasl.oauthbearer.scope": "mirror",
             },
         }
-        found = {"bootstrap.servers": self.address_of(listener), **by_listener[listener], **others}
-        return {name: value for name, value in found.items() if value is not None}
+        actual = {"bootstrap.servers": self.address_of(listener), **by_listener[listener], **others}
+        return {name: value for name, value in actual.items() if value is not None}
 
     def grant(self, *rights: Right, user: str = POOR_USER) -> None:
         client = admin(self.bootstrap)

@@ -155,10 +155,10 @@ def standalone(installed: Installed, folder: Path, workers: int) -> Iterator[str
     master = f"{spark_class} org.apache.spark.deploy.master.Master --host 127.0.0.1 --port 0 --webui-port 0"
     with started(installed, master, folder, log) as process:
         wait_until_said("Starting Spark master at ", process, log)
-        found = _MASTER.search(said(log))
-        assert found is not None
-        with _workers(installed, folder, found[1], workers):
-            yield found[1]
+        match = _MASTER.search(said(log))
+        assert match is not None
+        with _workers(installed, folder, match[1], workers):
+            yield match[1]
 
 
 @contextmanager

@@ -41,9 +41,9 @@ def catch_up_line(shown: list[str]) -> str:
 def optional_settings(repository: Path) -> list[str]:
     """`name=value` of those that the page calls optional."""
     page = (repository / "docs" / "how-to" / "spark-submit.md").read_text(encoding="utf-8")
-    found = re.findall(r"^\| `(spark\.[^`]+=[^`]+)` \(optional\)", page, re.MULTILINE)
-    assert len(found) == 3
-    return found
+    settings = re.findall(r"^\| `(spark\.[^`]+=[^`]+)` \(optional\)", page, re.MULTILINE)
+    assert len(settings) == 3
+    return settings
 
 
 def conf_in(folder: Path, two_clusters: Any, topic: str, **groups: Any) -> Path:
@@ -161,9 +161,9 @@ def test_workers_without_the_package_end_it_with_one_sentence(
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True, timeout=60)
     (site,) = (bare / "lib").glob("python3*/site-packages")
     for name in ("pyspark", "py4j", "numpy", "pandas", "pyarrow", "pytz", "dateutil", "six.py", "tzdata"):
-        found = Path(sys.modules["psutil"].__file__ or "").parent.parent / name
-        if found.exists():
-            (site / name).symlink_to(found)
+        actual = Path(sys.modules["psutil"].__file__ or "").parent.parent / name
+        if actual.exists():
+            (site / name).symlink_to(actual)
     log = tmp_path / "submit.log"
     line = catch_up_line.replace("$PYSPARK_PYTHON", str(installed.python))
     pythons = {"PYSPARK_DRIVER_PYTHON": str(installed.python), "PYSPARK_PYTHON": str(bare / "bin" / "python")}

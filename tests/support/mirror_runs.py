@@ -342,5 +342,5 @@ def positions(settings: MirrorConfig) -> dict[tuple[str, int], int]:
     """Settled ones; none before the first run has made the map."""
     if not Path(settings.tables, "offset_map", "_delta_log", "00000000000000000000.json").exists():
         return {}
-    found = OffsetMap.open(settings.tables).positions()
-    return {(source.topic, source.partition): position.offset for source, position in found.items()}
+    positions = OffsetMap.open(settings.tables).positions()
+    return {(source.topic, source.partition): position.offset for source, position in positions.items()}

@@ -38,8 +38,8 @@ def catch_up(conf: Path) -> None:
         wait_for_run(process, "a map", lambda: positions(config))
         wait_for_run(process, "the end of the source", lambda: _has_caught_up(config))
         process.terminate()
-        _, said = process.communicate(timeout=60)
-        assert process.returncode == 0, said
+        _, output = process.communicate(timeout=60)
+        assert process.returncode == 0, output
 
 
 def _has_caught_up(config: MirrorConfig) -> bool:

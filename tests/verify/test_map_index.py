@@ -86,9 +86,9 @@ def test_retention_counts_offsets_that_either_side_deleted_once_and_no_gap() -> 
 def test_each_contradiction_of_the_map_with_itself_is_told(
     rows: tuple[Row, ...], kind: DifferenceKind, start: int, end: int
 ) -> None:
-    (found,) = row_problems(rows_of(*rows))
-    assert isinstance(found, RowProblem)
-    assert (found.kind, found.start, found.end) == (kind, start, end)
+    (actual,) = row_problems(rows_of(*rows))
+    assert isinstance(actual, RowProblem)
+    assert (actual.kind, actual.start, actual.end) == (kind, start, end)
     assert not row_problems(rows_of(*MAPPED))
 
 

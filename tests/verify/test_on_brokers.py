@@ -218,10 +218,10 @@ def test_damage_in_the_map_and_records_of_others_are_found_and_the_command_says_
     )
     table.delete("source_partition = 2 and kind = 'data'")
     assert _exit_code("verify", str(conf)) == 1
-    said = capsys.readouterr().out
-    assert f"not in map: target {topic_name}-0 offset 11: readers of the target see it" in said
-    assert f"reordered: source {topic_name}-1 offsets 0 to 9, target {topic_name}-1 offsets 0 to 9: the copy lies -2" in said
-    assert f"not in map: target {topic_name}-2 offsets 0 to 9" in said
+    output = capsys.readouterr().out
+    assert f"not in map: target {topic_name}-0 offset 11: readers of the target see it" in output
+    assert f"reordered: source {topic_name}-1 offsets 0 to 9, target {topic_name}-1 offsets 0 to 9: the copy lies -2" in output
+    assert f"not in map: target {topic_name}-2 offsets 0 to 9" in output
 
 
 def _exit_code(*arguments: str) -> int:
@@ -281,11 +281,11 @@ def test_message_sets_of_older_formats_are_mirrored_and_equal(clusters: TwoClust
     places = [(topic_name, partition) for partition in range(len(OLD_LOGS))]
     originals, copies = read_places(source, places), read_places(target, places)
     assert [len(records) for records in originals.values()] == [21, 30, 30, 10]
-    known = OffsetMap.open(settings.tables)
+    offset_map = OffsetMap.open(settings.tables)
     for topic_partition in places:
         assert [copy[1:] for copy in copies[topic_partition]] == [original[1:] for original in originals[topic_partition]]
         for original, copy in zip(originals[topic_partition], copies[topic_partition], strict=True):
-            assert known.translate(*topic_partition, original.offset).target_offset == copy.offset
+            assert offset_map.translate(*topic_partition, original.offset).target_offset == copy.offset
     for is_deep in (False, True):
         report = verify_mirror(settings, is_deep=is_deep)
         assert report.is_equal, report.sentences()

@@ -46,11 +46,11 @@ class MemoryReader(PartitionReader):
 
 def contents(batches: Sequence[bytes]) -> dict[int, tuple[Any, ...]]:
     """Return what a reader sees at each offset; the oracle, which knows nothing of batches."""
-    found: dict[int, tuple[Any, ...]] = {}
+    actual: dict[int, tuple[Any, ...]] = {}
     for raw in batches:
         for seen in open_batch(memoryview(raw), A, max_bytes=ENOUGH):
-            found[seen.offset] = (seen.timestamp_ms, seen.key and bytes(seen.key), seen.value and bytes(seen.value))
-    return found
+            actual[seen.offset] = (seen.timestamp_ms, seen.key and bytes(seen.key), seen.value and bytes(seen.value))
+    return actual
 
 
 counts = st.lists(st.integers(1, 6), min_size=1, max_size=8)
@@ -140,8 +140,8 @@ def test_an_audit_tells_every_record_that_differs_and_none_outside_of_their_batc
     source, target = pair
     result = audit(source, target, per_answer, is_deep)
     wanted = {FIRST_COPY + offset: content for offset, content in contents(source).items()}
-    found = contents(target)
-    wrong = {offset - FIRST_COPY for offset in wanted if found.get(offset) != wanted[offset]}
+    actual = contents(target)
+    wrong = {offset - FIRST_COPY for offset in wanted if actual.get(offset) != wanted[offset]}
     told = {
         offset
         for difference in result.differences
@@ -155,8 +155,8 @@ def test_an_audit_tells_every_record_that_differs_and_none_outside_of_their_batc
 
 def _twins(source: list[bytes]) -> set[int]:
     """Of equal records any may be told as the one that is missing or has moved."""
-    found = contents(source)
-    return {offset for offset, content in found.items() if list(found.values()).count(content) > 1}
+    actual = contents(source)
+    return {offset for offset, content in actual.items() if list(actual.values()).count(content) > 1}
 
 
 def _batches_with(batches: Sequence[bytes], offsets: set[int]) -> set[int]:

@@ -59,12 +59,12 @@ def producer_of(cluster: StrictCluster, transactional_id: str | None = None, **m
 def polled(cluster: StrictCluster, *batches: bytes) -> list[FetchedBatch]:
     """Return the batches as a consumer of the source hands them out."""
     cluster.seed(("source", 0), *batches)
-    found: list[FetchedBatch] = []
+    actual: list[FetchedBatch] = []
     with BatchConsumer({"bootstrap.servers": cluster.bootstrap}, isolation=IsolationLevel.READ_UNCOMMITTED) as consumer:
         consumer.assign({SOURCE: 0})
-        while len(found) < len(batches):
-            found += [polled_batch.copy() for polled_batch in consumer.poll_batches(1 << 20, PATIENCE_MS)]
-    return found
+        while len(actual) < len(batches):
+            actual += [polled_batch.copy() for polled_batch in consumer.poll_batches(1 << 20, PATIENCE_MS)]
+    return actual
 
 
 def several(count: int, *, timestamp: int = NOW_MS) -> list[bytes]:
@@ -501,7 +501,7 @@ def test_transactions_need_a_transactional_id_and_sending_needs_a_transaction(cl
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"in_flight_requests": 6}, "in_flight_requests: 6 is not a number of 1 to 5"),
         ({"in_flight_requests": 0, "in_flight_bytes": 0}, "in_flight_bytes: 0 is not a number of at least 1"),
@@ -509,11 +509,11 @@ def test_transactions_need_a_transactional_id_and_sending_needs_a_transaction(cl
         ({"transactional_id": ""}, "must not be empty"),
     ],
 )
-def test_a_wrong_bound_is_refused_by_name(settings: dict[str, Any], said: str) -> None:
+def test_a_wrong_bound_is_refused_by_name(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         BatchProducer({"bootstrap.servers": "x:1"}, **settings)
     assert len(caught.value.problems) == len(settings)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["value.serializer", "compression.type", "linger.ms", "batch.size", "acks", "transactional.id"])

@@ -366,8 +366,8 @@ def test_an_answer_that_leaves_something_out_is_asked_for_again(
 def test_settings_of_a_topic_are_those_of_the_broker(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
     configs: dict[str, Any] = {"max.message.bytes": "500"}
     fake.create_topic("small", **configs)
-    found = client.topic_configs(["t", "small"], clock.deadline())
-    assert [found[name]["max.message.bytes"] for name in ("t", "small")] == ["1048588", "500"]
+    actual = client.topic_configs(["t", "small"], clock.deadline())
+    assert [actual[name]["max.message.bytes"] for name in ("t", "small")] == ["1048588", "500"]
 
 
 def test_settings_of_a_broker_are_its_own(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
@@ -386,9 +386,9 @@ def test_settings_of_a_broker_are_its_own(fake: StrictCluster, client: Cluster, 
 def test_producers_are_described_by_their_leaders(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
     fake.seed(("t", 0), batch(0, 5, attributes=0x10, producer_id=4, producer_epoch=2, base_sequence=0))
     fake.seed(("t", 1), batch(0, 5, producer_id=5, producer_epoch=0, base_sequence=0))
-    found = client.describe_producers([A, B], clock.deadline())
+    actual = client.describe_producers([A, B], clock.deadline())
     at_ms = header_of(batch(0, 5)).max_timestamp
-    assert found == {A: (ProducerState(4, 2, 0, at_ms),), B: (ProducerState(5, 0, -1, at_ms),)}
+    assert actual == {A: (ProducerState(4, 2, 0, at_ms),), B: (ProducerState(5, 0, -1, at_ms),)}
 
 
 def test_a_coordinator_is_looked_for_once_and_again_when_forgotten(
@@ -434,9 +434,9 @@ def test_a_forked_process_makes_its_own_connections_and_leaves_its_parents_alone
 
 
 def latest(client: Cluster, clock: SleepingClock, places: list[TopicPartition]) -> list[int]:
-    found, wrong = client.latest_offsets(places, UNCOMMITTED, clock.deadline())
+    offsets, wrong = client.latest_offsets(places, UNCOMMITTED, clock.deadline())
     assert not wrong
-    return [found[place] for place in places]
+    return [offsets[place] for place in places]
 
 
 def test_latest_offsets_are_asked_in_the_same_words_and_follow_the_log(
@@ -474,8 +474,8 @@ def test_latest_offsets_that_may_not_be_asked_are_for_the_operator(
     fake.create_topic("u", 1)
     other = TopicPartition("u", 0)
     fake.change_always("ListOffsets", error(29, ("t", 0)))
-    found, wrong = client.latest_offsets([A, other], UNCOMMITTED, clock.deadline())
-    assert found == {other: 0}
+    offsets, wrong = client.latest_offsets([A, other], UNCOMMITTED, clock.deadline())
+    assert offsets == {other: 0}
     refused = wrong[A]
     assert isinstance(refused, TopicAccessError)
     assert refused.topics == ("t",)
@@ -489,14 +489,14 @@ def test_a_leader_that_does_not_answer_keeps_back_the_latest_offsets_of_its_own_
     fake.seed(("t", 0), batch(0, 5))
     places = [A, B]
     fake.change_always("ListOffsets", error(56, ("t", 1)))
-    found, wrong = client.latest_offsets(places, UNCOMMITTED, clock.deadline())
-    assert found == {A: 5}
+    offsets, wrong = client.latest_offsets(places, UNCOMMITTED, clock.deadline())
+    assert offsets == {A: 5}
     assert {place: getattr(error, "error_name", None) for place, error in wrong.items()} == {B: "KAFKA_STORAGE_ERROR"}
     fake.change_always("ListOffsets", None)
     assert latest(client, clock, places) == [5, 0]
     fake.stop_node(2)
-    found, wrong = client.latest_offsets(places, UNCOMMITTED, clock.deadline())
-    assert (found, set(wrong)) == ({A: 5}, {B})
+    offsets, wrong = client.latest_offsets(places, UNCOMMITTED, clock.deadline())
+    assert (offsets, set(wrong)) == ({A: 5}, {B})
 
 
 def test_all_topics_are_the_same_object_until_something_of_them_changes(

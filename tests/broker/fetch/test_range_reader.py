@@ -468,12 +468,12 @@ def test_messages_of_older_formats_are_read_as_batches_with_their_offsets(
     reading.run()
     ((_, first), (base, converted)) = reading.batches[A]
     assert (base, first) == (2, stored(fake, A, 0, 2)[0][1])
-    found = list(open_batch(memoryview(converted), A, max_bytes=1000))
-    assert [(record.offset, record.timestamp_ms) for record in found] == [(2, -1), (4, 77)]
+    actual = list(open_batch(memoryview(converted), A, max_bytes=1000))
+    assert [(record.offset, record.timestamp_ms) for record in actual] == [(2, -1), (4, 77)]
 
 
 @pytest.mark.parametrize(
-    ("code", "expected", "said"),
+    ("code", "expected", "message"),
     [
         (2, CorruptBatchError, "CORRUPT_MESSAGE"),
         (-1, CorruptBatchError, "UNKNOWN_SERVER_ERROR"),
@@ -482,11 +482,11 @@ def test_messages_of_older_formats_are_read_as_batches_with_their_offsets(
     ],
 )
 def test_a_definite_code_is_an_error_of_whoever_must_act_and_not_asked_again(
-    fake: StrictCluster, client: Cluster, clock: SleepingClock, code: int, expected: type[Exception], said: str
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, code: int, expected: type[Exception], message: str
 ) -> None:
     end = fill(fake, A, [2])
     fake.change("Fetch", error(code, ("t", 0)))
-    with pytest.raises(expected, match=said):
+    with pytest.raises(expected, match=message):
         Reading(client, clock, whole(A, end)).run()
     assert fake.asked("Fetch") == 1
 

@@ -175,9 +175,9 @@ def test_an_error_of_one_leader_leaves_no_connection_with_answers_that_nobody_aw
     with pytest.raises(ProduceRefusedError):
         slot.produce({A: slot.batches([1] * 3), B: slot.batches([1] * 3)})
     again = Slot(slot.client, slot.clock)
-    found = again.produce({A: again.batches([1, 1]), B: again.batches([1, 1])})
+    actual = again.produce({A: again.batches([1, 1]), B: again.batches([1, 1])})
     again.commit()
-    for place, offsets in found.items():
+    for place, offsets in actual.items():
         epochs = {header.base_offset: header.producer_epoch for header, _, _ in fake.log(place.topic, place.partition).batches}
         assert [epochs[offset] for offset in offsets] == [again.txn.producer_epoch] * 2
 
@@ -391,13 +391,13 @@ def test_a_batch_that_is_damaged_holed_or_too_large_is_refused_by_what_is_wrong_
     holed = memoryview(
         batch(0, deltas=[0, 2], attributes=0x10, producer_id=slot.txn.producer_id, producer_epoch=0, base_sequence=2)
     )
-    for place, batches, index, said in [
+    for place, batches, index, message in [
         (A, [good[0], damaged(good[1])], 1, "CORRUPT_MESSAGE"),
         (C, [good[0], good[1], holed], 2, "INVALID_RECORD: count is not"),
         (small, [good[0], slot.batches([1, 1], 200)[1]], 1, "MESSAGE_TOO_LARGE"),
         (compacted, [good[0]], 0, "INVALID_RECORD: a record of a compacted topic without a key"),
     ]:
-        with pytest.raises(ProduceRefusedError, match=said) as caught:
+        with pytest.raises(ProduceRefusedError, match=message) as caught:
             slot.produce({place: batches}, requests=1)
         assert (caught.value.topic_partition, caught.value.index_in_queue) == (place, index)
 

@@ -129,9 +129,9 @@ class OnceAt:
 
 
 def recorded(settings: MirrorConfig) -> Recorded:
-    found = OffsetMap.open(settings.tables).recorded()
-    assert found is not None
-    return found
+    recorded = OffsetMap.open(settings.tables).recorded()
+    assert recorded is not None
+    return recorded
 
 
 def test_a_target_partition_that_takes_no_marker_is_held_until_it_does_and_the_others_continue(

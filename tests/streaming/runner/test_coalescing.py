@@ -62,8 +62,8 @@ def test_small_batches_become_few_and_one_that_the_target_refuses_among_them_is_
 
     known = OffsetMap.open(settings.tables)
     for original, copy in list(zip(kept, copies, strict=True))[::23]:
-        found = known.translate(topic, 0, original.offset)
-        assert (found.exact, found.target_offset) == (True, copy.offset)
+        translated = known.translate(topic, 0, original.offset)
+        assert (translated.exact, translated.target_offset) == (True, copy.offset)
         assert known.reverse(topic, 0, copy.offset).target_offset == original.offset
     assert [known.translate(topic, 0, record.offset).kind for record in poison] == ["quarantined"] * len(OLD)
     report = verify_mirror(settings, is_deep=True)

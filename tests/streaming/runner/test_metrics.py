@@ -114,24 +114,24 @@ def test_a_port_serves_the_metrics_and_one_that_is_taken_is_a_clear_error() -> N
     settings = MetricsSettings(port=free_ports(1)[0])
     with serving(metrics_of(), settings):
         with urllib.request.urlopen(f"http://127.0.0.1:{settings.port}/metrics", timeout=10) as answer:
-            told = answer.read().decode()
+            exposition = answer.read().decode()
         with (
             pytest.raises(ConfigError, match=rf"metrics.port: 127.0.0.1:{settings.port} cannot be listened on: .*in use"),
             serving(metrics_of(), settings),
         ):
             pass
-    assert 'shallow_mirror_info{mirror="m",source="east",target="west",version="1"} 1.0' in told
-    assert "process_resident_memory_bytes" in told
+    assert 'shallow_mirror_info{mirror="m",source="east",target="west",version="1"} 1.0' in exposition
+    assert "process_resident_memory_bytes" in exposition
     with serving(metrics_of(), settings):
         pass  # the port is free again
 
 
 def names() -> set[str]:
-    found = set()
+    actual = set()
     for family in metrics_of().registry.collect():
         endings = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
-        found |= {family.name + ending for ending in endings}
-    return found
+        actual |= {family.name + ending for ending in endings}
+    return actual
 
 
 def expressions_of_dashboard(document: Any) -> list[str]:
@@ -161,13 +161,13 @@ def test_the_documented_alerts_and_metrics_exist(repository: Path) -> None:
     assert asked <= names()
     assert all(rule["annotations"]["summary"] for rule in rules)
     cells = re.findall(r"^\| (`[^|]+) \|", text.partition("## Metrics")[2], re.MULTILINE)
-    told = {PREFIX + name for cell in cells for name in re.findall(r"`([a-z_]+)`", cell)}
+    reported = {PREFIX + name for cell in cells for name in re.findall(r"`([a-z_]+)`", cell)}
     ours = {
         family.name + ("_total" if family.type == "counter" else "")
         for family in metrics_of().registry.collect()
         if family.name.startswith(PREFIX)
     }
-    assert told == ours
+    assert reported == ours
 
 
 def test_partitions_that_are_left_out_have_a_series_each_up_to_a_bound() -> None:

@@ -234,8 +234,8 @@ def test_a_damaged_batch_that_ends_a_run_is_said_with_its_remedy(
     monkeypatch.setattr("shallow_mirror.streaming.runner.mirror._Run.start_and_supervise", run)
     with pytest.raises(CorruptBatchError) as ended:
         Mirror(settings).run()
-    said = "orders-0: corrupt record batch at base offset 7: its CRC does not match its payload. Check the disk of"
-    assert str(ended.value).startswith(said)
+    output = "orders-0: corrupt record batch at base offset 7: its CRC does not match its payload. Check the disk of"
+    assert str(ended.value).startswith(output)
     assert remedy in str(ended.value)
     assert (ended.value.pos, str(damage).count("disk")) == (7605, 0)
 
@@ -305,12 +305,12 @@ def test_status_shows_the_last_problems_with_their_remedy(tmp_path: Path, monkey
     reporter.on_end("stopped", None)
     monkeypatch.setattr(status, "query_source", lambda *_: SourceView())
     monkeypatch.setattr(status, "query_target", lambda _: None)
-    found = status.gather_status(settings)
-    (document,) = found.document()["problems"]
+    actual = status.gather_status(settings)
+    (document,) = actual.document()["problems"]
     assert (document["kind"], document["occurrences"], document["topic"]) == ("retriable", 2, None)
     console = status_view.stdout_console()
     with console.capture() as captured:
-        status_view.show(found, console)
+        status_view.show(actual, console)
     shown = captured.get()
     assert "last problems:" in shown
     assert "retriable (run 1, 2 times since" in shown

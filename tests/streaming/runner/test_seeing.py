@@ -91,12 +91,12 @@ def test_a_mirror_tells_what_it_does_in_its_log_its_metrics_its_problems_and_a_r
         assert process.wait(runs.PATIENCE_S) == 0, said(tmp_path)
 
     lines = [json.loads(line) for line in said(tmp_path).splitlines()]
-    told = [line["micro_batch"] for line in lines if "micro_batch" in line]
+    reported = [line["micro_batch"] for line in lines if "micro_batch" in line]
     rows = MirrorStorage(settings.tables).best_effort_tables().read("micro_batches", ())
-    assert sorted((line_document["micro_batch"], line_document["record_count"]) for line_document in told) == sorted(
+    assert sorted((line_document["micro_batch"], line_document["record_count"]) for line_document in reported) == sorted(
         (row["micro_batch"], row["record_count"]) for row in rows
     )
-    assert seen["micro_batches_total", ""] == len(told) >= 2
+    assert seen["micro_batches_total", ""] == len(reported) >= 2
     assert seen["end_to_end_seconds_count", ""] >= 1
     assert seen["last_decision_timestamp_seconds", ""] > 0
     assert (seen["run_epoch", ""], seen["waiting", ""], seen["batches_total", "refused"]) == (1, 0, 1)

@@ -56,8 +56,8 @@ def test_a_decision_in_a_catalog_whose_transactions_were_not_ended_is_rolled_for
     assert report.run is not None
     assert (report.run.outcome, [partition.position for partition in report.partitions]) == ("done", [3])
     assert [micro_batch.record_count for micro_batch in report.micro_batches] == [1], "the run that crashed told nothing"
-    found = OffsetMap.open(settings.tables, spark).translate(topic_name, 0, 1)
-    assert found.target_offset == 1, "had it been done again, it would lie behind an aborted transaction"
+    translated = OffsetMap.open(settings.tables, spark).translate(topic_name, 0, 1)
+    assert translated.target_offset == 1, "had it been done again, it would lie behind an aborted transaction"
     rows = spark.table(f"{schema}.{OFFSET_MAP_TABLE}").where("kind = 'data'").collect()
     assert sorted((row.source_start, row.source_end) for row in rows) == [(0, 2), (2, 3)]
 

@@ -42,7 +42,7 @@ def verdicts(admission: Admission) -> list[Verdict]:
 
 
 @pytest.mark.parametrize(
-    ("made", "settings", "verdict", "said"),
+    ("made", "settings", "verdict", "message"),
     [
         (batch(0, 3), {}, Verdict.RAW, None),
         (batch(0, deltas=[0, 2]), {}, Verdict.REBUILD, "compaction"),
@@ -63,11 +63,13 @@ def verdicts(admission: Admission) -> list[Verdict]:
     ],
 )
 def test_every_rule_has_its_verdict_and_a_refusal_says_what_to_do(
-    made: bytes, settings: dict[str, Any], verdict: Verdict, said: str | None
+    made: bytes, settings: dict[str, Any], verdict: Verdict, message: str | None
 ) -> None:
     admission = admitted(made, **settings)
     assert verdicts(admission) == [verdict]
-    assert [said in refusal.rule for refusal in (*admission.refusals, *admission.rebuilds) if said] == [True] * bool(said)
+    assert [message in refusal.rule for refusal in (*admission.refusals, *admission.rebuilds) if message] == [True] * bool(
+        message
+    )
     assert [bool(refusal.remedy) for refusal in admission.refusals] == [True] * (verdict is Verdict.REFUSE)
 
 

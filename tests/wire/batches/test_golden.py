@@ -92,17 +92,17 @@ def test_batches_hold_the_records_a_consumer_finds_with_their_codec_and_times(na
         assert captured.index.stop is None
         for i, header in enumerate(captured.index.headers):
             assert verify_crc(captured.bytes_of(i))
-            found = captured.told_of(i)
+            actual = captured.told_of(i)
             if header["attributes"] & CONTROL_BIT:
-                assert found == []
+                assert actual == []
                 continue
-            assert len(found) == header["records_count"]
+            assert len(actual) == header["records_count"]
             codec = Codec(int(header["attributes"] & CODEC_MASK))
-            if found:
-                assert {told_codec for _, _, told_codec in found} == {codec.name.lower()}
-                assert max(time_ms for _, time_ms, _ in found) == header["max_timestamp"]
+            if actual:
+                assert {told_codec for _, _, told_codec in actual} == {codec.name.lower()}
+                assert max(time_ms for _, time_ms, _ in actual) == header["max_timestamp"]
             if header["attributes"] & LOG_APPEND_TIME_BIT:
-                assert {time_ms for _, time_ms, _ in found} == {header["max_timestamp"]}
+                assert {time_ms for _, time_ms, _ in actual} == {header["max_timestamp"]}
                 assert captured.told["timestamp_types"] == [LOG_APPEND_TIME]
 
 

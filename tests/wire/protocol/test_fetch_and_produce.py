@@ -256,8 +256,8 @@ def test_a_changed_answer_is_read_at_once_or_left_to_be_parsed_but_never_crashes
     hostile = bytearray(plain_answer(places=places))
     for at in data.draw(st.lists(st.integers(0, len(hostile) - 1), max_size=6)):
         hostile[at] = data.draw(st.integers(0, 255))
-    found = ProduceFrames("me", "id", -1, 1, places).parse_appended(memoryview(hostile))
-    assert found is None or len(found.base_offsets) == len(places)
+    actual = ProduceFrames("me", "id", -1, 1, places).parse_appended(memoryview(hostile))
+    assert actual is None or len(actual.base_offsets) == len(places)
 
 
 @pytest.mark.parametrize("topic_id", ["", "AAAAAAAAAAAAAAAAAAAAAA"])

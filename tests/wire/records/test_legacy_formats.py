@@ -45,12 +45,12 @@ def index_of(made: Converted) -> BatchIndex:
 
 def told(made: Converted) -> Written:
     index = index_of(made)
-    found = []
+    actual = []
     for start, size in zip(index.pos.tolist(), index.size_bytes.tolist(), strict=True):
         for record in open_batch(made.records[start : start + size], A, max_bytes=ENOUGH):
             assert record.headers == ()
-            found.append((record.offset, record.timestamp_ms, plain(record.key), plain(record.value)))
-    return found
+            actual.append((record.offset, record.timestamp_ms, plain(record.key), plain(record.value)))
+    return actual
 
 
 def seen(written: Written, magic: int) -> Written:
@@ -179,10 +179,10 @@ BAD: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize("what", BAD)
 def test_what_cannot_be_converted_is_named_behind_the_good_ones(what: str) -> None:
-    entry, said = BAD[what]
+    entry, output = BAD[what]
     made = convert_legacy(view(message(2), message(3), entry, message(5)), A, max_opened_bytes=ENOUGH)
     assert isinstance(made.failure, CorruptBatchError)
-    assert said in made.failure.reason
+    assert output in made.failure.reason
     assert (made.failure.topic_partition, made.failure.base_offset) == (A, 4)
     assert [record[OFFSET] for record in told(Converted(made.records, None))] == [2, 3]
 

@@ -73,9 +73,9 @@ def test_batches_above_the_targets_limit_are_split_between_records_or_refused_by
     if refused is not None:
         assert (refused.topic_partition, refused.base_offset) == (A, BASE)
         offset = int(refused.rule.split("at offset ")[1].split()[0])
-        said = int(refused.rule.split("batch of ")[1].split()[0])
+        output = int(refused.rule.split("batch of ")[1].split()[0])
         assert offset in offsets_of(raw)
-        assert said > max_message_bytes
+        assert output > max_message_bytes
         return
     assert all(len(batch) <= max_message_bytes for batch in made.batches)
     assert all(is_accepted(batch) for batch in made.batches)

@@ -26,10 +26,10 @@ def unpacked(raw: bytes) -> UnpackedBatch:
 def told_one_by_one(opened: UnpackedBatch) -> Told:
     """Offset and time of each record, or the error."""
     try:
-        found: list[Record] = list(opened.records())
+        actual: list[Record] = list(opened.records())
     except CorruptBatchError as error:
         return str(error)
-    return [(record.offset, record.timestamp_ms) for record in found]
+    return [(record.offset, record.timestamp_ms) for record in actual]
 
 
 def told_by_spans(opened: UnpackedBatch) -> Told:
@@ -38,17 +38,17 @@ def told_by_spans(opened: UnpackedBatch) -> Told:
         opened.header["base_timestamp"],
         opened.append_time_ms,
     )
-    told = []
+    reported = []
     try:
         for spans in find_spans(opened):
             assert (spans.start < spans.tail).all()
             assert (spans.tail < spans.end).all()
             assert spans.start[1:].tolist() == spans.end[:-1].tolist()
             for time, delta in zip(spans.timestamp_delta.tolist(), spans.offset_delta.tolist(), strict=True):
-                told.append((base_offset + delta, base_timestamp + time if append_time is None else append_time))
+                reported.append((base_offset + delta, base_timestamp + time if append_time is None else append_time))
     except CorruptBatchError as error:
         return str(error)
-    return told
+    return reported
 
 
 def raw_batch(block: bytes, count: int, last_offset_delta: int, attributes: int = 0, timestamp: int = 1_000) -> bytes:

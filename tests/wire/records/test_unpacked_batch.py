@@ -45,10 +45,10 @@ def compressed(name: str, block: bytes, count: int) -> bytes:
 def test_captured_batches_open_to_what_another_consumer_was_told(name: str) -> None:
     for captured in reads(name):
         for i in np.flatnonzero(np.isin(captured.admission.verdicts, VISIBLE)).tolist():
-            found = list(open_batch(captured.bytes_of(i), captured.fetched.topic_partition, max_bytes=ENOUGH))
+            actual = list(open_batch(captured.bytes_of(i), captured.fetched.topic_partition, max_bytes=ENOUGH))
             told = [each for each in captured.told_of(i) if each[0] >= int(captured.index.headers["base_offset"][i])]
-            assert [[each.offset, each.timestamp_ms] for each in found] == [each[:2] for each in told]
-            codecs = {str(content, "ascii") for each in found for _, content in each.headers if content is not None}
+            assert [[each.offset, each.timestamp_ms] for each in actual] == [each[:2] for each in told]
+            codecs = {str(content, "ascii") for each in actual for _, content in each.headers if content is not None}
             assert codecs <= {each[2] for each in told}
 
 
@@ -68,11 +68,11 @@ def test_every_record_comes_out_as_it_went_in_whatever_the_codec(
     )
     codec, encode = ENCODERS[name]
     raw = batch(BASE, deltas=offsets, timestamp=5_000, attributes=codec, payload=encode(block))
-    found = [
+    actual = [
         (opened_record.offset - BASE, opened_record.timestamp_ms - 5_000, plain(opened_record.key), plain(opened_record.value))
         for opened_record in opened(raw)
     ]
-    assert found == [(delta, ts, key, value) for delta, (_, ts, key, value, _) in zip(offsets, written, strict=True)]
+    assert actual == [(delta, ts, key, value) for delta, (_, ts, key, value, _) in zip(offsets, written, strict=True)]
     headers = [[(bytes(name), plain(content)) for name, content in record.headers] for record in opened(raw)]
     assert headers == [record[-1] for record in written]
 

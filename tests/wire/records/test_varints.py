@@ -18,17 +18,17 @@ longs = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-70, 70) | st.integ
 
 def told_one_by_one(block: bytes, positions: list[int]) -> tuple[list[int], list[int]] | None:
     try:
-        found = [read_varint(block, pos) for pos in positions]
+        actual = [read_varint(block, pos) for pos in positions]
     except (IndexError, ValueError):
         return None
-    return [value for value, _ in found], [end for _, end in found]
+    return [value for value, _ in actual], [end for _, end in actual]
 
 
 def told_at_once(block: bytes, positions: list[int], few: int) -> tuple[list[int], list[int]] | None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(varints, "_FEW", few)
-        found = VarintReader(block).read(np.array(positions, np.int64))
-    return None if found is None else (found[0].tolist(), found[1].tolist())
+        actual = VarintReader(block).read(np.array(positions, np.int64))
+    return None if actual is None else (actual[0].tolist(), actual[1].tolist())
 
 
 @however_few

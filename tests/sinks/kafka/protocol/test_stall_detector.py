@@ -44,9 +44,9 @@ def test_a_step_that_lingers_says_for_how_long_and_whom_it_waits_for(
 ) -> None:
     with watch.doing(action.__name__):
         clock.sleep(seconds)
-        told = watch.lingering()
-    assert told is not None
-    assert (told.waits_for, told.seconds) == (waits_for, seconds)
+        reported = watch.lingering()
+    assert reported is not None
+    assert (reported.waits_for, reported.seconds) == (waits_for, seconds)
 
 
 def test_slots_that_copy_for_as_long_as_they_are_planned_to_do_not_linger(watch: StallDetector, clock: SleepingClock) -> None:

@@ -193,8 +193,8 @@ def test_what_is_not_the_batch_s_own_fault_stops(pair: Clusters, code: int, coun
 )
 def test_more_than_the_limit_stops_and_says_how_to_go_on(pair: Clusters, limits: QuarantineLimits, name: str) -> None:
     written = seed(pair, A, [young(0, 1, pair, value=bytes(MOST_BYTES)), young(1, 1, pair, value=bytes(MOST_BYTES))])
-    said = rf"larger than max\.message\.bytes.*write\.{name}.*raise write\.{name.partition('=')[0]}$"
-    with pytest.raises(BatchRefusedError, match=said) as stopped:
+    output = rf"larger than max\.message\.bytes.*write\.{name}.*raise write\.{name.partition('=')[0]}$"
+    with pytest.raises(BatchRefusedError, match=output) as stopped:
         Mirrored(pair, planned(A, 2), limits=limits)
     assert stopped.value.base_offset == 1
     enough = QuarantineLimits(batches=2, size_bytes=2200)

@@ -200,7 +200,7 @@ def test_an_epoch_that_compaction_removed_is_no_cut(two_epochs: Clusters, policy
 
 
 @pytest.mark.parametrize(
-    ("policy", "code", "said"),
+    ("policy", "code", "message"),
     [
         (
             "delete",
@@ -211,11 +211,11 @@ def test_an_epoch_that_compaction_removed_is_no_cut(two_epochs: Clusters, policy
     ],
 )
 def test_an_epoch_that_is_gone_is_a_cut_where_compaction_is_not_known_to_have_removed_it(
-    two_epochs: Clusters, policy: str, code: int, said: str
+    two_epochs: Clusters, policy: str, code: int, message: str
 ) -> None:
     compact_epoch_away(two_epochs, policy)
     two_epochs.source.change_always("DescribeConfigs", error(code) if code else None)
-    with pytest.raises(LogTruncatedError, match=said) as caught:
+    with pytest.raises(LogTruncatedError, match=message) as caught:
         two_epochs.run(two_epochs.job({A: 9}, epoch_ends={A: EpochEnd(1, 9)}), planned(A, 12))
     assert (caught.value.expected_offset, caught.value.divergent_offset, caught.value.log_end) == (9, None, None)
     assert caught.value.topic_id == A.topic_id
