@@ -241,8 +241,10 @@ def test_the_second_query_of_the_readme_answers_what_translate_answers(
     }
     for offset in sorted(offsets):
         actual = [tuple(row) for row in spark.sql(readme_queries[1].replace(str(README_OFFSET), str(offset))).collect()]
-        there = offset_map.translate("orders", 3, offset)
-        assert actual == ([(there.target_topic, there.target_partition, there.target_offset)] if there.exact else [])
-        exact.append(there.exact)
+        translated = offset_map.translate("orders", 3, offset)
+        assert actual == (
+            [(translated.target_topic, translated.target_partition, translated.target_offset)] if translated.exact else []
+        )
+        exact.append(translated.exact)
     assert offset_map.translate("orders", 3, README_OFFSET).exact
     assert (any(exact), all(exact)) == (True, False)

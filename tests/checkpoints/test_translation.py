@@ -74,9 +74,13 @@ def lines(draw: st.DrawFn) -> Line:
 @given(lines())
 def test_an_offset_of_a_record_translates_exactly_there_and_back(line: Line) -> None:
     for source_offset, target_offset in line.pairs:
-        there, back = line.forward.find(source_offset), line.backward.find(target_offset)
-        assert (there.exact, there.beyond, there.kind) == (back.exact, back.beyond, back.kind) == (True, False, SegmentKind.DATA)
-        assert (there.target_topic, there.target_partition, there.target_offset) == (TARGET.topic, 2, target_offset)
+        forward, back = line.forward.find(source_offset), line.backward.find(target_offset)
+        assert (
+            (forward.exact, forward.beyond, forward.kind)
+            == (back.exact, back.beyond, back.kind)
+            == (True, False, SegmentKind.DATA)
+        )
+        assert (forward.target_topic, forward.target_partition, forward.target_offset) == (TARGET.topic, 2, target_offset)
         assert (back.target_topic, back.target_partition, back.target_offset) == (SOURCE.topic, 2, source_offset)
 
 
@@ -84,9 +88,9 @@ def test_an_offset_of_a_record_translates_exactly_there_and_back(line: Line) -> 
 def test_translation_is_monotonic_both_ways(line: Line) -> None:
     for translator in (line.forward, line.backward):
         translated = [translator.find(offset).target_offset for offset in range(line.end + 200)]
-        known = [offset for offset in translated if offset is not None]
-        assert known == sorted(known)
-        assert len(known) in (0, len(translated))
+        offsets = [offset for offset in translated if offset is not None]
+        assert offsets == sorted(offsets)
+        assert len(offsets) in (0, len(translated))
 
 
 @given(lines())
@@ -141,9 +145,9 @@ def test_released_records_lead_to_where_they_are_and_nobody_else_s_offset_leads_
         segment(SegmentKind.RELEASED, 7, 8, 202),
     )
     line = Line(rows, 0, 10, ())
-    found = [line.forward.find(offset) for offset in range(10)]
-    assert [translated.target_offset for translated in found] == [100, 101, 102, 200, 201, 103, 103, 202, 103, 104]
-    assert [str(difference.kind) for difference in found[2:9]] == [
+    answers = [line.forward.find(offset) for offset in range(10)]
+    assert [translated.target_offset for translated in answers] == [100, 101, 102, 200, 201, 103, 103, 202, 103, 104]
+    assert [str(difference.kind) for difference in answers[2:9]] == [
         "data",
         "released",
         "released",
@@ -152,6 +156,6 @@ def test_released_records_lead_to_where_they_are_and_nobody_else_s_offset_leads_
         "released",
         "data",
     ]
-    assert [translated.exact for translated in found] == [True, True, True, True, True, False, False, True, True, True]
+    assert [translated.exact for translated in answers] == [True, True, True, True, True, False, False, True, True, True]
     assert [line.backward.find(offset).target_offset for offset in (102, 103, 200, 202)] == [2, 8, 3, 7]
     assert line.backward.find(150).beyond

@@ -183,7 +183,7 @@ def _name_of(state: ClusterState, body: Any, topic: Any) -> str:
     """Return the name of a topic id; the id's own text where no topic has it."""
     if body.version <= VERSIONS["Fetch"]:
         return str(topic.topic)
-    return next((name for name, known in state.topic_ids.items() if known == topic.topic_id), str(topic.topic_id))
+    return next((name for name, known_id in state.topic_ids.items() if known_id == topic.topic_id), str(topic.topic_id))
 
 
 def _read_all(state: ClusterState, node_id: int, body: Any, change: Change) -> list[tuple[Place, int, Read | None]]:

@@ -128,8 +128,8 @@ class PartitionLog:
     def high_watermark_at(self, node_id: int) -> int:
         """As far as one replica knows."""
         follower = self.followers.get(node_id)
-        known = self.high_watermark if follower is None or follower.high_watermark is None else follower.high_watermark
-        return min(known, self.high_watermark, self.end_offset_at(node_id))
+        high_watermark = self.high_watermark if follower is None or follower.high_watermark is None else follower.high_watermark
+        return min(high_watermark, self.high_watermark, self.end_offset_at(node_id))
 
     def last_stable_offset_at(self, node_id: int) -> int:
         """As far as one replica knows: a marker above its high watermark ends nothing there."""
@@ -156,10 +156,10 @@ class PartitionLog:
         return entry is not None and entry.txn_start is not None and entry.epoch == producer_epoch
 
     def begin_verification(self, header: Header) -> None:
-        known = self._verifications.get(header.producer_id)
+        verification = self._verifications.get(header.producer_id)
         lowest = header.base_sequence
-        if known is not None and known.epoch == header.producer_epoch:
-            lowest = min(lowest, known.lowest_sequence)
+        if verification is not None and verification.epoch == header.producer_epoch:
+            lowest = min(lowest, verification.lowest_sequence)
         self._verifications[header.producer_id] = Verification(header.producer_epoch, lowest)
 
     def append(self, batch: bytes, now_ms: int) -> Appended:

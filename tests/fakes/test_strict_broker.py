@@ -179,8 +179,8 @@ def test_sequences_have_their_rules(peer: Peer) -> None:
     peer.create()
     for first in range(6):
         assert peer.produce(idempotent(first)) == 0
-    again = peer.client.produce(peer.topic, idempotent(1))
-    assert (again.error_code, again.base_offset, again.log_append_time_ms) == (0, 1, 1_000)
+    second = peer.client.produce(peer.topic, idempotent(1))
+    assert (second.error_code, second.base_offset, second.log_append_time_ms) == (0, 1, 1_000)
     assert peer.client.list_offsets(peer.topic, -1).offset == 6
     assert peer.produce(idempotent(0)) == 45
     assert peer.produce(idempotent(7)) == 45
@@ -279,8 +279,8 @@ def test_how_far_a_leader_epoch_reaches(peer: Peer) -> None:
     peer.create()
     peer.produce(batch(0, 3))
     client, topic = peer.client, peer.topic
-    known = client.epoch_end(topic, 0)
-    assert (known.error_code, known.leader_epoch, known.end_offset) == (0, 0, 3)
+    epoch_end = client.epoch_end(topic, 0)
+    assert (epoch_end.error_code, epoch_end.leader_epoch, epoch_end.end_offset) == (0, 0, 3)
     later = client.epoch_end(topic, 7)
     assert (later.error_code, later.leader_epoch, later.end_offset) == (0, -1, -1)
     assert client.epoch_end(topic, 0, epoch=9).error_code == 75

@@ -196,8 +196,8 @@ def test_a_batch_of_the_last_transaction_sent_again_is_a_duplicate_that_spoils_t
     assert peer.produce(transactional(0, txn, 2), txn=peer.txn) == 0
     assert peer.client.end(peer.txn, *txn, commit=True) == 0
     assert peer.client.added(peer.txn, *txn, peer.topic) == 0
-    again = peer.client.produce(peer.topic, transactional(0, txn, 2), txn=peer.txn)
-    assert (again.error_code, again.base_offset) == (0, 0)
+    second = peer.client.produce(peer.topic, transactional(0, txn, 2), txn=peer.txn)
+    assert (second.error_code, second.base_offset) == (0, 0)
     assert peer.produce(transactional(2, txn), txn=peer.txn) == 45
 
 

@@ -112,9 +112,9 @@ class FaultPlan:
         """Return the fault that has to happen to this request."""
         with self._lock:
             self.requests[api] += 1
-            met = [armed for armed in self._armed if armed.fault.api == api and armed.count()]
-            self._armed = [armed for armed in self._armed if armed not in met]
-        return met[0].fault if met else None
+            matching = [armed for armed in self._armed if armed.fault.api == api and armed.count()]
+            self._armed = [armed for armed in self._armed if armed not in matching]
+        return matching[0].fault if matching else None
 
 
 class HeldPort:

@@ -105,7 +105,7 @@ class Writer:
         self._numbers = itertools.count()
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        """Held while records are written whose outcome is not yet known."""
+        """PausedProcess while records are written whose outcome is not yet known."""
         self._known: list[Written] = []
         self._reported: list[Written] = []
         self.failure: BaseException | None = None

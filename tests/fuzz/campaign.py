@@ -65,12 +65,12 @@ class Campaign:
     def _run_child(self, name: str, seconds: float) -> bool:
         """Return False where an input ended the process."""
         with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
-            place, told = Path(scratch) / "number", Path(scratch) / "told"
+            place, report_path = Path(scratch) / "number", Path(scratch) / "told"
             progress, first = Progress(place), self.inputs[name]
             progress.number = first - 1
             arguments = [name, str(place), "--targets", self.targets_module, "--seed", str(self.seed), "--first", str(first)]
             arguments += ["--seconds", str(seconds), "--memory", str(self.bounds.memory_bytes)]
-            with told.open("w") as out, (Path(scratch) / "errors").open("w+") as errors:
+            with report_path.open("w") as out, (Path(scratch) / "errors").open("w+") as errors:
                 environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
                 command = [sys.executable, "-m", "tests.fuzz.child", *arguments]
                 child = subprocess.Popen(command, stdout=out, stderr=errors, env=environment)
@@ -79,7 +79,7 @@ class Campaign:
                 output = errors.read()[-2_000:]
             if progress.number < first:
                 raise RuntimeError(f"the process for {name} did not come to its first input: {output}")
-            return self._take(name, progress.number, ended, output, told.read_text().splitlines())
+            return self._take(name, progress.number, ended, output, report_path.read_text().splitlines())
 
     def _ended(self, child: subprocess.Popen[bytes], progress: Progress, name: str) -> str:
         """Empty when it ended by itself and well, else the kind of finding. What it does in front of the first input is not timed."""
@@ -103,15 +103,15 @@ class Campaign:
         return "" if child.wait() == 0 else "death"
 
     def _take(self, name: str, number: int, ended: str, message: str, lines: list[str]) -> bool:
-        told = [json.loads(line) for line in lines]
-        for document in told:
+        documents = [json.loads(line) for line in lines]
+        for document in documents:
             if "kind" in document:
                 self._keep(name, Found(**document))
         if ended:
             what = f"more than {self.bounds.seconds} CPU seconds" if ended == "hang" else f"the process died: {message}"
             self._keep(name, Found(ended, number, ended, what))
         self.inputs[name] = number + 1
-        is_whole = not ended and not any(document.get("where") == "resident memory" for document in told)
+        is_whole = not ended and not any(document.get("where") == "resident memory" for document in documents)
         self.seconds[name] += 0 if is_whole else _LEAST_S_OF_AN_END  # type: ignore[assignment]
         return is_whole
 
@@ -125,9 +125,9 @@ class Campaign:
         stem = re.sub(r"[^a-z0-9]+", "-", f"{name} {actual.kind}".lower()) + "-" + hashlib.sha256(data).hexdigest()[:8]
         path = self.folder / f"{stem}.bin"
         path.write_bytes(data)
-        again = f'.venv/bin/python -m tests.fuzz.run --repeat "{name}" {path}'
+        command = f'.venv/bin/python -m tests.fuzz.run --repeat "{name}" {path}'
         path.with_suffix(".txt").write_text(
-            f"{name}: {actual.kind}, input {actual.number} of seed {self.seed}\n{again}\n\n{actual.what}\n"
+            f"{name}: {actual.kind}, input {actual.number} of seed {self.seed}\n{command}\n\n{actual.what}\n"
         )
         self.findings[key] = path
-        print(f"FOUND {name}: {actual.kind}, {actual.where}\n  {again}", flush=True)
+        print(f"FOUND {name}: {actual.kind}, {actual.where}\n  {command}", flush=True)

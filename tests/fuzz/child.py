@@ -121,13 +121,13 @@ def inputs(target: Target, seed: int, first: int, seconds: float) -> Iterator[tu
 
 def run(target: Target, progress: Progress, memory: Memory, given: Iterator[tuple[int, bytes]]) -> int:
     """Print the findings, each location once; return how many inputs were run."""
-    seen, count = set(), 0
+    lines_seen, count = set(), 0
     for number, data in given:
         progress.number = number
         actual = tried(target, number, data)
         excess = memory.excess(number)
-        if actual is not None and (actual.kind, actual.where) not in seen:
-            seen.add((actual.kind, actual.where))
+        if actual is not None and (actual.kind, actual.where) not in lines_seen:
+            lines_seen.add((actual.kind, actual.where))
             print(json.dumps(asdict(actual)), flush=True)
         count += 1
         if excess is not None:

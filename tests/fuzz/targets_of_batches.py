@@ -143,16 +143,16 @@ def sent_of(data: bytes, coalesce_bytes: int | None) -> list[object]:
     )
     sent, chosen = outgoing.index, outgoing.chosen
     restamp(outgoing.records, sent, chosen, producer_id=7, producer_epoch=1, first_sequence=0)
-    told: list[object] = []
+    reported: list[object] = []
     for start, size in zip(sent.pos[chosen].tolist(), sent.size_bytes[chosen].tolist(), strict=True):
         raw = outgoing.records[start : start + size]
         try:
             read = list(open_batch(raw, PLACE, max_bytes=MAX_OPENED_BYTES))
         except REFUSALS:
-            told.append(bytes(raw))
+            reported.append(bytes(raw))
         else:
-            told += [(record.timestamp_ms, record.key, record.value, record.headers) for record in read]
-    return told
+            reported += [(record.timestamp_ms, record.key, record.value, record.headers) for record in read]
+    return reported
 
 
 def opened(data: bytes) -> None:
@@ -178,8 +178,8 @@ def rebuilt(raw: bytes) -> None:
     position = base + chance_of(raw).choice([0, 0, 1, 5, -7])
     limits = limits_of(raw)
     made = rebuild(memoryview(raw), PLACE, position=position, limits=limits, max_opened_bytes=MAX_OPENED_BYTES)
-    again = index(b"".join(made.batches))
-    assert (again.stop, again.headers["records_count"].tolist()) == (None, list(made.counts))
+    rebuilt = index(b"".join(made.batches))
+    assert (rebuilt.stop, rebuilt.headers["records_count"].tolist()) == (None, list(made.counts))
     assert sum(made.counts) == len(made.offsets)
     assert all(verify_crc(memoryview(batch)) and len(batch) <= limits.max_message_bytes for batch in made.batches)
     actual = []

@@ -18,7 +18,7 @@ PATIENCE_S = 60.0
 def write_transactions(bootstrap: str, topic: str, partitions: int, records: int, name: str) -> list[str]:
     """Values that readers of committed records see: some transactions are aborted, and there are plain records in between."""
     settings = {"bootstrap.servers": bootstrap, "log_level": 0}
-    chance, seen = random.Random(name), []
+    chance, offsets_seen = random.Random(name), []
     sender, plain = Producer({**settings, "transactional.id": f"{topic}-{name}"}), Producer(settings)
     sender.init_transactions(PATIENCE_S)
     number = 0
@@ -34,13 +34,13 @@ def write_transactions(bootstrap: str, topic: str, partitions: int, records: int
             sender.abort_transaction(PATIENCE_S)
         else:
             sender.commit_transaction(PATIENCE_S)
-            seen += values
+            offsets_seen += values
         value = f"{name}-plain-{number}"
         plain.produce(topic, value, partition=chance.randrange(partitions))
         assert plain.flush(PATIENCE_S) == 0
-        seen.append(value)
+        offsets_seen.append(value)
         number += size
-    return seen
+    return offsets_seen
 
 
 @contextmanager

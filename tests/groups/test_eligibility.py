@@ -49,10 +49,10 @@ def evaluated(
     side: Side = "source",
     reason: str = "",
 ) -> GroupPartition:
-    held = SourceCommit("g", HERE if side == "source" else THERE, offset, "m", source, reason)
-    translator = CommitTranslator(commits_of([held], clusters), side)
+    source_commit = SourceCommit("g", HERE if side == "source" else THERE, offset, "m", source, reason)
+    translator = CommitTranslator(commits_of([source_commit], clusters), side)
     translator.add(rows_of(rows))
-    return evaluate(held, translator, translator.lines(), clusters, side)
+    return evaluate(source_commit, translator, translator.lines(), clusters, side)
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ def test_another_log_than_the_map_speaks_of_takes_no_offset(clusters: Clusters, 
 
 
 def test_a_topic_that_was_created_again_is_told_from_one_that_the_mirror_has_not_begun_with() -> None:
-    again = evaluated(15, rows=[(OLDER, "data", 0, 9, 50, 1)])
-    assert (again.outcome, again.reason) == (
+    later = evaluated(15, rows=[(OLDER, "data", 0, 9, 50, 1)])
+    assert (later.outcome, later.reason) == (
         Outcome.CREATED_AGAIN,
         "the topic was created again (topic id idS), the map knows idOld only",
     )

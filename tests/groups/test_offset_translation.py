@@ -85,7 +85,7 @@ def logs(draw: st.DrawFn) -> Log:
     """As a mirror makes them: places rise over data, with jumps for markers; what is released comes at the end of the moment."""
     position, place = draw(st.integers(0, 30)), draw(st.integers(0, 30))
     micro_batches: list[tuple[Row, ...]] = [((SegmentKind.GAP, position, position, None),)]
-    aside: list[tuple[int, int]] = []
+    quarantined: list[tuple[int, int]] = []
     kinds = st.sampled_from(list(SegmentKind))
     for _ in range(draw(st.integers(0, 5))):
         rows: list[Row] = []
@@ -93,13 +93,13 @@ def logs(draw: st.DrawFn) -> Log:
             place += draw(st.integers(0, 2))
             size = draw(st.integers(1, 5))
             if kind is SegmentKind.RELEASED:
-                if aside:
-                    start, end = aside.pop(draw(st.integers(0, len(aside) - 1)))
+                if quarantined:
+                    start, end = quarantined.pop(draw(st.integers(0, len(quarantined) - 1)))
                     rows.append((kind, start, end, place))
                     place += end - start
                 continue
             if kind is SegmentKind.QUARANTINED:
-                aside.append((position, position + size))
+                quarantined.append((position, position + size))
             rows.append((kind, position, position + size, place if kind is SegmentKind.DATA else None))
             place += size if kind is SegmentKind.DATA else 0
             position += size
@@ -166,8 +166,8 @@ def test_later_rows_change_no_answer_that_a_reader_would_notice(log: Log, seed: 
 
 @given(logs(), st.integers(0, 9), st.data())
 def test_who_goes_on_reads_recent_rows_only_and_finds_the_same(log: Log, seed: int, data: st.DataObject) -> None:
-    seen = data.draw(st.integers(1, len(log.micro_batches)))
-    before = Log(log.micro_batches[:seen])
+    seen_count = data.draw(st.integers(1, len(log.micro_batches)))
+    before = Log(log.micro_batches[:seen_count])
     first = [Commit(SOURCE, data.draw(st.integers(0, before.position + 3))) for _ in range(2)]
     then = [Commit(SOURCE, data.draw(st.integers(0, log.position))) for _ in range(3)]
     translator = CommitTranslator(first)

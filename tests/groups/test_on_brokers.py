@@ -123,10 +123,10 @@ def test_each_offset_says_where_it_leads_or_why_nowhere_and_apply_commits_what_i
     ended = console("groups", str(m.path), "--group", m.group("app"), "--json")
     assert (ended.code, ended.slow_imports) == (0, "[]"), ended.said
     (actual,) = json.loads(ended.lines[0])["groups"]
-    told = {(document["topic"], document["partition"]): document for document in actual["partitions"]}
+    documents = {(document["topic"], document["partition"]): document for document in actual["partitions"]}
     answers = {
         key: (document["outcome"], document["to_offset"], document["repeats"], document["waits_for"])
-        for key, document in told.items()
+        for key, document in documents.items()
     }
     assert answers == {
         (m.topic, 0): ("translated", 1, 0, 0),
@@ -137,9 +137,9 @@ def test_each_offset_says_where_it_leads_or_why_nowhere_and_apply_commits_what_i
         (m.left, 0): ("not mirrored", None, None, None),
         ("__consumer_offsets", 0): ("not mirrored", None, None, None),
     }
-    assert told["__consumer_offsets", 0]["reason"] == "internal topics are never mirrored"
-    assert "topics.include" in told[m.left, 0]["reason"]
-    assert "offsets 1 to 1 were never mirrored" in told[m.topic, 4]["reason"]
+    assert documents["__consumer_offsets", 0]["reason"] == "internal topics are never mirrored"
+    assert "topics.include" in documents[m.left, 0]["reason"]
+    assert "offsets 1 to 1 were never mirrored" in documents[m.topic, 4]["reason"]
     assert m.offsets(m.target, "app") == {}, "looking changes nothing"
 
     assert exit_code("groups", str(m.path), "--group", m.group("app"), "--apply") == 1, "two partitions are left"

@@ -207,9 +207,9 @@ class ModelWriter:
         return answer
 
     def reread(self, snapshot: Snapshot) -> Snapshot:
-        found = self.snapshot()
-        assert found is not None
-        return found
+        current = self.snapshot()
+        assert current is not None
+        return current
 
     def append(self, snapshot: Snapshot, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None:
         self._commit(effects.Commit(snapshot, version, _frozen(metadata), _rows_of(rows)))

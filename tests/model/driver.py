@@ -163,8 +163,8 @@ class Recover:
         recover(owner, _performer(owner, port, availability), mirror=MIRROR, deadline=deadline)
         if self.run.is_retry:
             return ReleaseAll(self.run, OwnerState(owner))
-        known = owner.positions()
-        starts = {number: 0 for number in map(source_partition, range(len(scenario.logs))) if number not in known}
+        positions = owner.positions()
+        starts = {number: 0 for number in map(source_partition, range(len(scenario.logs))) if number not in positions}
         rows = first_rows(ModelTopics(), target, starts, deadline)  # type: ignore[arg-type]
         if rows:
             owner.next_decision()

@@ -71,9 +71,12 @@ def _check_owner(before: Snapshot, after: Snapshot, commit: Commit) -> None:
         require(after.record.run_epoch == epoch + 1, "a take-over skipped or repeated a run epoch")
     else:
         require(after.run_id == before.run_id, f"{after.run_id} changed the map after {before.run_id} took over")
-    known = 0 if before.record is None else before.record.micro_batch
+    recorded_micro_batch = 0 if before.record is None else before.record.micro_batch
     numbers = {column(row, "micro_batch") for row in commit.rows}
-    require(all(number > known for number in numbers), f"micro-batch number {sorted(numbers)} is used again after {known}")
+    require(
+        all(number > recorded_micro_batch for number in numbers),
+        f"micro-batch number {sorted(numbers)} is used again after {recorded_micro_batch}",
+    )
 
 
 def check_quarantine(table: Snapshot, kept: Collection[tuple[int, int]]) -> None:

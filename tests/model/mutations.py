@@ -256,8 +256,8 @@ def decide_behind_forgotten_records(patch: pytest.MonkeyPatch) -> None:
 def take_a_repair_for_done(patch: pytest.MonkeyPatch) -> None:
     def fate_of(decided_txn: txn_outcome.DecidedTxn, is_definite: bool, *, reads_log: bool) -> Generator[Any, Any, Any]:
         fate = txn_outcome.TxnFate.COMMITTED if is_definite else (yield from actions._resolve(decided_txn))
-        seen = (yield actions.AwaitVisible(decided_txn)) if fate is txn_outcome.TxnFate.COMMITTED else actions.Visibility()
-        return fate, seen, ()
+        visibility = (yield actions.AwaitVisible(decided_txn)) if fate is txn_outcome.TxnFate.COMMITTED else actions.Visibility()
+        return fate, visibility, ()
 
     patch.setattr(actions, "_fate_of", fate_of)
 

@@ -240,10 +240,10 @@ class World:
         assert task.owner is not None
         program = task.node.program
         assert isinstance(program, SlotTask)
-        again = replace(program, attempt=program.attempt + 1)
+        retry = replace(program, attempt=program.attempt + 1)
         self.tasks[number] = task._replace(owner=None)
         self.task_count += 1
-        self.tasks[self.task_count] = Task(self.library.start(again), task.owner)
+        self.tasks[self.task_count] = Task(self.library.start(retry), task.owner)
         process = self.processes[task.owner]
         awaited = tuple(self.task_count if slot == number else slot for slot in process.awaited)
         self.processes[task.owner] = process._replace(awaited=awaited)

@@ -139,10 +139,10 @@ def test_poison_is_kept_as_it_was_all_else_is_copied_and_what_a_remedy_helps_com
 def assert_translated(settings: MirrorConfig, clusters: TwoClusters, topic: str, kinds: Mapping[int, str]) -> None:
     """Every record of these batches, by its value."""
     copies = {record.value: record.offset for record in read_places(clusters.target.bootstrap, [(topic, 0)])[topic, 0]}
-    known = OffsetMap.open(settings.tables)
+    offset_map = OffsetMap.open(settings.tables)
     for batch, kind in kinds.items():
         for n, (value, _) in enumerate(expected([batch])):
-            translated = known.translate(topic, 0, RECORDS * batch + n)
+            translated = offset_map.translate(topic, 0, RECORDS * batch + n)
             assert (translated.kind, translated.exact) == (kind, kind != "quarantined")
             assert not translated.exact or translated.target_offset == copies[value]
-            assert not translated.exact or known.reverse(topic, 0, copies[value]).target_offset == RECORDS * batch + n
+            assert not translated.exact or offset_map.reverse(topic, 0, copies[value]).target_offset == RECORDS * batch + n

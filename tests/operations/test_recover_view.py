@@ -50,10 +50,10 @@ def test_only_what_is_open_everywhere_it_shows_is_left_to_the_next_start(
 def test_the_silence_of_the_coordinator_is_told_and_no_choice_asked_for() -> None:
     actual, console = report(ReceiptEvidence.PENDING, LogEvidence.OPEN, LogEvidence.OPEN), Console(file=io.StringIO(), width=200)
     show([actual], console)
-    said = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "  coordinator: not known (Kafka before 3.0)\n" in said
-    assert "=> probably not ended: `run` commits it, or copies it again if it is too late for that\n" in said
-    assert "YOUR CHOICE" not in said
+    output = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "  coordinator: not known (Kafka before 3.0)\n" in output
+    assert "=> probably not ended: `run` commits it, or copies it again if it is too late for that\n" in output
+    assert "YOUR CHOICE" not in output
     document = json.loads(json.dumps(actual.document()))
     assert (document["fate"], document["needs_choice"]) == (None, False)
     assert document["coordinator"] == {"state": "not known (Kafka before 3.0)", "producer_id": None, "producer_epoch": None}

@@ -45,9 +45,9 @@ def test_a_range_is_copied_once_more_and_only_once_whatever_is_killed(
     assert {offset_map.translate(topic, 1, number).target_offset for number in range(3, 51)} == set(copied.values())
     assert offset_map.translate(topic, 1, 20).target_offset == copied[b"20"]
     assert not Path(settings.tables, "offset_map").exists()
-    again = redo(derived, request)
-    assert again.was_done
-    assert again.sentence().startswith("was copied before: offsets 3 to 50")
+    second_result = redo(derived, request)
+    assert second_result.was_done
+    assert second_result.sentence().startswith("was copied before: offsets 3 to 50")
     assert len(read_values(target, copy, 1)) == 48
 
 

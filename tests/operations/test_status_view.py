@@ -115,8 +115,8 @@ def test_what_is_not_known_is_a_question_mark() -> None:
     ],
 )
 def test_a_run_that_is_not_here_says_why(changes: dict[str, Any], words: str) -> None:
-    known = {name: getattr(RUN, name) for name in RUN.__dataclass_fields__}
-    assert words in shown(report(run=RunStatus(**(known | changes))))
+    fields = {name: getattr(RUN, name) for name in RUN.__dataclass_fields__}
+    assert words in shown(report(run=RunStatus(**(fields | changes))))
 
 
 def test_a_mirror_without_run_and_rows_is_told_in_words() -> None:

@@ -76,9 +76,9 @@ def rows_of_a_day(count: int) -> list[dict[str, Any]]:
 
 def many_rows(count: int) -> list[dict[str, Any]]:
     """Build rows that repeat a thousand different ones."""
-    known = rows_of_a_day(1_000)
+    day_rows = rows_of_a_day(1_000)
     return [
-        known[number % 1_000] | {"micro_batch": number + 1, "settled_at": BEGIN + timedelta(seconds=2 * number)}
+        day_rows[number % 1_000] | {"micro_batch": number + 1, "settled_at": BEGIN + timedelta(seconds=2 * number)}
         for number in range(count)
     ]
 
@@ -126,7 +126,7 @@ def content(rows: Sequence[Mapping[str, Any]] = (), *, name: str = "orders-east-
         kind=ProblemKind.RETRIABLE, text=f"query: NETWORK_EXCEPTION: cannot connect to {name}", remedy=f"see that {name} runs",
         error_name="NETWORK_EXCEPTION", place=TopicPartition(name, 3),
     )  # fmt: skip
-    known = CountedProblem(
+    counted_problem = CountedProblem(
         run_epoch=2, number=1, problem=problem, occurrences=1_234, first_at_ms=1_795_000_000_000, last_at_ms=1_795_100_000_000
     )
     runs = [
@@ -159,7 +159,7 @@ def content(rows: Sequence[Mapping[str, Any]] = (), *, name: str = "orders-east-
         micro_batch_count=len(rows),
         is_cut=False,
         history=history_of(rows),
-        problems=[known] if rows else [],
+        problems=[counted_problem] if rows else [],
         runs=runs if rows else [],
         pauses=[],
         picture=a_picture(place, transactions) if rows else None,

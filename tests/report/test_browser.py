@@ -75,9 +75,9 @@ def test_every_plot_has_room_no_text_is_cut_or_covered_and_both_colour_schemes_c
     browser: str, tmp_path: Path, count: int, dark: bool, width: int
 ) -> None:
     text = page(content(many_rows(count), name=f"orders {EVIL}", transactions=min(count, 500)))
-    seen = _layout(browser, tmp_path, text, dark=dark, width=width)
-    assert (seen["wide"], seen["empty"], seen["outside"], seen["overlapping"]) == (False, 0, [], [])
-    paper, ink = _brightness(seen["background"]), _brightness(seen["color"])
+    layout = _layout(browser, tmp_path, text, dark=dark, width=width)
+    assert (layout["wide"], layout["empty"], layout["outside"], layout["overlapping"]) == (False, 0, [], [])
+    paper, ink = _brightness(layout["background"]), _brightness(layout["color"])
     assert (paper < 60 and ink > 180) if dark else (paper > 220 and ink < 80)
 
 

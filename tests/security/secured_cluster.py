@@ -157,10 +157,10 @@ class SecuredCluster:
     def _add_users(self) -> None:
         client = admin(self.bootstrap)
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
-            known = ((USER, PASSWORD), (POOR_USER, POOR_PASSWORD))
+            users = ((USER, PASSWORD), (POOR_USER, POOR_PASSWORD))
             wanted = [
                 UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), password.encode())
-                for user, password in known
+                for user, password in users
             ]
             for future in client.alter_user_scram_credentials(wanted).values():
                 future.result(30)

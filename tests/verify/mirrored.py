@@ -124,9 +124,9 @@ class Mirrored:
             aborted=aborted,
             limits=LIMITS,
         )
-        aside = [i for i, offset in enumerate(index.headers["base_offset"].tolist()) if offset in self.poison]
-        self._keep([bytes(data[i]) for i in aside])
-        admission = admission.set_aside(aside)
+        quarantined = [i for i, offset in enumerate(index.headers["base_offset"].tolist()) if offset in self.poison]
+        self._keep([bytes(data[i]) for i in quarantined])
+        admission = admission.set_aside(quarantined)
         chosen = np.flatnonzero(admission.verdicts == Verdict.RAW)
         self._sequence = restamp(records, index, chosen, producer_id=PRODUCER_ID, producer_epoch=0, first_sequence=self._sequence)
         placed = []

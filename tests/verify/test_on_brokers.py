@@ -134,7 +134,7 @@ def test_topics_of_every_codec_and_with_transactions_are_equal_by_batches_and_by
 def test_a_mirror_that_runs_meanwhile_makes_no_difference(clusters: TwoClusters, tmp_path: Path, topic_name: str) -> None:
     create_topic(clusters.source.bootstrap, topic_name)
     conf = conf_of(tmp_path, clusters, topic_name)
-    settings, seen = MirrorConfig.load(conf), [0]
+    settings, record_counts = MirrorConfig.load(conf), [0]
     write(clusters.source.bootstrap, topic_name, ["first"])
     with mirror(conf) as running:
         wait_for_run(running, "a map", lambda: positions(settings))
@@ -142,13 +142,13 @@ def test_a_mirror_that_runs_meanwhile_makes_no_difference(clusters: TwoClusters,
             write(clusters.source.bootstrap, topic_name, [f"{n}-{i}" for i in range(20)])
             report = verify_mirror(settings)
             assert report.is_equal, report.sentences()
-            seen.append(report.record_count)
+            record_counts.append(report.record_count)
         wait_for_run(
             running,
             "the last record",
             lambda: positions(settings)[topic_name, 0] > 160 and verify_mirror(settings).record_count == 161,
         )
-    assert seen == sorted(seen)
+    assert record_counts == sorted(record_counts)
 
 
 def _swap(log: LogFile, first: int, second: int) -> None:

@@ -48,8 +48,8 @@ def contents(batches: Sequence[bytes]) -> dict[int, tuple[Any, ...]]:
     """Return what a reader sees at each offset; the oracle, which knows nothing of batches."""
     actual: dict[int, tuple[Any, ...]] = {}
     for raw in batches:
-        for seen in open_batch(memoryview(raw), A, max_bytes=ENOUGH):
-            actual[seen.offset] = (seen.timestamp_ms, seen.key and bytes(seen.key), seen.value and bytes(seen.value))
+        for opened in open_batch(memoryview(raw), A, max_bytes=ENOUGH):
+            actual[opened.offset] = (opened.timestamp_ms, opened.key and bytes(opened.key), opened.value and bytes(opened.value))
     return actual
 
 
@@ -106,7 +106,7 @@ def _cut_up(target: list[bytes], draw: st.DrawFn) -> list[bytes]:
     """Another broker might cut batches otherwise: the same records."""
     i = draw(st.integers(0, len(target) - 1))
     base, time = int.from_bytes(target[i][:8], "big"), int.from_bytes(target[i][27:35], "big")
-    seen = list(open_batch(memoryview(target[i]), B, max_bytes=ENOUGH))
+    records = list(open_batch(memoryview(target[i]), B, max_bytes=ENOUGH))
     parts = [
         batch(
             source_record.offset,
@@ -114,9 +114,9 @@ def _cut_up(target: list[bytes], draw: st.DrawFn) -> list[bytes]:
             payload=record(0, contents_of(source_record.key), contents_of(source_record.value)),
             timestamp=time,
         )
-        for source_record in seen
+        for source_record in records
     ]
-    assert seen[0].offset == base
+    assert records[0].offset == base
     return [*target[:i], *parts, *target[i + 1 :]]
 
 
@@ -142,14 +142,14 @@ def test_an_audit_tells_every_record_that_differs_and_none_outside_of_their_batc
     wanted = {FIRST_COPY + offset: content for offset, content in contents(source).items()}
     actual = contents(target)
     wrong = {offset - FIRST_COPY for offset in wanted if actual.get(offset) != wanted[offset]}
-    told = {
+    reported_offsets = {
         offset
         for difference in result.differences
         if difference.source_start is not None
         for offset in range(difference.source_start, difference.source_end or 0)
     }
-    assert wrong <= told <= _batches_with(source, wrong) | (_twins(source) if wrong else set())
-    assert result.record_count == len(wanted) - len(told)
+    assert wrong <= reported_offsets <= _batches_with(source, wrong) | (_twins(source) if wrong else set())
+    assert result.record_count == len(wanted) - len(reported_offsets)
     assert not result.unchecked
 
 

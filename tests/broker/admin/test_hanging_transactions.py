@@ -173,6 +173,6 @@ def test_a_real_broker_ends_it_and_takes_nothing_of_it_any_more(target_cluster: 
         new = SlotTxn(topic_name, old.producer_id + 1_000_000, 0)  # what the coordinator answers once it has forgotten the id
         abort_hanging(cluster, [new], [place], 60_000, deadline, named=of_map(old))
         assert last_stable_offset(bootstrap, topic_name) == 2
-        again = transactional(1, (old.producer_id, old.producer_epoch))
-        assert raw.produce(topic_name, again, txn=topic_name).error_code == 47
+        second = transactional(1, (old.producer_id, old.producer_epoch))
+        assert raw.produce(topic_name, second, txn=topic_name).error_code == 47
     cluster.close()

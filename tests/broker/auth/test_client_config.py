@@ -65,7 +65,7 @@ OIDC = OAUTH | {
 
 
 @pytest.mark.parametrize(
-    ("properties", "said"),
+    ("properties", "message"),
     [
         ({"security.protocol": "SASL_SSL"}, ["sasl.mechanism: is missing; it is one of PLAIN, SCRAM-SHA-256"]),
         (SCRAM, ["sasl.password: is missing for SCRAM-SHA-256"]),
@@ -92,11 +92,11 @@ OIDC = OAUTH | {
     ],
 )
 def test_security_that_contradicts_itself_is_said(
-    properties: dict[str, object], said: list[str], monkeypatch: pytest.MonkeyPatch
+    properties: dict[str, object], message: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMPTY", "")
     actual = problems(**properties)
-    assert [expected in reported for expected, reported in zip(said, actual, strict=True)] == [True] * len(actual), actual
+    assert [expected in reported for expected, reported in zip(message, actual, strict=True)] == [True] * len(actual), actual
     assert not any("hunter" in problem for problem in actual)
 
 

@@ -135,8 +135,8 @@ def test_a_topic_of_all_codecs_is_copied_byte_by_byte(two_clusters: Any, topic_n
         write(two_clusters.source, topic_name, codec, count=200)
     with BatchProducer(client(two_clusters.target)) as producer:
         copy(two_clusters.source, producer, topic_name)
-    seen = {(batch.codec, batch.is_control) for batch in batches(two_clusters.target, topic_name)}
-    assert seen == {(codec, False) for codec in Codec}
+    kinds_seen = {(batch.codec, batch.is_control) for batch in batches(two_clusters.target, topic_name)}
+    assert kinds_seen == {(codec, False) for codec in Codec}
     assert payloads(two_clusters.target, topic_name) == payloads(two_clusters.source, topic_name)
     assert records(two_clusters.target, topic_name) == records(two_clusters.source, topic_name)
     assert sum(map(len, records(two_clusters.target, topic_name))) == 200 * len(CODECS)

@@ -61,14 +61,14 @@ def test_a_batch_cannot_be_changed_through_it() -> None:
 
 def test_after_the_end_of_the_loan_a_batch_has_no_bytes_and_views_are_released() -> None:
     both = fetched(batch(0, 1), batch(1, 1))
-    held = both[0].view
+    kept_view = both[0].view
     both.loan.end()
     with pytest.raises(StaleBatchError, match="before the next poll"):
         _ = both[1].view
     with pytest.raises(StaleBatchError):
         both[1].copy()
     with pytest.raises(ValueError, match="released"):
-        bytes(held)
+        bytes(kept_view)
     assert both[1].base_offset == 1
 
 

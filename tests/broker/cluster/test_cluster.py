@@ -221,10 +221,10 @@ def test_an_idle_connection_that_its_broker_has_closed_is_not_used_again(
     with pytest.raises(RetriableError, match="cannot connect"):
         client.connection(1, "produce", clock.deadline())
     fake.start_node(1)
-    again = client.connection(1, "produce", clock.deadline())
-    assert again is not lost
+    second = client.connection(1, "produce", clock.deadline())
+    assert second is not lost
     assert lost.is_closed
-    assert client.connection(1, "produce", clock.deadline()) is again
+    assert client.connection(1, "produce", clock.deadline()) is second
 
 
 def test_a_broker_that_is_too_old_is_refused_in_one_line_with_all_that_it_lacks(

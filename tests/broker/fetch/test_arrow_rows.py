@@ -181,11 +181,11 @@ def test_rows_cover_every_offset_and_say_what_the_answer_said(
     assert b"".join(bytes(run.records) for run in runs) == b"".join(parts)
     assert [run.start for run in runs[1:]] == [run.end for run in runs[:-1]]
     kinds = [row["kind"] for row in table(arrow_batches)]
-    again: list[object] = []
+    second_rows: list[object] = []
     position = 0
     for run in runs:
         fetched = IndexedPartition(SOURCE.topic_partition, index_batches(run.records), run.records, run.aborted, 0, 99, 99, 0)
         follower = RangeRows(SOURCE, position, run.end, limits=LIMITS, keep=Keep.ALL)
-        again += [row["kind"] for row in table([*follower.of_answer(fetched), *follower.up_to(run.end)])]
+        second_rows += [row["kind"] for row in table([*follower.of_answer(fetched), *follower.up_to(run.end)])]
         position = run.end
-    assert again == kinds
+    assert second_rows == kinds

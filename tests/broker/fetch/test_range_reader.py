@@ -430,7 +430,7 @@ def test_a_log_that_shrinks_in_the_middle_of_a_range_is_data_loss_after_what_was
 
 
 @pytest.mark.parametrize(
-    ("bad", "expected", "said"),
+    ("bad", "expected", "expected_message"),
     [
         (batch(4, 1, magic=1), CorruptBatchError, "base offset 4.*message of magic 1: its CRC"),
         (message(4, magic=0)[:-1] + b"x", CorruptBatchError, "base offset 4.*message of magic 0: its CRC"),
@@ -441,13 +441,13 @@ def test_a_log_that_shrinks_in_the_middle_of_a_range_is_data_loss_after_what_was
     ],
 )
 def test_what_is_no_batch_is_named_after_the_good_ones_in_front_of_it(
-    fake: StrictCluster, client: Cluster, clock: SleepingClock, bad: bytes, expected: type[Exception], said: str
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, bad: bytes, expected: type[Exception], expected_message: str
 ) -> None:
     fill(fake, A, [2, 2])
     good = stored(fake, A, 0, 4)
     fake.alter_answers("Fetch", lambda answer: _append(answer, bad))
     reading = Reading(client, clock, whole(A, 9))
-    with pytest.raises(expected, match=said):
+    with pytest.raises(expected, match=expected_message):
         reading.run()
     assert reading.batches[A][: len(good)] == good
 

@@ -174,12 +174,12 @@ def test_an_error_of_one_leader_leaves_no_connection_with_answers_that_nobody_aw
     fake.change("Produce", error(10), node_id=1)
     with pytest.raises(ProduceRefusedError):
         slot.produce({A: slot.batches([1] * 3), B: slot.batches([1] * 3)})
-    again = Slot(slot.client, slot.clock)
-    actual = again.produce({A: again.batches([1, 1]), B: again.batches([1, 1])})
-    again.commit()
+    second_slot = Slot(slot.client, slot.clock)
+    actual = second_slot.produce({A: second_slot.batches([1, 1]), B: second_slot.batches([1, 1])})
+    second_slot.commit()
     for place, offsets in actual.items():
         epochs = {header.base_offset: header.producer_epoch for header, _, _ in fake.log(place.topic, place.partition).batches}
-        assert [epochs[offset] for offset in offsets] == [again.txn.producer_epoch] * 2
+        assert [epochs[offset] for offset in offsets] == [second_slot.txn.producer_epoch] * 2
 
 
 def test_small_requests_share_a_write_and_large_ones_do_not(
@@ -464,15 +464,15 @@ def test_after_a_failure_the_next_transaction_starts_on_a_clean_connection_with_
         slot.produce({A: slot.batches([1] * 5)}, requests=3)
     if is_moved:
         fake.move_leader(("t", 0), 2)
-    again = Slot(slot.client, slot.clock)
-    (first,) = again.produce({A: again.batches([1, 1, 1])}).values()
+    second_slot = Slot(slot.client, slot.clock)
+    (first,) = second_slot.produce({A: second_slot.batches([1, 1, 1])}).values()
     assert len(first) == 3
-    again.commit()
+    second_slot.commit()
     log = fake.log("t")
     aborted = {aborted_txn.producer_id for aborted_txn in log.aborted}
     assert aborted <= {slot.txn.producer_id}
     visible = [header for header, _, _ in log.batches if header.base_offset in first]
-    assert [header.producer_epoch for header in visible] == [again.txn.producer_epoch] * 3
+    assert [header.producer_epoch for header in visible] == [second_slot.txn.producer_epoch] * 3
 
 
 def test_what_was_acknowledged_in_front_of_an_error_is_known(fake: StrictCluster, slot: Slot) -> None:

@@ -213,11 +213,11 @@ def test_a_silent_coordinator_costs_one_request_timeout(fake: StrictCluster, clo
 def test_initialising_waits_until_the_open_transaction_is_aborted(fake: StrictCluster, slot: Slot) -> None:
     began(fake, slot)
     fake.hold_markers()
-    seen: list[TxnState] = []
-    fake.change("InitProducerId", *[after(lambda: seen.append(state_of(fake)))] * 2, after(fake.write_markers))
-    again = slot.init()
-    assert seen == [TxnState.ONGOING, TxnState.PREPARE_ABORT]
-    assert (again.producer_id, again.producer_epoch) == (slot.txn.producer_id, slot.txn.producer_epoch + 2)
+    states: list[TxnState] = []
+    fake.change("InitProducerId", *[after(lambda: states.append(state_of(fake)))] * 2, after(fake.write_markers))
+    second_txn = slot.init()
+    assert states == [TxnState.ONGOING, TxnState.PREPARE_ABORT]
+    assert (second_txn.producer_id, second_txn.producer_epoch) == (slot.txn.producer_id, slot.txn.producer_epoch + 2)
     assert slot.read() is None
 
 

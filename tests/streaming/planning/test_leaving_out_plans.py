@@ -79,10 +79,10 @@ def test_what_a_micro_batch_left_out_goes_back_while_the_others_move_and_waits_f
     ] == [(B, 30, 50)]
     assert planning.planner.latest(back) == back
     planning.seconds += 1.0
-    again = planning.planner.latest(back)
-    assert again == {A: 100, B: 50}
+    later = planning.planner.latest(back)
+    assert later == {A: 100, B: 50}
     assert [
-        (planned_range.source, planned_range.start, planned_range.end) for planned_range in planning.planner.ranges(back, again)
+        (planned_range.source, planned_range.start, planned_range.end) for planned_range in planning.planner.ranges(back, later)
     ] == [(A, 20, 100)]
 
 

@@ -33,8 +33,8 @@ def test_a_partition_is_on_the_list_from_its_first_unfinished_range_until_it_mov
     partitions = LeftOutTracker()
     change = partitions.on_micro_batch([unfinished()], {A: 5}, 100)
     assert (sources(change.began), change.ended) == ([A], ())
-    again = partitions.on_micro_batch([unfinished()], {A: 5}, 200)
-    assert (again.began, again.ended) == ((), ())
+    second = partitions.on_micro_batch([unfinished()], {A: 5}, 200)
+    assert (second.began, second.ended) == ((), ())
     (only,) = partitions.by_slots
     assert (only.since_ms, only.tried_at_ms, only.tries, only.position) == (100, 200, 2, 5)
     others = partitions.on_micro_batch([], {A: 5}, 300)

@@ -96,9 +96,9 @@ def test_later_partitions_begin_at_their_log_start(tmp_path: Path) -> None:
 
 
 def test_a_recreated_topic_stops_the_start(tmp_path: Path) -> None:
-    known = {SourcePartition("orders", "old", 0): SimpleNamespace(offset=3)}
+    positions = {SourcePartition("orders", "old", 0): SimpleNamespace(offset=3)}
     with pytest.raises(DataLossError, match="created again"):
-        _planner(tmp_path, _cluster()).start_offsets(known, _deadline())
+        _planner(tmp_path, _cluster()).start_offsets(positions, _deadline())
 
 
 def test_a_recreated_topic_stops_the_query_or_enters_as_new(tmp_path: Path) -> None:

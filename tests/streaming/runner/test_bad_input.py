@@ -262,7 +262,10 @@ def test_a_target_topic_that_goes_under_a_running_mirror_ends_it_before_anything
     clusters: Clusters, tmp_path: Path, spark: Any
 ) -> None:
     deleted, recreated = f"{clusters.name}.deleted", f"{clusters.name}.recreated"
-    for topic, error, again in ((deleted, "was deleted, with what was copied", False), (recreated, "given offset 0", True)):
+    for topic, error, is_recreated in (
+        (deleted, "was deleted, with what was copied", False),
+        (recreated, "given offset 0", True),
+    ):
         create_topic(clusters.source, topic)
         write(clusters.source, topic, ["a"])
         hasty = {"transaction_timeout_ms": 10_000}
@@ -270,7 +273,7 @@ def test_a_target_topic_that_goes_under_a_running_mirror_ends_it_before_anything
         with Running(settings, spark) as mirror:
             mirror.wait_for("the first record", partial(is_at, settings, {(topic, 0): 1}))
             runs.delete_topic(clusters.target, topic)
-            if again:
+            if is_recreated:
                 create_topic(clusters.target, topic)
             write(clusters.source, topic, ["b"])
             with pytest.raises((ConfigError, TargetDataLossError), match=error):

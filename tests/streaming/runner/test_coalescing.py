@@ -60,12 +60,12 @@ def test_small_batches_become_few_and_one_that_the_target_refuses_among_them_is_
     assert [record[1:] for record in copies] == [record[1:] for record in kept]
     assert len(copies) == 6 * BATCHES + 1
 
-    known = OffsetMap.open(settings.tables)
+    offset_map = OffsetMap.open(settings.tables)
     for original, copy in list(zip(kept, copies, strict=True))[::23]:
-        translated = known.translate(topic, 0, original.offset)
+        translated = offset_map.translate(topic, 0, original.offset)
         assert (translated.exact, translated.target_offset) == (True, copy.offset)
-        assert known.reverse(topic, 0, copy.offset).target_offset == original.offset
-    assert [known.translate(topic, 0, record.offset).kind for record in poison] == ["quarantined"] * len(OLD)
+        assert offset_map.reverse(topic, 0, copy.offset).target_offset == original.offset
+    assert [offset_map.translate(topic, 0, record.offset).kind for record in poison] == ["quarantined"] * len(OLD)
     report = verify_mirror(settings, is_deep=True)
     assert (report.differences, report.unchecked) == ((), {Unchecked.QUARANTINED: len(OLD)})
 

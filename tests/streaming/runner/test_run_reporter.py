@@ -87,12 +87,12 @@ def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
         segment(A, 9, 12, None, SegmentKind.QUARANTINED),
     ]
     decide(owner, *rows)
-    aside = QuarantinedBatch(
+    quarantined_batch = QuarantinedBatch(
         source=A, source_start=9, source_end=12, target=TargetPartition("orders", "T", 0), error_name="MESSAGE_TOO_LARGE",
         rule="too large", remedy="raise max.message.bytes", batch=b"",
     )  # fmt: skip
     retried = (3, RetriableError("NETWORK_EXCEPTION", "connection to 10.0.0.7:9092 was closed"))
-    reporter.on_micro_batch(report(*rows, quarantined=(aside,), retried=(retried,)), owner)
+    reporter.on_micro_batch(report(*rows, quarantined=(quarantined_batch,), retried=(retried,)), owner)
     (line,) = [
         json.loads(JsonFormatter().format(record))
         for record in caplog.records
@@ -105,16 +105,16 @@ def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
     assert (line["micro_batch"]["record_count"], line["micro_batch"]["duration_ms"]) == (5, STEPS)
     (row,) = store.read("micro_batches", ())
     assert (row["micro_batch"], row["record_count"], row["fetched_bytes"]) == (1, 5, 2_000)
-    met = {counted_problem.problem.kind: counted_problem.problem for counted_problem in read_problems(store, 1)}
-    assert met.keys() == {ProblemKind.RETRIABLE, ProblemKind.QUARANTINED, ProblemKind.EXPIRED}
-    assert str(met[ProblemKind.QUARANTINED]) == "orders-0: batch at offsets 9 to 11: too large"
-    assert met[ProblemKind.QUARANTINED].remedy == "raise max.message.bytes. Then: shallow-mirror quarantine retry CONF"
-    (damaged,) = problems_of(report(quarantined=(replace(aside, remedy=REMEDY_OF_DAMAGE),)), [])
+    problems = {counted_problem.problem.kind: counted_problem.problem for counted_problem in read_problems(store, 1)}
+    assert problems.keys() == {ProblemKind.RETRIABLE, ProblemKind.QUARANTINED, ProblemKind.EXPIRED}
+    assert str(problems[ProblemKind.QUARANTINED]) == "orders-0: batch at offsets 9 to 11: too large"
+    assert problems[ProblemKind.QUARANTINED].remedy == "raise max.message.bytes. Then: shallow-mirror quarantine retry CONF"
+    (damaged,) = problems_of(report(quarantined=(replace(quarantined_batch, remedy=REMEDY_OF_DAMAGE),)), [])
     assert damaged.remedy == "It is damaged at the source. Its bytes: shallow-mirror quarantine export CONF DIR"
     reporter.on_caught_up(owner.positions())
     assert caplog.messages[-1] == "caught up: 1 micro-batch; ? offsets left"
-    assert met[ProblemKind.EXPIRED].place == TopicPartition("orders", 0)
-    assert met[ProblemKind.RETRIABLE].error_name == "NETWORK_EXCEPTION"
+    assert problems[ProblemKind.EXPIRED].place == TopicPartition("orders", 0)
+    assert problems[ProblemKind.RETRIABLE].error_name == "NETWORK_EXCEPTION"
 
 
 def test_what_the_supervisor_meets_is_counted_from_the_first_wait_to_the_error_that_ends_the_run(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_restamped_batches_keep_their_payload_and_a_right_checksum(name: str) ->
 
 @pytest.mark.parametrize("name", names("produce-"))
 def test_a_produce_answer_is_what_kafka_python_decodes_and_what_was_told(name: str) -> None:
-    told = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))["partitions"]
+    documents = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))["partitions"]
     frame = frame_of(name)
     decoded = ProduceResponse[9].decode(bytes(frame[ANSWER_HEAD_BYTES - LENGTH_BYTES :]))
     response = parse_produce_response(frame)
@@ -217,7 +217,7 @@ def test_a_produce_answer_is_what_kafka_python_decodes_and_what_was_told(name: s
         for partition_response in topic.partition_responses
     }
     assert [partition.topic_partition for partition in response.partitions] == list(theirs)
-    assert {str(place) for place in theirs} == told.keys()
+    assert {str(place) for place in theirs} == documents.keys()
     for ours in response.partitions:
         other = theirs[ours.topic_partition]
         errors = [(record_error.batch_index, record_error.batch_index_error_message) for record_error in other.record_errors]
@@ -227,7 +227,7 @@ def test_a_produce_answer_is_what_kafka_python_decodes_and_what_was_told(name: s
         assert ours.log_start_offset == other.log_start_offset
         assert ours.error_message == other.error_message
         assert list(ours.record_errors) == errors
-        expected = told[str(ours.topic_partition)]
+        expected = documents[str(ours.topic_partition)]
         assert expected == {
             "error_code": ours.error_code,
             "base_offset": ours.base_offset,

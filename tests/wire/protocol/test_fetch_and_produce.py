@@ -262,9 +262,9 @@ def test_a_changed_answer_is_read_at_once_or_left_to_be_parsed_but_never_crashes
 
 @pytest.mark.parametrize("topic_id", ["", "AAAAAAAAAAAAAAAAAAAAAA"])
 def test_topics_are_asked_for_by_name_where_one_has_no_id(topic_id: str) -> None:
-    known = FetchPartition(A0, -1, 0, 100, topic_id=A_ID)
-    assert topic_names([known]) == {A_UUID.bytes: "a"}
-    assert topic_names([known, FetchPartition(B0, -1, 0, 100, topic_id=topic_id)]) is None
+    fetch_partition = FetchPartition(A0, -1, 0, 100, topic_id=A_ID)
+    assert topic_names([fetch_partition]) == {A_UUID.bytes: "a"}
+    assert topic_names([fetch_partition, FetchPartition(B0, -1, 0, 100, topic_id=topic_id)]) is None
 
 
 def test_an_answer_about_a_topic_that_was_not_asked_for_is_refused() -> None:

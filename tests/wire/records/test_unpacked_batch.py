@@ -46,10 +46,10 @@ def test_captured_batches_open_to_what_another_consumer_was_told(name: str) -> N
     for captured in reads(name):
         for i in np.flatnonzero(np.isin(captured.admission.verdicts, VISIBLE)).tolist():
             actual = list(open_batch(captured.bytes_of(i), captured.fetched.topic_partition, max_bytes=ENOUGH))
-            told = [each for each in captured.told_of(i) if each[0] >= int(captured.index.headers["base_offset"][i])]
-            assert [[each.offset, each.timestamp_ms] for each in actual] == [each[:2] for each in told]
+            expected = [each for each in captured.told_of(i) if each[0] >= int(captured.index.headers["base_offset"][i])]
+            assert [[each.offset, each.timestamp_ms] for each in actual] == [each[:2] for each in expected]
             codecs = {str(content, "ascii") for each in actual for _, content in each.headers if content is not None}
-            assert codecs <= {each[2] for each in told}
+            assert codecs <= {each[2] for each in expected}
 
 
 @every_codec

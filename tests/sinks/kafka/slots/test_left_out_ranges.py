@@ -250,8 +250,8 @@ def test_a_partition_s_own_error_leaves_it_out_in_front_of_what_cannot_be_copied
     assert clusters.committed(result, B) == payloads(clusters.written[B])
     if reached:
         log = clusters.target.log("copy", 0)
-        seen = [batch.header.base_offset for batch in log.batches if not batch.header.is_control]
-        assert len(seen) >= 1
+        base_offsets = [batch.header.base_offset for batch in log.batches if not batch.header.is_control]
+        assert len(base_offsets) >= 1
 
 
 @pytest.mark.parametrize(

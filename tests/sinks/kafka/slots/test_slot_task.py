@@ -134,17 +134,17 @@ def cut_at(clusters: Clusters, offset: int) -> None:
     clusters.source.seed(("orders", 0), batch(offset, 10, leader_epoch=2))
 
 
-@pytest.mark.parametrize(("known", "asked"), [(EpochEnd(0, 5), 1), (EpochEnd(1, 5), 0), (None, 0)])
+@pytest.mark.parametrize(("known_end", "asked"), [(EpochEnd(0, 5), 1), (EpochEnd(1, 5), 0), (None, 0)])
 def test_a_log_that_goes_on_with_a_new_leader_is_asked_about_once(
-    two_epochs: Clusters, known: EpochEnd | None, asked: int
+    two_epochs: Clusters, known_end: EpochEnd | None, asked: int
 ) -> None:
-    result = two_epochs.run(two_epochs.job({A: 5}, epoch_ends={A: known} if known else {}), planned(A, 9))
+    result = two_epochs.run(two_epochs.job({A: 5}, epoch_ends={A: known_end} if known_end else {}), planned(A, 9))
     assert [(segment.source_start, segment.source_end) for segment in result.segments] == [(5, 9)]
     assert two_epochs.source.asked("OffsetForLeaderEpoch") == asked
 
 
 @pytest.mark.parametrize(
-    ("cut", "known", "differs"),
+    ("cut", "known_end", "differs"),
     [
         (3, EpochEnd(0, 5), "up to 5 records of leader epoch 0 were copied, and it holds others from offset 3 on"),
         (7, EpochEnd(1, 9), "up to 9 records of leader epoch 1 were copied, and it holds others from offset 7 on"),
@@ -157,11 +157,11 @@ def test_a_log_that_goes_on_with_a_new_leader_is_asked_about_once(
     ],
 )
 def test_a_log_that_was_cut_and_went_on_is_refused_before_anything_is_written(
-    two_epochs: Clusters, cut: int, known: EpochEnd, differs: str
+    two_epochs: Clusters, cut: int, known_end: EpochEnd, differs: str
 ) -> None:
     cut_at(two_epochs, cut)
     with pytest.raises(DataLossError, match=differs):
-        two_epochs.run(two_epochs.job({A: known.end}, epoch_ends={A: known}), planned(A, cut + 10))
+        two_epochs.run(two_epochs.job({A: known_end.end}, epoch_ends={A: known_end}), planned(A, cut + 10))
     assert two_epochs.target.log("copy", 0).batches == []
 
 

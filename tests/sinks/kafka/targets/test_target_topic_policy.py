@@ -87,7 +87,7 @@ def test_where_both_topics_are_alike_there_is_no_doubt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "topic_metadata", "said"),
+    ("target", "topic_metadata", "message"),
     [
         ("orders", TopicMetadata("orders", "idA", False, 0, {}), None),
         ("orders", None, "was deleted, with what was copied to it"),
@@ -95,9 +95,9 @@ def test_where_both_topics_are_alike_there_is_no_doubt() -> None:
         ("east.orders", None, "was mirrored to orders until now, topics.target_name makes it east.orders"),
     ],
 )
-def test_the_rest_goes_where_the_beginning_is(target: str, topic_metadata: TopicMetadata | None, said: str | None) -> None:
+def test_the_rest_goes_where_the_beginning_is(target: str, topic_metadata: TopicMetadata | None, message: str | None) -> None:
     problem = other_target_problem("orders", BEFORE, target, topic_metadata)
-    assert problem is None if said is None else problem is not None and said in problem
+    assert problem is None if message is None else problem is not None and message in problem
 
 
 def test_replicas_are_bounded_by_the_brokers() -> None:
