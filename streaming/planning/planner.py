@@ -66,7 +66,7 @@ class MicroBatchPlanner:
         """When it was made, and its estimated bytes."""
         self._copied: Mapping[str, int] | None = None
         self._failures = SourceFailures()
-        self._all_held_since: float | None = None
+        self._all_left_out_since: float | None = None
         self._truncated: frozenset[SourcePartition] = frozenset()
         """Logs that are confirmed to end below their positions: not checked several times again."""
         self._limiter = RateLimiter(config.bytes_per_second, config.topic_bytes_per_second, clock())
@@ -167,16 +167,16 @@ class MicroBatchPlanner:
         caught_up = [source for source in left_out if source in start and listing.ends.get(source) == start[source]]
         self._write_state(ends, waiting_for=None, left_out=failures, caught_up=caught_up)
         if wait_s == 0.0 and not allowed and waiting & ends.keys():
-            wait_s = self._held_wait_s()
+            wait_s = self._left_out_wait_s()
         return ({**planned, **entering} if entering else planned), wait_s
 
-    def _held_wait_s(self) -> float:
+    def _left_out_wait_s(self) -> float:
         """Return the pause before another plan where only left out partitions have anything to copy.
 
         With available-now a query ends at a plan without progress: for _PATIENCE_MS they are tried again first.
         """
-        self._all_held_since = self._all_held_since or self._clock()
-        return _PAUSE_S if self._clock() - self._all_held_since < _PATIENCE_MS / 1000 else 0.0
+        self._all_left_out_since = self._all_left_out_since or self._clock()
+        return _PAUSE_S if self._clock() - self._all_left_out_since < _PATIENCE_MS / 1000 else 0.0
 
     def _within_limits(self, start: Offsets, ends: Offsets, budget: int) -> tuple[Offsets, float]:
         if self._limiter.is_limited:

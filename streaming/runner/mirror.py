@@ -167,7 +167,7 @@ class _Run:
         interval_s = self.config.groups.sync_s
         if interval_s is None:
             return nullcontext()
-        return GroupSync(self.config, interval_s, self.storage.to_read(), tables, tell=self.reporter.record_problem)
+        return GroupSync(self.config, interval_s, self.storage.to_read(), tables, report=self.reporter.record_problem)
 
     def _id_of(self, cluster: Cluster, where: str) -> str:
         with named_cluster(where):

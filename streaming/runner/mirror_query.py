@@ -251,7 +251,7 @@ class MirrorQuery:
                     _log.info("ending after the micro-batch that runs")
                     sink.stop()
                     break
-                self.reporter.check_stalls(steps.lingering())
+                self.reporter.check_stalls(steps.stalled_step())
                 sink.register_if_idle()
                 sink.settle_if_idle(self.config.trigger_s + _QUIET_S)
         except StreamingQueryException as error:

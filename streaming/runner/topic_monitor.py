@@ -122,7 +122,7 @@ class TopicMonitor:
             deleted = missing.gone
             problems = {f"source topic {name} {_HIDDEN}: {grant}": _REMEDY_OF_HIDDEN for name, grant in missing.hidden.items()}
             if follower is not None:
-                problems |= dict.fromkeys(follower.look({*deleted, *missing.hidden}, deadline), _REMEDY)
+                problems |= dict.fromkeys(follower.sync({*deleted, *missing.hidden}, deadline), _REMEDY)
         except RetriableError as error:
             _log.info("topics were not checked: %s", error)  # the copy waits for that cluster as well, and reports it
             return

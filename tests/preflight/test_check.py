@@ -435,12 +435,12 @@ def test_progress_counts_the_whole_backlog_and_ends_at_it(planned: Planned) -> N
     planned.topic("orders", 2)
     for partition in range(2):
         planned.source.seed(("orders", partition), *(batch(n * 5, 5) for n in range(20)))
-    heard: list[PreflightProgress] = []
-    preflight_mirror(planned.config(), sample_bytes=100, on_progress=heard.append)
-    done = [progress.done_offsets for progress in heard]
+    reported: list[PreflightProgress] = []
+    preflight_mirror(planned.config(), sample_bytes=100, on_progress=reported.append)
+    done = [progress.done_offsets for progress in reported]
     assert done == sorted(done)
-    assert (done[-1], heard[-1].total_offsets, heard[-1].refused_batch_count) == (200, 200, 0)
-    assert str(heard[-1]).endswith("nothing refused")
+    assert (done[-1], reported[-1].total_offsets, reported[-1].refused_batch_count) == (200, 200, 0)
+    assert str(reported[-1]).endswith("nothing refused")
 
 
 def test_the_report_for_machines_is_json_with_every_number(planned: Planned) -> None:

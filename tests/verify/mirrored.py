@@ -126,7 +126,7 @@ class Mirrored:
         )
         quarantined = [i for i, offset in enumerate(index.headers["base_offset"].tolist()) if offset in self.poison]
         self._keep([bytes(data[i]) for i in quarantined])
-        admission = admission.set_aside(quarantined)
+        admission = admission.with_quarantined(quarantined)
         chosen = np.flatnonzero(admission.verdicts == Verdict.RAW)
         self._sequence = restamp(records, index, chosen, producer_id=PRODUCER_ID, producer_epoch=0, first_sequence=self._sequence)
         placed = []

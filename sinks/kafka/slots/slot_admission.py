@@ -49,7 +49,7 @@ def admit_part(job: SlotJob, part: ReadPart, position: int, known_refusals: Know
     outgoing = make_outgoing(
         part.index,
         part.records,
-        admission := admission.set_aside(refused),
+        admission := admission.with_quarantined(refused),
         topic_partition=topic_partition,
         position=position,
         limits=limits,
@@ -59,7 +59,7 @@ def admit_part(job: SlotJob, part: ReadPart, position: int, known_refusals: Know
     not_rebuilt = {i: Refusal(error) for i, error in outgoing.refused.items()}
     _require_can_be_quarantined(job, part, not_rebuilt)
     kept = tuple(_kept(job, part, i, position, refusal) for i, refusal in sorted({**refused, **not_rebuilt}.items()))
-    return AdmittedPart(part, admission.set_aside(not_rebuilt), outgoing, kept)
+    return AdmittedPart(part, admission.with_quarantined(not_rebuilt), outgoing, kept)
 
 
 def _require_can_be_quarantined(job: SlotJob, part: ReadPart, refused: Mapping[int, Refusal]) -> None:

@@ -111,13 +111,13 @@ class GroupSync:
         storage: MirrorStorage,
         history: BestEffortTables,
         *,
-        tell: Callable[[Problem, int], None] = log_problem,
+        report: Callable[[Problem, int], None] = log_problem,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """`tell` is called with every pass that failed, and the level at which to log it."""
         self._config, self._interval_s = config, interval_s
         self._storage, self._history = storage, history
-        self._tell, self._now = tell, now
+        self._report, self._now = report, now
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="group-sync", daemon=True)
         self._problem: str | None = None
@@ -159,7 +159,7 @@ class GroupSync:
                 remedy="do what the message says, if it asks for something; the sync is retried automatically",
                 error_name=type(error).__name__,
             )
-            self._tell(occurrence, logging.DEBUG if problem == self._problem else logging.WARNING)
+            self._report(occurrence, logging.DEBUG if problem == self._problem else logging.WARNING)
             self._problem = problem
             record_pass(self._history, GroupSyncPass(observed_at=now, problem=problem), ())
             return

@@ -56,7 +56,7 @@ class SampleReader:
         try:
             for response in reader:
                 for part in response:
-                    silence.heard()
+                    silence.reset()
                     self.read_bytes += int(part.index.size_bytes.sum())
                     yield part, reader.positions()[topic_partition]
                     if self._sample_bytes is not None and self.read_bytes - before >= self._sample_bytes:

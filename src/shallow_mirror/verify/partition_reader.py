@@ -146,7 +146,7 @@ class PartitionReader:
                     before = part.fetch_offset
                     chunk = self._chunk(part, least, end)
                     yield chunk
-                    silence.heard()
+                    silence.reset()
                     skipped = self._skip_behind(chunk, before, end)
                     if skipped is not None:
                         break

@@ -162,8 +162,8 @@ def test_a_wait_is_told_once_whoever_waits(
     monkeypatch.setattr(
         "shallow_mirror.streaming.runner.run_reporter.time", SimpleNamespace(time=lambda: 2e9, monotonic=lambda: next(at_note))
     )
-    lingering = StalledStep("EndTxn at 127.0.0.1:2", 12.0)
-    for stall in (lingering, lingering, None):
+    stalled = StalledStep("EndTxn at 127.0.0.1:2", 12.0)
+    for stall in (stalled, stalled, None):
         reporter.check_stalls(stall)
     note = planner_state.PlannerState(at_ms=2 * 10**12, waiting_for="the source is away", since_ms=5)
     planner_state.write_planner_state(planner_state.planner_state_path(settings.checkpoint), note)

@@ -126,7 +126,7 @@ class RangeRows:
         )
         rows: list[_Row] = []
         for i in np.flatnonzero(~np.isin(admission.verdicts, _NOT_OURS)).tolist():
-            rows += self._hole_up_to(int(base[i]))
+            rows += self._gap_up_to(int(base[i]))
             rows.append(_Row(kind_of(admission, i), int(base[i]), int(last[i]) + 1, i))
             self.position = int(last[i]) + 1
         self.position = max(self.position, admission.next_position)
@@ -137,12 +137,12 @@ class RangeRows:
 
     def up_to(self, offset: int, kind: SegmentKind = SegmentKind.GAP) -> Iterator[pa.RecordBatch]:
         """One row for offsets behind the last batch, up to `offset`, that hold none."""
-        rows = self._hole_up_to(offset, kind)
+        rows = self._gap_up_to(offset, kind)
         self.position = max(self.position, offset)
         if rows and self._keep is Keep.ALL:
             yield self._arrow(rows, None, None)
 
-    def _hole_up_to(self, offset: int, kind: SegmentKind = SegmentKind.GAP) -> list[_Row]:
+    def _gap_up_to(self, offset: int, kind: SegmentKind = SegmentKind.GAP) -> list[_Row]:
         return [_Row(kind, self.position, offset)] if offset > self.position else []
 
     def _arrow(self, rows: Sequence[_Row], fetched: IndexedPartition | None, admission: Admission | None) -> pa.RecordBatch:

@@ -68,7 +68,7 @@ class Admission:
     refusals: tuple[Reason, ...] = ()
     rebuilds: tuple[Reason, ...] = ()
 
-    def set_aside(self, batches: Collection[int]) -> Admission:
+    def with_quarantined(self, batches: Collection[int]) -> Admission:
         """Return the same with these batches set aside: neither refused nor rebuilt."""
         if not batches:
             return self

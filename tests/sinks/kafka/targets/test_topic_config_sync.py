@@ -52,18 +52,18 @@ class Sides:
                 self.target.settings[topic] |= settings
         return {topic: why for topic, why in self.refuses.items() if topic in changes}
 
-    def look(self, *gone: str) -> list[str]:
-        return self.follower.look(gone, Deadline.after_ms(1000, lambda: 0.0))
+    def sync(self, *gone: str) -> list[str]:
+        return self.follower.sync(gone, Deadline.after_ms(1000, lambda: 0.0))
 
 
 def test_a_change_is_followed_and_a_larger_batch_counts_a_look_later(monkeypatch: pytest.MonkeyPatch) -> None:
     sides = Sides(monkeypatch, ["a", "b"])
     sides.source.settings["a"] |= {"retention.ms": "9", "max.message.bytes": "2000"}
-    assert sides.look() == []
+    assert sides.sync() == []
     assert sides.target.settings["to.a"] == {**configs_of_new(SOURCE), "retention.ms": "9", "max.message.bytes": "2000"}
     assert sides.target.settings["to.b"] == configs_of_new(SOURCE)
     assert sides.targets.accepted == {}
-    assert sides.look() == []
+    assert sides.sync() == []
     assert sides.targets.accepted == {"a": 2000}
 
 
@@ -72,10 +72,10 @@ def test_what_is_refused_is_told_until_it_is_done(monkeypatch: pytest.MonkeyPatc
     for name in ("a", "b"):
         sides.source.settings[name]["retention.ms"] = "9"
     sides.refuses["to.a"] = "POLICY_VIOLATION: no"
-    assert sides.look() == ["target topic to.a: retention.ms=9 could not be set as at the source: POLICY_VIOLATION: no"]
+    assert sides.sync() == ["target topic to.a: retention.ms=9 could not be set as at the source: POLICY_VIOLATION: no"]
     assert sides.target.settings["to.b"]["retention.ms"] == "9"
     sides.refuses.clear()
-    assert sides.look() == []
+    assert sides.sync() == []
     assert sides.target.settings["to.a"]["retention.ms"] == "9"
 
 
@@ -83,7 +83,7 @@ def test_a_topic_that_may_not_be_read_does_not_keep_the_others_from_following(mo
     sides = Sides(monkeypatch, ["a", "b"])
     sides.source.settings["b"]["retention.ms"] = "9"
     sides.source.forbidden = {"a"}
-    assert sides.look() == ["a: TOPIC_AUTHORIZATION_FAILED"]
+    assert sides.sync() == ["a: TOPIC_AUTHORIZATION_FAILED"]
     assert sides.target.settings["to.b"]["retention.ms"] == "9"
 
 
@@ -94,6 +94,6 @@ def test_many_topics_are_gone_through_in_several_looks_and_what_was_told_stays(m
     for name in names:
         sides.source.settings[name]["retention.ms"] = "9"
     sides.refuses["to.t0"] = "no"
-    assert [len(sides.look()) for _ in range(3)] == [1, 1, 1]
+    assert [len(sides.sync()) for _ in range(3)] == [1, 1, 1]
     assert [sides.target.settings[f"to.{name}"]["retention.ms"] for name in names] == ["5", "9", "9", "9", "9"]
-    assert sides.look("t0") == []
+    assert sides.sync("t0") == []
