@@ -309,7 +309,7 @@ def test_reading_commands_import_neither_pyspark_nor_pandas(conf: Path, argument
     _make_map(conf)
     given = {"CONF": str(conf), "OUT": str(conf.with_name("page.html"))}
     ended = console(*(given.get(argument, argument) for argument in arguments))
-    assert (ended.code, ended.slow_imports) == (0, "[]"), ended.said
+    assert (ended.code, ended.slow_imports) == (0, "[]"), ended.stderr
     assert answer in "\n".join(ended.lines)
 
 

@@ -35,13 +35,13 @@ raise ValueError("nobody caught this")
 """
 
 
-def _told(text: str) -> list[dict[str, Any]]:
+def _parsed_lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
 def test_every_line_of_a_process_is_a_json_document_also_those_of_children_and_of_errors_nobody_caught(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", _PROCESS], capture_output=True, text=True, timeout=60, check=False)
-    lines = _told(ended.stderr)
+    lines = _parsed_lines(ended.stderr)
     assert ended.returncode == 1
     by_message = {line["message"]: line for line in lines}
     assert {"first", "by a C library", "and with \N{REPLACEMENT CHARACTER}", "by a child, without an end", "by a worker"} < set(

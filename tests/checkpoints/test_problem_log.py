@@ -58,7 +58,7 @@ def log_of() -> tuple[ProblemLog, Rows, Clock]:
     return log, rows, clock
 
 
-def said(actual: Sequence[CountedProblem]) -> list[tuple[str, int]]:
+def texts_and_counts(actual: Sequence[CountedProblem]) -> list[tuple[str, int]]:
     return [(counted_problem.problem.text, counted_problem.occurrences) for counted_problem in actual]
 
 
@@ -112,7 +112,7 @@ def test_what_was_met_before_the_take_over_is_written_after_it() -> None:
     log.record(away())
     log.record(away())
     log.begin(rows, 7)
-    assert said(merged(rows.rows)) == [(away().text, 2)]
+    assert texts_and_counts(merged(rows.rows)) == [(away().text, 2)]
     assert rows.rows[0]["run_epoch"] == 7
 
 

@@ -34,7 +34,7 @@ RESULT = DemoResult(
 )
 
 
-def shown(result: DemoResult, *, is_kept: bool = True) -> str:
+def rendered(result: DemoResult, *, is_kept: bool = True) -> str:
     console = Console(file=io.StringIO(), width=120)
     show(console, result, conf=Path("/w/mirror.yaml"), tables=Path("/w/tables"), is_kept=is_kept)
     text = console.file
@@ -43,7 +43,7 @@ def shown(result: DemoResult, *, is_kept: bool = True) -> str:
 
 
 def test_a_good_demo_says_what_was_copied_dropped_killed_and_recovered() -> None:
-    text = shown(RESULT)
+    text = rendered(RESULT)
     for part in (
         "1,200",
         "38",
@@ -59,13 +59,13 @@ def test_a_good_demo_says_what_was_copied_dropped_killed_and_recovered() -> None
 
 
 def test_a_deleted_folder_is_not_offered() -> None:
-    assert "/w/" not in shown(RESULT, is_kept=False)
+    assert "/w/" not in rendered(RESULT, is_kept=False)
 
 
 def test_differences_and_other_wrong_things_are_counted_and_listed() -> None:
     lost = Difference(kind=DifferenceKind.LOST, topic_partition=TopicPartition("orders.audit", 0), source_offset=7)
     bad = replace(RESULT, comparison=replace(RESULT.comparison, differences=(lost, lost)), surprises=("a hole",), kill=None)
-    text = shown(bad)
+    text = rendered(bad)
     assert "differences: 3 (2 lost)" in text
     assert "wrong: a hole" in text
     assert "killed: never" in text

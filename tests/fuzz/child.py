@@ -62,16 +62,16 @@ def tried(target: Target, number: int, data: bytes) -> Found | None:
     except target.documented:
         return None
     except MemoryError as error:
-        return _found("over-allocation", number, error)
+        return _finding("over-allocation", number, error)
     except AssertionError as error:
         is_ours = Path(traceback.extract_tb(error.__traceback__)[-1].filename).parent == Path(__file__).parent
-        return _found("wrong output" if is_ours else "crash", number, error)
+        return _finding("wrong output" if is_ours else "crash", number, error)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
-        return _found("crash", number, error)
+        return _finding("crash", number, error)
     return None
 
 
-def _found(kind: str, number: int, error: Exception) -> Found:
+def _finding(kind: str, number: int, error: Exception) -> Found:
     frames = traceback.extract_tb(error.__traceback__)
     where = f"{type(error).__name__} at {Path(frames[-1].filename).name}:{frames[-1].lineno}"
     return Found(kind, number, where, "".join(traceback.format_exception(error, limit=-6)))

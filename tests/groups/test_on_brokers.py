@@ -121,7 +121,7 @@ def test_each_offset_says_where_it_leads_or_why_nowhere_and_apply_commits_what_i
     m.commit(m.source, "app", {0: 0}, m.left)
     m.commit(m.source, "app", {0: 3}, "__consumer_offsets")
     ended = console("groups", str(m.path), "--group", m.group("app"), "--json")
-    assert (ended.code, ended.slow_imports) == (0, "[]"), ended.said
+    assert (ended.code, ended.slow_imports) == (0, "[]"), ended.stderr
     (actual,) = json.loads(ended.lines[0])["groups"]
     documents = {(document["topic"], document["partition"]): document for document in actual["partitions"]}
     answers = {

@@ -36,7 +36,7 @@ def topic_of(report: PreflightReport, name: str) -> TopicReport:
     return actual
 
 
-def said(report: PreflightReport, level: Level) -> list[str]:
+def sentences(report: PreflightReport, level: Level) -> list[str]:
     return [f"{finding.subject}: {finding.what}" for finding in report.findings if finding.level is level]
 
 
@@ -98,7 +98,7 @@ def test_refused_batches_are_counted_by_rule_and_make_it_not_fine(planned: Plann
     assert not report.is_fine
     assert (counts.raw.batch_count, counts.refused.batch_count, counts.rebuilt.batch_count) == (1, 1, 1)
     assert any(
-        "has max.message.bytes=200, below the source topic's 1048588" in sentence for sentence in said(report, Level.DOUBT)
+        "has max.message.bytes=200, below the source topic's 1048588" in sentence for sentence in sentences(report, Level.DOUBT)
     )
 
 
@@ -107,7 +107,7 @@ def test_damage_is_told_and_the_other_partitions_are_read(planned: Planned) -> N
     planned.source.seed(("orders", 0), batch(0, 5), batch(5, 1, magic=9))
     planned.source.seed(("orders", 1), batch(0, 5))
     report = planned.check()
-    assert ["corrupt record batch at base offset 5" in sentence for sentence in said(report, Level.STOPS)] == [True]
+    assert ["corrupt record batch at base offset 5" in sentence for sentence in sentences(report, Level.STOPS)] == [True]
     assert topic_of(report, "orders").counts.raw.record_count == 10
 
 
@@ -165,7 +165,9 @@ def test_a_log_that_ends_below_the_position_stops_the_mirror(planned: Planned) -
     planned.source.seed(("orders", 0), batch(0, 5), batch(5, 5))
     config = planned.config()
     mirrored_up_to(planned, config, "orders", 20)
-    assert any("the log ends at 10, below the position" in sentence for sentence in said(preflight_mirror(config), Level.STOPS))
+    assert any(
+        "the log ends at 10, below the position" in sentence for sentence in sentences(preflight_mirror(config), Level.STOPS)
+    )
 
 
 def test_a_position_below_the_log_start_is_data_loss(planned: Planned) -> None:
@@ -175,7 +177,7 @@ def test_a_position_below_the_log_start_is_data_loss(planned: Planned) -> None:
     mirrored_up_to(planned, config, "orders", 5)
     planned.source.log("orders").delete_records_before(7)
     report = preflight_mirror(config)
-    assert any("expected offset 5, source log starts at 7" in sentence for sentence in said(report, Level.STOPS))
+    assert any("expected offset 5, source log starts at 7" in sentence for sentence in sentences(report, Level.STOPS))
     assert report.backlog.unread_partitions == 1
 
 
@@ -186,7 +188,7 @@ def test_a_source_topic_that_was_created_again_stops_the_mirror(planned: Planned
     planned.source.delete_topic("orders")
     planned.source.create_topic("orders")
     report = preflight_mirror(config)
-    assert any("deleted and created again" in sentence for sentence in said(report, Level.STOPS))
+    assert any("deleted and created again" in sentence for sentence in sentences(report, Level.STOPS))
     assert report.backlog.unread_partitions == 1
 
 
@@ -196,10 +198,10 @@ def test_a_target_topic_that_is_gone_with_its_copy_is_not_created_anew(planned: 
     mirrored_up_to(planned, config, "orders", 0)
     planned.target.delete_topic("orders")
     gone = preflight_mirror(config)
-    assert "was deleted, with what was copied to it" in said(gone, Level.STOPS)[0]
+    assert "was deleted, with what was copied to it" in sentences(gone, Level.STOPS)[0]
     assert topic_of(gone, "orders").target.created_with is None
     planned.target.create_topic("orders")
-    assert "was deleted and created again" in said(preflight_mirror(config), Level.STOPS)[0]
+    assert "was deleted and created again" in sentences(preflight_mirror(config), Level.STOPS)[0]
 
 
 def test_target_settings_that_break_the_copy_are_told(planned: Planned) -> None:
@@ -211,7 +213,7 @@ def test_target_settings_that_break_the_copy_are_told(planned: Planned) -> None:
     planned.topic("stamps", 1, **{"message.timestamp.type": "LogAppendTime"})
     planned.topic("compacts", 1, **{"cleanup.policy": "compact"})
     report = planned.check()
-    stops, doubts = said(report, Level.STOPS), said(report, Level.DOUBT)
+    stops, doubts = sentences(report, Level.STOPS), sentences(report, Level.DOUBT)
     assert [sentence.split(": ")[0] for sentence in stops] == ["target topic few", "target topic isr", "target topic zstd"]
     assert "has min.insync.replicas=2, more than its 1 replicas" in stops[1]
     assert any("target topic stamps: has message.timestamp.type=LogAppendTime" in doubt for doubt in doubts)
@@ -231,7 +233,7 @@ def test_a_missing_target_topic_is_described_as_it_would_be_created(planned: Pla
 def test_a_missing_target_topic_that_nobody_creates_stops_the_mirror(planned: Planned) -> None:
     planned.source.create_topic("orders", 3)
     report = planned.check(topics={"create": False})
-    assert "does not exist and topics.create is false: create it with at least 3 partitions" in said(report, Level.STOPS)[0]
+    assert "does not exist and topics.create is false: create it with at least 3 partitions" in sentences(report, Level.STOPS)[0]
     assert topic_of(report, "orders").target.created_with is None
 
 
@@ -240,11 +242,12 @@ def test_more_replicas_than_brokers_and_more_in_sync_than_replicas_stop_the_mirr
     assert topic_of(planned.check(topics={"replication_factor": 2}), "orders").target.replication_factor == 1
     planned.target.broker_configs |= {"min.insync.replicas": "3", "default.replication.factor": "2"}
     assert any(
-        "would be created with 2 replicas; the target has 1 broker" in sentence for sentence in said(planned.check(), Level.STOPS)
+        "would be created with 2 replicas; the target has 1 broker" in sentence
+        for sentence in sentences(planned.check(), Level.STOPS)
     )
     planned.target.broker_configs["default.replication.factor"] = "1"
     assert any(
-        "has min.insync.replicas=3, more than its 1 replicas" in sentence for sentence in said(planned.check(), Level.STOPS)
+        "has min.insync.replicas=3, more than its 1 replicas" in sentence for sentence in sentences(planned.check(), Level.STOPS)
     )
 
 
@@ -261,7 +264,7 @@ def test_partitions_that_a_mirrored_topic_gained_would_be_added(planned: Planned
 def test_a_transaction_timeout_above_a_brokers_cap_stops_the_mirror(planned: Planned) -> None:
     planned.topic("orders")
     planned.target.broker_configs["transaction.max.timeout.ms"] = "59999"
-    (stop,) = said(planned.check(), Level.STOPS)
+    (stop,) = sentences(planned.check(), Level.STOPS)
     assert stop == (
         "cluster west, broker 1: has transaction.max.timeout.ms=59999: lower write.transaction_timeout_ms (60000) to it, or "
         "raise it"
@@ -273,7 +276,7 @@ def test_broker_settings_that_may_not_be_read_are_not_known(planned: Planned) ->
     planned.target.change("DescribeConfigs", error(31))
     report = planned.check()
     assert report.is_fine
-    assert "transaction.max.timeout.ms and the defaults of new topics are not known" in said(report, Level.UNKNOWN)[0]
+    assert "transaction.max.timeout.ms and the defaults of new topics are not known" in sentences(report, Level.UNKNOWN)[0]
 
 
 @pytest.mark.parametrize(
@@ -282,7 +285,7 @@ def test_broker_settings_that_may_not_be_read_are_not_known(planned: Planned) ->
 def test_a_right_on_the_slots_is_asked_for_though_no_coordinator_is(planned: Planned, api: str, code: int, right: str) -> None:
     planned.topic("orders")
     planned.target.change_always(api, error(code))
-    (stop,) = said(planned.check(mirror="m"), Level.STOPS)
+    (stop,) = sentences(planned.check(mirror="m"), Level.STOPS)
     assert re.fullmatch(rf"cluster west: [A-Z_]+: grant {right} m-0", stop)
 
 
@@ -293,7 +296,7 @@ def test_a_topic_of_transactions_that_is_hidden_leaves_open_who_else_uses_the_sl
     assert report.is_fine
     assert (
         "cluster west: whether somebody else uses m-0 is not known: topic __transaction_state is not shown to our user"
-        in said(report, Level.UNKNOWN)
+        in sentences(report, Level.UNKNOWN)
     )
 
 
@@ -307,7 +310,7 @@ def test_groups_and_ids_that_may_not_be_described_are_told_where_asking_creates_
     planned.target.change_always(api, error(30))
     assert planned.check().is_fine
     planned.target.create_topic("__consumer_offsets")
-    (stop,) = said(planned.check(), Level.STOPS)
+    (stop,) = sentences(planned.check(), Level.STOPS)
     assert stop.startswith("cluster west: ")
     assert "GROUP_AUTHORIZATION_FAILED: grant Read on group " in stop
 
@@ -329,7 +332,7 @@ def test_one_broker_that_is_too_old_among_others_stops_the_mirror(planned: Plann
         mixed = Planned(planned.folder, planned.source, target)
         mixed.topic("orders")
         target.alter_answers("ApiVersions", lambda body: _forget_produce_9(body) if target.received[-1].node_id == 2 else None)
-        (stop,) = said(mixed.check(), Level.STOPS)
+        (stop,) = sentences(mixed.check(), Level.STOPS)
     assert stop.startswith("cluster west, broker 2: broker 127.0.0.1:")
     assert "offers Produce 0 to 8 (needed: 9)" in stop
 
@@ -348,7 +351,7 @@ def test_rights_that_are_missing_are_named(planned: Planned) -> None:
     planned.source.create_topic("new")
     _grant(planned, "source", {Operation.DESCRIBE}, set())
     _grant(planned, "target", {Operation.DESCRIBE}, set())
-    assert said(planned.check(), Level.STOPS) == [
+    assert sentences(planned.check(), Level.STOPS) == [
         "source topic new: is not allowed to us: grant Read",
         "source topic orders: is not allowed to us: grant Read",
         "target topic new: is not allowed to us: grant Read, Write, Create, DescribeConfigs",
@@ -356,7 +359,7 @@ def test_rights_that_are_missing_are_named(planned: Planned) -> None:
     ]
     _grant(planned, "source", {Operation.READ}, set())
     _grant(planned, "target", {Operation.READ, Operation.WRITE, Operation.DESCRIBE_CONFIGS}, {Operation.CREATE})
-    assert said(planned.check(), Level.STOPS) == []
+    assert sentences(planned.check(), Level.STOPS) == []
 
 
 def test_a_topic_that_may_not_be_read_is_told_and_the_others_are_read(planned: Planned) -> None:
@@ -367,7 +370,8 @@ def test_a_topic_that_may_not_be_read_is_told_and_the_others_are_read(planned: P
     planned.source.change_always("Fetch", error(29, ("secret", 0)))
     report = planned.check()
     assert [
-        "Fetch of secret-0" in sentence and "TOPIC_AUTHORIZATION_FAILED" in sentence for sentence in said(report, Level.STOPS)
+        "Fetch of secret-0" in sentence and "TOPIC_AUTHORIZATION_FAILED" in sentence
+        for sentence in sentences(report, Level.STOPS)
     ] == [True]
     assert topic_of(report, "orders").counts.raw.record_count == 5
 
@@ -376,7 +380,7 @@ def test_a_target_topic_that_may_not_be_described_is_not_taken_for_missing(plann
     planned.topic("orders")
     planned.target.change_always("Metadata", error(29, ("orders", -1)))
     report = planned.check()
-    (stop,) = said(report, Level.STOPS)
+    (stop,) = sentences(report, Level.STOPS)
     assert stop.startswith("target topic orders: TOPIC_AUTHORIZATION_FAILED: grant")
     assert topic_of(report, "orders").target.created_with is None
 
@@ -386,9 +390,11 @@ def test_a_source_topic_whose_settings_may_not_be_read_matters_where_its_target_
     planned.source.change_always("DescribeConfigs", error(29))
     report = planned.check()
     assert report.is_fine
-    assert any("its settings cannot be compared with those of orders" in sentence for sentence in said(report, Level.UNKNOWN))
+    assert any(
+        "its settings cannot be compared with those of orders" in sentence for sentence in sentences(report, Level.UNKNOWN)
+    )
     planned.source.create_topic("new")
-    (stop,) = said(planned.check(), Level.STOPS)
+    (stop,) = sentences(planned.check(), Level.STOPS)
     assert stop.startswith("target topic new: cannot be created like new: reading the settings of topic new")
 
 
@@ -396,7 +402,7 @@ def test_settings_that_may_not_be_read_are_told_by_topic(planned: Planned) -> No
     planned.topic("orders")
     planned.topic("secret")
     planned.target.change_always("DescribeConfigs", error(29, ("secret", -1)))
-    (stop,) = said(planned.check(), Level.STOPS)
+    (stop,) = sentences(planned.check(), Level.STOPS)
     said_of_it = f"reading the settings of topic secret: the cluster at {planned.target.bootstrap} answered TOPIC_AUTHORIZATION"
     assert stop.startswith(f"target topic secret: {said_of_it}")
 
@@ -408,7 +414,7 @@ def test_a_codec_that_cannot_be_opened_here_stops_the_mirror_where_batches_are_r
     planned.source.seed(("orders", 0), *(batch(n * 5, deltas=[0, 2], attributes=n) for n in range(5)), batch(25, 1, attributes=3))
     assert planned.check().is_fine
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    (stop,) = said(planned.check(), Level.STOPS)
+    (stop,) = sentences(planned.check(), Level.STOPS)
     assert stop.startswith("this machine, for batches of zstd to be rebuilt: opening records needs the package zstandard")
 
 
@@ -420,7 +426,7 @@ def test_a_mirror_that_would_feed_itself_is_a_wrong_mirror_file(planned: Planned
 
 def test_no_topic_at_all_is_worth_a_look(planned: Planned) -> None:
     report = planned.check(topics={"include": ["nothing"]})
-    assert said(report, Level.DOUBT)[-1] == "cluster east: no topic matches topics.include: the mirror would wait for one"
+    assert sentences(report, Level.DOUBT)[-1] == "cluster east: no topic matches topics.include: the mirror would wait for one"
     assert report.is_fine
 
 
@@ -428,7 +434,9 @@ def test_partitions_without_a_leader_are_not_known(planned: Planned) -> None:
     planned.topic("orders", 2)
     planned.source.move_leader(("orders", 1), 9)
     report = planned.check()
-    assert said(report, Level.UNKNOWN) == ["source topic orders: 1 of 2 partitions have no leader now: nothing could be checked"]
+    assert sentences(report, Level.UNKNOWN) == [
+        "source topic orders: 1 of 2 partitions have no leader now: nothing could be checked"
+    ]
 
 
 def test_progress_counts_the_whole_backlog_and_ends_at_it(planned: Planned) -> None:

@@ -130,7 +130,7 @@ def test_what_would_be_refused_is_told_with_rule_and_place_and_nothing_changes(
     conf = runs.conf_file(tmp_path, source, target, [f"{topic_name}-.*"])
     before = state_of(target, topic_name), state_of(source, topic_name)
     ended = console("preflight", str(conf), "--json", "--sample", "1000000")
-    assert (ended.code, ended.slow_imports) == (1, "[]"), ended.said
+    assert (ended.code, ended.slow_imports) == (1, "[]"), ended.stderr
     document = json.loads(ended.lines[0])
     assert (state_of(target, topic_name), state_of(source, topic_name)) == before
     assert [path.name for path in tmp_path.iterdir()] == ["mirror.yaml"]

@@ -43,7 +43,7 @@ def report(*topics: TopicReport, findings: tuple[Finding, ...] = (), **changes: 
     return PreflightReport(**(defaults | changes))
 
 
-def shown(preflight_report: PreflightReport, *, as_json: bool = False) -> str:
+def rendered(preflight_report: PreflightReport, *, as_json: bool = False) -> str:
     out = io.StringIO()
     show(preflight_report, Console(file=out, width=10_000), as_json=as_json)
     return out.getvalue()
@@ -117,21 +117,23 @@ def test_topics_that_would_be_created_alike_are_told_together_with_their_setting
         "  orders (2 partitions), bills (2 partitions): 3 replicas, cleanup.policy=delete, retention.ms=5",
         "  logs (1 partition): as many replicas as the target gives, ",
     ]
-    assert "orders (new)" in shown(actual)
+    assert "orders (new)" in rendered(actual)
 
 
 def test_the_table_has_a_row_a_topic() -> None:
     counts = TopicCounts()
     counts.codecs = {"zstd": Amount(4, 1, 1), "none": Amount(2, 1, 1)}
     counts.dropped = {SegmentKind.ABORTED: Amount(5, 1, 1)}
-    rows = [line for line in shown(report(topic(counts=counts), topic("bills", added_partitions=2))).splitlines() if "│" in line]
+    rows = [
+        line for line in rendered(report(topic(counts=counts), topic("bills", added_partitions=2))).splitlines() if "│" in line
+    ]
     assert "2 none, 4 zstd" in rows[0]
     assert "5 aborted" in rows[0]
     assert "bills (+2 partitions)" in rows[1]
 
 
 def test_json_is_one_document_and_nothing_else() -> None:
-    document = json.loads(shown(report(topic(), paces=(OWN,)), as_json=True))
+    document = json.loads(rendered(report(topic(), paces=(OWN,)), as_json=True))
     assert document["estimates"][0]["seconds"] == 5 * MB / (40 * MB)
     assert document["topics"][0]["target"] == {
         "topic": "orders", "exists": True, "partition_count": 2, "added_partitions": 0, "replication_factor": 3, "created_with": None,

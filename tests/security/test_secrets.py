@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from tests.security import secured_cluster as users
 from tests.security.secured_cluster import SecuredCluster
 from tests.support import mirror_runs as runs
-from tests.support.mirror_runs import PATIENCE_S, command, conf_file, create_topic, read_values, said, write
+from tests.support.mirror_runs import PATIENCE_S, command, conf_file, create_topic, log_text, read_values, write
 
 from shallow_mirror import cli
 from shallow_mirror.commands.exit_codes import EXIT_CONFIG
@@ -124,7 +124,7 @@ def test_a_mirror_over_tls_and_sasl_copies_and_writes_no_secret_anywhere(
     )
     copied = f"east.{topic_name}"
 
-    assert start_again(tmp_path, conf, "--available-now") == 0, said(tmp_path)
+    assert start_again(tmp_path, conf, "--available-now") == 0, log_text(tmp_path)
     assert read_values(secured.bootstrap, copied) == ["a", "b"]
 
     caplog.set_level(logging.DEBUG)
@@ -147,7 +147,7 @@ def test_a_mirror_over_tls_and_sasl_copies_and_writes_no_secret_anywhere(
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "ConfigError" in line]
     assert "refused user mirror,=user (SCRAM-SHA-512)" in line
     assert start_again(tmp_path, conf) == EXIT_CONFIG
-    last = said(tmp_path).splitlines()[-1]
+    last = log_text(tmp_path).splitlines()[-1]
     assert last.startswith("ConfigError: broker ")
     assert "refused user mirror,=user (SCRAM-SHA-512)" in last
 

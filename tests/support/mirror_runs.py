@@ -87,7 +87,7 @@ def command(folder: Path, conf: Path, *options: str) -> Iterator[subprocess.Pope
         process.wait()
 
 
-def said(folder: Path) -> str:
+def log_text(folder: Path) -> str:
     """Return standard error of the last `command` in `folder`."""
     return (folder / "stderr.txt").read_text(encoding="utf-8")
 

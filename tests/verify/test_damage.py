@@ -43,7 +43,7 @@ def copied(tmp_path: Path) -> Iterator[Mirrored]:
         yield mirrored
 
 
-def told(report: VerifyReport) -> list[tuple[str, int | None, int | None, int | None, int | None]]:
+def differences(report: VerifyReport) -> list[tuple[str, int | None, int | None, int | None, int | None]]:
     return [
         (difference.kind.value, difference.source_start, difference.source_end, difference.target_start, difference.target_end)
         for difference in report.differences
@@ -92,7 +92,7 @@ def test_a_changed_value_under_a_right_checksum_is_told_to_the_record(copied: Mi
     base = copied.target_log.batches[topic_partition].header.base_offset
     replace(copied.target_log, topic_partition, changed(data, data.index(b"value 40"), b"value 4x"))
     difference = only(copied.verify(is_deep=is_deep))
-    assert told(copied.verify(is_deep=is_deep)) == [("changed", 40, 41, base + 3, base + 4)]
+    assert differences(copied.verify(is_deep=is_deep)) == [("changed", 40, 41, base + 3, base + 4)]
     assert difference.sentence == f"changed: source orders-0 offset 40, target orders-0 offset {base + 3}: the value differs"
 
 
@@ -166,7 +166,7 @@ def test_a_batch_that_the_target_lost_is_missing(copied: Mirrored, is_deep: bool
     base = copied.target_log.batches[topic_partition].header.base_offset
     replace(copied.target_log, topic_partition, None)
     report = copied.verify(is_deep=is_deep)
-    assert told(report) == [("missing", 37, 50, base, base + 13)]
+    assert differences(report) == [("missing", 37, 50, base, base + 13)]
     assert report.differences[0].record_count == 13
 
 
@@ -194,7 +194,7 @@ def test_swapped_batches_are_reordered_and_neither_missing_nor_extra(copied: Mir
     replace(copied.target_log, first, at(other, 0))
     replace(copied.target_log, second, at(first_raw, 10))
     report = copied.verify(is_deep=is_deep)
-    assert told(report) == [("reordered", 0, 10, 10, 20), ("reordered", 10, 20, 0, 10)]
+    assert differences(report) == [("reordered", 0, 10, 10, 20), ("reordered", 10, 20, 0, 10)]
     assert report.differences[0].reason == "the copy lies +10 offsets from where the map says"
 
 
@@ -213,7 +213,7 @@ def test_a_batch_that_was_written_twice_is_not_in_the_map(copied: Mirrored, is_d
     copied.append(batch_at(copied.target_log, 4)[1])
     copied.target.seed(("orders", 0), marker(copied.target_log.end_offset, 1, PRODUCER_ID))
     report = copied.verify(is_deep=is_deep)
-    assert told(report) == [("not in map", None, None, end, end + 7)]
+    assert differences(report) == [("not in map", None, None, end, end + 7)]
     assert "another writer, or a second copy" in report.differences[0].sentence
 
 
@@ -221,7 +221,7 @@ def test_records_of_another_writer_in_front_of_the_first_copy_are_not_in_the_map
     with Mirrored(tmp_path) as mirrored:
         mirrored.append(numbered(0, 3))
         mirrored.mirror(numbered(0, 10))
-        assert told(mirrored.verify()) == [("not in map", None, None, 0, 3)]
+        assert differences(mirrored.verify()) == [("not in map", None, None, 0, 3)]
 
 
 def test_aborted_and_open_records_on_the_target_are_seen_by_nobody(copied: Mirrored) -> None:
@@ -241,7 +241,7 @@ def test_aborted_data_that_the_target_shows_is_extra(tmp_path: Path, is_deep: bo
         mirrored.mirror()
         mirrored.source_log.aborted = aborted
         report = mirrored.verify(is_deep=is_deep)
-        assert told(report) == [("extra", 0, 5, 0, 5)]
+        assert differences(report) == [("extra", 0, 5, 0, 5)]
         assert report.differences[0].reason.endswith("the source shows no record: data of an aborted transaction")
 
 
@@ -318,20 +318,20 @@ def test_a_shifted_row_of_the_map_is_found(copied: Mirrored, shift: int, is_deep
 def test_a_row_that_is_not_in_the_map_is_found_on_both_sides(copied: Mirrored, is_deep: bool) -> None:
     copied.plant_in_map(lambda table: table.delete("kind = 'data' and source_start = 20"))
     report = copied.verify(is_deep=is_deep)
-    assert ("not in map", 20, 30, None, None) in told(report)
-    assert ("not in map", 20, 30, 21, 31) in told(report)
+    assert ("not in map", 20, 30, None, None) in differences(report)
+    assert ("not in map", 20, 30, 21, 31) in differences(report)
     assert set(report.difference_counts) == {DifferenceKind.NOT_IN_MAP}
 
 
 def test_a_row_of_the_map_that_is_there_twice_is_found(copied: Mirrored) -> None:
     _update(copied, "source_start = 30", source_start="29")
-    assert ("extra", 29, 30, None, None) in told(copied.verify())
+    assert ("extra", 29, 30, None, None) in differences(copied.verify())
 
 
 def test_a_row_that_calls_data_a_gap_is_found(copied: Mirrored) -> None:
     _update(copied, "source_start = 20", kind="'gap'", target_start="null", target_end="null")
     report = copied.verify()
-    assert told(report) == [("not in map", 20, 30, 21, 31)]
+    assert differences(report) == [("not in map", 20, 30, 21, 31)]
     assert report.differences[0].reason == "it was copied, but the map says gap"
 
 
@@ -350,13 +350,13 @@ def test_a_gap_is_looked_up_behind_a_leader_that_names_a_replica_instead_of_answ
     copied.owner.decide([DecidedSegment(gap, None)], highest_slot=0)
     copied.owner.settle()
     report = copied.verify()
-    assert told(report) == [("missing", 70, 80, None, None)]
+    assert differences(report) == [("missing", 70, 80, None, None)]
     assert report.differences[0].reason == "readers of the source see it, but the map says gap"
 
 
 def test_a_row_that_leads_to_another_partition_is_found(copied: Mirrored) -> None:
     _update(copied, "source_start = 20", target_partition="5")
-    assert ("reordered", 20, 30, None, None) in told(copied.verify())
+    assert ("reordered", 20, 30, None, None) in differences(copied.verify())
 
 
 def test_a_target_topic_that_was_created_again_is_missing_all(copied: Mirrored) -> None:

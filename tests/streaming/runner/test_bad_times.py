@@ -150,7 +150,7 @@ def test_a_second_signal_ends_a_run_at_once_and_nothing_is_lost(pair: Pair, topi
         write(source.bootstrap, topic_name, values(10, 20))
         runs.wait_for_run(process, "a status without the target", lambda: gather_status(settings).target_problem)
         os.killpg(process.pid, signal.SIGINT)
-        runs.wait_for_run(process, "the first signal", lambda: "ending after the micro-batch" in runs.said(tmp_path))
+        runs.wait_for_run(process, "the first signal", lambda: "ending after the micro-batch" in runs.log_text(tmp_path))
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == -signal.SIGTERM
         assert not psutil.wait_procs(started, 30)[1]

@@ -35,7 +35,7 @@ def lag(topic: str, partition: int, offsets: int | None, ms: int | None) -> Part
     return PartitionStatus(source=source, position=100, end=end, lag_offsets=offsets, lag_ms=ms)
 
 
-def seen(*partitions: PartitionStatus, **changes: Any) -> ClusterSnapshot:
+def snapshot(*partitions: PartitionStatus, **changes: Any) -> ClusterSnapshot:
     return replace(ClusterSnapshot(at_ms=50_000, partitions=partitions, is_source_up=True, is_target_up=False), **changes)
 
 
@@ -76,7 +76,7 @@ def test_a_micro_batch_is_added_to_every_counter() -> None:
 def test_lag_is_that_of_a_topic_and_topics_beyond_the_bound_are_one() -> None:
     metrics = metrics_of(max_topics=2)
     metrics.clusters.update(
-        seen(lag("b", 0, 5, 70), lag("b", 1, 6, 90), lag("c", 0, 0, 0), lag("d", 0, 1, 10), lag("e", 0, 2, 20))
+        snapshot(lag("b", 0, 5, 70), lag("b", 1, 6, 90), lag("c", 0, 0, 0), lag("d", 0, 1, 10), lag("e", 0, 2, 20))
     )
 
     def offsets() -> dict[str, float | None]:
@@ -84,7 +84,7 @@ def test_lag_is_that_of_a_topic_and_topics_beyond_the_bound_are_one() -> None:
 
     assert offsets() == {"a": None, "b": 11, "c": 0, "d": None, OTHER_TOPICS: 3}
     assert [value(metrics, "lag_ms", topic=topic) for topic in ("b", "c", OTHER_TOPICS)] == [90, 0, 20]
-    metrics.clusters.update(seen(lag("a", 0, 4, 1), lag("b", 0, 5, 70), lag("d", 0, 1, 10)))
+    metrics.clusters.update(snapshot(lag("a", 0, 4, 1), lag("b", 0, 5, 70), lag("d", 0, 1, 10)))
     assert offsets() == {"a": 4, "b": 5, "c": None, "d": None, OTHER_TOPICS: 1}  # who has a series keeps it
     assert (value(metrics, "cluster_up", cluster="source"), value(metrics, "cluster_up", cluster="target")) == (1, 0)
 
@@ -96,7 +96,7 @@ def test_what_the_source_does_not_say_is_no_zero() -> None:
         source=SourcePartition("a", "id", 0), first_offset=1, producer_id=2, producer_epoch=0, wrote_at_ms=20_000
     )
     metrics.clusters.update(
-        seen(lag("a", 0, None, None), lag("a", 1, 3, 1), open_transactions=(waiting, replace(waiting, wrote_at_ms=None)))
+        snapshot(lag("a", 0, None, None), lag("a", 1, 3, 1), open_transactions=(waiting, replace(waiting, wrote_at_ms=None)))
     )
     assert (value(metrics, "lag_offsets", topic="a"), value(metrics, "partitions"), value(metrics, "partitions_without_lag")) == (
         3,
@@ -104,7 +104,7 @@ def test_what_the_source_does_not_say_is_no_zero() -> None:
         1,
     )
     assert (value(metrics, "open_source_transactions"), value(metrics, "open_source_transaction_silent_seconds")) == (2, 30)
-    metrics.clusters.update(seen(lag("a", 0, None, None)))
+    metrics.clusters.update(snapshot(lag("a", 0, None, None)))
     assert value(metrics, "lag_offsets", topic="a") is None
     metrics.clusters.clear()
     assert (value(metrics, "partitions"), value(metrics, "cluster_up", cluster="source")) == (None, None)

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support import mirror_runs as runs
 from tests.support.console_entry import console
-from tests.support.mirror_runs import command, conf_file, create_topic, open_transaction, said, set_topic, wait_for_run, write
+from tests.support.mirror_runs import command, conf_file, create_topic, log_text, open_transaction, set_topic, wait_for_run, write
 
 from shallow_mirror.checkpoints.problem_log import read_problems
 from shallow_mirror.checkpoints.storage import MirrorStorage
@@ -88,9 +88,9 @@ def test_a_mirror_tells_what_it_does_in_its_log_its_metrics_its_problems_and_a_r
             console("status", str(conf)),
         )
         os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(runs.PATIENCE_S) == 0, said(tmp_path)
+        assert process.wait(runs.PATIENCE_S) == 0, log_text(tmp_path)
 
-    lines = [json.loads(line) for line in said(tmp_path).splitlines()]
+    lines = [json.loads(line) for line in log_text(tmp_path).splitlines()]
     reported = [line["micro_batch"] for line in lines if "micro_batch" in line]
     rows = MirrorStorage(settings.tables).best_effort_tables().read("micro_batches", ())
     assert sorted((line_document["micro_batch"], line_document["record_count"]) for line_document in reported) == sorted(
@@ -111,11 +111,11 @@ def test_a_mirror_tells_what_it_does_in_its_log_its_metrics_its_problems_and_a_r
     assert in_config == [(stamping[0], 1), (stamping[1], 1)], "at the start, and of a topic that was changed under the mirror"
     assert {problem.problem.kind for problem in problems} == {"config", "quarantined"}
     assert all(any(line.startswith(problem) for line in status.lines) for problem in stamping), status.lines
-    assert (status.code, status.slow_imports) == (0, "[]"), status.said
+    assert (status.code, status.slow_imports) == (0, "[]"), status.stderr
     assert any(f"quarantined (run 1): {narrow}-0: batch at offsets 0 to 0" in line for line in status.lines), status.lines
     assert any("remedy: Set message.timestamp.type=CreateTime on it to keep theirs" in line for line in status.lines)
 
-    assert (page.code, page.lines, page.slow_imports) == (0, [str(tmp_path / "r.html")], "[]"), page.said
+    assert (page.code, page.lines, page.slow_imports) == (0, [str(tmp_path / "r.html")], "[]"), page.stderr
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert f"{plain}-0: source offsets 0 to 7" in text
     assert "In quarantine: 1 batch," in text

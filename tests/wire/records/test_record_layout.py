@@ -16,14 +16,14 @@ from shallow_mirror.wire.records import record_layout, varints
 from shallow_mirror.wire.records.record_layout import find_spans
 from shallow_mirror.wire.records.unpacked_batch import Record, UnpackedBatch, unpack_batch
 
-Told = list[tuple[int, int]] | str
+RecordPlaces = list[tuple[int, int]] | str
 
 
 def unpacked(raw: bytes) -> UnpackedBatch:
     return unpack_batch(memoryview(raw), A, max_bytes=ENOUGH)
 
 
-def told_one_by_one(opened: UnpackedBatch) -> Told:
+def read_one_by_one(opened: UnpackedBatch) -> RecordPlaces:
     """Offset and time of each record, or the error."""
     try:
         actual: list[Record] = list(opened.records())
@@ -32,7 +32,7 @@ def told_one_by_one(opened: UnpackedBatch) -> Told:
     return [(record.offset, record.timestamp_ms) for record in actual]
 
 
-def told_by_spans(opened: UnpackedBatch) -> Told:
+def read_by_spans(opened: UnpackedBatch) -> RecordPlaces:
     base_offset, base_timestamp, append_time = (
         opened.header["base_offset"],
         opened.header["base_timestamp"],
@@ -59,7 +59,7 @@ def raw_batch(block: bytes, count: int, last_offset_delta: int, attributes: int 
 
 def assert_told_alike(raw: bytes) -> None:
     opened = unpacked(raw)
-    assert told_by_spans(opened) == told_one_by_one(opened)
+    assert read_by_spans(opened) == read_one_by_one(opened)
 
 
 @pytest.mark.thorough
