@@ -42,10 +42,8 @@ def errors_page(root: Path) -> str:
 
 def error_classes() -> dict[str, type[MirrorError]]:
     """Those of `errors.py` by name, but for their base."""
-    error_classes = {
-        name: value for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, MirrorError)
-    }
-    return {name: error_class for name, error_class in error_classes.items() if error_class is not MirrorError}
+    classes = {name: value for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, MirrorError)}
+    return {name: error_class for name, error_class in classes.items() if error_class is not MirrorError}
 
 
 def exit_code(kind: type[MirrorError]) -> int:

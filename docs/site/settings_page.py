@@ -41,7 +41,7 @@ def settings_page(root: Path) -> str:
 
 def comments_of(text: str) -> dict[str, str]:
     """Comment behind each key of a YAML text of two levels, by dotted path."""
-    sections, group = {}, ""
+    comments, group = {}, ""
     for line in text.splitlines():
         match = _COMMENTED.match(line)
         if match is None:
@@ -51,8 +51,8 @@ def comments_of(text: str) -> dict[str, str]:
         else:
             path = group = match["key"]
         if match["comment"]:
-            sections[path] = match["comment"]
-    return sections
+            comments[path] = match["comment"]
+    return comments
 
 
 def settings(

@@ -28,7 +28,7 @@ def tables_page(root: Path) -> str:
 def schemas(folder: Path) -> Iterator[tuple[str, pa.Schema]]:
     """(table, columns): a public constant of a module is named as its table, in capitals. The offset map comes first."""
     schemas: dict[str, pa.Schema] = {}
-    for path in sorted(folder.rglob("[a-z]*.py"), key=lambda module: (module.name != "schema.py", module.name)):
+    for path in sorted(folder.rglob("[a-z]*.py"), key=lambda file: (file.name != "schema.py", file.name)):
         module = importlib.import_module(
             ".".join(["shallow_mirror", "checkpoints", *path.relative_to(folder).with_suffix("").parts])
         )
