@@ -42,18 +42,18 @@ def segments(drawn: list[tuple[int, int, int | None, int | None, bool]]) -> list
 
 
 def expected(rows: list[Segment]) -> dict[SourcePartition, Position]:
-    actual: dict[SourcePartition, Position] = {}
+    positions: dict[SourcePartition, Position] = {}
     for row in rows:
-        before = actual.get(row.source, Position(0, row.target))
+        before = positions.get(row.source, Position(0, row.target))
         epoch = row.source_leader_epoch
-        actual[row.source] = Position(
+        positions[row.source] = Position(
             row.source_end,
             row.target,
             before.epoch_end if epoch is None else EpochEnd(epoch, row.source_end),
             before.max_timestamp_ms if row.max_timestamp_ms is None else row.max_timestamp_ms,
             max(before.target_end, row.target_end or 0),
         )
-    return actual
+    return positions
 
 
 @pytest.mark.thorough

@@ -42,9 +42,9 @@ def clusters(bundle: Any) -> list[Any]:
 
 def parameters_of(notebook: Path) -> set[str]:
     (cell,) = (cell for cell in nbformat.read(notebook, as_version=4).cells if cell.id == "parameters")
-    actual = [(single, several) for single, several in _PARAMETER.findall(str(cell.source))]
-    return {single for single, _ in actual if single} | {
-        name.strip(' "') for _, several in actual for name in several.split(",") if name
+    parameters = [(single, several) for single, several in _PARAMETER.findall(str(cell.source))]
+    return {single for single, _ in parameters if single} | {
+        name.strip(' "') for _, several in parameters for name in several.split(",") if name
     }
 
 

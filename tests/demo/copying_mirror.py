@@ -26,13 +26,13 @@ def read_all(bootstrap: str, topic: str, partition: int) -> list[Any]:
         {"bootstrap.servers": bootstrap, "group.id": "copying", "enable.partition.eof": True, "isolation.level": "read_committed"}
     )
     consumer.assign([TopicPartition(topic, partition, 0)])
-    actual: list[Any] = []
+    messages: list[Any] = []
     while True:
         message = consumer.poll(10)
         if message is None or message.error():
             consumer.close()
-            return actual
-        actual.append(message)
+            return messages
+        messages.append(message)
 
 
 def segments(topic: str, partition: int, source: list[Any], target: list[Any]) -> list[dict[str, Any]]:

@@ -107,8 +107,8 @@ def _list_offsets(state: ClusterState, node_id: int, body: Any, change: Change) 
 
     def answered(name: str, part: Any) -> Any:
         place = (name, part.partition_index)
-        code, actual, _ = attempt(change, lambda: listed(place, part), place)
-        offset, timestamp, epoch = (-1, -1, -1) if actual is None or code else actual
+        code, listed_offset, _ = attempt(change, lambda: listed(place, part), place)
+        offset, timestamp, epoch = (-1, -1, -1) if listed_offset is None or code else listed_offset
         return partition(
             partition_index=part.partition_index, error_code=code, timestamp=timestamp, offset=offset, leader_epoch=epoch
         )
@@ -149,21 +149,21 @@ def _fetch(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
         return response(throttle_time_ms=0, error_code=70, session_id=0, responses=[])
     if change.throttle_ms or (change.error_code and change.only is None):
         return response(throttle_time_ms=change.throttle_ms, error_code=change.error_code, session_id=0, responses=[])
-    actual: list[tuple[Place, int, Read | None]] = []
+    answered: list[tuple[Place, int, Read | None]] = []
 
     def is_enough() -> bool:
-        actual[:] = _read_all(state, node_id, body, change)
-        size = sum(len(read.records) for _, _, read in actual if read is not None)
+        answered[:] = _read_all(state, node_id, body, change)
+        size = sum(len(read.records) for _, _, read in answered if read is not None)
         is_over = state.is_stopping or node_id not in state.nodes
         return (
             is_over
             or size >= body.min_bytes
-            or any(code or (read and (read.diverging or read.preferred_replica >= 0)) for _, code, read in actual)
+            or any(code or (read and (read.diverging or read.preferred_replica >= 0)) for _, code, read in answered)
         )
 
     state.lock.wait_for(is_enough, timeout=max(body.max_wait_ms, 0) / 1000)
     topics: dict[str, list[Any]] = {}
-    for (name, index), code, read in actual:
+    for (name, index), code, read in answered:
         kind = response.FetchableTopicResponse.PartitionData
         part = _fetched(state, node_id, kind, (name, index), code, read, body.isolation_level)
         topics.setdefault(name, []).append(part)
@@ -187,7 +187,7 @@ def _name_of(state: ClusterState, body: Any, topic: Any) -> str:
 
 
 def _read_all(state: ClusterState, node_id: int, body: Any, change: Change) -> list[tuple[Place, int, Read | None]]:
-    actual: list[tuple[Place, int, Read | None]] = []
+    answered: list[tuple[Place, int, Read | None]] = []
     left = body.max_bytes
 
     def read(place: Place, part: Any) -> Read:
@@ -213,8 +213,8 @@ def _read_all(state: ClusterState, node_id: int, body: Any, change: Change) -> l
             place = (_name_of(state, body, topic), part.partition)
             code, done, _ = attempt(change, partial(read, place, part), place)
             left -= 0 if done is None else len(done.records)
-            actual.append((place, code, done))
-    return actual
+            answered.append((place, code, done))
+    return answered
 
 
 def _fetched(
@@ -334,7 +334,7 @@ def _describe_configs(state: ClusterState, node_id: int, body: Any, change: Chan
         return {name: value for name, value in configs.items() if keys is None or name in keys}
 
     def answered(resource: Any) -> Any:
-        code, actual, _ = attempt(change, lambda: settings(resource), (resource.resource_name, -1))
+        code, values, _ = attempt(change, lambda: settings(resource), (resource.resource_name, -1))
         configs = [
             result.DescribeConfigsResourceResult(
                 name=name,
@@ -346,7 +346,7 @@ def _describe_configs(state: ClusterState, node_id: int, body: Any, change: Chan
                 config_type=2,
                 documentation=None,
             )
-            for name, value in sorted((actual or {}).items() if not code else ())
+            for name, value in sorted((values or {}).items() if not code else ())
         ]
         return result(
             error_code=code,
@@ -379,8 +379,8 @@ def _describe_producers(state: ClusterState, node_id: int, body: Any, change: Ch
         ]
 
     def answered(place: Place) -> Any:
-        code, actual, _ = attempt(change, lambda: described(place), place)
-        return part(partition_index=place[1], error_code=code, error_message=None, active_producers=actual or [])
+        code, producers, _ = attempt(change, lambda: described(place), place)
+        return part(partition_index=place[1], error_code=code, error_message=None, active_producers=producers or [])
 
     topics = [
         topic(name=requested.name, partitions=[answered((requested.name, index)) for index in requested.partition_indexes])

@@ -355,15 +355,15 @@ class PartitionLog:
             if self._remote_reads % self.remote_answers:
                 return Read(b"", [])
         end = self.last_stable_offset_at(node_id) if isolation_level else self.high_watermark_at(node_id)
-        actual = [batch for batch in self.batches if batch.header.last_offset >= offset and batch.header.last_offset < end]
-        if not actual:
+        readable = [batch for batch in self.batches if batch.header.last_offset >= offset and batch.header.last_offset < end]
+        if not readable:
             return Read(b"", [])
-        actual = [stored for stored in actual if stored.segment == actual[0].segment]
+        readable = [stored for stored in readable if stored.segment == readable[0].segment]
         size = max_bytes
-        if len(actual[0].data) > max_bytes:
-            size = len(actual[0].data) if is_first else 0
-        records = b"".join(stored.data for stored in actual)[:size]
-        upper = self._upper_bound(actual, len(records))
+        if len(readable[0].data) > max_bytes:
+            size = len(readable[0].data) if is_first else 0
+        records = b"".join(stored.data for stored in readable)[:size]
+        upper = self._upper_bound(readable, len(records))
         return Read(
             records,
             [
@@ -374,9 +374,9 @@ class PartitionLog:
         )
 
     @staticmethod
-    def _upper_bound(actual: list[Stored], size: int) -> int:
-        upper = actual[0].header.base_offset
-        for batch in actual:
+    def _upper_bound(batches: list[Stored], size: int) -> int:
+        upper = batches[0].header.base_offset
+        for batch in batches:
             if size <= 0:
                 break
             upper, size = batch.header.last_offset + 1, size - len(batch.data)

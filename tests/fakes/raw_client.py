@@ -252,8 +252,8 @@ class RawClient:
             rack_id="",
         )
         assert answer.error_code == 0
-        actual = answer.responses[0].partitions
-        return actual[0] if len(partitions) == 1 else actual
+        answered = answer.responses[0].partitions
+        return answered[0] if len(partitions) == 1 else answered
 
     def metadata(self, *names: str) -> Any:
         kind = request_type("Metadata").MetadataRequestTopic

@@ -89,7 +89,7 @@ def header_of(batch: bytes) -> Header:
 
 def split_batches(records: bytes) -> list[bytes]:
     """Whole entries; too few bytes for another are left out. Raises Refused(2) on impossible lengths or magic."""
-    actual, pos = [], 0
+    raw_batches, pos = [], 0
     while pos + 12 <= len(records):
         length = int.from_bytes(records[pos + 8 : pos + 12], "big", signed=True)
         if length < _SMALLEST_LENGTH:
@@ -100,9 +100,9 @@ def split_batches(records: bytes) -> list[bytes]:
             raise RefusedError(2, f"magic {records[pos + 16]}")
         if pos + 12 + length > len(records):
             break
-        actual.append(records[pos : pos + 12 + length])
+        raw_batches.append(records[pos : pos + 12 + length])
         pos += 12 + length
-    return actual
+    return raw_batches
 
 
 def one_batch(records: bytes | None) -> bytes:

@@ -245,8 +245,8 @@ def test_fetches_are_whole_batches_first_and_cut_by_bytes_then(peer: Peer) -> No
     size = len(made)
 
     def sizes(**settings: Any) -> Any:
-        actual = peer.client.fetch(peer.topic, 4, **settings)
-        return [len(part.records or b"") for part in (actual if isinstance(actual, list) else [actual])]
+        answered = peer.client.fetch(peer.topic, 4, **settings)
+        return [len(part.records or b"") for part in (answered if isinstance(answered, list) else [answered])]
 
     assert sizes() == [2 * size]
     assert sizes(partition_bytes=size + 10) == [size + 10]

@@ -175,11 +175,11 @@ def _asked_places(state: ClusterState, body: Any) -> dict[str, list[int]]:
     """Partitions by topic; all that the group has an offset of where no topics are named."""
     if body.topics is not None:
         return {topic.name: list(topic.partition_indexes) for topic in body.topics}
-    actual: dict[str, list[int]] = {}
+    indices: dict[str, list[int]] = {}
     for group, (name, index) in state.groups.offsets:
         if group == body.group_id:
-            actual.setdefault(name, []).append(index)
-    return actual
+            indices.setdefault(name, []).append(index)
+    return indices
 
 
 def offset_fetch(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
@@ -194,13 +194,13 @@ def offset_fetch(state: ClusterState, node_id: int, body: Any, change: Change) -
 
     def answered(place: Place) -> Any:
         forced = change if change.only is not None else Change()
-        code, actual, _ = attempt(forced, lambda: offset_of(place), place)
-        actual = none if actual is None or code else actual
+        code, committed, _ = attempt(forced, lambda: offset_of(place), place)
+        committed = none if committed is None or code else committed
         return topic.OffsetFetchResponsePartition(
             partition_index=place[1],
-            committed_offset=actual.offset,
+            committed_offset=committed.offset,
             committed_leader_epoch=-1,
-            metadata=actual.metadata,
+            metadata=committed.metadata,
             error_code=code,
         )
 

@@ -47,12 +47,12 @@ def differences_of(piece: Piece) -> list[str]:
     aborted = {written_record.digest for written_record in piece.written if written_record.outcome is Outcome.FAILED}
     translate = RowTranslation(piece.rows)
     compared = compare_histories(piece.place, piece.source, piece.target, aborted)
-    actual = [
+    differences = [
         *compared.differences,
         *mistranslated(piece.place, compared.pairs, translate),
         *_broken_promises(piece),
     ]
-    return [*dict.fromkeys(str(difference) for difference in actual), *_holes(piece, translate)]
+    return [*dict.fromkeys(str(difference) for difference in differences), *_holes(piece, translate)]
 
 
 def _broken_promises(piece: Piece) -> Iterable[Difference]:
@@ -176,15 +176,15 @@ class Checker:
 
     def _written_below(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, list[Written]]:
         """Return what was written below `ends`; the rest waits for a later check."""
-        actual: dict[TopicPartition, list[Written]] = {}
+        written_below: dict[TopicPartition, list[Written]] = {}
         later: list[Written] = []
         for record in (*self._later, *self._take_written()):
             if record.offset is not None and record.offset >= ends.get(record.place, 0):
                 later.append(record)
             else:
-                actual.setdefault(record.place, []).append(record)
+                written_below.setdefault(record.place, []).append(record)
         self._later = later
-        return actual
+        return written_below
 
 
 def _ignore(_records: int) -> None:

@@ -80,7 +80,7 @@ def test_what_a_writer_does_not_know_may_be_there_or_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("actual", "expected"),
+    ("target_history", "expected"),
     [
         (target("a", "b", "c"), ["lost"]),
         (target("a", "b", "c", "d", "d"), ["duplicated"]),
@@ -92,8 +92,8 @@ def test_what_a_writer_does_not_know_may_be_there_or_not() -> None:
         (target(), ["lost"]),
     ],
 )
-def test_a_bad_target_is_named_by_what_is_bad_about_it(actual: History, expected: Sequence[str]) -> None:
-    assert kinds(replace(GOOD, target=actual)) == expected
+def test_a_bad_target_is_named_by_what_is_bad_about_it(target_history: History, expected: Sequence[str]) -> None:
+    assert kinds(replace(GOOD, target=target_history)) == expected
 
 
 def test_an_acknowledged_write_that_neither_cluster_has_is_lost() -> None:

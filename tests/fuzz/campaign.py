@@ -115,19 +115,19 @@ class Campaign:
         self.seconds[name] += 0 if is_whole else _LEAST_S_OF_AN_END  # type: ignore[assignment]
         return is_whole
 
-    def _keep(self, name: str, actual: Found) -> None:
+    def _keep(self, name: str, finding: Found) -> None:
         """Keep the first finding of its kind and location: the input, and how to repeat it."""
-        key = (name, actual.kind, actual.where)
+        key = (name, finding.kind, finding.where)
         if key in self.findings:
             return
-        data = self.targets[name].input(self.seed, actual.number)
+        data = self.targets[name].input(self.seed, finding.number)
         self.folder.mkdir(parents=True, exist_ok=True)
-        stem = re.sub(r"[^a-z0-9]+", "-", f"{name} {actual.kind}".lower()) + "-" + hashlib.sha256(data).hexdigest()[:8]
+        stem = re.sub(r"[^a-z0-9]+", "-", f"{name} {finding.kind}".lower()) + "-" + hashlib.sha256(data).hexdigest()[:8]
         path = self.folder / f"{stem}.bin"
         path.write_bytes(data)
         command = f'.venv/bin/python -m tests.fuzz.run --repeat "{name}" {path}'
         path.with_suffix(".txt").write_text(
-            f"{name}: {actual.kind}, input {actual.number} of seed {self.seed}\n{command}\n\n{actual.what}\n"
+            f"{name}: {finding.kind}, input {finding.number} of seed {self.seed}\n{command}\n\n{finding.what}\n"
         )
         self.findings[key] = path
-        print(f"FOUND {name}: {actual.kind}, {actual.where}\n  {command}", flush=True)
+        print(f"FOUND {name}: {finding.kind}, {finding.where}\n  {command}", flush=True)

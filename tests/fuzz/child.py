@@ -124,11 +124,11 @@ def run(target: Target, progress: Progress, memory: Memory, given: Iterator[tupl
     lines_seen, count = set(), 0
     for number, data in given:
         progress.number = number
-        actual = tried(target, number, data)
+        finding = tried(target, number, data)
         excess = memory.excess(number)
-        if actual is not None and (actual.kind, actual.where) not in lines_seen:
-            lines_seen.add((actual.kind, actual.where))
-            print(json.dumps(asdict(actual)), flush=True)
+        if finding is not None and (finding.kind, finding.where) not in lines_seen:
+            lines_seen.add((finding.kind, finding.where))
+            print(json.dumps(asdict(finding)), flush=True)
         count += 1
         if excess is not None:
             print(json.dumps(asdict(excess)), flush=True)
@@ -137,8 +137,8 @@ def run(target: Target, progress: Progress, memory: Memory, given: Iterator[tupl
 
 
 def targets_of(module: str) -> Mapping[str, Target]:
-    actual: Mapping[str, Target] = importlib.import_module(module).TARGETS
-    return actual
+    targets: Mapping[str, Target] = importlib.import_module(module).TARGETS
+    return targets
 
 
 def main() -> None:

@@ -23,21 +23,21 @@ _LEAST_LEGACY_BYTES = 18
 
 def captured() -> list[bytes]:
     """Return the records of every partition of the captured Fetch answers."""
-    actual = [
+    raw_responses = [
         bytes(partition.records) for name in names("fetch-") for partition in parse_fetch_response(frame_of(name)).partitions
     ]
-    return [raw for raw in actual if raw]
+    return [raw for raw in raw_responses if raw]
 
 
 def captured_batches(codec: int | None = None) -> list[bytes]:
     """One by one; of a codec."""
-    actual = []
+    raw_batches = []
     for records in captured():
         index = index_batches(memoryview(records))
         for start, size in zip(index.pos.tolist(), index.size_bytes.tolist(), strict=True):
             if codec is None or records[start + 22] & 7 == codec:
-                actual.append(records[start : start + size])
-    return sorted(set(actual))
+                raw_batches.append(records[start : start + size])
+    return sorted(set(raw_batches))
 
 
 def blocks() -> list[tuple[bytes, list[int], int]]:
@@ -113,8 +113,8 @@ def with_right_checksum(data: bytes) -> bytes:
 
 def with_right_checksums(data: bytes) -> bytes:
     """Every whole batch that can be found in it."""
-    made, actual = bytearray(data), index_batches(memoryview(data))
-    for start, size in zip(actual.pos.tolist(), actual.size_bytes.tolist(), strict=True):
+    made, batch_index = bytearray(data), index_batches(memoryview(data))
+    for start, size in zip(batch_index.pos.tolist(), batch_index.size_bytes.tolist(), strict=True):
         made[start : start + size] = with_right_checksum(data[start : start + size])
     return bytes(made)
 

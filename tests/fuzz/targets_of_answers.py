@@ -36,8 +36,8 @@ def produce(data: bytes) -> None:
 
 
 def latest_offsets(data: bytes) -> None:
-    actual = list_offsets.parse_offsets(memoryview(data))
-    assert actual is None or sum(entries.nbytes for _, entries in actual) <= len(data)
+    offsets = list_offsets.parse_offsets(memoryview(data))
+    assert offsets is None or sum(entries.nbytes for _, entries in offsets) <= len(data)
 
 
 def call(api: str, data: bytes) -> None:

@@ -45,11 +45,15 @@ REFUSALS = (CorruptBatchError, BatchRefusedError)
 
 
 def index(data: bytes) -> BatchIndex:
-    actual = index_batches(memoryview(data))
-    assert 0 <= actual.consumed_bytes <= len(data)
-    assert int(actual.size_bytes.sum()) == actual.consumed_bytes
-    assert len(payload_crcs(actual.headers)) == len(verify_crcs(memoryview(data), actual.pos, actual.headers)) == len(actual)
-    return actual
+    batch_index = index_batches(memoryview(data))
+    assert 0 <= batch_index.consumed_bytes <= len(data)
+    assert int(batch_index.size_bytes.sum()) == batch_index.consumed_bytes
+    assert (
+        len(payload_crcs(batch_index.headers))
+        == len(verify_crcs(memoryview(data), batch_index.pos, batch_index.headers))
+        == len(batch_index)
+    )
+    return batch_index
 
 
 def indexed(data: bytes) -> None:
@@ -90,10 +94,10 @@ def position_of(data: bytes, batch_index: BatchIndex) -> int:
 
 
 def admission(data: bytes) -> None:
-    actual, records = index(data), memoryview(bytearray(data))
-    position = position_of(data, actual)
-    made = admitted(data, actual, records, position)
-    assert len(made.verdicts) == len(actual)
+    batch_index, records = index(data), memoryview(bytearray(data))
+    position = position_of(data, batch_index)
+    made = admitted(data, batch_index, records, position)
+    assert len(made.verdicts) == len(batch_index)
     assert made.next_position >= position
     assert [refusal.index for refusal in made.refusals] == np.flatnonzero(made.verdicts == Verdict.REFUSE).tolist()
     assert [rebuild.index for rebuild in made.rebuilds] == np.flatnonzero(made.verdicts == Verdict.REBUILD).tolist()
@@ -103,11 +107,17 @@ def admission(data: bytes) -> None:
 
 def copied(data: bytes) -> None:
     """All that a task does with a partition's part of an answer. What is refused by its header is not sent."""
-    actual, records = index(data), memoryview(bytearray(data))
-    position = position_of(data, actual)
-    made = admitted(data, actual, records, position)
+    batch_index, records = index(data), memoryview(bytearray(data))
+    position = position_of(data, batch_index)
+    made = admitted(data, batch_index, records, position)
     outgoing = make_outgoing(
-        actual, records, made, topic_partition=PLACE, position=position, limits=limits_of(data), max_opened_bytes=MAX_OPENED_BYTES
+        batch_index,
+        records,
+        made,
+        topic_partition=PLACE,
+        position=position,
+        limits=limits_of(data),
+        max_opened_bytes=MAX_OPENED_BYTES,
     )
     chosen = outgoing.chosen
     sent = outgoing.index
@@ -130,12 +140,12 @@ def coalesced(data: bytes) -> None:
 
 def sent_of(data: bytes, coalesce_bytes: int | None) -> list[object]:
     """Return records of batches that can be read, and whole batches that cannot, as the target gets them."""
-    actual, records = index(data), memoryview(bytearray(data))
-    position, limits = position_of(data, actual), replace(limits_of(data), coalesce_bytes=coalesce_bytes)
+    batch_index, records = index(data), memoryview(bytearray(data))
+    position, limits = position_of(data, batch_index), replace(limits_of(data), coalesce_bytes=coalesce_bytes)
     outgoing = make_outgoing(
-        actual,
+        batch_index,
         records,
-        admitted(data, actual, records, position),
+        admitted(data, batch_index, records, position),
         topic_partition=PLACE,
         position=position,
         limits=limits,
@@ -182,16 +192,16 @@ def rebuilt(raw: bytes) -> None:
     assert (rebuilt.stop, rebuilt.headers["records_count"].tolist()) == (None, list(made.counts))
     assert sum(made.counts) == len(made.offsets)
     assert all(verify_crc(memoryview(batch)) and len(batch) <= limits.max_message_bytes for batch in made.batches)
-    actual = []
+    contents = []
     for batch in made.batches:
         records = list(open_batch(memoryview(batch), PLACE, max_bytes=MAX_OPENED_BYTES))
         assert [record.offset for record in records] == list(range(len(records)))
-        actual += [(record.timestamp_ms, record.key, record.value, record.headers) for record in records]
+        contents += [(record.timestamp_ms, record.key, record.value, record.headers) for record in records]
     keeps = limits.log_append_time is LogAppendTimePolicy.KEEP
     source = with_right_checksum(raw[:22] + bytes([raw[22] & (0xFF if keeps else ~0x08)]) + raw[23:])
     kept = [record for record in open_batch(memoryview(source), PLACE, max_bytes=MAX_OPENED_BYTES) if record.offset >= position]
     assert made.offsets.tolist() == [record.offset for record in kept]
-    assert actual == [(record.timestamp_ms, record.key, record.value, record.headers) for record in kept]
+    assert contents == [(record.timestamp_ms, record.key, record.value, record.headers) for record in kept]
 
 
 def rebuilt_behind_the_checksum(data: bytes) -> None:

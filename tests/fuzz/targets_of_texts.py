@@ -39,22 +39,22 @@ def _document(data: bytes) -> Any:
 
 
 def receipt(data: bytes) -> None:
-    actual = _parse_receipt(data.decode("utf-8", "replace"), "mirror-0")
-    assert isinstance(actual.decision, int)
+    parsed = _parse_receipt(data.decode("utf-8", "replace"), "mirror-0")
+    assert isinstance(parsed.decision, int)
 
 
 def stream_offset(data: bytes) -> None:
     """Check that what was understood is written, and understood, alike."""
-    actual = parse_stream_offset(_document(data))
-    assert all(offset >= 0 and partition.partition >= 0 for partition, offset in actual.items())
-    assert parse_stream_offset(build_stream_offset(actual)) == actual
+    offsets = parse_stream_offset(_document(data))
+    assert all(offset >= 0 and partition.partition >= 0 for partition, offset in offsets.items())
+    assert parse_stream_offset(build_stream_offset(offsets)) == offsets
 
 
 def recorded(data: bytes) -> None:
     metadata = _document(data)
     if isinstance(metadata, dict) and all(isinstance(text, str) for text in metadata.values()):
-        actual = Recorded.from_metadata(5, metadata)
-        assert Recorded.from_metadata(5, actual.metadata()) == actual
+        recorded = Recorded.from_metadata(5, metadata)
+        assert Recorded.from_metadata(5, recorded.metadata()) == recorded
 
 
 def _written(data: bytes, folder: str, name: str) -> Path:

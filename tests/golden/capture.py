@@ -166,15 +166,15 @@ class Cluster:
                 "auto.offset.reset": "earliest",
             }
         )
-        actual = []
+        documents = []
         try:
             low, _ = consumer.get_watermark_offsets(TopicPartition(*place), timeout=PATIENCE_S)
             consumer.assign([TopicPartition(*place, low)])
             while not (message := consumer.poll(PATIENCE_S)).error():
-                actual.append(message)
+                documents.append(message)
         finally:
             consumer.close()
-        return actual
+        return documents
 
     def watermarks(self, place: Place) -> dict[str, int]:
         asked = TopicPartition(*place)
@@ -202,14 +202,14 @@ class Cluster:
 
 def walked(frame: bytes, record_bytes: int) -> list[tuple[int, int, int]]:
     """(attributes, last offset delta, records count) of whole batches: found by their own leader epoch and magic 2."""
-    actual = []
+    documents = []
     start = frame.index(b"\x00\x00\x00\x00\x02", record_bytes) - 12
     while start + 61 <= len(frame) and frame[start + 16] == 2:
         length = struct.unpack_from(">i", frame, start + 8)[0]
         attributes, delta = struct.unpack_from(">hi", frame, start + 21)
-        actual.append((attributes, delta, struct.unpack_from(">i", frame, start + 57)[0]))
+        documents.append((attributes, delta, struct.unpack_from(">i", frame, start + 57)[0]))
         start += 12 + length
-    return actual
+    return documents
 
 
 Captured = tuple[str, bytes, dict[str, Any]]

@@ -142,13 +142,13 @@ def _txn_of(row: Row) -> tuple[Any, ...]:
 
 def _records_of(rows: Iterable[Row]) -> dict[tuple[int, int], int]:
     """(target partition, target offset) of every copied record -> its source offset."""
-    actual = {}
+    records = {}
     for row in rows:
         if column(row, "kind") in COPIED_KINDS:
             shift = column(row, "target_start") - column(row, "source_start")
             for record in range(column(row, "source_start"), column(row, "source_end")):
-                actual[column(row, "target_partition"), record + shift] = record
-    return actual
+                records[column(row, "target_partition"), record + shift] = record
+    return records
 
 
 _OPERATORS = {"=": operator.eq, "!=": operator.ne, "<=": operator.le, ">": operator.gt}

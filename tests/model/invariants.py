@@ -113,7 +113,7 @@ def check_done(scenario: Scenario, target: TargetCluster, table: Snapshot | None
     for partition, (place, log) in enumerate(zip(scenario.places, scenario.logs, strict=True)):
         ends = [row[4] for row in table.rows if row[2] == partition]
         require(max(ends, default=0) == len(log), f"{place}: the map ends at {max(ends, default=0)}, the source at {len(log)}")
-        actual = [record for _, record in target.logs[place].visible() if record not in scenario.poison[partition]]
-        require(actual == scenario.records[partition], f"{place}: lost: readers get {actual} of {scenario.records[partition]}")
+        visible = [record for _, record in target.logs[place].visible() if record not in scenario.poison[partition]]
+        require(visible == scenario.records[partition], f"{place}: lost: readers get {visible} of {scenario.records[partition]}")
         is_closed = target.logs[place].last_stable_offset == len(target.logs[place].entries)
         require(is_closed or not is_final, f"{place}: a transaction was left open")

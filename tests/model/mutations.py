@@ -138,11 +138,11 @@ def take_anything_else_in_the_log_for_no(patch: pytest.MonkeyPatch) -> None:
 def wait_for_a_pending_receipt(patch: pytest.MonkeyPatch) -> None:
     def receipt(self: Any, decided: txn_outcome.DecidedTxn, deadline: Any) -> txn_outcome.ReceiptEvidence:
         while (
-            actual := txn_inspection.inspect_receipt(self._target, decided, self._owner.map_id, deadline)
+            evidence := txn_inspection.inspect_receipt(self._target, decided, self._owner.map_id, deadline)
         ) is txn_outcome.ReceiptEvidence.PENDING:
             deadline.require("the receipt")
             self._pause(0)
-        return actual
+        return evidence
 
     patch.setattr(TxnPerformer, "_receipt_evidence", receipt)
 
@@ -193,8 +193,8 @@ def take_any_receipt_of_the_slot_for_ours(patch: pytest.MonkeyPatch) -> None:
     anothers, ours = txn_outcome.ReceiptEvidence.ANOTHERS, txn_outcome.ReceiptEvidence.OURS
 
     def look(*arguments: Any) -> txn_outcome.ReceiptEvidence:
-        actual = txn_inspection.inspect_receipt(*arguments)
-        return ours if actual is anothers else actual
+        evidence = txn_inspection.inspect_receipt(*arguments)
+        return ours if evidence is anothers else evidence
 
     patch.setattr(txn_performer, "inspect_receipt", look)
 

@@ -157,8 +157,8 @@ def _call(cluster: ModelCluster, api: str, _deadline: Deadline, **fields: Any) -
             return SimpleNamespace(topics=[SimpleNamespace(partitions=[SimpleNamespace(error_code=answer)])])
         case "OffsetFetch":
             committed = -1 if answer[1] is None else 0
-            actual = SimpleNamespace(error_code=answer[0], committed_offset=committed, metadata=answer[1])
-            return SimpleNamespace(error_code=0, topics=[SimpleNamespace(partitions=[actual])])
+            partition = SimpleNamespace(error_code=answer[0], committed_offset=committed, metadata=answer[1])
+            return SimpleNamespace(error_code=0, topics=[SimpleNamespace(partitions=[partition])])
         case _:
             return SimpleNamespace(error_code=answer)
 

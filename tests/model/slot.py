@@ -98,7 +98,7 @@ class SlotTask:
                 if self.scenario.stops_early and self.attempt == 0 and segments:
                     is_partial = True
                     break
-                if any((actual.source, actual.offset) == (planned_range.source, offset) for actual in poison):
+                if any((poisoned.source, poisoned.offset) == (planned_range.source, offset) for poisoned in poison):
                     quarantined.append(poisoned(planned_range.source, offset))
                     segments.append(_segment(planned_range.source, offset, SegmentKind.QUARANTINED))
                     is_partial = True

@@ -303,5 +303,5 @@ class TargetCluster:
         log = self.logs[place]
         if not log.start <= offset < log.last_stable_offset:
             return None
-        actual = log.entries[offset]
-        return actual.producer_id, actual.epoch, actual.fate is Fate.ABORTED
+        entry = log.entries[offset]
+        return entry.producer_id, entry.epoch, entry.fate is Fate.ABORTED

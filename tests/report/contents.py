@@ -44,7 +44,7 @@ def row(number: int, **changes: Any) -> dict[str, Any]:
 
 def rows_of_a_day(count: int) -> list[dict[str, Any]]:
     """With hills and valleys, an hour of standstill, and now and then a batch in quarantine."""
-    actual = []
+    rows = []
     for number in range(1, count + 1):
         wave = 1.2 + math.sin(number / max(10, count / 9)) + 0.2 * (number * 7919 % 100) / 100
         later = timedelta(hours=1) if number > count * 0.7 else timedelta()
@@ -58,7 +58,7 @@ def rows_of_a_day(count: int) -> list[dict[str, Any]]:
             "Decide": 20,
             "EndTxn": 9,
         }
-        actual.append(
+        rows.append(
             row(
                 number,
                 size_bytes=int(1e6 * wave),
@@ -71,7 +71,7 @@ def rows_of_a_day(count: int) -> list[dict[str, Any]]:
                 settled_at=BEGIN + timedelta(seconds=2 * number) + later,
             )
         )
-    return actual
+    return rows
 
 
 def many_rows(count: int) -> list[dict[str, Any]]:

@@ -42,10 +42,10 @@ document.documentElement.innerHTML = "<pre>" + JSON.stringify(seen) + "</pre>";
 
 @pytest.fixture(scope="module")
 def browser() -> str:
-    actual = next((path for name in _NAMES if (path := shutil.which(name))), None)
-    if actual is None:
+    browser = next((path for name in _NAMES if (path := shutil.which(name))), None)
+    if browser is None:
         pytest.skip(f"no Chromium on this machine (looked for {', '.join(_NAMES)})")
-    return actual
+    return browser
 
 
 def _run(browser: str, *options: str, dark: bool, width: int = 1000) -> subprocess.CompletedProcess[str]:

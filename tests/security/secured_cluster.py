@@ -193,8 +193,8 @@ class SecuredCluster:
                 "sasl.oauthbearer.scope": "mirror",
             },
         }
-        actual = {"bootstrap.servers": self.address_of(listener), **by_listener[listener], **others}
-        return {name: value for name, value in actual.items() if value is not None}
+        properties = {"bootstrap.servers": self.address_of(listener), **by_listener[listener], **others}
+        return {name: value for name, value in properties.items() if value is not None}
 
     def grant(self, *rights: Right, user: str = POOR_USER) -> None:
         client = admin(self.bootstrap)

@@ -73,14 +73,14 @@ def references(
 
 def secrets_of(secured: SecuredCluster) -> dict[str, str]:
     encoded = base64.b64encode(f"{users.CLIENT_ID}:{users.CLIENT_SECRET}".encode()).decode()
-    actual = {
+    secrets = {
         "password": users.PASSWORD,
         "key password": users.KEY_PASSWORD,
         "client secret": users.CLIENT_SECRET,
         "credentials": encoded,
         "private key": secured.client.key_pem.splitlines()[1],
     }
-    return actual | {f"token {number}": token for number, token in enumerate(secured.tokens.issued)}
+    return secrets | {f"token {number}": token for number, token in enumerate(secured.tokens.issued)}
 
 
 def written(folder: Path) -> Iterator[tuple[str, str]]:

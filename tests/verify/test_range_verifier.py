@@ -46,11 +46,11 @@ class MemoryReader(PartitionReader):
 
 def contents(batches: Sequence[bytes]) -> dict[int, tuple[Any, ...]]:
     """Return what a reader sees at each offset; the oracle, which knows nothing of batches."""
-    actual: dict[int, tuple[Any, ...]] = {}
+    records: dict[int, tuple[Any, ...]] = {}
     for raw in batches:
         for opened in open_batch(memoryview(raw), A, max_bytes=ENOUGH):
-            actual[opened.offset] = (opened.timestamp_ms, opened.key and bytes(opened.key), opened.value and bytes(opened.value))
-    return actual
+            records[opened.offset] = (opened.timestamp_ms, opened.key and bytes(opened.key), opened.value and bytes(opened.value))
+    return records
 
 
 counts = st.lists(st.integers(1, 6), min_size=1, max_size=8)

@@ -38,12 +38,12 @@ def consumer_of(cluster: StrictCluster, **more: Any) -> BatchConsumer:
 
 def polled(consumer: BatchConsumer, count: int, *, max_bytes: int = 1 << 20) -> list[tuple[TopicPartition, int]]:
     """Places and base offsets of the next batches, `count` at least."""
-    actual: list[tuple[TopicPartition, int]] = []
-    while len(actual) < count:
+    base_offsets: list[tuple[TopicPartition, int]] = []
+    while len(base_offsets) < count:
         batches = consumer.poll_batches(max_bytes, PATIENCE_MS)
         assert len(batches)
-        actual += [(batch.topic_partition, batch.base_offset) for batch in batches]
-    return actual
+        base_offsets += [(batch.topic_partition, batch.base_offset) for batch in batches]
+    return base_offsets
 
 
 def transactional(base: int, producer: int, count: int = 1) -> bytes:

@@ -59,12 +59,12 @@ def producer_of(cluster: StrictCluster, transactional_id: str | None = None, **m
 def polled(cluster: StrictCluster, *batches: bytes) -> list[FetchedBatch]:
     """Return the batches as a consumer of the source hands them out."""
     cluster.seed(("source", 0), *batches)
-    actual: list[FetchedBatch] = []
+    copies: list[FetchedBatch] = []
     with BatchConsumer({"bootstrap.servers": cluster.bootstrap}, isolation=IsolationLevel.READ_UNCOMMITTED) as consumer:
         consumer.assign({SOURCE: 0})
-        while len(actual) < len(batches):
-            actual += [polled_batch.copy() for polled_batch in consumer.poll_batches(1 << 20, PATIENCE_MS)]
-    return actual
+        while len(copies) < len(batches):
+            copies += [polled_batch.copy() for polled_batch in consumer.poll_batches(1 << 20, PATIENCE_MS)]
+    return copies
 
 
 def several(count: int, *, timestamp: int = NOW_MS) -> list[bytes]:

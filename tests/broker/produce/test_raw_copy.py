@@ -76,7 +76,7 @@ def records(node: Any, topic: str) -> list[list[Any]]:
         }
     )
     consumer.assign([ConfluentPartition(topic, partition, 0) for partition in range(2)])
-    actual: list[list[Any]] = [[], []]
+    records: list[list[Any]] = [[], []]
     ended = 0
     while ended < 2:
         message = consumer.poll(10)
@@ -84,9 +84,9 @@ def records(node: Any, topic: str) -> list[list[Any]]:
         if message.error():
             ended += 1
         else:
-            actual[message.partition()].append((message.key(), message.value(), message.timestamp(), message.headers()))
+            records[message.partition()].append((message.key(), message.value(), message.timestamp(), message.headers()))
     consumer.close()
-    return actual
+    return records
 
 
 def copy(source: Cluster, target: Cluster, topic: str, txn: SlotTxn) -> dict[TopicPartition, list[int]]:

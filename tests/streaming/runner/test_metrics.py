@@ -127,11 +127,11 @@ def test_a_port_serves_the_metrics_and_one_that_is_taken_is_a_clear_error() -> N
 
 
 def names() -> set[str]:
-    actual = set()
+    names = set()
     for family in metrics_of().registry.collect():
         endings = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
-        actual |= {family.name + ending for ending in endings}
-    return actual
+        names |= {family.name + ending for ending in endings}
+    return names
 
 
 def expressions_of_dashboard(document: Any) -> list[str]:

@@ -73,16 +73,16 @@ def read_committed(bootstrap: str, topic: str) -> list[tuple[int, int, int]]:
         {"bootstrap.servers": bootstrap, "group.id": "check", "isolation.level": "read_committed", "enable.partition.eof": True}
     )
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
-    actual, ended = [], 0
+    rows, ended = [], 0
     while ended < PARTITIONS:
         message = consumer.poll(10)
         assert message is not None
         if message.error():
             ended += 1
         else:
-            actual.append((message.partition(), message.offset(), message.timestamp()[1]))
+            rows.append((message.partition(), message.offset(), message.timestamp()[1]))
     consumer.close()
-    return sorted(actual)
+    return sorted(rows)
 
 
 def batches_of(spark: Any, bootstrap: str, topic: str, **options: str) -> DataFrame:

@@ -45,12 +45,12 @@ def index_of(made: Converted) -> BatchIndex:
 
 def converted_records(made: Converted) -> Written:
     index = index_of(made)
-    actual = []
+    records = []
     for start, size in zip(index.pos.tolist(), index.size_bytes.tolist(), strict=True):
         for record in open_batch(made.records[start : start + size], A, max_bytes=ENOUGH):
             assert record.headers == ()
-            actual.append((record.offset, record.timestamp_ms, plain(record.key), plain(record.value)))
-    return actual
+            records.append((record.offset, record.timestamp_ms, plain(record.key), plain(record.value)))
+    return records
 
 
 def visible_records(written: Written, magic: int) -> Written:

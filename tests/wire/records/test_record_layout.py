@@ -26,10 +26,10 @@ def unpacked(raw: bytes) -> UnpackedBatch:
 def read_one_by_one(opened: UnpackedBatch) -> RecordPlaces:
     """Offset and time of each record, or the error."""
     try:
-        actual: list[Record] = list(opened.records())
+        records: list[Record] = list(opened.records())
     except CorruptBatchError as error:
         return str(error)
-    return [(record.offset, record.timestamp_ms) for record in actual]
+    return [(record.offset, record.timestamp_ms) for record in records]
 
 
 def read_by_spans(opened: UnpackedBatch) -> RecordPlaces:

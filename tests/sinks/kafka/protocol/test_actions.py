@@ -101,7 +101,7 @@ REPAIRED = {actions.EndTxn: True, actions.AwaitVisible: actions.Visibility(was_r
 
 
 @pytest.mark.parametrize(
-    ("actual", "removals"),
+    ("evidence", "removals"),
     [
         ((LogEvidence.OURS, LogEvidence.OURS), []),
         ((LogEvidence.OURS, LogEvidence.NOTHING), []),
@@ -110,9 +110,9 @@ REPAIRED = {actions.EndTxn: True, actions.AwaitVisible: actions.Visibility(was_r
     ],
 )
 def test_what_a_repair_aborted_is_removed_and_nothing_else(
-    actual: tuple[LogEvidence, ...], removals: list[TargetPartition | None]
+    evidence: tuple[LogEvidence, ...], removals: list[TargetPartition | None]
 ) -> None:
-    answer, performed = answering(REPAIRED | {actions.ReadTargetLog: actual}), list[actions.Action]()
+    answer, performed = answering(REPAIRED | {actions.ReadTargetLog: evidence}), list[actions.Action]()
 
     def perform(action: actions.Action) -> Any:
         performed.append(action)
