@@ -205,9 +205,9 @@ def fill_slot(
             job, ends = job.without_coalescing(), {**copying.reached, refused.source: refused.end}
             _log.warning("slot %d starts again without making one batch of several: %s", number, refused)
         except RetriableError as error:
-            # Its subclasses are fenced epochs: another run may have taken over, which only the driver can find out. Nor is there
-            # another try once the time is over, or where the rows of Spark, which are read once, are all there is to read: only
-            # a try with `ends` reads the source itself.
+            # Subclasses concern the transaction, and are for the driver: a fenced epoch may mean that another run took over, and
+            # a blocked id needs another one. Nor is there another try once the time is over, or where the rows of Spark, which
+            # are read once, are all there is to read: only a try with `ends` reads the source itself.
             if type(error) is not RetriableError or patience.is_over() or not (readings.is_repeatable or ends is not None):
                 raise
             _log.warning("slot %d starts again from its positions: %s", number, error)
