@@ -76,17 +76,17 @@ class Traffic(threading.Thread):
 
 
 def look(pid: int) -> Look:
-    found: defaultdict[str, float] = defaultdict(float)
+    sample: defaultdict[str, float] = defaultdict(float)
     for name, process in processes_by_role(pid):
         try:
             size = pss_bytes(process) / 1e6
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
-        found[name] += size
-        found["all"] += size
+        sample[name] += size
+        sample["all"] += size
         if name == WORKERS:
-            found["largest worker"] = max(found["largest worker"], size)
-    return found
+            sample["largest worker"] = max(sample["largest worker"], size)
+    return sample
 
 
 def table(looks: Sequence[Look]) -> list[str]:

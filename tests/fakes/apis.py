@@ -124,14 +124,14 @@ def _offset_for_leader_epoch(state: ClusterState, node_id: int, body: Any, chang
     response = answer_type("OffsetForLeaderEpoch")
     topic, partition = response.OffsetForLeaderTopicResult, response.OffsetForLeaderTopicResult.EpochEndOffset
 
-    def found(place: Place, part: Any) -> tuple[int, int]:
+    def end_of_epoch(place: Place, part: Any) -> tuple[int, int]:
         log = state.log_of(place)
         log.check_leader(node_id, part.current_leader_epoch)
         return log.end_of_epoch(part.leader_epoch)
 
     def answered(name: str, part: Any) -> Any:
         place = (name, part.partition)
-        code, end, _ = attempt(change, lambda: found(place, part), place)
+        code, end, _ = attempt(change, lambda: end_of_epoch(place, part), place)
         epoch, offset = (-1, -1) if end is None or code else end
         return partition(partition=part.partition, error_code=code, leader_epoch=epoch, end_offset=offset)
 

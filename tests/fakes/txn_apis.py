@@ -13,7 +13,7 @@ from tests.fakes.record_rules import RefusedError
 
 
 def find_coordinator(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    def found() -> int:
+    def coordinator() -> int:
         if not state.coordinators_exist:
             state.coordinators_exist = True
             raise RefusedError(15)
@@ -22,7 +22,7 @@ def find_coordinator(state: ClusterState, node_id: int, body: Any, change: Chang
             raise RefusedError(15)
         return node
 
-    code, node, _ = attempt(change, found)
+    code, node, _ = attempt(change, coordinator)
     host, port = state.nodes[node] if node is not None else ("", -1)
     return answer_type("FindCoordinator")(
         throttle_time_ms=change.throttle_ms,

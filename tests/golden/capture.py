@@ -189,7 +189,7 @@ class Cluster:
             "high_watermark": offset(OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED),
         }
 
-    def told(self, place: Place) -> dict[str, Any]:
+    def consumed_facts(self, place: Place) -> dict[str, Any]:
         """Return `records`: [offset, timestamp, codec] as read_uncommitted; `committed`: offsets as read_committed."""
         every = self.consumed(place, "read_uncommitted")
         return {
@@ -221,7 +221,7 @@ def captured_fetch(
     frame = partitions = None
     while frame != (now := fetch(cluster.bootstrap, offsets, isolation=isolation, max_bytes=max_bytes)) or partitions is None:
         frame = now  # markers and the cleaner come when they like: what is told must be told of this frame
-        partitions = {f"{topic}-{index}": cluster.told((topic, index)) for topic, index in offsets}
+        partitions = {f"{topic}-{index}": cluster.consumed_facts((topic, index)) for topic, index in offsets}
     request = {
         "isolation_level": isolation,
         "offsets": {f"{topic}-{index}": offset for (topic, index), offset in offsets.items()},

@@ -94,17 +94,17 @@ def test_what_the_target_has_deleted_is_lost_where_the_source_still_has_it() -> 
 
 
 @pytest.mark.parametrize(
-    ("clusters", "told"),
+    ("clusters", "reason"),
     [
         (replace(LOGS, other_ids={}), "there is no topic east.orders"),
         (replace(LOGS, other_ids={"east.orders": "new"}), "was created again there (topic id new), the map knows idT"),
         (replace(LOGS, other_ends={THERE: 112}), "ends at 112, below that offset: it has lost records"),
     ],
 )
-def test_another_log_than_the_map_speaks_of_takes_no_offset(clusters: Clusters, told: str) -> None:
+def test_another_log_than_the_map_speaks_of_takes_no_offset(clusters: Clusters, reason: str) -> None:
     group_partition = evaluated(15, clusters)
     assert (group_partition.outcome, group_partition.to_offset) == (Outcome.CREATED_AGAIN, None)
-    assert told in str(group_partition.reason)
+    assert reason in str(group_partition.reason)
 
 
 def test_a_topic_that_was_created_again_is_told_from_one_that_the_mirror_has_not_begun_with() -> None:

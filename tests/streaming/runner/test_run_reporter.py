@@ -182,7 +182,7 @@ def test_the_metrics_say_that_it_waits_until_the_planner_plans_again(tmp_path: P
     port = free_ports(1)[0]
     settings = config(tmp_path, metrics={"port": port})
 
-    def told(name: str) -> float:
+    def metric(name: str) -> float:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         (line,) = [line for line in lines if line.startswith(f"shallow_mirror_{name}")]
@@ -191,11 +191,11 @@ def test_the_metrics_say_that_it_waits_until_the_planner_plans_again(tmp_path: P
     reporter = RunReporter(settings, RunIdentity.of_this_process())
     with reporter.serve_metrics():
         reporter.on_retry("query", RetriableError("WORKER_LOST", "gone"), 1, 1.0)
-        assert (told("waiting"), told("restarts_total")) == (1, 1)
+        assert (metric("waiting"), metric("restarts_total")) == (1, 1)
         note = planner_state.PlannerState(at_ms=2 * 10**12, waiting_for=None, since_ms=None)
         planner_state.write_planner_state(planner_state.planner_state_path(settings.checkpoint), note)
         reporter.check_stalls(None)
-        assert told("waiting") == 0
+        assert metric("waiting") == 0
 
 
 @pytest.mark.parametrize(

@@ -88,11 +88,11 @@ def test_topics_that_come_grow_and_change_under_load_are_followed_from_their_fir
             ),
         )
 
-        def told() -> bool:
+        def is_reported() -> bool:
             note = planner_state.read_topics_state(planner_state.topics_state_path(settings.checkpoint))
             return note is not None and note.gone == (gone,)
 
-        mirror.wait_for("word of the deleted topic", told)
+        mirror.wait_for("word of the deleted topic", is_reported)
         assert gather_status(settings).gone_topics == (gone,)
     assert runs.is_settled(settings)
     assert f"source topic {gone} is gone: what was copied of it stays on the target" in caplog.text

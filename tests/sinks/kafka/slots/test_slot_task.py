@@ -348,13 +348,13 @@ def test_rows_that_spark_hands_over_are_copied_from_the_position_as_direct_readi
     copied = clusters.committed(through, A)
     direct = clusters.run(clusters.job({A: position, B: 0}), planned(A, 14, start=2), planned(B, 4))
 
-    def told(result: SlotResult) -> list[tuple[Any, ...]]:
+    def segments_of(result: SlotResult) -> list[tuple[Any, ...]]:
         return [
             (segment.source, segment.kind, segment.source_start, segment.source_end, segment.record_count)
             for segment in result.segments
         ]
 
-    assert sorted(told(through)) == sorted(told(direct))
+    assert sorted(segments_of(through)) == sorted(segments_of(direct))
     assert [segment.source_end for segment in through.segments if segment.source == A][-1] == 14
     assert copied == payloads([raw for raw in clusters.written[A] if int.from_bytes(raw[:8], "big") >= position])
 
