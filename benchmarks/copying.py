@@ -44,7 +44,7 @@ class Source:
 
     @property
     def records(self) -> int:
-        return sum(one.records for one in self.digest.values())
+        return sum(digest.records for digest in self.digest.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +103,9 @@ def _ended_at_last(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Pope
                 process.terminate()
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(_STOP_WITHIN_S)
-            for one in tree:
+            for child in tree:
                 with suppress(psutil.NoSuchProcess):
-                    one.kill()
+                    child.kill()
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -169,4 +169,4 @@ def _measured(
 def _inside(window: Window, micro_batches: list[MicroBatchEnd] | None) -> int | None:
     if micro_batches is None:
         return None
-    return sum(window.begin < one.at <= window.end for one in micro_batches)
+    return sum(window.begin < micro_batch.at <= window.end for micro_batch in micro_batches)

@@ -49,8 +49,8 @@ class Corpus:
 
 
 CORPORA: dict[str, Corpus] = {
-    one.name: one
-    for one in (
+    corpus.name: corpus
+    for corpus in (
         Corpus("zstd-big", Codec.ZSTD, (990_000, 1_000_000), 64, (310_000, 370_000)),
         Corpus("lz4-big", Codec.LZ4, (990_000, 1_000_000), 64, (430_000, 490_000)),
         Corpus("uncompressed", Codec.NONE, (480_000, 488_000), 64, (470_000, 500_000)),

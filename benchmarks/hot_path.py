@@ -51,7 +51,8 @@ class OneSlot:
     def __init__(self, clusters: Clusters, topic: str) -> None:
         self._topic, self._name = topic, f"{topic}-{uuid.uuid4().hex[:6]}"
         self._source_config, self._target_config = (
-            ClientConfig.from_properties({"bootstrap.servers": one.bootstrap}) for one in (clusters.source, clusters.target)
+            ClientConfig.from_properties({"bootstrap.servers": cluster.bootstrap})
+            for cluster in (clusters.source, clusters.target)
         )
         self._source, self._target = Cluster(self._source_config), Cluster(self._target_config)
         create_topic(clusters.target.bootstrap, self._name, PARTITIONS, {})
@@ -64,7 +65,9 @@ class OneSlot:
 
     def copy(self) -> tuple[int, int]:
         positions = dict.fromkeys(self._ends, 0)
-        ranges = [PlannedRange(slot=0, source=one, start=0, end=end, bytes_per_offset=500.0) for one, end in self._ends.items()]
+        ranges = [
+            PlannedRange(slot=0, source=source, start=0, end=end, bytes_per_offset=500.0) for source, end in self._ends.items()
+        ]
         limits = ReadingLimits(isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=FETCH_BYTES, deadline=self._deadline)
         readings = DirectReadings(self._source, ranges, positions, limits)
         job = self._job(positions)
@@ -106,7 +109,7 @@ class OneSlot:
 
 
 def _copied(done: SlotResult) -> tuple[int, int]:
-    return sum(one.size_bytes for one in done.segments), sum(one.batch_count for one in done.segments)
+    return sum(segment.size_bytes for segment in done.segments), sum(segment.batch_count for segment in done.segments)
 
 
 def line(name: str, costs: Sequence[Cost]) -> str:
@@ -115,11 +118,11 @@ def line(name: str, costs: Sequence[Cost]) -> str:
 
     size_gb, batches = costs[0].size_bytes / 1e9, costs[0].batches
     columns = [
-        f"{median(lambda one: one.size_bytes / one.seconds / 1e6):8.0f}",
-        f"{median(lambda one: one.cpu_s_per_gb):10.2f}",
-        f"{median(lambda one: one.user_s) / size_gb:8.2f}",
-        f"{median(lambda one: one.system_s) / size_gb:8.2f}",
-        f"{median(lambda one: one.user_s + one.system_s) / batches * 1e6:9.1f}" if batches > 1 else "",
+        f"{median(lambda batch: batch.size_bytes / batch.seconds / 1e6):8.0f}",
+        f"{median(lambda result: result.cpu_s_per_gb):10.2f}",
+        f"{median(lambda result: result.user_s) / size_gb:8.2f}",
+        f"{median(lambda result: result.system_s) / size_gb:8.2f}",
+        f"{median(lambda result: result.user_s + result.system_s) / batches * 1e6:9.1f}" if batches > 1 else "",
     ]
     return f"{name:<40}{''.join(columns)}"
 

@@ -65,7 +65,7 @@ def latencies(bootstrap: str, seconds: float) -> list[float]:
         }
     )
     consumer.subscribe([TOPIC])
-    found: list[float] = []
+    seconds_each: list[float] = []
     begin, give_up_at = None, time.time() + _START_WITHIN_S
     try:
         while begin is None or time.time() < begin + WARM_UP_S + seconds:
@@ -77,10 +77,10 @@ def latencies(bootstrap: str, seconds: float) -> list[float]:
             begin = time.time() if begin is None else begin
             (sent,) = _STAMP.unpack(record.value())
             if sent > begin + WARM_UP_S:
-                found.append(time.time() - sent)
+                seconds_each.append(time.time() - sent)
     finally:
         consumer.close()
-    return sorted(found)
+    return sorted(seconds_each)
 
 
 def steps_ms(tables: Path) -> dict[str, list[float]]:
@@ -90,7 +90,7 @@ def steps_ms(tables: Path) -> dict[str, list[float]]:
     for row in rows[len(rows) // 2 :]:
         for step, ms in json.loads(row["duration_ms"]).items():
             steps.setdefault(step, []).append(ms)
-    return {step: sorted(found) for step, found in steps.items()}
+    return {step: sorted(step_times) for step, step_times in steps.items()}
 
 
 def main() -> None:
@@ -108,12 +108,12 @@ def main() -> None:
             sender.start()
             settings = {"tables_writer": options.tables_writer, "trigger": "0 seconds"}
             with running_mirror(write_mirror_file(folder, clusters, TOPIC, settings)):
-                found = latencies(clusters.target.bootstrap, options.seconds)
+                seconds = latencies(clusters.target.bootstrap, options.seconds)
             sender.over.set()
             sender.join()
         print(
-            f"{len(found)} records: p50 {quantile(found, 0.5):.3f} s, p90 {quantile(found, 0.9):.3f} s, "
-            f"p99 {quantile(found, 0.99):.3f} s, most {found[-1]:.3f} s"
+            f"{len(seconds)} records: p50 {quantile(seconds, 0.5):.3f} s, p90 {quantile(seconds, 0.9):.3f} s, "
+            f"p99 {quantile(seconds, 0.99):.3f} s, most {seconds[-1]:.3f} s"
         )
         for step, ascending in steps_ms(folder / "tables").items():
             print(f"{step:<16} median {statistics.median(ascending):7.1f} ms   p95 {quantile(ascending, 0.95):7.1f} ms")

@@ -23,29 +23,29 @@ class Standing:
     @property
     def is_equal(self) -> bool:
         """In every run that ended."""
-        return all(one.equal for one in self.measured)
+        return all(result.equal for result in self.measured)
 
     @property
     def remarks(self) -> list[str]:
         """What must be said beside its figures, each once; of an error its first line, the rest is in the JSON."""
-        said = [f"failed: {one.failed.splitlines()[0]}" for one in self.failed]
-        said += [f"not equal: {one.difference}" for one in self.measured if not one.equal]
-        said += [note for one in self.measured for note in one.notes]
-        return list(dict.fromkeys(said))
+        output = [f"failed: {result.failed.splitlines()[0]}" for result in self.failed]
+        output += [f"not equal: {result.difference}" for result in self.measured if not result.equal]
+        output += [note for result in self.measured for note in result.notes]
+        return list(dict.fromkeys(output))
 
 
 def standings(results: Sequence[Result], corpus: str) -> list[Standing]:
     """Peers in the order in which they came."""
-    of_corpus = [one for one in results if one.corpus == corpus]
+    of_corpus = [result for result in results if result.corpus == corpus]
     return [
         Standing(
             peer,
-            tuple(one for one in of_corpus if one.peer == peer and isinstance(one, Measured)),
-            tuple(one for one in of_corpus if one.peer == peer and isinstance(one, Failed)),
+            tuple(result for result in of_corpus if result.peer == peer and isinstance(result, Measured)),
+            tuple(result for result in of_corpus if result.peer == peer and isinstance(result, Failed)),
         )
-        for peer in dict.fromkeys(one.peer for one in of_corpus)
+        for peer in dict.fromkeys(result.peer for result in of_corpus)
     ]
 
 
 def corpora_of(results: Sequence[Result]) -> list[str]:
-    return list(dict.fromkeys(one.corpus for one in results))
+    return list(dict.fromkeys(result.corpus for result in results))

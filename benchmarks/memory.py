@@ -76,26 +76,26 @@ class Traffic(threading.Thread):
 
 
 def look(pid: int) -> Look:
-    found: defaultdict[str, float] = defaultdict(float)
+    sample: defaultdict[str, float] = defaultdict(float)
     for name, process in processes_by_role(pid):
         try:
             size = pss_bytes(process) / 1e6
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
-        found[name] += size
-        found["all"] += size
+        sample[name] += size
+        sample["all"] += size
         if name == WORKERS:
-            found["largest worker"] = max(found["largest worker"], size)
-    return found
+            sample["largest worker"] = max(sample["largest worker"], size)
+    return sample
 
 
 def table(looks: Sequence[Look]) -> list[str]:
     """Return a line for each role: medians over each sixth of the time."""
     length = max(1, len(looks) // _SHARES)
     parts = [looks[at : at + length] for at in range(0, length * _SHARES, length)]
-    names = sorted({name for one in looks for name in one}, key=lambda name: (name == "all", name))
+    names = sorted({name for sample in looks for name in sample}, key=lambda name: (name == "all", name))
     return [
-        f"{name:<16}" + "".join(f"{statistics.median(one.get(name, 0.0) for one in part):8.0f}" for part in parts if part)
+        f"{name:<16}" + "".join(f"{statistics.median(sample.get(name, 0.0) for sample in part):8.0f}" for part in parts if part)
         for name in names
     ]
 
@@ -122,7 +122,7 @@ def main() -> None:
                     looks.append(look(pid))
                     time.sleep(EVERY_S)
             traffic.stop()
-        copied = sum(one.offset for one in OffsetMap.open(str(folder / "tables")).positions().values())
+        copied = sum(position.offset for position in OffsetMap.open(str(folder / "tables")).positions().values())
     print(f"{traffic.bytes / 1e9:.1f} GB were written in {options.minutes:g} minutes, {copied:,} records copied")
     print("MB, medians of each sixth of the time:")
     print("\n".join(table(looks)))

@@ -66,7 +66,7 @@ class Meter(threading.Thread):
         self.samples: list[Sample] = []
 
     def __enter__(self) -> Meter:
-        self._look()
+        self._sample()
         self.start()
         return self
 
@@ -80,9 +80,9 @@ class Meter(threading.Thread):
 
     def run(self) -> None:
         while not self._over.wait(_EVERY_S):
-            self._look()
+            self._sample()
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         pss_bytes = self._copier.pss_bytes() if len(self.samples) % _MEMORY_EVERY == 0 else 0
         sample = Sample(
             at=time.time(),

@@ -32,14 +32,14 @@ def write_plot(path: Path, results: Sequence[Result]) -> None:
 
 def _draw(panel: Any, title: str, name: str, results: Sequence[Result]) -> None:
     corpora = corpora_of(results)
-    peers = list(dict.fromkeys(one.peer for one in results))
+    peers = list(dict.fromkeys(result.peer for result in results))
     others = iter(_OTHERS)
     for i, peer in enumerate(peers):
         color = _OURS_COLOR if peer == OURS else next(others)
         places, heights = [], []
         for j, corpus in enumerate(corpora):
-            found = next((one for one in standings(results, corpus) if one.peer == peer), None)
-            median = None if found is None else found.median(lambda one: float(getattr(one, name)))
+            peer_standing = next((standing for standing in standings(results, corpus) if standing.peer == peer), None)
+            median = None if peer_standing is None else peer_standing.median(lambda result: float(getattr(result, name)))
             if median is not None:
                 places.append(j + (i - (len(peers) - 1) / 2) * 0.8 / len(peers))
                 heights.append(median)

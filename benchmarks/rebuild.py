@@ -125,7 +125,7 @@ def copy(records: memoryview, limits: BatchLimits) -> Outgoing:
 
 
 def open_and_close(codec: Codec, records: memoryview) -> int:
-    """Do the codec's part of it; return how many bytes came out."""
+    """Decompress and compress every batch, nothing else. Return the number of compressed bytes."""
     index = index_batches(records)
     made = 0
     for start, size in zip(index.pos.tolist(), index.size_bytes.tolist(), strict=True):
@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument(
         "--batch-bytes", type=int, default=1_000_000, help="of a batch before compression (default: as make bench)"
     )
-    parser.add_argument("--codecs", nargs="+", default=["lz4", "zstd"], choices=[one.name.lower() for one in Codec])
+    parser.add_argument("--codecs", nargs="+", default=["lz4", "zstd"], choices=[codec.name.lower() for codec in Codec])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--coalesce-bytes", type=int, default=1 << 20)
     options = parser.parse_args()
@@ -172,17 +172,17 @@ def main() -> None:
     seconds = measure(corpora, options.rounds, coalescing)
     print(f"{'codec':8}{'record bytes':>14}{'wire MB':>10}" + "".join(f"{kind + ' MB/s':>18}" for kind in KINDS))
     for i in range(0, len(corpora), len(KINDS)):
-        one = corpora[i]
-        row = f"{one.codec.name.lower():8}{one.record_bytes:14}{len(one.response) / 1e6:10.2f}"
+        corpus = corpora[i]
+        row = f"{corpus.codec.name.lower():8}{corpus.record_bytes:14}{len(corpus.response) / 1e6:10.2f}"
         print(row + "".join(f"{len(corpora[j].response) / 1e6 / seconds[j]:18,.0f}" for j in range(i, i + len(KINDS))))
-    for one, taken in zip(corpora, seconds, strict=True):
-        if one.kind == "coalesced":
-            made = copy(memoryview(bytearray(one.response)), coalescing)
+    for corpus, taken in zip(corpora, seconds, strict=True):
+        if corpus.kind == "coalesced":
+            made = copy(memoryview(bytearray(corpus.response)), coalescing)
             after = int(made.index.size_bytes[made.chosen].sum())
             print(
-                f"{one.codec.name.lower()}, records of {one.record_bytes} bytes: {one.batches:,} batches of "
-                f"{len(one.response) // one.batches:,} bytes became {len(made)}, at {one.batches / taken:,.0f} a second; "
-                f"{after / len(one.response):.0%} of the bytes"
+                f"{corpus.codec.name.lower()}, records of {corpus.record_bytes} bytes: {corpus.batches:,} batches of "
+                f"{len(corpus.response) // corpus.batches:,} bytes became {len(made)}, at "
+                f"{corpus.batches / taken:,.0f} a second; {after / len(corpus.response):.0%} of the bytes"
             )
 
 

@@ -54,7 +54,7 @@ def compare(options: argparse.Namespace, console: Console) -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="shallow-mirror-bench-", dir=options.folder) as name:
         require_room(options.gb, Path(name))
         results: list[Result] = []
-        for result in comparison.results(Path(name), lambda said: console.print(said, markup=False, highlight=False)):
+        for result in comparison.results(Path(name), lambda message: console.print(message, markup=False, highlight=False)):
             results.append(result)
             write_json(options.json, results)
     return results
@@ -72,7 +72,7 @@ def main() -> int:
     print_tables(results, Console(width=max(console.width, TABLE_WIDTH)))
     write_plot(options.plot, results)
     print(f"{options.json}\n{options.plot}")
-    return 1 if any(isinstance(one, Failed) or not one.equal for one in results) else 0
+    return 1 if any(isinstance(result, Failed) or not result.equal for result in results) else 0
 
 
 if __name__ == "__main__":

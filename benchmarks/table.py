@@ -14,46 +14,46 @@ from benchmarks.results import Measured, Result
 Figure = Callable[[Measured], float]
 
 _COLUMNS: tuple[tuple[str, Figure, str], ...] = (
-    ("MB/s", lambda one: one.mb_per_s, ".1f"),
-    ("CPU\ns/GB", lambda one: one.cpu_s_per_gb, ".2f"),
-    ("peak\nMB", lambda one: one.peak_mb, ".0f"),
-    ("start-up\ns", lambda one: one.startup_s, ".1f"),
-    ("start-up\nCPU s", lambda one: one.startup_cpu_s, ".1f"),
-    ("source\nbroker", lambda one: one.source_broker_cpu_s_per_gb, ".2f"),
-    ("target\nbroker", lambda one: one.target_broker_cpu_s_per_gb, ".2f"),
-    ("log\nsize", lambda one: one.log_size_ratio, ".3f"),
+    ("MB/s", lambda result: result.mb_per_s, ".1f"),
+    ("CPU\ns/GB", lambda result: result.cpu_s_per_gb, ".2f"),
+    ("peak\nMB", lambda result: result.peak_mb, ".0f"),
+    ("start-up\ns", lambda result: result.startup_s, ".1f"),
+    ("start-up\nCPU s", lambda result: result.startup_cpu_s, ".1f"),
+    ("source\nbroker", lambda result: result.source_broker_cpu_s_per_gb, ".2f"),
+    ("target\nbroker", lambda result: result.target_broker_cpu_s_per_gb, ".2f"),
+    ("log\nsize", lambda result: result.log_size_ratio, ".3f"),
 )
 
 
 def print_tables(results: Sequence[Result], console: Console) -> None:
     for corpus in corpora_of(results):
-        found = standings(results, corpus)
-        console.print(corpus_table(corpus, found))
-        for one in found:
-            for remark in one.remarks:
-                console.print(f"  {one.peer}: {remark}", markup=False, highlight=False)
+        corpus_standings = standings(results, corpus)
+        console.print(corpus_table(corpus, corpus_standings))
+        for result in corpus_standings:
+            for remark in result.remarks:
+                console.print(f"  {result.peer}: {remark}", markup=False, highlight=False)
 
 
-def corpus_table(corpus: str, found: Sequence[Standing]) -> Table:
+def corpus_table(corpus: str, corpus_standings: Sequence[Standing]) -> Table:
     """CPU s/GB of the brokers as well; `× ours`: CPU of the peer by ours, and our rate by the peer's."""
     table = Table(title=f"{corpus}: medians, CPU seconds per GB of the source's log", title_justify="left")
     table.add_column("peer", no_wrap=True)
     for heading in (*(name for name, _, _ in _COLUMNS), "CPU\n÷ ours", "our MB/s\n÷ its", "equal", "runs"):
         table.add_column(heading, justify="right")
-    ours = next((one for one in found if one.peer == OURS), None)
-    for one in found:
-        table.add_row(one.peer, *_cells(one, ours))
+    ours = next((result for result in corpus_standings if result.peer == OURS), None)
+    for result in corpus_standings:
+        table.add_row(result.peer, *_cells(result, ours))
     return table
 
 
-def _cells(one: Standing, ours: Standing | None) -> list[str]:
-    runs = f"{len(one.measured)}" + (f", {len(one.failed)} failed" if one.failed else "")
-    if not one.measured:
+def _cells(standing: Standing, ours: Standing | None) -> list[str]:
+    runs = f"{len(standing.measured)}" + (f", {len(standing.failed)} failed" if standing.failed else "")
+    if not standing.measured:
         return [*("failed" if i == 0 else "–" for i in range(len(_COLUMNS))), "–", "–", "–", runs]
-    cells = [format(one.median(figure), form) for _, figure, form in _COLUMNS]
-    cpu = _ratio(one, ours, lambda measured: measured.cpu_s_per_gb)
-    rate = _ratio(ours, one, lambda measured: measured.mb_per_s)
-    return [*cells, cpu, rate, "yes" if one.is_equal else "NO", runs]
+    cells = [format(standing.median(figure), form) for _, figure, form in _COLUMNS]
+    cpu = _ratio(standing, ours, lambda measured: measured.cpu_s_per_gb)
+    rate = _ratio(ours, standing, lambda measured: measured.mb_per_s)
+    return [*cells, cpu, rate, "yes" if standing.is_equal else "NO", runs]
 
 
 def _ratio(above: Standing | None, below: Standing | None, figure: Figure) -> str:

@@ -89,7 +89,7 @@ def _by_micro_batches(ends: Sequence[MicroBatchEnd]) -> Window:
     if len(ends) < 2:
         raise NoWindowError(f"{len(ends)} micro-batches are too few to measure one behind the warm-up: give a larger --gb")
     total = ends[-1].copied_bytes
-    inner = [one for one in ends if BEGIN_SHARE * total <= one.copied_bytes <= END_SHARE * total]
+    inner = [end for end in ends if BEGIN_SHARE * total <= end.copied_bytes <= END_SHARE * total]
     if len(inner) > ENOUGH_MICRO_BATCHES:
         return _between(inner[0], inner[-1], total, "")
     begin, end = ends[0], ends[-1]

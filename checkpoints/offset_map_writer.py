@@ -12,23 +12,20 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from shallow_mirror.checkpoints.commit_attempts import ATTEMPTS, read_back, read_snapshot, try_commit
 from shallow_mirror.checkpoints.commit_metadata import (
     UNKNOWN_RUN,
     Recorded,
     RunIdentity,
-    check_table,
     is_settled,
     read_recorded,
-    version_of,
 )
 from shallow_mirror.checkpoints.positions import Position, moved_by
 from shallow_mirror.checkpoints.row_count_check import CountedPieces, RowCountCheck
 from shallow_mirror.checkpoints.schema import (
-    PROPERTY_MAP_ID,
     DecidedSegment,
     Removal,
     in_source_order,
-    properties_of_new_map,
     table_properties,
 )
 from shallow_mirror.checkpoints.storage import MirrorStorage
@@ -38,10 +35,10 @@ from shallow_mirror.checkpoints.table_protocol import (
     Comparison,
     Condition,
     Conditions,
-    DeltaCommitError,
     TableSnapshot,
     TableWriter,
 )
+from shallow_mirror.checkpoints.take_over import claim
 from shallow_mirror.errors import FencedError, OffsetMapConflictError, OutcomeUnknownError
 from shallow_mirror.types import SlotTxn, SourcePartition
 
@@ -50,8 +47,6 @@ _log = logging.getLogger(__name__)
 COMPACT_EVERY_DECISIONS = 200
 """Readers open every small file: hundreds of them take longer than all rows that were compacted before."""
 CLEAN_EVERY_DECISIONS = 1000
-_ATTEMPTS = 20
-"""How often a commit that surely lost its table version to compaction is tried again."""
 
 
 class OffsetMapOwner:
@@ -107,37 +102,8 @@ class OffsetMapOwner:
         """
         writer = MirrorStorage.of(storage).decisions(layout) if writer is None else writer
         expected = table_properties(mirror, source_cluster_id, target_cluster_id, writer.name)
-        writer.repair_log()
-        for _ in range(_ATTEMPTS):
-            before = _snapshot(writer)
-            if before is None:
-                before_creation()
-                writer.create(properties_of_new_map(expected))
-                continue
-            check_table(before, expected, layout)
-            recorded = read_recorded(before)
-            if recorded is not None and recorded.run.run_id == run.run_id:
-                # An earlier call was written although its outcome was unknown: claiming again would fence ourselves.
-                return cls(writer, recorded, before.properties[PROPERTY_MAP_ID], now_ms, layout)
-            epoch = 0 if recorded is None else recorded.run_epoch
-            claim = replace(
-                recorded or Recorded(version=0, run=run),
-                version=version_of(epoch + 1, 0),
-                run=run,
-                # What this run may use the next start has to fence, also if this run dies before it decides anything.
-                highest_slot=max(-1 if recorded is None else recorded.highest_slot, slots - 1),
-            )
-            failure = _claim(writer, layout, before, claim)
-            after = _read_back(writer, failure, before)
-            latest = read_recorded(after)
-            if latest is not None and latest.run.run_id == run.run_id:
-                return cls(writer, latest, after.properties[PROPERTY_MAP_ID], now_ms, layout)
-            if latest is not None and latest.run_epoch > epoch:
-                raise FencedError(f"{latest.run}, run epoch {latest.run_epoch}")
-            # Nothing came: the commit failed and may still land. Anything else that came (compaction) took its version for sure.
-            if after.delta_version == before.delta_version:
-                raise OutcomeUnknownError(f"taking over {layout.title}: {failure}") from failure
-        raise OffsetMapConflictError(f"could not take over {layout.title} in {_ATTEMPTS} attempts: other commits keep coming")
+        recorded, map_id = claim(writer, layout, expected, run, slots, before_creation)
+        return cls(writer, recorded, map_id, now_ms, layout)
 
     @property
     def run_epoch(self) -> int:
@@ -307,12 +273,12 @@ class OffsetMapOwner:
         failure = None
         for _ in range(3):
             snapshot = self._own_snapshot()
-            failure = _try(functools.partial(self._writer.compact, snapshot, compacted.metadata()))
+            failure = try_commit(functools.partial(self._writer.compact, snapshot, compacted.metadata()))
             if failure is None:
                 break
         cleans = self._recorded.compacted_micro_batch // CLEAN_EVERY_DECISIONS < compacted.micro_batch // CLEAN_EVERY_DECISIONS
         if failure is None and cleans:
-            failure = _try(self._writer.clean_up)
+            failure = try_commit(self._writer.clean_up)
         if failure is not None:
             _log.warning("compaction of %s failed, it will be tried again: %s", self._layout.title, failure)
             return False
@@ -325,11 +291,11 @@ class OffsetMapOwner:
     def _commit(self, record: Recorded, write: Callable[[TableSnapshot], None]) -> None:
         """Write, then read back. Retry only where another commit surely took the version of the table that this one was for."""
         self._highest_version = record.version
-        for _ in range(_ATTEMPTS):
+        for _ in range(ATTEMPTS):
             before, self._checked = self._checked or self._own_snapshot(), None
             try:
-                failure = _try(functools.partial(write, before))
-                after = _read_back(self._writer, failure, before)
+                failure = try_commit(functools.partial(write, before))
+                after = read_back(self._writer, failure, before)
                 newest = self._read_newest(after)
             except OutcomeUnknownError:  # also where the store opens the table and then does not say who wrote it last
                 self._is_resolved = False
@@ -360,7 +326,7 @@ class OffsetMapOwner:
         self._row_count.reset()
 
     def _snapshot(self) -> TableSnapshot:
-        snapshot = _snapshot(self._writer)
+        snapshot = read_snapshot(self._writer)
         if snapshot is None:
             raise OffsetMapConflictError(f"{self._layout.title} is gone")
         return snapshot
@@ -411,32 +377,3 @@ def _rows_of(removal: Removal) -> Condition:
         Comparison("target_topic_id", "=", target.topic_id),
         Comparison("target_partition", "=", target.partition),
     )
-
-
-def _claim(writer: TableWriter, layout: TableLayout, before: TableSnapshot, claim: Recorded) -> DeltaCommitError | None:
-    return _try(lambda: writer.append(before, layout.schema.empty_table(), claim.version, claim.metadata()))
-
-
-def _try(write: Callable[[], None]) -> DeltaCommitError | None:
-    try:
-        write()
-    except DeltaCommitError as failure:
-        return failure
-    return None
-
-
-def _snapshot(writer: TableWriter) -> TableSnapshot | None:
-    try:
-        return writer.snapshot()
-    except OSError as error:
-        raise OutcomeUnknownError(f"the offset map cannot be read: {error}") from error
-
-
-def _read_back(writer: TableWriter, failure: DeltaCommitError | None, before: TableSnapshot) -> TableSnapshot:
-    try:
-        snapshot = writer.reread(before) if failure is None else writer.snapshot()
-    except OSError as error:
-        raise OutcomeUnknownError(f"the offset map cannot be read: {error}") from error
-    if snapshot is None:
-        raise OutcomeUnknownError(f"the offset map is gone after a commit: {failure}") from failure
-    return snapshot

@@ -145,8 +145,15 @@ def test_wrong_usage_is_2(monkeypatch: pytest.MonkeyPatch, arguments: list[str])
 
 
 def _translation(**changes: Any) -> Any:
-    found = {"kind": "data", "exact": True, "beyond": False, "target_topic": "orders", "target_partition": 0, "target_offset": 42}
-    return SimpleNamespace(**(found | changes))
+    actual = {
+        "kind": "data",
+        "exact": True,
+        "beyond": False,
+        "target_topic": "orders",
+        "target_partition": 0,
+        "target_offset": 42,
+    }
+    return SimpleNamespace(**(actual | changes))
 
 
 def test_translate_answers_in_json_with_exactly_the_documented_keys(
@@ -179,7 +186,7 @@ def test_translate_answers_in_json_with_exactly_the_documented_keys(
 
 
 @pytest.mark.parametrize(
-    ("found", "words"),
+    ("actual", "words"),
     [
         (_translation(), "offset 42 (exact)"),
         (_translation(exact=False, kind="commit"), "next record; in a segment of kind commit"),
@@ -189,9 +196,9 @@ def test_translate_answers_in_json_with_exactly_the_documented_keys(
     ],
 )
 def test_translate_says_in_words_what_the_answer_is(
-    conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], found: Any, words: str
+    conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], actual: Any, words: str
 ) -> None:
-    _put_map(monkeypatch, reverse=lambda *args, **kwargs: found, knows=lambda *_, is_target: is_target)
+    _put_map(monkeypatch, reverse=lambda *args, **kwargs: actual, knows=lambda *_, is_target: is_target)
     assert _exit_code("translate", str(conf), "orders", "0", "41", "--reverse") == 0
     assert words in capsys.readouterr().out
 
@@ -213,9 +220,9 @@ def test_a_time_without_zone_is_wrong_usage(conf: Path, monkeypatch: pytest.Monk
 
 def _report(**changes: Any) -> StatusReport:
     partition = PartitionStatus(source=A, position=90, end=100, lag_offsets=10, lag_ms=700)
-    known: dict[str, Any] = {"mirror": "m", "at_ms": 1, "run": None, "source_problem": None, "waiting_for": "brokers"}
-    known |= {"waiting_since_ms": 0, "planned_at_ms": 1, "micro_batches": (), "partitions": (partition,)}
-    return StatusReport(**(known | changes))
+    defaults: dict[str, Any] = {"mirror": "m", "at_ms": 1, "run": None, "source_problem": None, "waiting_for": "brokers"}
+    defaults |= {"waiting_since_ms": 0, "planned_at_ms": 1, "micro_batches": (), "partitions": (partition,)}
+    return StatusReport(**(defaults | changes))
 
 
 def test_status_is_one_json_document_or_tables(
@@ -281,11 +288,11 @@ def test_status_watch_reports_again_and_again_and_ends_with_0_on_ctrl_c(
             if reports == 3:
                 break
         watching.send_signal(signal.SIGINT)
-        _, said = watching.communicate(timeout=60)
+        _, output = watching.communicate(timeout=60)
     finally:
         watching.kill()
         watching.wait()
-    assert (reports, watching.returncode, said) == (3, 0, "")
+    assert (reports, watching.returncode, output) == (3, 0, "")
 
 
 @pytest.mark.parametrize(
@@ -301,8 +308,8 @@ def test_reading_commands_import_neither_pyspark_nor_pandas(conf: Path, argument
     _let_clusters_be_given_up_soon(conf)
     _make_map(conf)
     given = {"CONF": str(conf), "OUT": str(conf.with_name("page.html"))}
-    ended = console(*(given.get(one, one) for one in arguments))
-    assert (ended.code, ended.slow_imports) == (0, "[]"), ended.said
+    ended = console(*(given.get(argument, argument) for argument in arguments))
+    assert (ended.code, ended.slow_imports) == (0, "[]"), ended.stderr
     assert answer in "\n".join(ended.lines)
 
 

@@ -220,7 +220,7 @@ def test_triggers_are_seconds(trigger: str, seconds: float) -> None:
 def test_groups_are_kept_in_step_every_so_often_or_not_at_all(sync: object, seconds: float | None) -> None:
     groups = _loaded(groups={"sync": sync, "exclude": ["test-.*"]}).groups
     assert groups.sync_s == seconds
-    assert [groups.is_included(one) for one in ("app", "test-1", "my-test-1")] == [True, False, True]
+    assert [groups.is_included(group) for group in ("app", "test-1", "my-test-1")] == [True, False, True]
 
 
 def test_a_config_travels_by_pickle_and_json_with_references_unresolved(monkeypatch: pytest.MonkeyPatch) -> None:

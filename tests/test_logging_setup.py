@@ -16,32 +16,32 @@ from shallow_mirror.stderr_capture import as_json
 
 _PROCESS = """
 import logging, os, subprocess, sys, threading, warnings
-from shallow_mirror.logging_setup import begin_logging, begin_logging_as_told, say_error
+from shallow_mirror.logging_setup import begin_logging, begin_logging_from_environment, print_error
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.stderr_capture import stderr_as_json
 log = logging.getLogger("ours")
 with stderr_as_json():
     log.info("first")
     os.write(2, b"by a C library\\nand with \\xff\\n\\n")
-    child = "from shallow_mirror.logging_setup import *; begin_logging_as_told(); logging.getLogger('w').warning('by a worker')"
+    child = "from shallow_mirror.logging_setup import *; begin_logging_from_environment(); logging.getLogger('w').warning('by a worker')"
     subprocess.run([sys.executable, "-c", child], check=True, env={**os.environ, "SHALLOW_MIRROR_LOG_FORMAT": "json"})
     warnings.warn("by Python")
     thread = threading.Thread(target=lambda: 1 / 0)
     thread.start()
     thread.join()
     subprocess.run([sys.executable, "-c", "import sys; sys.stderr.write('by a child, without an end')"], check=True)
-say_error(ConfigError(["one", "two"]))
+print_error(ConfigError(["one", "two"]))
 raise ValueError("nobody caught this")
 """
 
 
-def _told(text: str) -> list[dict[str, Any]]:
+def _parsed_lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
 def test_every_line_of_a_process_is_a_json_document_also_those_of_children_and_of_errors_nobody_caught(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", _PROCESS], capture_output=True, text=True, timeout=60, check=False)
-    lines = _told(ended.stderr)
+    lines = _parsed_lines(ended.stderr)
     assert ended.returncode == 1
     by_message = {line["message"]: line for line in lines}
     assert {"first", "by a C library", "and with \N{REPLACEMENT CHARACTER}", "by a child, without an end", "by a worker"} < set(

@@ -13,11 +13,11 @@ from tests.support.wheels import ROOT_PACKAGES, build_wheel
 
 def modules_of(folder: Path, package: str) -> set[str]:
     """Dotted names of all modules below a folder; symbolic links are not followed."""
-    found = set()
+    modules = set()
     for file in folder.rglob("*.py"):
         parts = [package, *file.relative_to(folder).with_suffix("").parts]
-        found.add(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
-    return found
+        modules.add(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    return modules
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +26,12 @@ def modules(repository: Path) -> set[str]:
     links = [repository / "src" / "shallow_mirror" / name for name in ROOT_PACKAGES]
     assert all(link.is_symlink() and link.is_dir() for link in links)
     own = repository / "src" / "shallow_mirror"
-    found = {name for name in modules_of(own, "shallow_mirror") if name.split(".")[1:2] not in [[each] for each in ROOT_PACKAGES]}
+    modules = {
+        name for name in modules_of(own, "shallow_mirror") if name.split(".")[1:2] not in [[each] for each in ROOT_PACKAGES]
+    }
     for name in ROOT_PACKAGES:
-        found |= modules_of(repository / name, f"shallow_mirror.{name}")
-    return found
+        modules |= modules_of(repository / name, f"shallow_mirror.{name}")
+    return modules
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,8 @@ def test_topics_are_paused_and_go_on_also_before_the_first_run(tmp_path: Path, c
     assert _say("pause", conf, "orders", "orders.eu") == 0
     assert _say("pause", conf, "orders") == 0
     assert _say("resume", conf, "orders", "orders.us") == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said == [
+    output = capsys.readouterr().out.splitlines()
+    assert output == [
         "orders: paused",
         "orders.eu: paused",
         "orders: was paused already",
@@ -34,6 +34,6 @@ def test_topics_are_paused_and_go_on_also_before_the_first_run(tmp_path: Path, c
 def test_a_topic_of_no_mirror_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     conf = str(runs.conf_file(tmp_path, BROKER, BROKER, ["orders.*"]))
     assert _say("pause", conf, "orders", "bills", "__consumer_offsets") == 2
-    said = capsys.readouterr().err
-    assert "bills: this mirror has no such topic (topics.include and topics.exclude of" in said
+    output = capsys.readouterr().err
+    assert "bills: this mirror has no such topic (topics.include and topics.exclude of" in output
     assert not (tmp_path / "tables").exists()

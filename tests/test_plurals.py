@@ -6,7 +6,7 @@ from shallow_mirror.plurals import counted
 
 
 @pytest.mark.parametrize(
-    ("count", "noun", "plural", "said"),
+    ("count", "noun", "plural", "message"),
     [
         (0, "record", None, "0 records"),
         (1, "record", None, "1 record"),
@@ -16,5 +16,5 @@ from shallow_mirror.plurals import counted
         (None, "offset", None, "? offsets"),
     ],
 )
-def test_a_count_has_its_noun_in_the_right_number(count: int | None, noun: str, plural: str | None, said: str) -> None:
-    assert counted(count, noun, plural) == said
+def test_a_count_has_its_noun_in_the_right_number(count: int | None, noun: str, plural: str | None, message: str) -> None:
+    assert counted(count, noun, plural) == message

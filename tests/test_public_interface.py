@@ -24,9 +24,11 @@ def test_every_exported_name_is_imported_from_its_module(name: str) -> None:
 def test_type_checkers_and_the_running_module_see_the_same_names(repository: Path) -> None:
     tree = ast.parse((repository / "src/shallow_mirror/__init__.py").read_text(encoding="utf-8"))
     (typing_block,) = [node for node in tree.body if isinstance(node, ast.If)]
-    seen = {alias.name: node.module for node in typing_block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert seen == shallow_mirror._MODULES
-    assert {*seen, "__version__"} == set(shallow_mirror.__all__)
+    typed_imports = {
+        alias.name: node.module for node in typing_block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert typed_imports == shallow_mirror._MODULES
+    assert {*typed_imports, "__version__"} == set(shallow_mirror.__all__)
 
 
 def test_every_error_class_is_exported() -> None:

@@ -75,15 +75,15 @@ class DeltalakeSnapshot:
 
     def commits(self) -> Iterator[CommitEntry]:
         """Yield the newest first, also those that Spark wrote. The library's history goes beyond this snapshot; ours does not."""
-        seen, recorded = 0, self.txn_version() or 0
+        entry_count, recorded = 0, self.txn_version() or 0
         for limit in _HISTORY_STEPS:
             with log_errors_raised("read the newest commits", self.table.table_uri):
                 entries = self.table.history(limit)
-            for entry in entries[seen:]:
+            for entry in entries[entry_count:]:
                 commit = commit_entry(entry) or user_metadata_entry(entry.get("userMetadata"))
                 if commit is not None and commit.version <= recorded:
                     yield commit
-            seen = len(entries)
+            entry_count = len(entries)
 
     def read(self, condition: Condition = (), columns: list[str] | None = None) -> pa.Table:
         with store_errors_raised("read rows", self.table.table_uri):

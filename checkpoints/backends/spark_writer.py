@@ -92,15 +92,15 @@ class SparkSnapshot:
         return max(compactions, default=None)
 
     def commits(self) -> Iterator[CommitEntry]:
-        seen = 0
+        commit_count = 0
         for limit in _HISTORY_STEPS:
             rows = self._newest if limit == _HISTORY_STEPS[0] else self._older(limit)
-            for row in rows[seen:]:
+            for row in rows[commit_count:]:
                 commit = user_metadata_entry(row.userMetadata)
                 if commit is not None:
                     yield commit
-            seen = len(rows)
-            if limit is not None and seen < limit:
+            commit_count = len(rows)
+            if limit is not None and commit_count < limit:
                 return
 
     def _older(self, limit: int | None) -> list[Any]:

@@ -42,18 +42,21 @@ def commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
     if inner is None:
         yield path, command
         return
-    for name, one in inner.items():
-        if not one.hidden:
-            yield from commands(f"{path} {name}", one)
+    for name, inner_command in inner.items():
+        if not inner_command.hidden:
+            yield from commands(f"{path} {name}", inner_command)
 
 
 def _section(path: str, command: Any) -> str:
-    parameters = [one for one in command.params if one.name != "help"]
-    arguments = [_metavar(one) for one in parameters if one.param_type_name == "argument"]
+    parameters = [parameter for parameter in command.params if parameter.name != "help"]
+    arguments = [_metavar(argument) for argument in parameters if argument.param_type_name == "argument"]
     usage = " ".join([path, *arguments, *(["[OPTIONS]"] if len(arguments) < len(parameters) else [])])
-    rows = [(code(_names(one)), words(getattr(one, "help", None) or ""), code(_default(one))) for one in parameters]
-    said = words(inspect.cleandoc(command.help or "").partition("\f")[0])
-    return f"\n## {path.removeprefix('shallow-mirror ')}\n\n```\n{usage}\n```\n\n{said}\n\n" + (
+    rows = [
+        (code(_names(parameter)), words(getattr(parameter, "help", None) or ""), code(_default(parameter)))
+        for parameter in parameters
+    ]
+    help_text = words(inspect.cleandoc(command.help or "").partition("\f")[0])
+    return f"\n## {path.removeprefix('shallow-mirror ')}\n\n```\n{usage}\n```\n\n{help_text}\n\n" + (
         table(("", "meaning", "default"), rows) if rows else ""
     )
 

@@ -31,7 +31,7 @@ def errors_page(root: Path) -> str:
         (f"[{code(name)}](error-remedies.md#{name.lower()})", str(exit_code(kind)), words(inspect.cleandoc(kind.__doc__ or "")))
         for name, kind in error_classes().items()
     ]
-    parts = [(code(name), code(path), words(said)) for name, path, said in errors_of_parts(root)]
+    parts = [(code(name), code(path), words(meaning)) for name, path, meaning in errors_of_parts(root)]
     return (
         _INTRODUCTION
         + table(("error", "exit code", "meaning"), main)
@@ -42,8 +42,8 @@ def errors_page(root: Path) -> str:
 
 def error_classes() -> dict[str, type[MirrorError]]:
     """Those of `errors.py` by name, but for their base."""
-    found = {name: one for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, MirrorError)}
-    return {name: one for name, one in found.items() if one is not MirrorError}
+    classes = {name: value for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, MirrorError)}
+    return {name: error_class for name, error_class in classes.items() if error_class is not MirrorError}
 
 
 def exit_code(kind: type[MirrorError]) -> int:
@@ -53,12 +53,12 @@ def exit_code(kind: type[MirrorError]) -> int:
 def errors_of_parts(root: Path) -> list[tuple[str, str, str]]:
     """(class, file, docstring) of those that derive from one of `errors.py` elsewhere."""
     bases = {MirrorError.__name__, *error_classes()}
-    found = []
+    parts = []
     for folder in (root / "src" / "shallow_mirror", root / "streaming", root / "sinks", root / "checkpoints"):
         for path in sorted(folder.rglob("*.py")):
             if path.name == "errors.py":
                 continue
             for node in ast.parse(path.read_text(encoding="utf-8")).body:
                 if isinstance(node, ast.ClassDef) and bases & {ast.unparse(base) for base in node.bases}:
-                    found.append((node.name, path.relative_to(root).as_posix(), ast.get_docstring(node) or ""))
-    return found
+                    parts.append((node.name, path.relative_to(root).as_posix(), ast.get_docstring(node) or ""))
+    return parts

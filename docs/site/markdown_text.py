@@ -17,7 +17,7 @@ def code(text: object) -> str:
 
 def words(text: str) -> str:
     """Escape `<placeholders>` of a sentence, which would be HTML."""
-    return re.sub(r"(`[^`]*`)|<", lambda found: found[1] or "&lt;", text)
+    return re.sub(r"(`[^`]*`)|<", lambda match: match[1] or "&lt;", text)
 
 
 def _line(cells: Sequence[str]) -> str:

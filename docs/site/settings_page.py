@@ -41,7 +41,7 @@ def settings_page(root: Path) -> str:
 
 def comments_of(text: str) -> dict[str, str]:
     """Comment behind each key of a YAML text of two levels, by dotted path."""
-    found, group = {}, ""
+    comments, group = {}, ""
     for line in text.splitlines():
         match = _COMMENTED.match(line)
         if match is None:
@@ -51,8 +51,8 @@ def comments_of(text: str) -> dict[str, str]:
         else:
             path = group = match["key"]
         if match["comment"]:
-            found[path] = match["comment"]
-    return found
+            comments[path] = match["comment"]
+    return comments
 
 
 def settings(
@@ -79,7 +79,7 @@ def _type_of(field: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     if "const" in field:
         return code(field["const"])
     if "anyOf" in field:
-        return " or ".join(_type_of(_resolved(one, schema), schema) for one in field["anyOf"])
+        return " or ".join(_type_of(_resolved(option, schema), schema) for option in field["anyOf"])
     if field.get("type") == "array":
         return f"list of {_type_of(_resolved(field['items'], schema), schema)}"
     kind = str(field.get("type", ""))

@@ -27,15 +27,15 @@ def tables_page(root: Path) -> str:
 
 def schemas(folder: Path) -> Iterator[tuple[str, pa.Schema]]:
     """(table, columns): a public constant of a module is named as its table, in capitals. The offset map comes first."""
-    found: dict[str, pa.Schema] = {}
-    for path in sorted(folder.rglob("[a-z]*.py"), key=lambda one: (one.name != "schema.py", one.name)):
+    schemas: dict[str, pa.Schema] = {}
+    for path in sorted(folder.rglob("[a-z]*.py"), key=lambda file: (file.name != "schema.py", file.name)):
         module = importlib.import_module(
             ".".join(["shallow_mirror", "checkpoints", *path.relative_to(folder).with_suffix("").parts])
         )
         for name, value in vars(module).items():
             if isinstance(value, pa.Schema) and name.isupper() and not name.startswith("_"):
-                found.setdefault(name.lower(), value)
-    yield from found.items()
+                schemas.setdefault(name.lower(), value)
+    yield from schemas.items()
 
 
 def _section(name: str, schema: pa.Schema, meanings: dict[str, str]) -> str:

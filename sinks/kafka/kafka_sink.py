@@ -16,10 +16,10 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError, TransactionBlockedError
 from shallow_mirror.sinks.base import Observer, RoundRepeatedError, RunSlots, SlotRound, TaskFunction
 from shallow_mirror.sinks.kafka.protocol import actions
-from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer
 from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import FORGOTTEN_MARKER, TRANSACTION_ABORTED
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn
+from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, target_ends_of
 from shallow_mirror.sinks.kafka.slots.slot_target import open_kafka_target
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 _ABORT_PATIENCE_MS = 5_000
 
 _DEFINITE_OF_TRANSACTIONS = frozenset({FORGOTTEN_MARKER, TRANSACTION_ABORTED})
-"""What RefuseForgotten says of partitions that do answer."""
+"""What RefuseHangingTxns says of partitions that do answer."""
 
 LOOK_AGAIN_EVERY_S = 2.0
 LOOK_AGAIN_MS = 10_000
@@ -115,9 +115,9 @@ class KafkaSink:
             positions=CompactDict(round_.positions, SourcePartition, int),
             epoch_ends=CompactDict(round_.epoch_ends, SourcePartition, EpochEnd),
             target_ends=CompactDict(target_ends_of(self._owner.positions().values()), TopicPartition, int),
-            routes=dict(self._targets.known),
+            routes=dict(self._targets.routes),
             id_numbers=self._slot_numbers(),
-            held=self._performer.availability.held(),
+            held=self._performer.availability.held_partitions(),
             time_left_ms=round_.time_left_ms,
             commit_interval_ms=round_.commit_interval_ms,
             left_out=round_.left_out,
@@ -146,7 +146,7 @@ class KafkaSink:
         match action:
             case actions.RunSlots(decision):
                 return run_slots(decision)
-            case actions.RefuseForgotten(decided):
+            case actions.RefuseHangingTxns(decided):
                 try:
                     return self._performer.perform(action, deadline)
                 except RetriableError as error:
@@ -171,8 +171,8 @@ class KafkaSink:
         for name in names:
             self._performer.perform(actions.InitProducerId(name), deadline)
         partitions = tuple(sorted({written.topic_partition for decided_txn in decided for written in decided_txn.written}))
-        self._performer.perform(actions.AbortForgotten(names, partitions), deadline)
-        if self._performer.availability.held().keys().isdisjoint(partitions):
+        self._performer.perform(actions.AbortHangingTxns(names, partitions), deadline)
+        if self._performer.availability.held_partitions().keys().isdisjoint(partitions):
             raise error
         _log.warning("%d slot transactions are aborted and copied again without what does not answer: %s", len(names), error)
 

@@ -31,10 +31,10 @@ def expired_rows(
         raise loss
     topic = loss.topic_partition.topic
     topic_id = source.metadata([topic], deadline).topics[topic].topic_id
-    ours = {source.topic_partition: source for source in positions if (source.topic, source.topic_id) == (topic, topic_id)}
-    starts = source.list_offsets(dict.fromkeys(ours, _EARLIEST), IsolationLevel.READ_UNCOMMITTED, deadline)
+    sources = {source.topic_partition: source for source in positions if (source.topic, source.topic_id) == (topic, topic_id)}
+    starts = source.list_offsets(dict.fromkeys(sources, _EARLIEST), IsolationLevel.READ_UNCOMMITTED, deadline)
     rows = []
-    for topic_partition, source_partition in sorted(ours.items()):
+    for topic_partition, source_partition in sorted(sources.items()):
         position, start = positions[source_partition], starts[topic_partition].offset
         if start <= position:
             continue

@@ -271,7 +271,7 @@ class MicroBatchSink:
         if errors:
             self._slot_time.record_failed_round(all_tasks_ms, time_left_ms, len(answers))
         else:
-            self._slot_time.saw(all_tasks_ms, [result.duration_ms for result in results], commit_interval_ms)
+            self._slot_time.record_round(all_tasks_ms, [result.duration_ms for result in results], commit_interval_ms)
         try:
             self._budget.take(batch for result in results for batch in result.quarantined)
         except BatchRefusedError as excess:
@@ -284,10 +284,10 @@ class MicroBatchSink:
             if not isinstance(error, RetriableError):
                 self._sink.abandon(deadline)
             raise error
-        self._set_aside(results, decision)
+        self._write_quarantine(results, decision)
         return tuple(sorted(results, key=lambda result: result.slot))
 
-    def _set_aside(self, results: Sequence[SlotResult], decision: int) -> None:
+    def _write_quarantine(self, results: Sequence[SlotResult], decision: int) -> None:
         """Write quarantined batches in front of the decision: rows that no decision follows count for nothing."""
         batches = [batch for result in results for batch in result.quarantined]
         if not batches:

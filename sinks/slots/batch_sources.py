@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.fetch import arrow_rows
-from shallow_mirror.broker.fetch.range_reader import RangeReader, ReadRange
+from shallow_mirror.broker.fetch.range_progress import ReadRange
+from shallow_mirror.broker.fetch.range_reader import RangeReader
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import CorruptBatchError, DataLossError, MirrorError
 from shallow_mirror.sinks.batch_parts import ReadPart

@@ -193,7 +193,7 @@ def fill_slot(job: SlotJob, source: SlotInput, target: SlotTarget, deadline: Dea
             if readings.is_repeatable or is_again or tries:
                 copying.leave_out_unavailable(positions)
             if is_again or tries:
-                # A forgotten abort of the earlier try would end with the marker of this one. Partitions that are left out need
+                # What hangs of the earlier try would end with the marker of this one. Partitions that are left out need
                 # no look: this transaction does not include them, so its marker ends nothing there.
                 target.clean_up([partition for partition in positions if partition not in copying.left_out])
             limits = {partition: left_out.reached for partition, left_out in isolated_ranges.items()}
@@ -217,8 +217,11 @@ def fill_slot(job: SlotJob, source: SlotInput, target: SlotTarget, deadline: Dea
             ends = {**copying.reached, repeated.source: repeated.end}
             _log.warning("slot %d starts again: %s", number, repeated)
         except RetriableError as error:
+            # Subclasses concern the transaction, and are for the driver: a fenced epoch may mean that another run took over, and
+            # a blocked id needs another one. Nor is there another try once the time is over, or where the rows of Spark, which
+            # are read once, are all there is to read: only a try with `ends` reads the source itself.
             if type(error) is not RetriableError or patience.is_over() or not (readings.is_repeatable or ends is not None):
-                raise  # a fenced epoch may mean that another run took over: only the driver can find out
+                raise
             _log.warning("slot %d starts again from its positions: %s", number, error)
             retried.append(error)
             target.pause(tries, patience)
@@ -278,11 +281,11 @@ class _Copying:
             self.leave_out_unavailable(part.source for part in response)
             parts = [part for part in response if part.source not in self.left_out]
             self.is_writing = True
-            set_aside = self._writer.write(parts, self._builder_of)
+            quarantined = self._writer.write(parts, self._builder_of)
             self.is_writing = False
             self.reached.update((part.source, self._builder_of(part.source).position) for part in parts)
             # Where the slot stopped in the middle, the next round reads the batches behind that end again.
-            self._set_aside([batch for batch in set_aside if batch.source_end <= self.reached[batch.source]])
+            self._quarantine([batch for batch in quarantined if batch.source_end <= self.reached[batch.source]])
             if self._writer.is_due or self._has_many_segments():
                 is_partial = True
                 break
@@ -329,7 +332,7 @@ class _Copying:
             self._builders[source] = SegmentBuilder(source, target, self._positions[source])
         return self._builders[source]
 
-    def _set_aside(self, batches: Sequence[QuarantinedBatch]) -> None:
+    def _quarantine(self, batches: Sequence[QuarantinedBatch]) -> None:
         if self._budget is not None:
             self._budget.take(batches)
         self._quarantined += batches

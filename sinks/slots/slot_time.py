@@ -43,7 +43,7 @@ class SlotTime:
         writing_ms = min(wave_ms * _WRITING_SHARE, wave_ms - self._overhead_ms)
         return min(configured_ms, max(writing_ms, wave_ms * _LEAST_WRITING_SHARE))
 
-    def saw(self, all_tasks_ms: float, task_ms: Sequence[float], commit_interval_ms: float) -> None:
+    def record_round(self, all_tasks_ms: float, task_ms: Sequence[float], commit_interval_ms: float) -> None:
         """Take over what a round took, and each of its tasks, which wrote for `commit_interval_ms` at the most.
 
         Cores that were never idle worked for as long as all tasks together. Where the slowest task took about as long as the

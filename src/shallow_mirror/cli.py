@@ -31,7 +31,7 @@ from shallow_mirror.commands.status import status
 from shallow_mirror.commands.translate import translate
 from shallow_mirror.commands.verify import verify
 from shallow_mirror.errors import MirrorError
-from shallow_mirror.logging_setup import begin_logging, say_error
+from shallow_mirror.logging_setup import begin_logging, print_error
 from shallow_mirror.version import __version__
 
 app = typer.Typer(
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             app(args=list(arguments), prog_name="shallow-mirror")
     except MirrorError as error:
-        say_error(error)
+        print_error(error)
         sys.exit(exit_code_of(error))
 
 

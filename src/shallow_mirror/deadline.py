@@ -43,7 +43,7 @@ class Silence:
         self._clock = clock
         self._since = clock()
 
-    def heard(self) -> None:
+    def reset(self) -> None:
         self._since = self._clock()
 
     def __call__(self) -> float:

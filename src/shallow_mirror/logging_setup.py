@@ -59,7 +59,7 @@ def begin_logging(log_format: LogFormat, level: int = logging.INFO, stream: Any 
         sys.excepthook, threading.excepthook = _log_uncaught, _log_uncaught_of_thread
 
 
-def begin_logging_as_told() -> None:
+def begin_logging_from_environment() -> None:
     """Configure logging of a child process by its environment, with nothing below a warning."""
     begin_logging("json" if os.environ.get(LOG_FORMAT_VARIABLE) == "json" else "text", logging.WARNING)
 
@@ -68,7 +68,7 @@ def is_json() -> bool:
     return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
 
 
-def say_error(error: Exception) -> None:
+def print_error(error: Exception) -> None:
     """Log or print the last line of a process that an error of ours ended."""
     if is_json():
         _log.error("%s", error, extra=fields(error=type(error).__name__))

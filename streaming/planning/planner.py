@@ -13,6 +13,7 @@ from shallow_mirror.errors import RetriableError
 from shallow_mirror.plurals import counted
 from shallow_mirror.streaming.planning import offset_planning, planner_state
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition, read_left_out
+from shallow_mirror.streaming.planning.new_partitions import NewPartitions
 from shallow_mirror.streaming.planning.offset_planning import Offsets
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.rate_limiter import RateLimiter
@@ -25,9 +26,6 @@ _log = logging.getLogger(__name__)
 _PATIENCE_MS = 60_000.0
 _PAUSE_S = 1.0
 _TRUNCATION_CHECKS = 5
-_REGISTRATION_PATIENCE_S = 120.0
-"""Longer than an attempt of the driver may take. It also detects a driver that does not see the files of this process."""
-
 WARN_AFTER_S, WARN_EVERY_S = 10.0, 60.0
 """How long the source does not answer before a stream without state files logs it, and how often it logs it again."""
 
@@ -51,9 +49,7 @@ class MicroBatchPlanner:
         self._source = source
         self._parallelism = parallelism
         self._recorded: Offsets = recorded or {}
-        self._registered: dict[SourcePartition, int] = dict(self._recorded)
-        self._newly_registered: dict[SourcePartition, int] = {}
-        self._unregistered_since: dict[SourcePartition, float] = {}
+        self._new_partitions = NewPartitions(config.registration, self._recorded)
         self._clock = clock
         self._sleep = sleep
         self._now_ms = now_ms
@@ -70,7 +66,7 @@ class MicroBatchPlanner:
         """When it was made, and its estimated bytes."""
         self._copied: Mapping[str, int] | None = None
         self._failures = SourceFailures()
-        self._all_held_since: float | None = None
+        self._all_left_out_since: float | None = None
         self._truncated: frozenset[SourcePartition] = frozenset()
         """Logs that are confirmed to end below their positions: not checked several times again."""
         self._limiter = RateLimiter(config.bytes_per_second, config.topic_bytes_per_second, clock())
@@ -90,10 +86,7 @@ class MicroBatchPlanner:
         """
         self._is_available_now = True
         listing = self._log_ends_with_retries()
-        if self._config.registration is not None:
-            ends = {partition: end for partition, end in listing.ends.items() if partition in self._registered}
-            listing = replace(listing, ends=ends)
-        self._target = listing
+        self._target = replace(listing, ends=self._new_partitions.registered_only(listing.ends))
 
     def latest(self, start: Offsets) -> Offsets:
         """Return where the next micro-batch ends: `start` while the source does not answer, or while nothing may be planned.
@@ -146,20 +139,22 @@ class MicroBatchPlanner:
         """
         try:
             start, listing = self._verified_ends(start)
-            unregistered = self._unregistered(start, listing)
+            # What appeared after the driver's start is not part of an available-now query.
+            is_closed = self._config.registration is not None and self._target is not None
+            unregistered = () if is_closed else self._new_partitions.unregistered(start, listing.ends)
             first_offsets = self._source.starts_of(unregistered, listing, self._deadline(), is_first_run=False)
         except RetriableError as error:
             self._write_state({}, waiting_for=error)
             return start, 0.0
         self._has_listed = True
-        entering = self._entering_positions(start, listing, first_offsets)
+        entering = self._new_partitions.entering_positions(start, listing.ends, first_offsets, self._clock())
         paused = planner_state.read_paused_topics(self._config.paused_path)
-        ends = offset_planning.changed_offsets(start, self._registered_only(listing.ends))
+        ends = offset_planning.changed_offsets(start, self._new_partitions.registered_only(listing.ends))
         allowed = {partition: end for partition, end in ends.items() if partition.topic not in paused} if paused else ends
         failures = self._failures.update(listing, self._now_ms())
-        held = {*back, *self._failures.not_due(left_out, listing, self._now_ms())}
-        if held:
-            allowed = {partition: end for partition, end in allowed.items() if partition not in held}
+        waiting = {*back, *self._failures.not_due(left_out, listing, self._now_ms())}
+        if waiting:
+            allowed = {partition: end for partition, end in allowed.items() if partition not in waiting}
         rate = self._update_estimates(start, allowed, listing)
         config = self._config
         budget = offset_planning.plan_budget_bytes(
@@ -171,74 +166,17 @@ class MicroBatchPlanner:
         self._last_plan = (self._clock(), size)
         caught_up = [source for source in left_out if source in start and listing.ends.get(source) == start[source]]
         self._write_state(ends, waiting_for=None, left_out=failures, caught_up=caught_up)
-        if wait_s == 0.0 and not allowed and held & ends.keys():
-            wait_s = self._held_wait_s()
+        if wait_s == 0.0 and not allowed and waiting & ends.keys():
+            wait_s = self._left_out_wait_s()
         return ({**planned, **entering} if entering else planned), wait_s
 
-    def _unregistered(self, start: Offsets, listing: LogEnds) -> Collection[SourcePartition]:
-        """Return partitions whose first offset is needed: new ones, and where registration is required all that lack it.
-
-        A mirror plans only what the driver has registered. A partition in Spark's log of plans that the offset map does not
-        have would begin elsewhere after a crash, because `topics.start` applies to what the map does not have at a start.
-        """
-        files = self._config.registration
-        if files is None:
-            return listing.ends.keys() - start.keys()
-        if self._target is not None:
-            return ()
-        unregistered = listing.ends.keys() - self._registered.keys()
-        registered = files.read_registered() if unregistered else {}
-        newly = {partition: registered[partition] for partition in unregistered if partition in registered}
-        self._registered |= newly
-        self._newly_registered |= newly  # kept until a plan contains them: this one may still fail
-        return unregistered - newly.keys()
-
-    def _entering_positions(self, start: Offsets, listing: LogEnds, first_offsets: Offsets) -> Offsets:
-        """Return where partitions enter the plan. Raise RetriableError where the driver does not register them.
-
-        A partition that has just been registered may be in `start` already: an older plan contained it, and it is rewound to
-        its registered position.
-        """
-        files = self._config.registration
-        if files is None:
-            return first_offsets
-        if first_offsets or self._unregistered_since:
-            self._request_registration(files, first_offsets)
-        entering = {
-            partition: self._registered[partition]
-            for partition in listing.ends.keys() - start.keys()
-            if partition in self._registered
-        }
-        newly, self._newly_registered = self._newly_registered, {}
-        return {**entering, **newly}
-
-    def _request_registration(self, files: planner_state.RegistrationFiles, first_offsets: Offsets) -> None:
-        """Write the request. Again with every plan: the driver may have missed the last one."""
-        if first_offsets and not self._unregistered_since:
-            _log.info("%d new partitions are planned once the offset map holds their first row", len(first_offsets))
-        now = self._clock()
-        self._unregistered_since = {partition: self._unregistered_since.get(partition, now) for partition in first_offsets}
-        for partition, since in self._unregistered_since.items():
-            if now - since > _REGISTRATION_PATIENCE_S:
-                # The query begins again, and the driver registers what it lists: also where it cannot see these files.
-                raise RetriableError("NOT_REGISTERED", f"the driver does not register {partition.topic_partition}, which is new")
-        try:
-            files.write_seen(first_offsets)
-        except OSError as error:
-            raise RetriableError("NOTE_NOT_WRITTEN", f"new partitions cannot be registered: {error}") from error
-
-    def _registered_only(self, ends: Offsets) -> Offsets:
-        if self._config.registration is None or ends.keys() <= self._registered.keys():
-            return ends
-        return {partition: end for partition, end in ends.items() if partition in self._registered}
-
-    def _held_wait_s(self) -> float:
+    def _left_out_wait_s(self) -> float:
         """Return the pause before another plan where only left out partitions have anything to copy.
 
         With available-now a query ends at a plan without progress: for _PATIENCE_MS they are tried again first.
         """
-        self._all_held_since = self._all_held_since or self._clock()
-        return _PAUSE_S if self._clock() - self._all_held_since < _PATIENCE_MS / 1000 else 0.0
+        self._all_left_out_since = self._all_left_out_since or self._clock()
+        return _PAUSE_S if self._clock() - self._all_left_out_since < _PATIENCE_MS / 1000 else 0.0
 
     def _within_limits(self, start: Offsets, ends: Offsets, budget: int) -> tuple[Offsets, float]:
         if self._limiter.is_limited:
@@ -261,7 +199,7 @@ class MicroBatchPlanner:
         config = self._config
         moving = {
             partition: to
-            for partition, to in self._registered_only(offset_planning.changed_offsets(start, end)).items()
+            for partition, to in self._new_partitions.registered_only(offset_planning.changed_offsets(start, end)).items()
             if to > start[partition]
         }
         # These are read from their positions in the map anyway: no need to rewind Spark for them.

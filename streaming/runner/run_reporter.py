@@ -207,20 +207,20 @@ class RunReporter:
         except OSError as error:
             _log.warning("the state for `status` was not written: %s", error)
 
-    def check_stalls(self, lingering: StalledStep | None) -> None:
+    def check_stalls(self, stalled: StalledStep | None) -> None:
         """Report what a step or the planner waits for, once for each wait. Called repeatedly while the query runs."""
-        waits_for = None if lingering is None else lingering.waits_for
-        if lingering is not None and waits_for != self._reported_stall:
-            self.write_waiting(f"micro-batch: {waits_for}", int((time.time() - lingering.seconds) * 1000))
+        waits_for = None if stalled is None else stalled.waits_for
+        if stalled is not None and waits_for != self._reported_stall:
+            self.write_waiting(f"micro-batch: {waits_for}", int((time.time() - stalled.seconds) * 1000))
             remedy = "if it does not end, check that cluster; the micro-batch is aborted after write.transaction_timeout_ms"
-            text = f"the micro-batch has waited {lingering.seconds:.0f} s for {waits_for}"
+            text = f"the micro-batch has waited {stalled.seconds:.0f} s for {waits_for}"
             self.record_problem(Problem(kind=ProblemKind.WAIT, text=text, remedy=remedy))
         self._reported_stall = waits_for
         if time.monotonic() - self._state_read_at >= _READ_STATE_EVERY_S:
             self._state_read_at = time.monotonic()
-            self._check_planner(is_lingering=lingering is not None)
+            self._check_planner(is_stalled=stalled is not None)
 
-    def _check_planner(self, *, is_lingering: bool) -> None:
+    def _check_planner(self, *, is_stalled: bool) -> None:
         self._problems.write_due()
         state = planner_state.read_planner_state(planner_state.planner_state_path(self._run.checkpoint))
         if state is not None and state.at_ms < self._identity.started_at_ms:
@@ -229,8 +229,8 @@ class RunReporter:
             self.left_out.on_plan(state)
         waiting = state if state is not None and state.waiting_for is not None else None
         if self._metrics is not None:
-            self._metrics.waiting.set(int(is_lingering or waiting is not None))
-        if waiting is not None and not is_lingering and waiting.since_ms != self._reported_wait_ms:
+            self._metrics.waiting.set(int(is_stalled or waiting is not None))
+        if waiting is not None and not is_stalled and waiting.since_ms != self._reported_wait_ms:
             self._reported_wait_ms = waiting.since_ms
             self.record_problem(problem_of_wait(f"nothing new is planned: {waiting.waiting_for}", waiting.error_name))
 

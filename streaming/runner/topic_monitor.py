@@ -117,12 +117,12 @@ class TopicMonitor:
         deleted: tuple[str, ...] = ()
         problems: dict[str, str] = {}
         try:
-            names = sorted(name for name in self._mirrored | self._targets.known.keys() if self._config.topics.is_included(name))
+            names = sorted(name for name in self._mirrored | self._targets.routes.keys() if self._config.topics.is_included(name))
             missing = missing_topics(source, names, deadline)
             deleted = missing.gone
             problems = {f"source topic {name} {_HIDDEN}: {grant}": _REMEDY_OF_HIDDEN for name, grant in missing.hidden.items()}
             if follower is not None:
-                problems |= dict.fromkeys(follower.look({*deleted, *missing.hidden}, deadline), _REMEDY)
+                problems |= dict.fromkeys(follower.sync({*deleted, *missing.hidden}, deadline), _REMEDY)
         except RetriableError as error:
             _log.info("topics were not checked: %s", error)  # the copy waits for that cluster as well, and reports it
             return

@@ -12,7 +12,7 @@ import sys
 
 from pyspark.daemon import manager
 
-from shallow_mirror.logging_setup import begin_logging_as_told
+from shallow_mirror.logging_setup import begin_logging_from_environment
 
 WORKERS_OF_TASKS = "pyspark.worker"
 _IMPORTED = (WORKERS_OF_TASKS, "shallow_mirror.sinks.slots.slot_task", "shallow_mirror.streaming.sources.planned_ranges")
@@ -20,7 +20,7 @@ _IMPORTED = (WORKERS_OF_TASKS, "shallow_mirror.sinks.slots.slot_task", "shallow_
 
 def main() -> None:
     """Run the daemon. The kind of worker is the only argument."""
-    begin_logging_as_told()
+    begin_logging_from_environment()
     if sys.argv[1] == WORKERS_OF_TASKS:
         for name in _IMPORTED:
             importlib.import_module(name)

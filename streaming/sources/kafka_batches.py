@@ -21,7 +21,8 @@ from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.worker_clients import cluster_of_worker, freeze_imports_once
 from shallow_mirror.broker.fetch.arrow_rows import SPARK_SCHEMA, Keep, RangeRows, failed_row
-from shallow_mirror.broker.fetch.range_reader import PARTITION_PATIENCE_MS, RangeReader, ReadRange
+from shallow_mirror.broker.fetch.range_progress import ReadRange
+from shallow_mirror.broker.fetch.range_reader import PARTITION_PATIENCE_MS, RangeReader
 from shallow_mirror.config import LATEST_TIMESTAMP, MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (

@@ -14,9 +14,9 @@ def test_what_an_ended_process_was_last_seen_to_take_still_counts() -> None:
         assert process.stdout is not None
         process.stdout.readline()
         tree = ProcessTree(process.pid)
-        seen = tree.cpu_s()
+        before = tree.cpu_s()
         assert tree.pss_bytes() > 1_000_000
         process.communicate(b"\n")
-    assert seen >= 0.25, "counted in ticks of 0.01 s"
-    assert tree.cpu_s() == seen
+    assert before >= 0.25, "counted in ticks of 0.01 s"
+    assert tree.cpu_s() == before
     assert tree.pss_bytes() == 0

@@ -15,8 +15,8 @@ from shallow_mirror.wire.batches.batch_index import index_batches
 
 def test_without_names_everything_is_compared() -> None:
     options = parsed([])
-    assert [one.name for one in chosen_corpora(options.corpora)] == list(CORPORA)
-    assert [one.name for one in chosen_peers(options.peers)] == list(PEERS)
+    assert [corpus.name for corpus in chosen_corpora(options.corpora)] == list(CORPORA)
+    assert [peer.name for peer in chosen_peers(options.peers)] == list(PEERS)
     assert (options.gb, options.runs) == (2.0, 3)
 
 

@@ -73,9 +73,9 @@ def test_a_copy_that_is_not_equal_is_said_in_the_table_and_below() -> None:
 
 
 def test_runs_that_failed_do_not_count_in_a_median() -> None:
-    (one,) = standings([failed("a", 1), measured("a", 2, mb_per_s=7.0)], "zstd-big")
-    assert one.median(lambda run: run.mb_per_s) == 7.0
-    assert (len(one.measured), len(one.failed)) == (1, 1)
+    (standing,) = standings([failed("a", 1), measured("a", 2, mb_per_s=7.0)], "zstd-big")
+    assert standing.median(lambda run: run.mb_per_s) == 7.0
+    assert (len(standing.measured), len(standing.failed)) == (1, 1)
 
 
 def test_the_json_is_a_list_of_rows_and_a_failure_has_no_figures(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ def sample(at: float, target_bytes: int, cpu_s: float = 0.0) -> Sample:
 
 def ends(*copied: float) -> list[MicroBatchEnd]:
     """One a second."""
-    return [MicroBatchEnd(100.0 + i, one) for i, one in enumerate(copied)]
+    return [MicroBatchEnd(100.0 + i, copied_bytes) for i, copied_bytes in enumerate(copied)]
 
 
 def test_a_log_that_grows_steadily_is_measured_from_five_to_ninety_five_percent() -> None:
@@ -65,4 +65,4 @@ def test_a_single_micro_batch_is_no_window() -> None:
 def test_what_was_spent_is_interpolated_between_samples() -> None:
     samples = [sample(0, 0, 0.0), sample(10, 0, 10.0), sample(20, 0, 40.0)]
     window = steady_window([], [MicroBatchEnd(5.0, 10), MicroBatchEnd(15.0, 100)])
-    assert spent_in(window, samples, lambda one: one.copier_cpu_s) == pytest.approx(20.0)
+    assert spent_in(window, samples, lambda sample: sample.copier_cpu_s) == pytest.approx(20.0)

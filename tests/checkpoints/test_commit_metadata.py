@@ -18,9 +18,9 @@ TAKE_OVER = replace(BASE, version=version_of(2, 0), run=run_of("new"))
 
 def entry(recorded: Recorded, on_top_of: int | None) -> CommitEntry:
     metadata = recorded.metadata() | {TXN_VERSION: str(recorded.version)}
-    found = commit_entry(metadata if on_top_of is None else metadata | {ON_TOP_OF: str(on_top_of)})
-    assert found is not None
-    return found
+    actual = commit_entry(metadata if on_top_of is None else metadata | {ON_TOP_OF: str(on_top_of)})
+    assert actual is not None
+    return actual
 
 
 def test_a_take_over_that_saw_everything_says_what_is_recorded() -> None:
@@ -38,17 +38,17 @@ def test_what_a_decision_left_unsettled_still_is_when_a_take_over_landed_on_it_u
 def test_a_settled_mark_does_not_settle_a_decision_that_landed_late_below_it() -> None:
     mark = replace(BASE, version=version_of(1, 3))
     commits = [entry(mark, BASE.version), entry(DECISION, BASE.version), entry(BASE, -1)]
-    found = recorded_of(mark.version, commits)
-    assert found is not None
-    assert (found.version, found.unsettled_micro_batch) == (mark.version, 4)
+    recorded = recorded_of(mark.version, commits)
+    assert recorded is not None
+    assert (recorded.version, recorded.unsettled_micro_batch) == (mark.version, 4)
 
 
 def test_of_several_unseen_commits_each_is_read_on_top_of_those_below_it() -> None:
     mark = replace(BASE, version=version_of(1, 3))
     commits = [entry(TAKE_OVER, BASE.version), entry(mark, BASE.version), entry(DECISION, BASE.version), entry(BASE, -1)]
-    found = recorded_of(TAKE_OVER.version, commits)
-    assert found is not None
-    assert (found.run, found.unsettled_micro_batch) == (run_of("new"), 4)
+    recorded = recorded_of(TAKE_OVER.version, commits)
+    assert recorded is not None
+    assert (recorded.run, recorded.unsettled_micro_batch) == (run_of("new"), 4)
 
 
 def test_a_decision_on_top_of_one_that_its_writer_had_not_seen_is_a_conflict() -> None:

@@ -46,16 +46,16 @@ def test_the_positions_of_a_time_are_those_of_the_last_look_until_then(tmp_path:
     record_pass(store, GroupSyncPass(observed_at=at(60), is_whole=True), [GroupPosition(group="g", source=A, offset=9)])
 
     def offsets(minutes: float) -> tuple[dict[tuple[str, SourcePartition], int | None], datetime, datetime | None]:
-        found = positions_as_of(store, at(minutes))
-        return {one.key: one.offset for one in found.positions}, found.observed_at, found.next_at
+        positions = positions_as_of(store, at(minutes))
+        return {position.key: position.offset for position in positions.positions}, positions.observed_at, positions.next_at
 
     assert offsets(0.5) == ({("g", A): 5, ("h", B): 1}, at(0), at(1))
     assert offsets(2.5) == ({("g", A): 6, ("h", B): 1}, at(1), at(3))
     assert offsets(3) == ({("g", A): 6}, at(3), at(60))
     assert offsets(90) == ({("g", A): 9}, at(60), None)
     assert offsets(60 * 24 * 9) == ({("g", A): 9}, at(60), None), "also long after the last look"
-    found = positions_as_of(store, at(0))
-    assert found.positions[0] == GroupPosition(group="g", source=A, offset=5, metadata="m", target_offset=7)
+    positions = positions_as_of(store, at(0))
+    assert positions.positions[0] == GroupPosition(group="g", source=A, offset=5, metadata="m", target_offset=7)
     noted = last_pass(store, at(2.5))
     assert noted is not None
     assert noted.problem == "the source is away"
@@ -90,7 +90,7 @@ def test_what_no_answer_needs_any_more_is_deleted_and_answers_stay(
     for since in (61.5, 119):
         delete_outdated(store, at(since))
         assert kept() == (everything[2:], everything[2:])
-    assert [one.offset for one in positions_as_of(store, at(61.5)).positions] == [4]
+    assert [position.offset for position in positions_as_of(store, at(61.5)).positions] == [4]
     delete_outdated(store, at(60 * 24 * 400))
     assert kept() == (everything[4:], everything[4:])
-    assert [one.offset for one in positions_as_of(store, at(60 * 24 * 400)).positions] == [5]
+    assert [position.offset for position in positions_as_of(store, at(60 * 24 * 400)).positions] == [5]

@@ -187,8 +187,8 @@ def test_a_mirror_continues_where_it_was_when_somebody_else_has_cleaned_the_log(
     reader = OffsetMap.open(str(tmp_path))
     assert reader.positions()[SOURCE].offset == (9 if is_settled_before else 5)
     second = take(tmp_path, "two")
-    known = replace(before, version=version_of(2, 0), run=run_of("two"), compacted_micro_batch=2)
-    assert second.recorded() == known
+    later_record = replace(before, version=version_of(2, 0), run=run_of("two"), compacted_micro_batch=2)
+    assert second.recorded() == later_record
     assert len(second.unsettled()) == (0 if is_settled_before else 2)
     second.settle([Removal(SlotTxn("m-0", 1000, 4))])
     assert second.positions()[SOURCE].offset == 5
@@ -250,8 +250,8 @@ def test_a_take_over_rises_the_run_epoch_and_fences_the_older_run(tmp_path: Path
 
 def test_a_second_take_over_of_the_same_run_is_recognised_by_its_run_id(tmp_path: Path) -> None:
     take(tmp_path, "one")
-    again = take(tmp_path, "one")
-    assert (again.run_epoch, delta(tmp_path).version()) == (1, 1)
+    second = take(tmp_path, "one")
+    assert (second.run_epoch, delta(tmp_path).version()) == (1, 1)
 
 
 def test_a_take_over_whose_reply_was_lost_is_read_back(tmp_path: Path) -> None:
@@ -295,12 +295,12 @@ def test_of_processes_that_start_at_once_each_position_is_decided_by_one(tmp_pat
     runs = [context.Process(target=_race, args=(str(tmp_path), f"run{n}", barrier, answers)) for n in range(3)]
     for run in runs:
         run.start()
-    found = dict(answers.get(timeout=120) for _ in runs)
+    actual = dict(answers.get(timeout=120) for _ in runs)
     for run in runs:
         run.join(60)
     answers.close()
     answers.join_thread()
-    assert set(found.values()) <= {"done", "FencedError", "OffsetMapConflictError"}
+    assert set(actual.values()) <= {"done", "FencedError", "OffsetMapConflictError"}
     reader = OffsetMap.open(str(tmp_path))
     recorded = reader.recorded()
     assert recorded is not None
@@ -337,19 +337,19 @@ def test_of_two_threads_that_write_as_one_run_only_one_wins_each_place_in_the_lo
 
 def test_versions_always_rise_and_odd_ones_say_settled(tmp_path: Path) -> None:
     owner = take(tmp_path, "one")
-    seen = [owner.recorded().version]
+    versions = [owner.recorded().version]
     owner.settle()
-    seen.append(owner.recorded().version)
-    assert seen == [version_of(1, 0), version_of(1, 1)]
+    versions.append(owner.recorded().version)
+    assert versions == [version_of(1, 0), version_of(1, 1)]
     decide(owner, data(0, 5))
-    seen.append(owner.recorded().version)
+    versions.append(owner.recorded().version)
     owner.settle([Removal(TXN)])
-    seen.append(owner.recorded().version)
+    versions.append(owner.recorded().version)
     decide(owner, data(0, 5))
-    seen.append(owner.recorded().version)
-    assert seen == sorted(set(seen))
-    assert [is_settled(version) for version in seen] == [False, True, False, True, False]
-    assert delta(tmp_path).transaction_version("m") == seen[-1]
+    versions.append(owner.recorded().version)
+    assert versions == sorted(set(versions))
+    assert [is_settled(version) for version in versions] == [False, True, False, True, False]
+    assert delta(tmp_path).transaction_version("m") == versions[-1]
 
 
 def test_settling_twice_commits_once(tmp_path: Path) -> None:
@@ -402,7 +402,7 @@ def test_a_removal_takes_all_rows_of_exactly_one_triple(tmp_path: Path) -> None:
         other(SegmentKind.GAP, 7, 9, txn=none, source=OTHER),
     )
     owner.settle([Removal(txn)])
-    assert {one.partition: position.offset for one, position in owner.positions().items()} == {0: 5, 1: 9}
+    assert {source.partition: position.offset for source, position in owner.positions().items()} == {0: 5, 1: 9}
     assert OffsetMap.open(str(tmp_path)).settled_rows().num_rows == 3
 
 
@@ -522,17 +522,17 @@ def test_a_commit_that_is_not_there_is_unknown_and_never_written_again(tmp_path:
 def test_a_commit_that_lands_late_is_found_by_the_ownership_check_and_resolved(tmp_path: Path) -> None:
     writer = Faulty(tmp_path, lambda _: None)
     owner = settled(tmp_path, "one", writer=writer)
-    held: list[Callable[[], None]] = []
+    delayed: list[Callable[[], None]] = []
     append = DeltalakeWriter.append
 
     def hold(snapshot: Any, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None:
-        held.append(lambda: append(writer, snapshot, rows, version, metadata))
+        delayed.append(lambda: append(writer, snapshot, rows, version, metadata))
         lose()
 
     writer.append = hold  # type: ignore[method-assign]
     with pytest.raises(OutcomeUnknownError):
         decide(owner, data(0, 5))
-    held[0]()
+    delayed[0]()
     del writer.append
     owner.check_ownership()
     with pytest.raises(OutcomeUnknownError, match="not resolved"):
@@ -786,15 +786,15 @@ def test_as_of_uses_what_was_decided_until_then(tmp_path: Path) -> None:
     owner.settle()
     reader = OffsetMap.open(str(tmp_path))
     answers = [reader.translate("orders", 0, 7, as_of=datetime.fromtimestamp(at, UTC)) for at in (9, 10, 20)]
-    assert [(one.exact, one.beyond, one.target_offset) for one in answers] == [
+    assert [(translated.exact, translated.beyond, translated.target_offset) for translated in answers] == [
         (False, True, None), (False, True, 105), (True, False, 107),
     ]  # fmt: skip
 
 
 def test_of_a_recreated_topic_the_newest_incarnation_answers(tmp_path: Path) -> None:
     owner = settled(tmp_path, "one")
-    again = SOURCE._replace(topic_id="newnewnewnewnewnewnewA")
-    moved = replace(data(0, 3, source=again).segment, target_start=500, target_end=503)
+    recreated = SOURCE._replace(topic_id="newnewnewnewnewnewnewA")
+    moved = replace(data(0, 3, source=recreated).segment, target_start=500, target_end=503)
     decide(owner, data(0, 5))
     decide(owner, DecidedSegment(moved, TXN))
     owner.settle()
@@ -808,11 +808,11 @@ def test_of_a_recreated_topic_the_newest_incarnation_answers(tmp_path: Path) -> 
 def test_the_first_answer_is_that_of_the_whole_line(tmp_path: Path, offset: int) -> None:
     owner = settled(tmp_path, "one")
     decide(owner, data(0, 10), other(SegmentKind.GAP, 10, 12), data(12, 20))
-    again = SOURCE._replace(topic_id="newnewnewnewnewnewnewA")
-    decide(owner, data(0, 5, source=again), other(SegmentKind.ABORTED, 5, 7, source=again))
+    recreated = SOURCE._replace(topic_id="newnewnewnewnewnewnewA")
+    decide(owner, data(0, 5, source=recreated), other(SegmentKind.ABORTED, 5, 7, source=recreated))
     owner.settle()
     fresh = OffsetMap.open(str(tmp_path))
-    for topic_id in (None, SOURCE.topic_id, again.topic_id, "another"):
+    for topic_id in (None, SOURCE.topic_id, recreated.topic_id, "another"):
         ask = functools.partial(fresh.translate, SOURCE.topic, SOURCE.partition, offset, topic_id=topic_id)
         first, second = ask(), ask()
         assert first == second == ask()
@@ -820,8 +820,8 @@ def test_the_first_answer_is_that_of_the_whole_line(tmp_path: Path, offset: int)
 
 def test_an_unknown_partition_leads_nowhere(tmp_path: Path) -> None:
     settled(tmp_path, "one")
-    found = OffsetMap.open(str(tmp_path)).translate("nothing", 3, 7)
-    assert (found.kind, found.exact, found.beyond, found.target_offset) == (None, False, True, None)
+    translated = OffsetMap.open(str(tmp_path)).translate("nothing", 3, 7)
+    assert (translated.kind, translated.exact, translated.beyond, translated.target_offset) == (None, False, True, None)
 
 
 def test_metadata_survives_the_way_through_text() -> None:

@@ -78,6 +78,6 @@ def test_the_table_keeps_what_was_paused_before(tmp_path: Path) -> None:
     controls = Controls.open(str(tmp_path))
     controls.add("pause", ["a", "b"])
     controls.add("pause", ["a"])
-    (since_ms,) = {one.since_ms for one in Controls.open(str(tmp_path)).paused_intervals()}
+    (since_ms,) = {paused_interval.since_ms for paused_interval in Controls.open(str(tmp_path)).paused_intervals()}
     controls.add("resume", ["never paused"])
     assert controls.paused_intervals() == [PausedInterval("a", since_ms, None), PausedInterval("b", since_ms, None)]

@@ -31,29 +31,29 @@ def segments(drawn: list[tuple[int, int, int | None, int | None, bool]]) -> list
         ends[partition] = start + length
         source = SourcePartition("orders", f"id{partition % 2}", partition // 2)
         target = TargetPartition("copy", "t", partition)
-        one = Segment(
+        segment = Segment(
             source=source, source_start=start, source_end=start + length, kind=SegmentKind.GAP, target=target,
             source_leader_epoch=leader_epoch, max_timestamp_ms=timestamp_ms,
         )  # fmt: skip
         if is_data:
-            one = replace(one, kind=SegmentKind.DATA, target_start=start + 5, target_end=start + 5 + length)
-        made.append(one)
+            segment = replace(segment, kind=SegmentKind.DATA, target_start=start + 5, target_end=start + 5 + length)
+        made.append(segment)
     return made
 
 
 def expected(rows: list[Segment]) -> dict[SourcePartition, Position]:
-    found: dict[SourcePartition, Position] = {}
-    for one in rows:
-        before = found.get(one.source, Position(0, one.target))
-        epoch = one.source_leader_epoch
-        found[one.source] = Position(
-            one.source_end,
-            one.target,
-            before.epoch_end if epoch is None else EpochEnd(epoch, one.source_end),
-            before.max_timestamp_ms if one.max_timestamp_ms is None else one.max_timestamp_ms,
-            max(before.target_end, one.target_end or 0),
+    positions: dict[SourcePartition, Position] = {}
+    for row in rows:
+        before = positions.get(row.source, Position(0, row.target))
+        epoch = row.source_leader_epoch
+        positions[row.source] = Position(
+            row.source_end,
+            row.target,
+            before.epoch_end if epoch is None else EpochEnd(epoch, row.source_end),
+            before.max_timestamp_ms if row.max_timestamp_ms is None else row.max_timestamp_ms,
+            max(before.target_end, row.target_end or 0),
         )
-    return found
+    return positions
 
 
 @pytest.mark.thorough
@@ -64,7 +64,7 @@ def test_positions_do_not_depend_on_order_and_pieces(
 ) -> None:
     rows = segments(drawn)
     shuffled = chance.sample(rows, len(rows))
-    table = rows_to_arrow([DecidedSegment(one, None) for one in shuffled], 1, 1, 0).select(POSITION_COLUMNS)
+    table = rows_to_arrow([DecidedSegment(segment, None) for segment in shuffled], 1, 1, 0).select(POSITION_COLUMNS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_GATHERED_ROWS", gathered)
         assert positions_of(table.to_batches(max_chunksize=pieces)) == expected(rows)

@@ -58,8 +58,8 @@ def log_of() -> tuple[ProblemLog, Rows, Clock]:
     return log, rows, clock
 
 
-def said(found: Sequence[CountedProblem]) -> list[tuple[str, int]]:
-    return [(one.problem.text, one.occurrences) for one in found]
+def texts_and_counts(actual: Sequence[CountedProblem]) -> list[tuple[str, int]]:
+    return [(counted_problem.problem.text, counted_problem.occurrences) for counted_problem in actual]
 
 
 def test_equal_problems_are_one_whatever_their_numbers_and_the_newest_text_holds() -> None:
@@ -69,9 +69,9 @@ def test_equal_problems_are_one_whatever_their_numbers_and_the_newest_text_holds
     log.record(away("node 2"))
     assert len(rows.rows) == 1
     log.write_due(all_of_them=True)
-    (one,) = merged(rows.rows)
-    assert (one.problem, one.occurrences, one.run_epoch) == (away("node 2"), 2, 3)
-    assert (one.first_at_ms, one.last_at_ms) == (1_000_000, 1_001_000)
+    (merged_problem,) = merged(rows.rows)
+    assert (merged_problem.problem, merged_problem.occurrences, merged_problem.run_epoch) == (away("node 2"), 2, 3)
+    assert (merged_problem.first_at_ms, merged_problem.last_at_ms) == (1_000_000, 1_001_000)
     log.write_due(all_of_them=True)
     assert len(rows.rows) == 2
 
@@ -87,9 +87,9 @@ def test_equal_problems_are_one_whatever_their_numbers_and_the_newest_text_holds
 )
 def test_problems_of_another_kind_error_text_or_place_are_others(other: Problem) -> None:
     log, rows, _ = log_of()
-    for one in (Problem(kind=ProblemKind.RETRIABLE, text="a 1", remedy="r"), other):
-        log.record(one)
-    assert [one.problem for one in merged(rows.rows)][1] == other
+    for problem in (Problem(kind=ProblemKind.RETRIABLE, text="a 1", remedy="r"), other):
+        log.record(problem)
+    assert [counted_problem.problem for counted_problem in merged(rows.rows)][1] == other
     assert len(rows.rows) == 2
 
 
@@ -99,12 +99,12 @@ def test_a_cluster_that_is_away_for_a_month_makes_a_thousand_rows_at_most_and_th
         log.record(away())
         clock.ms += 30_000
     assert len(rows.rows) < 1_000
-    (one,) = merged(rows.rows)
-    assert clock.ms - one.last_at_ms <= HOUR_MS + 60_000
+    (merged_problem,) = merged(rows.rows)
+    assert clock.ms - merged_problem.last_at_ms <= HOUR_MS + 60_000
     clock.ms += 2 * HOUR_MS
     log.write_due()
-    (one,) = merged(rows.rows)
-    assert one.occurrences == 30 * 24 * 120
+    (merged_problem,) = merged(rows.rows)
+    assert merged_problem.occurrences == 30 * 24 * 120
 
 
 def test_what_was_met_before_the_take_over_is_written_after_it() -> None:
@@ -112,7 +112,7 @@ def test_what_was_met_before_the_take_over_is_written_after_it() -> None:
     log.record(away())
     log.record(away())
     log.begin(rows, 7)
-    assert said(merged(rows.rows)) == [(away().text, 2)]
+    assert texts_and_counts(merged(rows.rows)) == [(away().text, 2)]
     assert rows.rows[0]["run_epoch"] == 7
 
 
@@ -123,10 +123,10 @@ def test_more_different_problems_than_are_told_apart_are_one_by_kind_but_what_en
     end = Problem(kind=ProblemKind.ENDED, text="the end", remedy="r")
     log.record(end)
     log.write_due(all_of_them=True)
-    found = merged(rows.rows)
-    assert len(found) == module.MOST_PROBLEMS + 2
-    (too_many,) = [one for one in found if "further problems" in one.problem.text]
-    assert (too_many.problem.kind, too_many.occurrences, found[-1].problem) == (ProblemKind.EXPIRED, 50, end)
+    actual = merged(rows.rows)
+    assert len(actual) == module.MOST_PROBLEMS + 2
+    (too_many,) = [counted_problem for counted_problem in actual if "further problems" in counted_problem.problem.text]
+    assert (too_many.problem.kind, too_many.occurrences, actual[-1].problem) == (ProblemKind.EXPIRED, 50, end)
 
 
 def test_the_table_reads_back_what_was_met_and_long_texts_are_cut(tmp_path: Path) -> None:
@@ -140,9 +140,13 @@ def test_the_table_reads_back_what_was_met_and_long_texts_are_cut(tmp_path: Path
         thread.join()
     log.write_due(all_of_them=True)
     store.flush()
-    (one,) = read_problems(store, 3)
-    assert (one.problem.place, len(one.problem.text), one.occurrences) == (placed.place, module.LONGEST_TEXT, 5)
-    assert one.document() == {
+    (counted_problem,) = read_problems(store, 3)
+    assert (counted_problem.problem.place, len(counted_problem.problem.text), counted_problem.occurrences) == (
+        placed.place,
+        module.LONGEST_TEXT,
+        5,
+    )
+    assert counted_problem.document() == {
         "run_epoch": 3, "kind": "quarantined", "error_name": None, "topic": "<b>", "partition": 4, "problem": "x" * 2_000,
         "remedy": "retry", "occurrences": 5, "first_at_ms": 1_000_000, "last_at_ms": 1_000_000,
     }  # fmt: skip

@@ -77,11 +77,11 @@ def test_a_batch_is_in_quarantine_once_it_is_settled_and_until_it_is_released(pl
     decide(owner, row(SegmentKind.QUARANTINED, 0, 3), row(SegmentKind.QUARANTINED, 3, 6), data(6, 8))
     assert place.read().entries() == ()
     owner.settle()
-    found = place.read()
-    first, second = found.entries()
+    quarantine = place.read()
+    first, second = quarantine.entries()
     assert (first.key, second.key) == (kept(0, 3).key, kept(3, 6).key)
-    assert [one.is_released for one in (first, second)] == [False, False]
-    assert [found.batch(one) for one in (first, second)] == [kept(0, 3), kept(3, 6, b"\xff" * 70)]
+    assert [entry.is_released for entry in (first, second)] == [False, False]
+    assert [quarantine.batch(entry) for entry in (first, second)] == [kept(0, 3), kept(3, 6, b"\xff" * 70)]
     assert first.described is not None
     assert {name: first.described[name] for name in ("rule", "size_bytes", "base_timestamp_ms", "records_count")} == {
         "rule": "too old",
@@ -94,7 +94,7 @@ def test_a_batch_is_in_quarantine_once_it_is_settled_and_until_it_is_released(pl
     assert not place.read().entries()[0].is_released
     owner.settle()
     first, second = place.read().entries()
-    assert [(one.source_start, one.target_start) for one in first.released] == [(0, 300), (2, 301)]
+    assert [(segment.source_start, segment.target_start) for segment in first.released] == [(0, 300), (2, 301)]
     assert not second.is_released
     assert place.read().entries((Comparison("source_topic", "=", "others"),)) == ()
 
@@ -106,13 +106,13 @@ def test_a_release_that_is_removed_again_leaves_everything_as_it_was(place: Plac
     owner.settle()
     before = owner.positions()
     decide(owner, row(SegmentKind.RELEASED, 0, 3, 300, NEWER))
-    assert owner.positions() == {one: replace(position, target_end=303) for one, position in before.items()}
+    assert owner.positions() == {source: replace(position, target_end=303) for source, position in before.items()}
     owner.settle()
     later = place.owner("two")
     assert later.positions() == owner.positions()
     later.settle([Removal(NEWER)])
     assert later.positions() == before
-    assert [one.is_released for one in place.read().entries()] == [False]
+    assert [entry.is_released for entry in place.read().entries()] == [False]
 
 
 @pytest.mark.parametrize(
@@ -136,13 +136,13 @@ def test_a_table_that_has_lost_a_batch_or_holds_other_bytes_is_named(place: Plac
     table = DeltaTable(table_uri(place.tables, QUARANTINE_TABLE))
     table.delete("source_start = 0")
     table.update(updates={"batch_crc32c": "1"}, predicate="source_start = 3")
-    found = place.read()
-    lost, changed = found.entries()
+    quarantine = place.read()
+    lost, changed = quarantine.entries()
     assert (lost.described, changed.described is None) == (None, False)
     with pytest.raises(OffsetMapConflictError, match=r"^orders-0, offsets 0 to 2: .* row was deleted"):
-        found.batch(lost)
+        quarantine.batch(lost)
     with pytest.raises(OffsetMapConflictError, match=r"^orders-0, offsets 3 to 5: .* other bytes"):
-        found.batch(changed)
+        quarantine.batch(changed)
 
 
 @pytest.mark.spark

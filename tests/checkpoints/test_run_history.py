@@ -25,9 +25,9 @@ def test_a_micro_batch_is_one_row(tmp_path: Path) -> None:
     observations = RunHistory(MirrorStorage(str(tmp_path)).best_effort_tables())
     observations.micro_batch(OBSERVED)
     observations.micro_batch(OBSERVED)
-    found = DeltaTable(str(tmp_path / "micro_batches")).to_pyarrow_dataset().to_table().to_pylist()
-    assert len(found) == 2
-    row = found[0]
+    rows = DeltaTable(str(tmp_path / "micro_batches")).to_pyarrow_dataset().to_table().to_pylist()
+    assert len(rows) == 2
+    row = rows[0]
     assert (row["raw_batch_count"], row["rebuilt_batch_count"], row["record_count"], row["lag_offsets"]) == (8, 2, 50, None)
     assert (json.loads(row["dropped_batch_counts"]), json.loads(row["duration_ms"])["RunSlots"]) == ({"aborted": 3}, 12.3)
     assert row["settled_at"].timestamp() == 5
@@ -37,12 +37,12 @@ def test_a_run_has_a_row_for_its_start_and_one_for_its_end(tmp_path: Path) -> No
     observations = RunHistory(MirrorStorage(str(tmp_path)).best_effort_tables(), now_ms=lambda: 9000)
     observations.run_started(3, RUN, "0.1")
     observations.run_ended(3, RUN, "done")
-    found = DeltaTable(str(tmp_path / "runs")).to_pyarrow_dataset().to_table().sort_by("outcome").to_pylist()
-    assert [(row["run_epoch"], row["run_id"], row["version"], row["outcome"]) for row in found] == [
+    rows = DeltaTable(str(tmp_path / "runs")).to_pyarrow_dataset().to_table().sort_by("outcome").to_pylist()
+    assert [(row["run_epoch"], row["run_id"], row["version"], row["outcome"]) for row in rows] == [
         (3, "r", None, "done"),
         (3, "r", "0.1", None),
     ]
-    assert found[0]["ended_at"].timestamp() == 9
+    assert rows[0]["ended_at"].timestamp() == 9
 
 
 def test_an_observation_that_cannot_be_written_is_logged_and_stops_nothing(
@@ -86,10 +86,10 @@ def test_a_start_tidies_every_table_also_one_that_has_no_settings(tmp_path: Path
             write_deltalake(str(tmp_path / table), pa.table({"a": [number]}), mode="append")
     RunHistory(MirrorStorage(str(tmp_path)).best_effort_tables()).run_started(1, RUN, "0.1")
     for table in ("audit", "quarantine"):
-        found = DeltaTable(str(tmp_path / table))
-        assert len(found.file_uris()) == 1
-        assert sorted(found.to_pyarrow_dataset().to_table()["a"].to_pylist()) == [0, 1, 2]
-        assert found.metadata().configuration["delta.deletedFileRetentionDuration"] == TOMBSTONE_RETENTION
+        actual = DeltaTable(str(tmp_path / table))
+        assert len(actual.file_uris()) == 1
+        assert sorted(actual.to_pyarrow_dataset().to_table()["a"].to_pylist()) == [0, 1, 2]
+        assert actual.metadata().configuration["delta.deletedFileRetentionDuration"] == TOMBSTONE_RETENTION
 
 
 def test_a_table_that_cannot_be_tidied_is_logged_and_stops_nothing(

@@ -81,7 +81,7 @@ def test_a_missing_or_changed_column_is_named_and_a_further_one_is_welcome() -> 
     ids=lambda module: module.__name__.rpartition(".")[2],
 )
 def test_every_table_can_be_created_through_spark(module: object) -> None:
-    schemas = [one for one in vars(module).values() if isinstance(one, pa.Schema)]
+    schemas = [value for value in vars(module).values() if isinstance(value, pa.Schema)]
     assert schemas
-    for one in schemas:
-        assert columns_in_sql(one).count("`") == 2 * len(one)
+    for table_schema in schemas:
+        assert columns_in_sql(table_schema).count("`") == 2 * len(table_schema)

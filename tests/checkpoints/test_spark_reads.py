@@ -104,19 +104,19 @@ class Mirrored:
         start, at = self.reached[place], self.appended[place]
         self.reached[place] += length
         target = TargetPartition(f"east.{place.topic}", "tgttgttgttgttgttgttgtA", place.partition)
-        one = Segment(source=place, source_start=start, source_end=start + length, kind=kind, target=target)
+        segment = Segment(source=place, source_start=start, source_end=start + length, kind=kind, target=target)
         if kind is SegmentKind.GAP:
-            return one
-        one = replace(
-            one, batch_count=1, size_bytes=61 + length, max_timestamp_ms=1_700_000_000_000 + start, source_leader_epoch=4
+            return segment
+        segment = replace(
+            segment, batch_count=1, size_bytes=61 + length, max_timestamp_ms=1_700_000_000_000 + start, source_leader_epoch=4
         )
         if kind is SegmentKind.DATA:
             self.appended[place] += length
-            return replace(one, target_start=at, target_end=at + length, record_count=length)
-        one = replace(
-            one, source_producer_id=9, source_producer_epoch=2, record_count=length if kind is SegmentKind.ABORTED else 0
+            return replace(segment, target_start=at, target_end=at + length, record_count=length)
+        segment = replace(
+            segment, source_producer_id=9, source_producer_epoch=2, record_count=length if kind is SegmentKind.ABORTED else 0
         )
-        return one if kind is SegmentKind.ABORTED else replace(one, coordinator_epoch=1)
+        return segment if kind is SegmentKind.ABORTED else replace(segment, coordinator_epoch=1)
 
 
 @pytest.fixture
@@ -135,27 +135,27 @@ def read_by_spark(spark: Any, tables: str, table: str = "offset_map") -> Any:
     return spark.read.format("delta").load(f"{tables}/{table}")
 
 
-def assert_same(spark: Any, found: Any, expected: pa.Table) -> None:
-    assert found.count() == expected.num_rows > 0
-    assert_df_equality(found, spark.createDataFrame(expected), ignore_row_order=True)
+def assert_same(spark: Any, actual: Any, expected: pa.Table) -> None:
+    assert actual.count() == expected.num_rows > 0
+    assert_df_equality(actual, spark.createDataFrame(expected), ignore_row_order=True)
 
 
 def test_spark_sees_the_rows_and_types_of_the_offset_map(spark: Any, mirrored: Mirrored) -> None:
-    found = read_by_spark(spark, mirrored.tables)
-    assert found.dtypes == [(field.name, SPARK_TYPES[field.type]) for field in OFFSET_MAP]
+    rows = read_by_spark(spark, mirrored.tables)
+    assert rows.dtypes == [(field.name, SPARK_TYPES[field.type]) for field in OFFSET_MAP]
     settled = OffsetMap.open(mirrored.tables).settled_rows()
     assert set(settled.column("kind").to_pylist()) == {"data", "commit", "abort", "aborted", "gap"}
-    assert_same(spark, found, settled)
+    assert_same(spark, rows, settled)
 
 
 def test_spark_sees_a_row_that_may_still_be_removed_and_loses_it_with_the_newest_micro_batch(
     spark: Any, mirrored: Mirrored
 ) -> None:
     mirrored.unsettled_micro_batch(7)
-    found, settled = read_by_spark(spark, mirrored.tables), OffsetMap.open(mirrored.tables).settled_rows()
-    assert_same(spark, found, DeltaTable(f"{mirrored.tables}/offset_map").to_pyarrow_table())
-    assert found.count() > settled.num_rows
-    assert_same(spark, found.where(f"micro_batch < {mirrored.owner.micro_batch}"), settled)
+    rows, settled = read_by_spark(spark, mirrored.tables), OffsetMap.open(mirrored.tables).settled_rows()
+    assert_same(spark, rows, DeltaTable(f"{mirrored.tables}/offset_map").to_pyarrow_table())
+    assert rows.count() > settled.num_rows
+    assert_same(spark, rows.where(f"micro_batch < {mirrored.owner.micro_batch}"), settled)
 
 
 def test_a_session_that_looked_before_the_log_was_cut_sees_the_map_as_it_is_now(spark: Any, mirrored: Mirrored) -> None:
@@ -197,9 +197,9 @@ def test_spark_sees_the_rows_and_types_of_the_observations(spark: Any, tmp_path:
     observations.run_started(1, RUN, "0.1.0")
     observations.run_ended(1, RUN, "done")
     for table, schema in (("micro_batches", MICRO_BATCHES), ("runs", RUNS)):
-        found = read_by_spark(spark, str(tmp_path), table)
-        assert found.dtypes == [(field.name, SPARK_TYPES[field.type]) for field in schema]
-        assert_same(spark, found, DeltaTable(str(tmp_path / table)).to_pyarrow_table())
+        rows = read_by_spark(spark, str(tmp_path), table)
+        assert rows.dtypes == [(field.name, SPARK_TYPES[field.type]) for field in schema]
+        assert_same(spark, rows, DeltaTable(str(tmp_path / table)).to_pyarrow_table())
 
 
 # --- the queries of the README
@@ -209,7 +209,7 @@ def test_spark_sees_the_rows_and_types_of_the_observations(spark: Any, tmp_path:
 def readme_queries(repository: Path, mirrored: Mirrored) -> list[str]:
     """Of the block that reads the map, with the path put in."""
     text = (repository / "docs" / "how-to" / "offset-map.md").read_text(encoding="utf-8")
-    (block,) = (one for one in re.findall(r"```sql\n(.*?)```", text, re.DOTALL) if "offset_map" in one)
+    (block,) = (sql for sql in re.findall(r"```sql\n(.*?)```", text, re.DOTALL) if "offset_map" in sql)
     with_path = block.replace("/path/to/tables", mirrored.tables)
     assert with_path != block
     return [query for query in with_path.split(";") if query.strip()]
@@ -218,10 +218,10 @@ def readme_queries(repository: Path, mirrored: Mirrored) -> list[str]:
 def test_the_first_query_of_the_readme_lists_the_segments_of_a_topic_in_order(
     spark: Any, mirrored: Mirrored, readme_queries: list[str]
 ) -> None:
-    found = spark.sql(readme_queries[0])
+    actual = spark.sql(readme_queries[0])
     rows = OffsetMap.open(mirrored.tables).settled_rows().to_pylist()
-    expected = [tuple(row[name] for name in found.columns) for row in rows if row["source_topic"] == "orders"]
-    assert [tuple(row) for row in found.collect()] == sorted(expected, key=lambda row: row[:3])
+    expected = [tuple(row[name] for name in actual.columns) for row in rows if row["source_topic"] == "orders"]
+    assert [tuple(row) for row in actual.collect()] == sorted(expected, key=lambda row: row[:3])
 
 
 def test_the_second_query_of_the_readme_answers_what_translate_answers(
@@ -240,9 +240,11 @@ def test_the_second_query_of_the_readme_answers_what_translate_answers(
         max(row["source_end"] for row in rows),
     }
     for offset in sorted(offsets):
-        found = [tuple(row) for row in spark.sql(readme_queries[1].replace(str(README_OFFSET), str(offset))).collect()]
-        there = offset_map.translate("orders", 3, offset)
-        assert found == ([(there.target_topic, there.target_partition, there.target_offset)] if there.exact else [])
-        exact.append(there.exact)
+        actual = [tuple(row) for row in spark.sql(readme_queries[1].replace(str(README_OFFSET), str(offset))).collect()]
+        translated = offset_map.translate("orders", 3, offset)
+        assert actual == (
+            [(translated.target_topic, translated.target_partition, translated.target_offset)] if translated.exact else []
+        )
+        exact.append(translated.exact)
     assert offset_map.translate("orders", 3, README_OFFSET).exact
     assert (any(exact), all(exact)) == (True, False)

@@ -88,9 +88,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 def opened(writer: TableWriter) -> TableSnapshot:
-    found = writer.snapshot()
-    assert found is not None
-    return found
+    snapshot = writer.snapshot()
+    assert snapshot is not None
+    return snapshot
 
 
 def rows(start: int, txn: SlotTxn | None = None) -> pa.Table:
@@ -119,10 +119,10 @@ def decide(owner: OffsetMapOwner, *segments: DecidedSegment) -> None:
 @LongOnSpark
 def test_a_created_table_is_plain_delta_with_the_columns_and_properties_of_a_map(place: Place) -> None:
     assert place.writer().snapshot() is None
-    found = opened(place.created())
-    assert (found.delta_version, found.txn_version(), list(found.commits())) == (0, None, [])
-    assert found.columns == [(field.name, str(field.type)) for field in OFFSET_MAP]
-    assert found.properties.items() >= table_properties("m", "S", "T", place.name).items()
+    snapshot = opened(place.created())
+    assert (snapshot.delta_version, snapshot.txn_version(), list(snapshot.commits())) == (0, None, [])
+    assert snapshot.columns == [(field.name, str(field.type)) for field in OFFSET_MAP]
+    assert snapshot.properties.items() >= table_properties("m", "S", "T", place.name).items()
     protocol = DeltaTable(f"{place.tables}/offset_map").protocol()
     assert (protocol.min_reader_version, protocol.min_writer_version, protocol.reader_features) == (1, 2, None)
     place.writer().create(properties_of_new_map(table_properties("n", "S", "T", place.name)))
@@ -136,10 +136,10 @@ def test_a_commit_records_its_version_metadata_and_rows_and_older_snapshots_do_n
     older = opened(writer)
     writer.append(opened(writer), rows(2), 8, {"run_id": 'it\'s "two"'})
     newer = opened(place.writer())
-    assert [(one.version, one.metadata["run_id"]) for one in newer.commits()] == [(8, 'it\'s "two"'), (7, "one")]
+    assert [(commit.version, commit.metadata["run_id"]) for commit in newer.commits()] == [(8, 'it\'s "two"'), (7, "one")]
     assert (newer.txn_version(), newer.read()) == (8, rows(2))
     assert pa.Table.from_batches(newer.batches(columns=["source_start"])).to_pydict() == {"source_start": [2]}
-    assert [(one.version, older.txn_version(), older.read().num_rows) for one in older.commits()] == [(7, 7, 0)]
+    assert [(commit.version, older.txn_version(), older.read().num_rows) for commit in older.commits()] == [(7, 7, 0)]
 
 
 def test_a_version_that_is_not_higher_than_the_recorded_one_changes_nothing(place: Place) -> None:
@@ -173,9 +173,9 @@ def test_compaction_and_cleaning_keep_the_version_its_metadata_and_all_rows(plac
         writer.append(opened(writer), rows(version), version, {"run_id": f"of {version}"})
     writer.compact(opened(writer), {"run_id": "of 3, compacted"})
     writer.clean_up()
-    found = opened(place.writer())
-    assert (found.txn_version(), next(iter(found.commits())).metadata["run_id"]) == (3, "of 3, compacted")
-    assert sorted(found.read(columns=["source_start"])["source_start"].to_pylist()) == [1, 2, 3]
+    snapshot = opened(place.writer())
+    assert (snapshot.txn_version(), next(iter(snapshot.commits())).metadata["run_id"]) == (3, "of 3, compacted")
+    assert sorted(snapshot.read(columns=["source_start"])["source_start"].to_pylist()) == [1, 2, 3]
     assert len(DeltaTable(f"{place.tables}/offset_map").file_uris()) == 1
 
 
@@ -198,7 +198,7 @@ def test_cleaning_keeps_a_log_in_a_folder_short_and_the_run_and_the_next_one_go_
     assert commits == list(range(commits[0], commits[-1] + 1))
     assert not [file for file in log.iterdir() if file.name.lstrip(".")[:20] < f"{commits[0]:020}"]
     decide(owner, data(9, 10))
-    assert [one.offset for one in place.settled("two").positions().values()] == [10]
+    assert [position.offset for position in place.settled("two").positions().values()] == [10]
     assert opened(place.writer()).read().num_rows == 10
 
 
@@ -233,8 +233,8 @@ def test_of_two_that_take_over_at_once_one_wins_and_the_other_says_who(place: Pl
         thread.start()
     for thread in threads:
         thread.join(120)
-    (winner,) = (one for one in answers if isinstance(one, OffsetMapOwner))
-    (loser,) = (one for one in answers if isinstance(one, FencedError))
+    (winner,) = (result for result in answers if isinstance(result, OffsetMapOwner))
+    (loser,) = (result for result in answers if isinstance(result, FencedError))
     assert (winner.run_epoch, str(winner.recorded().run) in str(loser)) == (2, True)
     winner.check_ownership()
 
@@ -301,7 +301,7 @@ def test_a_compaction_in_between_neither_stops_a_commit_nor_changes_what_is_reco
     assert len(DeltaTable(f"{place.tables}/offset_map").file_uris()) == 1
     reader = OffsetMap.open(place.tables)
     assert (reader.recorded(), reader.positions()) == (owner.recorded(), owner.positions())
-    assert [one.offset for one in place.settled("two").positions().values()] == [7]
+    assert [position.offset for position in place.settled("two").positions().values()] == [7]
 
 
 # --- both on one table
@@ -332,9 +332,9 @@ def test_polars_and_duckdb_see_the_rows_that_the_writer_reads(place: Place) -> N
     files = DeltaTable(file).to_pyarrow_dataset()
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        found = connection.sql("SELECT * FROM files ORDER BY source_start").to_arrow_table()
-    assert found.to_pylist() == expected
-    assert files.schema.names == found.column_names
+        actual = connection.sql("SELECT * FROM files ORDER BY source_start").to_arrow_table()
+    assert actual.to_pylist() == expected
+    assert files.schema.names == actual.column_names
 
 
 # --- commits of others

@@ -74,30 +74,34 @@ def lines(draw: st.DrawFn) -> Line:
 @given(lines())
 def test_an_offset_of_a_record_translates_exactly_there_and_back(line: Line) -> None:
     for source_offset, target_offset in line.pairs:
-        there, back = line.forward.find(source_offset), line.backward.find(target_offset)
-        assert (there.exact, there.beyond, there.kind) == (back.exact, back.beyond, back.kind) == (True, False, SegmentKind.DATA)
-        assert (there.target_topic, there.target_partition, there.target_offset) == (TARGET.topic, 2, target_offset)
+        forward, back = line.forward.find(source_offset), line.backward.find(target_offset)
+        assert (
+            (forward.exact, forward.beyond, forward.kind)
+            == (back.exact, back.beyond, back.kind)
+            == (True, False, SegmentKind.DATA)
+        )
+        assert (forward.target_topic, forward.target_partition, forward.target_offset) == (TARGET.topic, 2, target_offset)
         assert (back.target_topic, back.target_partition, back.target_offset) == (SOURCE.topic, 2, source_offset)
 
 
 @given(lines())
 def test_translation_is_monotonic_both_ways(line: Line) -> None:
     for translator in (line.forward, line.backward):
-        found = [translator.find(offset).target_offset for offset in range(line.end + 200)]
-        known = [offset for offset in found if offset is not None]
-        assert known == sorted(known)
-        assert len(known) in (0, len(found))
+        translated = [translator.find(offset).target_offset for offset in range(line.end + 200)]
+        offsets = [offset for offset in translated if offset is not None]
+        assert offsets == sorted(offsets)
+        assert len(offsets) in (0, len(translated))
 
 
 @given(lines())
 def test_an_offset_without_a_record_leads_to_the_next_record_or_the_end(line: Line) -> None:
     forward, sources = line.forward, dict(line.pairs)
     for offset in range(line.end + 5):
-        found = forward.find(offset)
+        translated = forward.find(offset)
         later = [target for source, target in line.pairs if source >= offset]
-        assert found.exact == (offset in sources)
-        assert found.beyond == (not later)
-        assert found.target_offset == (later[0] if later else line.pairs[-1][1] + 1 if line.pairs else None)
+        assert translated.exact == (offset in sources)
+        assert translated.beyond == (not later)
+        assert translated.target_offset == (later[0] if later else line.pairs[-1][1] + 1 if line.pairs else None)
 
 
 @given(lines())
@@ -127,9 +131,9 @@ def test_a_marker_on_the_source_is_passed_over(offset: int, expected: int) -> No
         segment(SegmentKind.COMMIT, 5, 6),
         segment(SegmentKind.DATA, 6, 7, 1006),
     ]
-    found = Translator.of_source(rows_to_arrow(rows, 1, 1, 0)).find(offset)
-    assert found.target_offset == (1006 if offset == 5 else expected)
-    assert (found.exact, found.beyond) == (offset not in (5, 7), offset == 7)
+    translated = Translator.of_source(rows_to_arrow(rows, 1, 1, 0)).find(offset)
+    assert translated.target_offset == (1006 if offset == 5 else expected)
+    assert (translated.exact, translated.beyond) == (offset not in (5, 7), offset == 7)
 
 
 def test_released_records_lead_to_where_they_are_and_nobody_else_s_offset_leads_there() -> None:
@@ -141,9 +145,9 @@ def test_released_records_lead_to_where_they_are_and_nobody_else_s_offset_leads_
         segment(SegmentKind.RELEASED, 7, 8, 202),
     )
     line = Line(rows, 0, 10, ())
-    found = [line.forward.find(offset) for offset in range(10)]
-    assert [one.target_offset for one in found] == [100, 101, 102, 200, 201, 103, 103, 202, 103, 104]
-    assert [str(one.kind) for one in found[2:9]] == [
+    answers = [line.forward.find(offset) for offset in range(10)]
+    assert [translated.target_offset for translated in answers] == [100, 101, 102, 200, 201, 103, 103, 202, 103, 104]
+    assert [str(difference.kind) for difference in answers[2:9]] == [
         "data",
         "released",
         "released",
@@ -152,6 +156,6 @@ def test_released_records_lead_to_where_they_are_and_nobody_else_s_offset_leads_
         "released",
         "data",
     ]
-    assert [one.exact for one in found] == [True, True, True, True, True, False, False, True, True, True]
+    assert [translated.exact for translated in answers] == [True, True, True, True, True, False, False, True, True, True]
     assert [line.backward.find(offset).target_offset for offset in (102, 103, 200, 202)] == [2, 8, 3, 7]
     assert line.backward.find(150).beyond

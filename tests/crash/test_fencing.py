@@ -50,7 +50,7 @@ def wait_for_position(folder: Path, topic: str, offset: int) -> None:
     for _ in range(240):
         if (folder / "tables" / "offset_map" / "_delta_log").exists():
             positions = OffsetMap.open(str(folder / "tables")).positions()
-            if any(one.topic == topic and position.offset >= offset for one, position in positions.items()):
+            if any(source.topic == topic and position.offset >= offset for source, position in positions.items()):
                 return
         time.sleep(0.5)
     raise AssertionError(f"position {offset} was not reached")

@@ -37,13 +37,15 @@ def tasks(bundle: Any) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def clusters(bundle: Any) -> list[Any]:
-    return [one["new_cluster"] for job in bundle["resources"]["jobs"].values() for one in job["job_clusters"]]
+    return [cluster["new_cluster"] for job in bundle["resources"]["jobs"].values() for cluster in job["job_clusters"]]
 
 
 def parameters_of(notebook: Path) -> set[str]:
-    (cell,) = (one for one in nbformat.read(notebook, as_version=4).cells if one.id == "parameters")
-    found = [(one, several) for one, several in _PARAMETER.findall(str(cell.source))]
-    return {one for one, _ in found if one} | {name.strip(' "') for _, several in found for name in several.split(",") if name}
+    (cell,) = (cell for cell in nbformat.read(notebook, as_version=4).cells if cell.id == "parameters")
+    parameters = [(single, several) for single, several in _PARAMETER.findall(str(cell.source))]
+    return {single for single, _ in parameters if single} | {
+        name.strip(' "') for _, several in parameters for name in several.split(",") if name
+    }
 
 
 def test_it_has_the_form_of_a_bundle(repository: Path, bundle: Any) -> None:
@@ -64,7 +66,7 @@ def test_one_job_catches_up_and_one_goes_on(bundle: Any) -> None:
 
 def test_notebooks_are_there_and_take_the_parameters_they_get(repository: Path, bundle: Any) -> None:
     for job in bundle["resources"]["jobs"].values():
-        given = {one["name"] for one in job.get("parameters", ())}
+        given = {parameter["name"] for parameter in job.get("parameters", ())}
         for task in job["tasks"]:
             given |= set(task["notebook_task"].get("base_parameters", {}))
             assert given <= parameters_of(repository / task["notebook_task"]["notebook_path"])
@@ -73,7 +75,9 @@ def test_notebooks_are_there_and_take_the_parameters_they_get(repository: Path, 
 
 def test_tasks_run_on_a_cluster_of_their_job_with_the_wheel(bundle: Any, tasks: list[Any]) -> None:
     for job in bundle["resources"]["jobs"].values():
-        assert {task["job_cluster_key"] for task in job["tasks"]} <= {one["job_cluster_key"] for one in job["job_clusters"]}
+        assert {task["job_cluster_key"] for task in job["tasks"]} <= {
+            cluster["job_cluster_key"] for cluster in job["job_clusters"]
+        }
     assert all(task["libraries"] == [{"whl": "dist/*.whl"}] for task in tasks)
     assert bundle["artifacts"]["wheel"]["build"] == "python3 -m build --wheel"
 
@@ -90,7 +94,7 @@ def test_the_mirror_file_of_the_jobs_fits_the_bundle(
     for name in clusters[0]["spark_env_vars"]:
         monkeypatch.setenv(name, "broker:9092")
     config = MirrorConfig.load(repository / "conf" / "databricks.yaml")
-    defaults = {name: one.get("default") for name, one in bundle["variables"].items()}
+    defaults = {name: variable.get("default") for name, variable in bundle["variables"].items()}
     assert schema_of(config.tables) == f"{defaults['catalog']}.{defaults['schema']}"
     volume = bundle["resources"]["volumes"]["checkpoints"]["name"]
     assert config.checkpoint.startswith(f"/Volumes/{defaults['catalog']}/{defaults['schema']}/{volume}/")

@@ -26,39 +26,39 @@ def read_all(bootstrap: str, topic: str, partition: int) -> list[Any]:
         {"bootstrap.servers": bootstrap, "group.id": "copying", "enable.partition.eof": True, "isolation.level": "read_committed"}
     )
     consumer.assign([TopicPartition(topic, partition, 0)])
-    found: list[Any] = []
+    messages: list[Any] = []
     while True:
         message = consumer.poll(10)
         if message is None or message.error():
             consumer.close()
-            return found
-        found.append(message)
+            return messages
+        messages.append(message)
 
 
 def segments(topic: str, partition: int, source: list[Any], target: list[Any]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    for one, other in zip(source, target, strict=False):
-        start, there = one.offset(), other.offset()
+    for record, other in zip(source, target, strict=False):
+        start, target_start = record.offset(), other.offset()
         last = rows[-1] if rows else None
-        if last and last["kind"] == "data" and last["source_end"] == start and last["target_end"] == there:
-            last.update(source_end=start + 1, target_end=there + 1, record_count=last["record_count"] + 1)
+        if last and last["kind"] == "data" and last["source_end"] == start and last["target_end"] == target_start:
+            last.update(source_end=start + 1, target_end=target_start + 1, record_count=last["record_count"] + 1)
             continue
         end = last["source_end"] if last else 0
         if end < start:
             rows.append(row(topic, partition, end, start, "gap", None, 0))
-        rows.append(row(topic, partition, start, start + 1, "data", there, 1))
+        rows.append(row(topic, partition, start, start + 1, "data", target_start, 1))
     return rows
 
 
-def row(topic: str, partition: int, start: int, end: int, kind: str, there: int | None, records: int) -> dict[str, Any]:
+def row(topic: str, partition: int, start: int, end: int, kind: str, target_start: int | None, records: int) -> dict[str, Any]:
     return {
         "source_topic": topic,
         "source_partition": partition,
         "source_start": start,
         "source_end": end,
         "kind": kind,
-        "target_start": there,
-        "target_end": None if there is None else there + 1,
+        "target_start": target_start,
+        "target_end": None if target_start is None else target_start + 1,
         "record_count": records,
         "batch_count": records,
         "rebuilt_batch_count": 0,

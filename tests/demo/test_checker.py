@@ -46,24 +46,24 @@ def test_faults_planted_on_real_clusters_are_found(two_clusters: Any, topic_name
     write(source, topic_name, "XY", f"{topic_name}-txn", commit=False)
     write(source, topic_name, "def", f"{topic_name}-txn", commit=True)
     write(target, copy, "abcXdZfff")
-    found = compare(source, target, {topic_name: copy}, lambda topic, partition, offset: ("data", True, offset))
-    assert found.source_records == {topic_name: 6}
-    assert found.target_records == {topic_name: 9}
-    assert found.counts == {
+    comparison = compare(source, target, {topic_name: copy}, lambda topic, partition, offset: ("data", True, offset))
+    assert comparison.source_records == {topic_name: 6}
+    assert comparison.target_records == {topic_name: 9}
+    assert comparison.counts == {
         DifferenceKind.ABORTED_VISIBLE: 1,
         DifferenceKind.CHANGED: 1,
         DifferenceKind.DUPLICATED: 2,
         DifferenceKind.MISTRANSLATED: 2,
     }
-    assert found.translated_offsets == 5
+    assert comparison.translated_offsets == 5
 
 
 def test_a_topic_without_a_copy_is_all_lost(two_clusters: Any, topic_name: str) -> None:
     source = two_clusters.source.bootstrap
     create(source, topic_name)
     write(source, topic_name, "abc")
-    found = compare(source, two_clusters.target.bootstrap, {topic_name: "nowhere"})
-    assert found.counts == {DifferenceKind.LOST: 3}
+    comparison = compare(source, two_clusters.target.bootstrap, {topic_name: "nowhere"})
+    assert comparison.counts == {DifferenceKind.LOST: 3}
 
 
 def test_an_open_transaction_is_seen_and_is_a_difference(two_clusters: Any, topic_name: str) -> None:

@@ -15,13 +15,13 @@ K = DifferenceKind
 
 def history(records: str | list[int], step: int = 1) -> History:
     """Return a record per letter or number; offsets 0, step, 2·step and so on."""
-    numbers = [ord(one) if isinstance(one, str) else one for one in records]
+    numbers = [ord(record) if isinstance(record, str) else record for record in records]
     return History.of((index * step, number.to_bytes(16, "big")) for index, number in enumerate(numbers))
 
 
 def kinds(source: str | list[int], target: str | list[int], aborted: str = "") -> Counter[DifferenceKind]:
-    bad = {ord(one).to_bytes(16, "big") for one in aborted}
-    return Counter(one.kind for one in compare_histories(PLACE, history(source), history(target), bad).differences)
+    bad = {ord(letter).to_bytes(16, "big") for letter in aborted}
+    return Counter(difference.kind for difference in compare_histories(PLACE, history(source), history(target), bad).differences)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_planted_fault_is_found_and_named(source: str, target: str, aborted: s
 
 def test_a_difference_names_both_offsets() -> None:
     changed = compare_histories(PLACE, history("abc"), history("aXc", step=2)).differences
-    assert [(one.source_offset, one.target_offset) for one in changed] == [(1, 2)]
+    assert [(difference.source_offset, difference.target_offset) for difference in changed] == [(1, 2)]
     assert str(changed[0]) == "changed: orders-3: source offset 1, target offset 2"
 
 
@@ -78,14 +78,14 @@ def test_equal_histories_and_only_they_have_no_differences(source: list[int], ta
 
 @given(numbers, numbers)
 def test_counts_add_up_whatever_happened(source: list[int], target: list[int]) -> None:
-    found = kinds(source, target)
-    assert len(target) == len(source) - found[K.LOST] + found[K.DUPLICATED] + found[K.EXTRA]
+    actual = kinds(source, target)
+    assert len(target) == len(source) - actual[K.LOST] + actual[K.DUPLICATED] + actual[K.EXTRA]
 
 
 @given(st.integers(1, 40).map(lambda count: list(range(count))), st.data())
 def test_removing_records_is_reported_as_exactly_so_many_lost(source: list[int], data: st.DataObject) -> None:
     gone = data.draw(st.sets(st.sampled_from(source)))
-    assert kinds(source, [one for one in source if one not in gone]) == Counter({K.LOST: len(gone)} if gone else {})
+    assert kinds(source, [letter for letter in source if letter not in gone]) == Counter({K.LOST: len(gone)} if gone else {})
 
 
 @given(st.integers(2, 40), st.data())
@@ -128,5 +128,5 @@ def test_a_translation_that_misses_its_record_is_a_difference() -> None:
     answers = {0: ("data", True, 0), 1: ("data", True, 2), 2: ("aborted", False, None), 3: ("data", False, 3)}
     pairs = compare_histories(PLACE, history("abcd"), history("abcd")).pairs
     wrong = mistranslated(PLACE, pairs, lambda topic, partition, offset: answers[offset])
-    assert [one.source_offset for one in wrong] == [1, 2, 3]
-    assert {one.kind for one in wrong} == {K.MISTRANSLATED}
+    assert [difference.source_offset for difference in wrong] == [1, 2, 3]
+    assert {difference.kind for difference in wrong} == {K.MISTRANSLATED}

@@ -36,11 +36,11 @@ def test_the_demo_kills_a_mirror_in_a_transaction_and_finds_no_difference(
     tmp_path: Path, copying_mirror: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_demo(keep=False, records=6000, folder=tmp_path) == 0
-    said = capsys.readouterr().out
-    assert "killed: SIGKILL" in said
-    assert "a transaction open on orders." in said
-    assert "recovery: copying-0 (producer id 1, epoch 1): removed" in said
-    assert "differences: 0" in said
+    output = capsys.readouterr().out
+    assert "killed: SIGKILL" in output
+    assert "a transaction open on orders." in output
+    assert "recovery: copying-0 (producer id 1, epoch 1): removed" in output
+    assert "differences: 0" in output
     assert list(tmp_path.iterdir()) == []
 
 
@@ -51,10 +51,10 @@ def test_the_demo_ends_with_1_when_a_record_is_lost_and_keeps_the_evidence(
 ) -> None:
     monkeypatch.setenv("COPYING_MIRROR_FAULT", "drop")
     assert run_demo(keep=False, records=3000, folder=tmp_path) == 1
-    said = capsys.readouterr().out
-    assert "lost: orders.audit-0" in said
+    output = capsys.readouterr().out
+    assert "lost: orders.audit-0" in output
     (kept,) = tmp_path.iterdir()
-    assert f"delta.`{kept}/tables/offset_map`" in said
+    assert f"delta.`{kept}/tables/offset_map`" in output
 
 
 def _start_nothing(*arguments: object) -> tuple[()]:

@@ -34,7 +34,7 @@ RESULT = DemoResult(
 )
 
 
-def shown(result: DemoResult, *, is_kept: bool = True) -> str:
+def rendered(result: DemoResult, *, is_kept: bool = True) -> str:
     console = Console(file=io.StringIO(), width=120)
     show(console, result, conf=Path("/w/mirror.yaml"), tables=Path("/w/tables"), is_kept=is_kept)
     text = console.file
@@ -43,7 +43,7 @@ def shown(result: DemoResult, *, is_kept: bool = True) -> str:
 
 
 def test_a_good_demo_says_what_was_copied_dropped_killed_and_recovered() -> None:
-    said = shown(RESULT)
+    text = rendered(RESULT)
     for part in (
         "1,200",
         "38",
@@ -52,21 +52,21 @@ def test_a_good_demo_says_what_was_copied_dropped_killed_and_recovered() -> None
         "12.2 s",
         "m-0 (producer id 3, epoch 7): committed",
     ):
-        assert part in said
-    assert "differences: 0" in said
-    assert "FROM delta.`/w/tables/offset_map` GROUP BY kind" in said
+        assert part in text
+    assert "differences: 0" in text
+    assert "FROM delta.`/w/tables/offset_map` GROUP BY kind" in text
     assert RESULT.is_equal
 
 
 def test_a_deleted_folder_is_not_offered() -> None:
-    assert "/w/" not in shown(RESULT, is_kept=False)
+    assert "/w/" not in rendered(RESULT, is_kept=False)
 
 
 def test_differences_and_other_wrong_things_are_counted_and_listed() -> None:
     lost = Difference(kind=DifferenceKind.LOST, topic_partition=TopicPartition("orders.audit", 0), source_offset=7)
     bad = replace(RESULT, comparison=replace(RESULT.comparison, differences=(lost, lost)), surprises=("a hole",), kill=None)
-    said = shown(bad)
-    assert "differences: 3 (2 lost)" in said
-    assert "wrong: a hole" in said
-    assert "killed: never" in said
+    text = rendered(bad)
+    assert "differences: 3 (2 lost)" in text
+    assert "wrong: a hole" in text
+    assert "killed: never" in text
     assert not bad.is_equal

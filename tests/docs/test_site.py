@@ -68,24 +68,24 @@ def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
 
 
 def test_settings_are_all_there_with_a_meaning_from_the_example(site: Path, repository: Path) -> None:
-    said = text_of(site / "reference" / "settings.html")
+    text = text_of(site / "reference" / "settings.html")
     groups: dict[str, Any] = {name: field.annotation for name, field in MirrorConfig.model_fields.items()}
     keys = [f"{name}.{key}" for name, group in groups.items() if hasattr(group, "model_fields") for key in group.model_fields]
-    assert [key for key in keys if key not in said and not key.endswith(".properties")] == []
+    assert [key for key in keys if key not in text and not key.endswith(".properties")] == []
     example = (repository / "conf" / "example.yaml").read_text(encoding="utf-8")
     (meaning,) = re.findall(r"^  slots: \d+ +# (.+)$", example, re.MULTILINE)
-    assert meaning in said
-    assert "integer, 1 to 1000" in said
+    assert meaning in text
+    assert "integer, 1 to 1000" in text
 
 
 def test_every_command_is_there(site: Path) -> None:
-    said = text_of(site / "reference" / "commands.html")
+    text = text_of(site / "reference" / "commands.html")
     shown = subprocess.run(
         [sys.executable, "-m", "shallow_mirror.cli", "--help"], capture_output=True, text=True, timeout=60, check=True
     )
     names = re.findall(r"^[│| ]+([a-z][a-z-]+)  ", shown.stdout, re.MULTILINE)
     assert "run" in names
-    assert [name for name in names if f"shallow-mirror {name}" not in said] == []
+    assert [name for name in names if f"shallow-mirror {name}" not in text] == []
 
 
 def test_every_exported_name_is_in_the_reference_of_the_python_interface(site: Path) -> None:
@@ -96,10 +96,10 @@ def test_every_exported_name_is_in_the_reference_of_the_python_interface(site: P
 
 def test_described_columns_exist(repository: Path, site: Path) -> None:
     described = yaml.safe_load((repository / "docs" / "site" / "columns.yaml").read_text(encoding="utf-8"))
-    said = (site / "reference" / "tables.html").read_text(encoding="utf-8")
+    text = (site / "reference" / "tables.html").read_text(encoding="utf-8")
     for table, columns in described.items():
-        assert f'id="{table}"' in said
-        assert [name for name in columns if name != "about" and f"<code>{name}</code>" not in said] == []
+        assert f'id="{table}"' in text
+        assert [name for name in columns if name != "about" and f"<code>{name}</code>" not in text] == []
 
 
 def test_every_error_has_a_remedy(site: Path) -> None:

@@ -94,7 +94,7 @@ def _topic_metadata(state: ClusterState, name: str, change: Change) -> Any:
 def _list_offsets(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
     response = answer_type("ListOffsets", body.version)
     topic, partition = response.ListOffsetsTopicResponse, response.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
-    asked = [(one.name, part.partition_index) for one in body.topics for part in one.partitions]
+    asked = [(topic.name, part.partition_index) for topic in body.topics for part in topic.partitions]
 
     def listed(place: Place, part: Any) -> tuple[int, int, int]:
         if asked.count(place) > 1:
@@ -107,13 +107,16 @@ def _list_offsets(state: ClusterState, node_id: int, body: Any, change: Change) 
 
     def answered(name: str, part: Any) -> Any:
         place = (name, part.partition_index)
-        code, found, _ = attempt(change, lambda: listed(place, part), place)
-        offset, timestamp, epoch = (-1, -1, -1) if found is None or code else found
+        code, listed_offset, _ = attempt(change, lambda: listed(place, part), place)
+        offset, timestamp, epoch = (-1, -1, -1) if listed_offset is None or code else listed_offset
         return partition(
             partition_index=part.partition_index, error_code=code, timestamp=timestamp, offset=offset, leader_epoch=epoch
         )
 
-    topics = [topic(name=one.name, partitions=[answered(one.name, part) for part in one.partitions]) for one in body.topics]
+    topics = [
+        topic(name=requested.name, partitions=[answered(requested.name, part) for part in requested.partitions])
+        for requested in body.topics
+    ]
     return response(throttle_time_ms=change.throttle_ms, topics=topics)
 
 
@@ -121,18 +124,21 @@ def _offset_for_leader_epoch(state: ClusterState, node_id: int, body: Any, chang
     response = answer_type("OffsetForLeaderEpoch")
     topic, partition = response.OffsetForLeaderTopicResult, response.OffsetForLeaderTopicResult.EpochEndOffset
 
-    def found(place: Place, part: Any) -> tuple[int, int]:
+    def end_of_epoch(place: Place, part: Any) -> tuple[int, int]:
         log = state.log_of(place)
         log.check_leader(node_id, part.current_leader_epoch)
         return log.end_of_epoch(part.leader_epoch)
 
     def answered(name: str, part: Any) -> Any:
         place = (name, part.partition)
-        code, end, _ = attempt(change, lambda: found(place, part), place)
+        code, end, _ = attempt(change, lambda: end_of_epoch(place, part), place)
         epoch, offset = (-1, -1) if end is None or code else end
         return partition(partition=part.partition, error_code=code, leader_epoch=epoch, end_offset=offset)
 
-    topics = [topic(topic=one.topic, partitions=[answered(one.topic, part) for part in one.partitions]) for one in body.topics]
+    topics = [
+        topic(topic=requested.topic, partitions=[answered(requested.topic, part) for part in requested.partitions])
+        for requested in body.topics
+    ]
     return response(throttle_time_ms=change.throttle_ms, topics=topics)
 
 
@@ -143,21 +149,21 @@ def _fetch(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
         return response(throttle_time_ms=0, error_code=70, session_id=0, responses=[])
     if change.throttle_ms or (change.error_code and change.only is None):
         return response(throttle_time_ms=change.throttle_ms, error_code=change.error_code, session_id=0, responses=[])
-    found: list[tuple[Place, int, Read | None]] = []
+    answered: list[tuple[Place, int, Read | None]] = []
 
     def is_enough() -> bool:
-        found[:] = _read_all(state, node_id, body, change)
-        size = sum(len(read.records) for _, _, read in found if read is not None)
+        answered[:] = _read_all(state, node_id, body, change)
+        size = sum(len(read.records) for _, _, read in answered if read is not None)
         is_over = state.is_stopping or node_id not in state.nodes
         return (
             is_over
             or size >= body.min_bytes
-            or any(code or (read and (read.diverging or read.preferred_replica >= 0)) for _, code, read in found)
+            or any(code or (read and (read.diverging or read.preferred_replica >= 0)) for _, code, read in answered)
         )
 
     state.lock.wait_for(is_enough, timeout=max(body.max_wait_ms, 0) / 1000)
     topics: dict[str, list[Any]] = {}
-    for (name, index), code, read in found:
+    for (name, index), code, read in answered:
         kind = response.FetchableTopicResponse.PartitionData
         part = _fetched(state, node_id, kind, (name, index), code, read, body.isolation_level)
         topics.setdefault(name, []).append(part)
@@ -177,11 +183,11 @@ def _name_of(state: ClusterState, body: Any, topic: Any) -> str:
     """Return the name of a topic id; the id's own text where no topic has it."""
     if body.version <= VERSIONS["Fetch"]:
         return str(topic.topic)
-    return next((name for name, known in state.topic_ids.items() if known == topic.topic_id), str(topic.topic_id))
+    return next((name for name, known_id in state.topic_ids.items() if known_id == topic.topic_id), str(topic.topic_id))
 
 
 def _read_all(state: ClusterState, node_id: int, body: Any, change: Change) -> list[tuple[Place, int, Read | None]]:
-    found: list[tuple[Place, int, Read | None]] = []
+    answered: list[tuple[Place, int, Read | None]] = []
     left = body.max_bytes
 
     def read(place: Place, part: Any) -> Read:
@@ -207,8 +213,8 @@ def _read_all(state: ClusterState, node_id: int, body: Any, change: Change) -> l
             place = (_name_of(state, body, topic), part.partition)
             code, done, _ = attempt(change, partial(read, place, part), place)
             left -= 0 if done is None else len(done.records)
-            found.append((place, code, done))
-    return found
+            answered.append((place, code, done))
+    return answered
 
 
 def _fetched(
@@ -226,7 +232,10 @@ def _fetched(
             records=b"",
         )
     log = state.logs[place]
-    aborted = [part.AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset) for one in read.aborted]
+    aborted = [
+        part.AbortedTransaction(producer_id=aborted_txn.producer_id, first_offset=aborted_txn.first_offset)
+        for aborted_txn in read.aborted
+    ]
     tagged = {}
     if read.diverging is not None:
         tagged["diverging_epoch"] = part.EpochEndOffset(epoch=read.diverging[0], end_offset=read.diverging[1])
@@ -325,7 +334,7 @@ def _describe_configs(state: ClusterState, node_id: int, body: Any, change: Chan
         return {name: value for name, value in configs.items() if keys is None or name in keys}
 
     def answered(resource: Any) -> Any:
-        code, found, _ = attempt(change, lambda: settings(resource), (resource.resource_name, -1))
+        code, values, _ = attempt(change, lambda: settings(resource), (resource.resource_name, -1))
         configs = [
             result.DescribeConfigsResourceResult(
                 name=name,
@@ -337,7 +346,7 @@ def _describe_configs(state: ClusterState, node_id: int, body: Any, change: Chan
                 config_type=2,
                 documentation=None,
             )
-            for name, value in sorted((found or {}).items() if not code else ())
+            for name, value in sorted((values or {}).items() if not code else ())
         ]
         return result(
             error_code=code,
@@ -370,11 +379,12 @@ def _describe_producers(state: ClusterState, node_id: int, body: Any, change: Ch
         ]
 
     def answered(place: Place) -> Any:
-        code, found, _ = attempt(change, lambda: described(place), place)
-        return part(partition_index=place[1], error_code=code, error_message=None, active_producers=found or [])
+        code, producers, _ = attempt(change, lambda: described(place), place)
+        return part(partition_index=place[1], error_code=code, error_message=None, active_producers=producers or [])
 
     topics = [
-        topic(name=one.name, partitions=[answered((one.name, index)) for index in one.partition_indexes]) for one in body.topics
+        topic(name=requested.name, partitions=[answered((requested.name, index)) for index in requested.partition_indexes])
+        for requested in body.topics
     ]
     return response(throttle_time_ms=change.throttle_ms, topics=topics)
 

@@ -88,10 +88,10 @@ def read_request(frame: bytes) -> Request:
         body = request_type(api, version).decode(frame, header=True)
         client_id = body.header.client_id
         body.with_header(correlation_id, client_id)
-        again = bytes(body.encode(header=True))
+        encoded_again = bytes(body.encode(header=True))
     except (IndexError, ValueError, TypeError, struct.error) as error:
         raise UnreadableRequestError(f"{api}: {error}") from error
-    if again != frame:
+    if encoded_again != frame:
         raise UnreadableRequestError(f"{api} is not the schema's encoding of what it says")
     return Request(api, correlation_id, client_id, body, len(frame))
 

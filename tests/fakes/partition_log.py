@@ -128,8 +128,8 @@ class PartitionLog:
     def high_watermark_at(self, node_id: int) -> int:
         """As far as one replica knows."""
         follower = self.followers.get(node_id)
-        known = self.high_watermark if follower is None or follower.high_watermark is None else follower.high_watermark
-        return min(known, self.high_watermark, self.end_offset_at(node_id))
+        high_watermark = self.high_watermark if follower is None or follower.high_watermark is None else follower.high_watermark
+        return min(high_watermark, self.high_watermark, self.end_offset_at(node_id))
 
     def last_stable_offset_at(self, node_id: int) -> int:
         """As far as one replica knows: a marker above its high watermark ends nothing there."""
@@ -147,7 +147,7 @@ class PartitionLog:
 
     def data(self) -> list[bytes]:
         """Every stored batch that is not a control batch."""
-        return [one.data for one in self.batches if not one.header.is_control]
+        return [batch.data for batch in self.batches if not batch.header.is_control]
 
     # --- writing ---
 
@@ -156,10 +156,10 @@ class PartitionLog:
         return entry is not None and entry.txn_start is not None and entry.epoch == producer_epoch
 
     def begin_verification(self, header: Header) -> None:
-        known = self._verifications.get(header.producer_id)
+        verification = self._verifications.get(header.producer_id)
         lowest = header.base_sequence
-        if known is not None and known.epoch == header.producer_epoch:
-            lowest = min(lowest, known.lowest_sequence)
+        if verification is not None and verification.epoch == header.producer_epoch:
+            lowest = min(lowest, verification.lowest_sequence)
         self._verifications[header.producer_id] = Verification(header.producer_epoch, lowest)
 
     def append(self, batch: bytes, now_ms: int) -> Appended:
@@ -280,7 +280,7 @@ class PartitionLog:
     def compact_away(self, start: int, end: int) -> None:
         """Remove the batches whose base offsets lie in [start, end), as the cleaner does: in compacted topics only."""
         self.configs["cleanup.policy"] = "compact"
-        self.batches = [one for one in self.batches if not start <= one.header.base_offset < end]
+        self.batches = [batch for batch in self.batches if not start <= batch.header.base_offset < end]
 
     def build_epochs_anew(self) -> None:
         """Rebuild the epoch cache of a replica made from what is left: leader epochs of its batches, and its own as a leader."""
@@ -292,17 +292,17 @@ class PartitionLog:
 
     def delete_records_before(self, offset: int) -> None:
         self.log_start_offset = offset
-        self.batches = [one for one in self.batches if one.header.last_offset >= offset]
+        self.batches = [batch for batch in self.batches if batch.header.last_offset >= offset]
 
     def truncate(self, offset: int) -> None:
         """Truncate the log, as an unclean election does: the new leader's log ends here."""
-        self.batches = [one for one in self.batches if one.header.last_offset < offset]
+        self.batches = [batch for batch in self.batches if batch.header.last_offset < offset]
         self.end_offset = min(self.end_offset, offset)
         self.move(self.leader)
 
     def move(self, leader: int) -> None:
         self.leader, self.leader_epoch = leader, self.leader_epoch + 1
-        self._epoch_starts = [one for one in self._epoch_starts if one[1] < self.end_offset]
+        self._epoch_starts = [epoch_start for epoch_start in self._epoch_starts if epoch_start[1] < self.end_offset]
         self._epoch_starts.append((self.leader_epoch, self.end_offset))
 
     # --- reading ---
@@ -355,24 +355,31 @@ class PartitionLog:
             if self._remote_reads % self.remote_answers:
                 return Read(b"", [])
         end = self.last_stable_offset_at(node_id) if isolation_level else self.high_watermark_at(node_id)
-        found = [one for one in self.batches if one.header.last_offset >= offset and one.header.last_offset < end]
-        if not found:
+        readable = [batch for batch in self.batches if batch.header.last_offset >= offset and batch.header.last_offset < end]
+        if not readable:
             return Read(b"", [])
-        found = [one for one in found if one.segment == found[0].segment]
+        readable = [stored for stored in readable if stored.segment == readable[0].segment]
         size = max_bytes
-        if len(found[0].data) > max_bytes:
-            size = len(found[0].data) if is_first else 0
-        records = b"".join(one.data for one in found)[:size]
-        upper = self._upper_bound(found, len(records))
-        return Read(records, [one for one in self.aborted if one.last_offset >= offset and one.first_offset < upper])
+        if len(readable[0].data) > max_bytes:
+            size = len(readable[0].data) if is_first else 0
+        records = b"".join(stored.data for stored in readable)[:size]
+        upper = self._upper_bound(readable, len(records))
+        return Read(
+            records,
+            [
+                aborted_txn
+                for aborted_txn in self.aborted
+                if aborted_txn.last_offset >= offset and aborted_txn.first_offset < upper
+            ],
+        )
 
     @staticmethod
-    def _upper_bound(found: list[Stored], size: int) -> int:
-        upper = found[0].header.base_offset
-        for one in found:
+    def _upper_bound(batches: list[Stored], size: int) -> int:
+        upper = batches[0].header.base_offset
+        for batch in batches:
             if size <= 0:
                 break
-            upper, size = one.header.last_offset + 1, size - len(one.data)
+            upper, size = batch.header.last_offset + 1, size - len(batch.data)
         return upper
 
     def end_of_epoch(self, asked: int) -> tuple[int, int]:

@@ -116,7 +116,7 @@ class RawClient:
             timeout_ms=10_000,
             topic_data=[topic(name=name, partition_data=parts) for name, parts in by_topic.items()],
         )
-        return {(one.name, part.index): part for one in answer.responses for part in one.partition_responses}
+        return {(response.name, part.index): part for response in answer.responses for part in response.partition_responses}
 
     def add(self, txn: str, producer_id: int, epoch: int, *places: tuple[str, int]) -> list[int]:
         """One try; the codes in the order of `places`."""
@@ -129,9 +129,9 @@ class RawClient:
             v3_and_below_topics=[topic(name=name, partitions=[partition]) for name, partition in places],
         )
         codes = {
-            (one.name, part.partition_index): part.partition_error_code
-            for one in answer.results_by_topic_v3_and_below
-            for part in one.results_by_partition
+            (result.name, part.partition_index): part.partition_error_code
+            for result in answer.results_by_topic_v3_and_below
+            for part in result.results_by_partition
         }
         return [codes[place] for place in places]
 
@@ -252,8 +252,8 @@ class RawClient:
             rack_id="",
         )
         assert answer.error_code == 0
-        found = answer.responses[0].partitions
-        return found[0] if len(partitions) == 1 else found
+        answered = answer.responses[0].partitions
+        return answered[0] if len(partitions) == 1 else answered
 
     def metadata(self, *names: str) -> Any:
         kind = request_type("Metadata").MetadataRequestTopic

@@ -89,7 +89,7 @@ def header_of(batch: bytes) -> Header:
 
 def split_batches(records: bytes) -> list[bytes]:
     """Whole entries; too few bytes for another are left out. Raises Refused(2) on impossible lengths or magic."""
-    found, pos = [], 0
+    raw_batches, pos = [], 0
     while pos + 12 <= len(records):
         length = int.from_bytes(records[pos + 8 : pos + 12], "big", signed=True)
         if length < _SMALLEST_LENGTH:
@@ -100,9 +100,9 @@ def split_batches(records: bytes) -> list[bytes]:
             raise RefusedError(2, f"magic {records[pos + 16]}")
         if pos + 12 + length > len(records):
             break
-        found.append(records[pos : pos + 12 + length])
+        raw_batches.append(records[pos : pos + 12 + length])
         pos += 12 + length
-    return found
+    return raw_batches
 
 
 def one_batch(records: bytes | None) -> bytes:
@@ -153,7 +153,11 @@ def _check_records(header: Header, records: list[Record], configs: Mapping[str, 
         raise RefusedError(32, "a client may not send append times")
     if not is_append_time:
         before, after = int(configs["message.timestamp.before.max.ms"]), int(configs["message.timestamp.after.max.ms"])
-        wrong = [i for i, one in enumerate(records) if one.timestamp != -1 and not -after <= now_ms - one.timestamp <= before]
+        wrong = [
+            i
+            for i, candidate in enumerate(records)
+            if candidate.timestamp != -1 and not -after <= now_ms - candidate.timestamp <= before
+        ]
         if wrong:
             raise RefusedError(32, "timestamp out of range", wrong)
     if header.attributes & 0x07 and [record.offset_delta for record in records] != list(range(len(records))):

@@ -110,7 +110,7 @@ class StrictCluster(ClusterState):
 
     def bodies(self, api: str) -> list[Any]:
         with self.lock:
-            return [one.body for one in self.received if one.api == api]
+            return [request.body for request in self.received if request.api == api]
 
     def asked(self, api: str) -> int:
         return len(self.bodies(api))
@@ -126,8 +126,8 @@ class StrictCluster(ClusterState):
 
     def start_node(self, node_id: int) -> None:
         """On the port that it had before, if any."""
-        known = self._running.get(node_id)
-        listener = socket.create_server((HOST, 0 if known is None else known.port))
+        running = self._running.get(node_id)
+        listener = socket.create_server((HOST, 0 if running is None else running.port))
         node = _Node(node_id, listener.getsockname()[1], listener)
         with self.lock:
             self._running[node_id] = node

@@ -132,7 +132,7 @@ def exchange(sent: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("sent", "said"),
+    ("sent", "message"),
     [
         (b"", "frame of 0 bytes"),
         (frame("Fetch", 11, b""), "Fetch version 11"),
@@ -141,8 +141,8 @@ def exchange(sent: bytes) -> bytes:
         (end_txn() + b"\x00", "EndTxn is not the schema's encoding"),
     ],
 )
-def test_what_no_broker_can_read_fails_the_test(sent: bytes, said: str) -> None:
-    with pytest.raises(AssertionError, match=said):
+def test_what_no_broker_can_read_fails_the_test(sent: bytes, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
         exchange(sent)
     assert received.pop() == b""
 

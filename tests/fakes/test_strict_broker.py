@@ -107,7 +107,7 @@ SENT: list[tuple[str, dict[str, str], Any, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("configs", "sent", "code"), [one[1:] for one in SENT], ids=[one[0] for one in SENT])
+@pytest.mark.parametrize(("configs", "sent", "code"), [case[1:] for case in SENT], ids=[case[0] for case in SENT])
 def test_every_kind_of_batch_is_taken_or_refused(peer: Peer, configs: dict[str, str], sent: Any, code: int) -> None:
     peer.create(**configs)
     assert peer.produce(sent) == code
@@ -117,7 +117,7 @@ def test_every_kind_of_batch_is_taken_or_refused(peer: Peer, configs: dict[str, 
 def test_record_errors_name_the_records_to_blame(peer: Peer) -> None:
     peer.create(**{"cleanup.policy": "compact"})
     answer = peer.client.produce(peer.topic, batch(0, 3, payload=record(0, b"k") + record(1) + record(2)))
-    assert (answer.error_code, [one.batch_index for one in answer.record_errors]) == (87, [1, 2])
+    assert (answer.error_code, [record_error.batch_index for record_error in answer.record_errors]) == (87, [1, 2])
 
 
 def test_acks_2_and_unknown_topics_are_refused(peer: Peer) -> None:
@@ -141,7 +141,7 @@ def test_the_leader_changes_only_what_the_crc_does_not_cover(peer: Peer) -> None
     peer.produce(sent)
     first, second = split_batches(bytes(peer.client.fetch(peer.topic, 0).records))
     assert first[16:] == second[16:] == sent[16:]
-    assert [int.from_bytes(one[:8], "big") for one in (first, second)] == [0, 3]
+    assert [int.from_bytes(raw[:8], "big") for raw in (first, second)] == [0, 3]
     assert first[12:16] == bytes(4)
 
 
@@ -171,16 +171,16 @@ def test_requests_on_one_connection_are_answered_in_turn(peer: Peer) -> None:
     kind = request_type("Produce").TopicProduceData
     data = [kind(name=peer.topic, partition_data=[kind.PartitionProduceData(index=0, records=batch(0, 2))])]
     sent = [peer.client.send("Produce", transactional_id=None, acks=-1, timeout_ms=10_000, topic_data=data) for _ in range(5)]
-    answers = [peer.client.receive("Produce", one).responses[0].partition_responses[0] for one in sent]
-    assert [one.base_offset for one in answers] == [0, 2, 4, 6, 8]
+    answers = [peer.client.receive("Produce", correlation_id).responses[0].partition_responses[0] for correlation_id in sent]
+    assert [answer.base_offset for answer in answers] == [0, 2, 4, 6, 8]
 
 
 def test_sequences_have_their_rules(peer: Peer) -> None:
     peer.create()
     for first in range(6):
         assert peer.produce(idempotent(first)) == 0
-    again = peer.client.produce(peer.topic, idempotent(1))
-    assert (again.error_code, again.base_offset, again.log_append_time_ms) == (0, 1, 1_000)
+    second = peer.client.produce(peer.topic, idempotent(1))
+    assert (second.error_code, second.base_offset, second.log_append_time_ms) == (0, 1, 1_000)
     assert peer.client.list_offsets(peer.topic, -1).offset == 6
     assert peer.produce(idempotent(0)) == 45
     assert peer.produce(idempotent(7)) == 45
@@ -210,14 +210,14 @@ def test_a_committed_reader_sees_up_to_the_last_stable_offset_and_who_aborted(pe
     def seen(offset: int, isolation: int) -> tuple[list[int], Any, int, int]:
         part = peer.client.fetch(peer.topic, offset, isolation=isolation)
         aborted = part.aborted_transactions
-        named = None if aborted is None else [(one.producer_id, one.first_offset) for one in aborted]
-        bases = [int.from_bytes(one[:8], "big") for one in split_batches(bytes(part.records or b""))]
+        named = None if aborted is None else [(aborted_txn.producer_id, aborted_txn.first_offset) for aborted_txn in aborted]
+        bases = [int.from_bytes(raw_batch[:8], "big") for raw_batch in split_batches(bytes(part.records or b""))]
         return bases, named, part.last_stable_offset, part.high_watermark
 
     assert seen(0, 0) == ([0, 2, 5], None, 2, 6)
     assert seen(0, 1) == ([0], [], 2, 6)
     assert seen(3, 1) == ([], [], 2, 6)
-    assert [peer.client.list_offsets(peer.topic, -1, isolation=one).offset for one in (0, 1)] == [6, 2]
+    assert [peer.client.list_offsets(peer.topic, -1, isolation=isolation).offset for isolation in (0, 1)] == [6, 2]
     assert peer.client.end(peer.txn, *txn, commit=False) == 0
     peer.client.initialised(peer.txn)
     assert seen(0, 1) == ([0, 2, 5, 6], [(txn[0], 2)], 7, 7)
@@ -238,15 +238,15 @@ def test_a_fetch_ends_with_its_log_segment_and_old_data_rolls_one(peer: Peer) ->
 
 def test_fetches_are_whole_batches_first_and_cut_by_bytes_then(peer: Peer) -> None:
     peer.create(2)
-    one = batch(0, 3)
+    made = batch(0, 3)
     for _ in range(3):
-        peer.produce(one)
-        peer.produce(one, partition=1)
-    size = len(one)
+        peer.produce(made)
+        peer.produce(made, partition=1)
+    size = len(made)
 
     def sizes(**settings: Any) -> Any:
-        found = peer.client.fetch(peer.topic, 4, **settings)
-        return [len(part.records or b"") for part in (found if isinstance(found, list) else [found])]
+        answered = peer.client.fetch(peer.topic, 4, **settings)
+        return [len(part.records or b"") for part in (answered if isinstance(answered, list) else [answered])]
 
     assert sizes() == [2 * size]
     assert sizes(partition_bytes=size + 10) == [size + 10]
@@ -279,8 +279,8 @@ def test_how_far_a_leader_epoch_reaches(peer: Peer) -> None:
     peer.create()
     peer.produce(batch(0, 3))
     client, topic = peer.client, peer.topic
-    known = client.epoch_end(topic, 0)
-    assert (known.error_code, known.leader_epoch, known.end_offset) == (0, 0, 3)
+    epoch_end = client.epoch_end(topic, 0)
+    assert (epoch_end.error_code, epoch_end.leader_epoch, epoch_end.end_offset) == (0, 0, 3)
     later = client.epoch_end(topic, 7)
     assert (later.error_code, later.leader_epoch, later.end_offset) == (0, -1, -1)
     assert client.epoch_end(topic, 0, epoch=9).error_code == 75
@@ -302,7 +302,7 @@ def test_deleted_records_are_out_of_range_but_the_batch_they_begin_in_stays_whol
     assert [peer.offset(when) for when in (-2, -1)] == [6, 12]
     assert peer.client.fetch(peer.topic, 5).error_code == 1
     part = peer.client.fetch(peer.topic, 6)
-    bases = [int.from_bytes(one[:8], "big") for one in split_batches(bytes(part.records))]
+    bases = [int.from_bytes(raw_batch[:8], "big") for raw_batch in split_batches(bytes(part.records))]
     assert (part.log_start_offset, bases) == (6, [4, 8])
 
 
@@ -330,8 +330,13 @@ def test_what_the_leader_remembers_of_a_producer(peer: Peer) -> None:
         answer = peer.client.ask("DescribeProducers", topics=[kind(name=peer.topic, partition_indexes=[0])])
         (part,) = answer.topics[0].partitions
         return [
-            (one.producer_id, one.producer_epoch, one.last_sequence, one.current_txn_start_offset)
-            for one in part.active_producers
+            (
+                active_producer.producer_id,
+                active_producer.producer_epoch,
+                active_producer.last_sequence,
+                active_producer.current_txn_start_offset,
+            )
+            for active_producer in part.active_producers
         ]
 
     assert described() == [(*txn, 2, 2)]
@@ -350,6 +355,6 @@ def test_settings_of_a_topic_and_of_none(peer: Peer) -> None:
     known, missing = peer.client.ask(
         "DescribeConfigs", resources=asked, include_synonyms=False, include_documentation=False
     ).results
-    settings = {one.name: one.value for one in known.configs}
+    settings = {config.name: config.value for config in known.configs}
     assert (known.error_code, settings["max.message.bytes"], settings["compression.type"]) == (0, "1234", "producer")
     assert missing.error_code == 3

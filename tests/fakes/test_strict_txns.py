@@ -33,7 +33,7 @@ def test_two_epochs_in_one_request_are_refused_as_a_whole(peer: Peer) -> None:
     txn = peer.begun()
     members = [(peer.topic, 0, transactional(0, txn)), (peer.topic, 1, transactional(0, (txn[0], txn[1] + 1)))]
     answers = peer.client.produce_many(members, txn=peer.txn)
-    assert {one.error_code for one in answers.values()} == {49}
+    assert {answer.error_code for answer in answers.values()} == {49}
 
 
 def test_add_partitions_is_all_or_nothing_and_idempotent(peer: Peer) -> None:
@@ -84,7 +84,9 @@ def test_initialising_again_aborts_with_a_marker_of_a_higher_epoch(peer: Peer) -
     assert struct.unpack_from(">qhi", marker, 43) == (txn[0], txn[1] + 1, -1)
     assert marker[-10:-8] == b"\x00\x00"
     part = peer.client.fetch(peer.topic, 0, isolation=1)
-    assert [(one.producer_id, one.first_offset) for one in part.aborted_transactions] == [(txn[0], 0)]
+    assert [
+        (aborted_transaction.producer_id, aborted_transaction.first_offset) for aborted_transaction in part.aborted_transactions
+    ] == [(txn[0], 0)]
 
 
 @pytest.mark.parametrize(
@@ -194,8 +196,8 @@ def test_a_batch_of_the_last_transaction_sent_again_is_a_duplicate_that_spoils_t
     assert peer.produce(transactional(0, txn, 2), txn=peer.txn) == 0
     assert peer.client.end(peer.txn, *txn, commit=True) == 0
     assert peer.client.added(peer.txn, *txn, peer.topic) == 0
-    again = peer.client.produce(peer.topic, transactional(0, txn, 2), txn=peer.txn)
-    assert (again.error_code, again.base_offset) == (0, 0)
+    second = peer.client.produce(peer.topic, transactional(0, txn, 2), txn=peer.txn)
+    assert (second.error_code, second.base_offset) == (0, 0)
     assert peer.produce(transactional(2, txn), txn=peer.txn) == 45
 
 

@@ -13,7 +13,7 @@ from tests.fakes.record_rules import RefusedError
 
 
 def find_coordinator(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    def found() -> int:
+    def coordinator() -> int:
         if not state.coordinators_exist:
             state.coordinators_exist = True
             raise RefusedError(15)
@@ -22,7 +22,7 @@ def find_coordinator(state: ClusterState, node_id: int, body: Any, change: Chang
             raise RefusedError(15)
         return node
 
-    code, node, _ = attempt(change, found)
+    code, node, _ = attempt(change, coordinator)
     host, port = state.nodes[node] if node is not None else ("", -1)
     return answer_type("FindCoordinator")(
         throttle_time_ms=change.throttle_ms,
@@ -52,7 +52,7 @@ def init_producer_id(state: ClusterState, node_id: int, body: Any, change: Chang
 def add_partitions(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
     response = answer_type("AddPartitionsToTxn")
     topic = response.AddPartitionsToTxnTopicResult
-    places = [(one.name, index) for one in body.v3_and_below_topics for index in one.partitions]
+    places = [(requested.name, index) for requested in body.v3_and_below_topics for index in requested.partitions]
     missing = {place: 3 for place in places if place not in state.logs}
     forced = {place: change.error_code for place in places if change.only == place}
     refused = {**missing, **forced}
@@ -103,7 +103,10 @@ def txn_offset_commit(state: ClusterState, node_id: int, body: Any, change: Chan
         code, _, _ = attempt(change, lambda: committed(place, part), place)
         return topic.TxnOffsetCommitResponsePartition(partition_index=part.partition_index, error_code=code)
 
-    topics = [topic(name=one.name, partitions=[answered(one.name, part) for part in one.partitions]) for one in body.topics]
+    topics = [
+        topic(name=requested.name, partitions=[answered(requested.name, part) for part in requested.partitions])
+        for requested in body.topics
+    ]
     return response(throttle_time_ms=change.throttle_ms, topics=topics)
 
 
@@ -145,8 +148,11 @@ def write_txn_markers(state: ClusterState, node_id: int, body: Any, change: Chan
             result(
                 producer_id=marker.producer_id,
                 topics=[
-                    topic(name=one.name, partitions=[answered(one.name, index, marker) for index in one.partition_indexes])
-                    for one in marker.topics
+                    topic(
+                        name=requested.name,
+                        partitions=[answered(requested.name, index, marker) for index in requested.partition_indexes],
+                    )
+                    for requested in marker.topics
                 ],
             )
             for marker in body.markers
@@ -168,12 +174,12 @@ def heartbeat(state: ClusterState, node_id: int, body: Any, change: Change) -> A
 def _asked_places(state: ClusterState, body: Any) -> dict[str, list[int]]:
     """Partitions by topic; all that the group has an offset of where no topics are named."""
     if body.topics is not None:
-        return {one.name: list(one.partition_indexes) for one in body.topics}
-    found: dict[str, list[int]] = {}
+        return {topic.name: list(topic.partition_indexes) for topic in body.topics}
+    indices: dict[str, list[int]] = {}
     for group, (name, index) in state.groups.offsets:
         if group == body.group_id:
-            found.setdefault(name, []).append(index)
-    return found
+            indices.setdefault(name, []).append(index)
+    return indices
 
 
 def offset_fetch(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
@@ -188,13 +194,13 @@ def offset_fetch(state: ClusterState, node_id: int, body: Any, change: Change) -
 
     def answered(place: Place) -> Any:
         forced = change if change.only is not None else Change()
-        code, found, _ = attempt(forced, lambda: offset_of(place), place)
-        found = none if found is None or code else found
+        code, committed, _ = attempt(forced, lambda: offset_of(place), place)
+        committed = none if committed is None or code else committed
         return topic.OffsetFetchResponsePartition(
             partition_index=place[1],
-            committed_offset=found.offset,
+            committed_offset=committed.offset,
             committed_leader_epoch=-1,
-            metadata=found.metadata,
+            metadata=committed.metadata,
             error_code=code,
         )
 

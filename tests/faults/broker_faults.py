@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.faults.gate import Held
+from tests.faults.gate import PausedProcess
 from tests.faults.network_faults import SOURCE, TARGET, Network
 from tests.faults.rounds import BETWEEN_MICRO_BATCHES, PATIENCE_S, RoundFailedError, Scene
 from tests.faults.steps import (
@@ -60,7 +60,7 @@ class OnlyBroker:
     def name(self) -> str:
         return f"{self.blow.value} and restart of the {self.side}'s only broker"
 
-    def inject(self, scene: Scene, held: Held) -> None:
+    def inject(self, scene: Scene, paused: PausedProcess) -> None:
         _strike(self._node(scene), self.blow)
 
     def heal(self, scene: Scene) -> None:
@@ -83,7 +83,7 @@ class OneOfThree:
     def name(self) -> str:
         return f"{self.blow.value} of one of the {self.side}'s three brokers"
 
-    def inject(self, scene: Scene, held: Held) -> None:
+    def inject(self, scene: Scene, paused: PausedProcess) -> None:
         network = Network.of(scene)
         self.struck = network.rng.randrange(len(network.clusters[self.side].nodes))
         _strike(network.clusters[self.side].nodes[self.struck], self.blow)
@@ -105,7 +105,7 @@ class Away:
     def name(self) -> str:
         return f"the {self.side} {self.wall.value} for {self.seconds:g} s"
 
-    def inject(self, scene: Scene, held: Held) -> None:
+    def inject(self, scene: Scene, paused: PausedProcess) -> None:
         for proxy in Network.of(scene).proxies[self.side]:
             (proxy.refuse if self.wall is Wall.REFUSE else proxy.stall)()
 

@@ -1,7 +1,8 @@
 """Does the target hold what the source holds, and the map say so? Checked piece by piece, as the mirror gets on.
 
 A piece of a partition ends where the map says that everything is accounted for, at a moment when the mirror stands between
-two micro-batches: nothing of it may be open on the target then.
+two micro-batches: nothing of it may be open on the target then. Records are read and compared by `shallow_mirror.demo`; this adds
+what writers were told of their records, and that the rows of the map cover the piece.
 """
 
 from __future__ import annotations
@@ -43,29 +44,29 @@ class Piece:
 
 def differences_of(piece: Piece) -> list[str]:
     """Pure. Each begins with its kind and a colon."""
-    aborted = {one.digest for one in piece.written if one.outcome is Outcome.FAILED}
+    aborted = {written_record.digest for written_record in piece.written if written_record.outcome is Outcome.FAILED}
     translate = RowTranslation(piece.rows)
     compared = compare_histories(piece.place, piece.source, piece.target, aborted)
-    found = [
+    differences = [
         *compared.differences,
         *mistranslated(piece.place, compared.pairs, translate),
         *_broken_promises(piece),
     ]
-    return [*dict.fromkeys(str(one) for one in found), *_holes(piece, translate)]
+    return [*dict.fromkeys(str(difference) for difference in differences), *_holes(piece, translate)]
 
 
 def _broken_promises(piece: Piece) -> Iterable[Difference]:
     """Compare the outcomes that writers have of their records with what a reader of the target sees: the source is not read."""
     visible = {digest.tobytes() for digest in piece.target.digests}
-    for one in piece.written:
-        if one.outcome is Outcome.OK and one.digest not in visible:
+    for record in piece.written:
+        if record.outcome is Outcome.OK and record.digest not in visible:
             kind = DifferenceKind.LOST
-        elif one.outcome is Outcome.FAILED and one.digest in visible:
+        elif record.outcome is Outcome.FAILED and record.digest in visible:
             kind = DifferenceKind.ABORTED_VISIBLE
         else:
             continue
         yield Difference(
-            kind=kind, topic_partition=piece.place, source_offset=one.offset, detail=f"its writer was told {one.outcome}"
+            kind=kind, topic_partition=piece.place, source_offset=record.offset, detail=f"its writer was told {record.outcome}"
         )
 
 
@@ -117,8 +118,8 @@ class Checker:
             columns=[*_MAP_COLUMNS, "micro_batch"], filters=[("micro_batch", ">", self._micro_batch)]
         ).to_pylist()
         rows: dict[TopicPartition, list[MapRow]] = {}
-        for one in listed:
-            row = MapRow(**{name: one[name] for name in _MAP_COLUMNS})
+        for document in listed:
+            row = MapRow(**{name: document[name] for name in _MAP_COLUMNS})
             rows.setdefault(TopicPartition(row.source_topic, row.source_partition), []).append(row)
         admin = AdminClient({"bootstrap.servers": self._target, "log_level": 0})
         places = partitions_of(admin, self._topics)
@@ -126,7 +127,7 @@ class Checker:
         ends = end_offsets(admin, places, IsolationLevel.READ_UNCOMMITTED)
         return Moment(
             rows=rows,
-            micro_batch=max((one["micro_batch"] for one in listed), default=self._micro_batch),
+            micro_batch=max((document["micro_batch"] for document in listed), default=self._micro_batch),
             target_ends=stable,
             still_open=[place for place in places if stable[place] < ends[place]],
         )
@@ -140,7 +141,7 @@ class Checker:
             self._source_until[piece.place] = piece.end
         self._target_until.update(moment.target_ends)
         self._micro_batch = moment.micro_batch
-        outcomes = [one.outcome for piece in pieces for one in piece.written]
+        outcomes = [written_record.outcome for piece in pieces for written_record in piece.written]
         return Checked(
             records=sum(len(piece.target) for piece in pieces),
             acknowledged=outcomes.count(Outcome.OK),
@@ -175,15 +176,15 @@ class Checker:
 
     def _written_below(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, list[Written]]:
         """Return what was written below `ends`; the rest waits for a later check."""
-        found: dict[TopicPartition, list[Written]] = {}
+        written_below: dict[TopicPartition, list[Written]] = {}
         later: list[Written] = []
-        for one in (*self._later, *self._take_written()):
-            if one.offset is not None and one.offset >= ends.get(one.place, 0):
-                later.append(one)
+        for record in (*self._later, *self._take_written()):
+            if record.offset is not None and record.offset >= ends.get(record.place, 0):
+                later.append(record)
             else:
-                found.setdefault(one.place, []).append(one)
+                written_below.setdefault(record.place, []).append(record)
         self._later = later
-        return found
+        return written_below
 
 
 def _ignore(_records: int) -> None:

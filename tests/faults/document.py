@@ -43,9 +43,9 @@ def summary_table(results: Sequence[Result]) -> str:
     head = ("campaign", "fault", "steps", "outcome", "rounds", "records", "differences", "left")
     rows: list[tuple[object, ...]] = []
     for (campaign, kind), group in sorted(groups.items()):
-        rows.append((campaign, kind, len({result.step for result in group}), outcomes(group), *_shown(group)))
+        rows.append((campaign, kind, len({result.step for result in group}), outcomes(group), *_row_of(group)))
     rounds = [result for result in results if result.fault != NO_FAULT]
-    rows.append(("**all rounds**", "", "", "", *_shown(rounds)))
+    rows.append(("**all rounds**", "", "", "", *_row_of(rounds)))
     return "".join(f"| {' | '.join(map(str, row))} |\n" for row in (head, ("---",) * len(head), *rows))
 
 
@@ -72,7 +72,7 @@ def sums(results: Sequence[Result]) -> tuple[int, int, int, int]:
     )
 
 
-def _shown(results: Sequence[Result]) -> tuple[int, str, int, int]:
+def _row_of(results: Sequence[Result]) -> tuple[int, str, int, int]:
     rounds, records, differences, left_behind = sums(results)
     return rounds, f"{records:,}", differences, left_behind
 

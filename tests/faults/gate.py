@@ -13,7 +13,7 @@ from typing import Self
 from tests.faults.steps import Awaited, Step
 
 
-class Held:
+class PausedProcess:
     """One process of the mirror that stands at a point until it is released, or dies."""
 
     def __init__(self, pid: int, point: str, connection: socket.socket) -> None:
@@ -33,7 +33,7 @@ class Gate:
         self.passed: Counter[str] = Counter()
         self._changed = threading.Condition()
         self._awaited: Awaited | None = None
-        self._held: Held | None = None
+        self._paused: PausedProcess | None = None
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(self.address)
         self._listening.listen(64)
@@ -51,27 +51,27 @@ class Gate:
         os.unlink(self.address)
 
     def await_step(self, step: Step) -> None:
-        """From now on; what was held before is released."""
+        """From now on; what was paused before is released."""
         with self._changed:
-            self._release_held()
+            self._release_paused()
             self._awaited = Awaited(step)
 
     def forget(self) -> None:
-        """Nothing is held any more, and nothing awaited."""
+        """Nothing is paused any more, and nothing awaited."""
         with self._changed:
-            self._release_held()
+            self._release_paused()
             self._awaited = None
 
-    def held(self, timeout_s: float) -> Held | None:
-        """Who stands at the awaited step; None when nobody came within `timeout_s`."""
+    def await_paused(self, timeout_s: float) -> PausedProcess | None:
+        """Return the process at the awaited step; None when none came within `timeout_s`."""
         with self._changed:
-            self._changed.wait_for(lambda: self._held is not None, timeout_s)
-            return self._held
+            self._changed.wait_for(lambda: self._paused is not None, timeout_s)
+            return self._paused
 
-    def _release_held(self) -> None:
-        if self._held is not None:
-            self._held.release()
-            self._held = None
+    def _release_paused(self) -> None:
+        if self._paused is not None:
+            self._paused.release()
+            self._paused = None
 
     def _serve(self) -> None:
         while True:
@@ -89,7 +89,7 @@ class Gate:
         with self._changed:
             self.passed[point] += 1
             if self._awaited is not None and self._awaited.is_reached_by(point):
-                self._held = Held(int(pid), point, connection)
+                self._paused = PausedProcess(int(pid), point, connection)
                 self._changed.notify_all()
                 return
         connection.close()

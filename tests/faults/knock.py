@@ -1,4 +1,7 @@
-"""What a mirror's processes do at every point they pass while it is harmed: knock at a gate, and wait until it lets them on."""
+"""What a mirror's processes do at every point they pass while it is harmed: knock at a gate, and wait until it lets them on.
+
+In a module of its own: tasks unpickle it, and the program that makes it is `__main__`.
+"""
 
 from __future__ import annotations
 

@@ -55,11 +55,11 @@ class MirrorProcess:
 
     def jvm(self) -> psutil.Process:
         """Spark's JVM, a child of the driver."""
-        return next(one for one in self._driver.children() if _name_of(one) == "java")
+        return next(child for child in self._driver.children() if _name_of(child) == "java")
 
     def executors(self) -> list[psutil.Process]:
         """Executors of a local cluster: JVMs below the driver's JVM."""
-        return [one for one in self.jvm().children(recursive=True) if _name_of(one) == "java"]
+        return [child for child in self.jvm().children(recursive=True) if _name_of(child) == "java"]
 
     def kill(self) -> None:
         """SIGKILL to all of it. No effect when it has ended."""
@@ -90,16 +90,16 @@ class MirrorProcess:
 
 
 def kill(processes: Iterable[psutil.Process], how: signal.Signals = signal.SIGKILL) -> None:
-    for one in processes:
+    for process in processes:
         with suppress(psutil.NoSuchProcess):
-            one.send_signal(how)
+            process.send_signal(how)
 
 
 def survivors(processes: Iterable[psutil.Process], timeout_s: float) -> list[psutil.Process]:
     """Those that still run after `timeout_s`. A process that ended and that nobody has waited for runs no more."""
     give_up_at = time.monotonic() + timeout_s
     while True:
-        alive = [one for one in processes if is_alive(one)]
+        alive = [process for process in processes if is_alive(process)]
         if not alive or time.monotonic() > give_up_at:
             return alive
         time.sleep(0.05)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.fakes.raw_client import RawClient
-from tests.faults.gate import Held
+from tests.faults.gate import PausedProcess
 from tests.faults.proxy import Fault, FaultPlan, Harm, HeldPort, Moment, Proxy
 from tests.faults.rounds import BETWEEN_MICRO_BATCHES, PATIENCE_S, RoundFailedError, Scene
 from tests.faults.steps import DECIDED, SLOTS, Step
@@ -68,8 +68,8 @@ class NetworkScene:
         with ExitStack() as opened:
             ports = {side: [opened.enter_context(HeldPort()) for _ in range(count)] for side, count in counts.items()}
             clusters = {
-                side: LocalKafkaCluster(folder / side, len(held), proxies=[one.number for one in held])
-                for side, held in ports.items()
+                side: LocalKafkaCluster(folder / side, len(side_ports), proxies=[port.number for port in side_ports])
+                for side, side_ports in ports.items()
             }
             network = Network(clusters, random.Random(seed))
             opened.callback(stop_together, list(clusters.values()))
@@ -89,7 +89,9 @@ class NetworkScene:
                     engine=self.engine,
                     seed=seed,
                     checks_meanwhile=self.checks_meanwhile,
-                    client={side: CLIENT | {"bootstrap.servers": one.proxied_bootstrap} for side, one in clusters.items()},
+                    client={
+                        side: CLIENT | {"bootstrap.servers": cluster.proxied_bootstrap} for side, cluster in clusters.items()
+                    },
                     more={Network.__name__: network},
                 )
             )
@@ -108,7 +110,7 @@ class NetworkFault:
     def name(self) -> str:
         return f"network: {self.harm.name.lower().replace('_', '-')} {self.moment.value}"
 
-    def inject(self, scene: Scene, held: Held) -> None:
+    def inject(self, scene: Scene, paused: PausedProcess) -> None:
         """Which of several requests it is, and how late a late one, is left to the scene's seed."""
         network = Network.of(scene)
         nth = network.rng.randint(1, SLOTS if self.api in _ASKED_BY_EVERY_SLOT else 1)
@@ -132,8 +134,8 @@ class NetworkFault:
 class SearchForEvidence(NetworkFault):
     """Receipts are read where EndTxn does not tell whether a decided transaction was committed: each has been fenced."""
 
-    def inject(self, scene: Scene, held: Held) -> None:
-        NetworkFault.inject(self, scene, held)
+    def inject(self, scene: Scene, paused: PausedProcess) -> None:
+        NetworkFault.inject(self, scene, paused)
         with RawClient(Network.of(scene).clusters[TARGET].nodes[0].bootstrap) as client:
             for slot in range(SLOTS):
                 client.initialised(f"{scene.name}-{slot}")

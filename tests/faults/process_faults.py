@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 from tests.faults import mirror_process
-from tests.faults.gate import Held
+from tests.faults.gate import PausedProcess
 from tests.faults.rounds import Scene
 
 
@@ -24,7 +24,7 @@ class EndsByItself:
 class KillAll(EndsByItself):
     name: str = "SIGKILL of the mirror"
 
-    def inject(self, scene: Scene, held: Held) -> None:
+    def inject(self, scene: Scene, paused: PausedProcess) -> None:
         scene.running().kill()
 
 
@@ -34,7 +34,7 @@ class KillDriver(EndsByItself):
 
     name: str = "SIGKILL of the driver"
 
-    def inject(self, scene: Scene, held: Held) -> None:
+    def inject(self, scene: Scene, paused: PausedProcess) -> None:
         scene.running().kill_driver()
 
 
@@ -42,7 +42,7 @@ class KillDriver(EndsByItself):
 class KillJvm(EndsByItself):
     name: str = "SIGKILL of the JVM"
 
-    def inject(self, scene: Scene, held: Held) -> None:
+    def inject(self, scene: Scene, paused: PausedProcess) -> None:
         scene.running().jvm().kill()
 
 
@@ -52,9 +52,9 @@ class KillWorker(EndsByItself):
 
     name: str = "SIGKILL of a Python worker"
 
-    def inject(self, scene: Scene, held: Held) -> None:
-        assert held.pid != scene.running().pid, "the driver stands there"
-        psutil.Process(held.pid).kill()
+    def inject(self, scene: Scene, paused: PausedProcess) -> None:
+        assert paused.pid != scene.running().pid, "the driver stands there"
+        psutil.Process(paused.pid).kill()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,9 @@ class KillExecutor(EndsByItself):
 
     name: str = "SIGKILL of an executor"
 
-    def inject(self, scene: Scene, held: Held) -> None:
-        own = {one.pid for one in psutil.Process(held.pid).parents()}
-        next(one for one in scene.running().executors() if one.pid in own).kill()
+    def inject(self, scene: Scene, paused: PausedProcess) -> None:
+        own = {parent.pid for parent in psutil.Process(paused.pid).parents()}
+        next(executor for executor in scene.running().executors() if executor.pid in own).kill()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Suspend(EndsByItself):
     seconds: float
     name: str = "SIGSTOP beyond the transaction timeout"
 
-    def inject(self, scene: Scene, held: Held) -> None:
+    def inject(self, scene: Scene, paused: PausedProcess) -> None:
         stopped = scene.running().everything()
         mirror_process.kill(stopped, signal.SIGSTOP)
         time.sleep(self.seconds)
@@ -104,7 +104,7 @@ class MoveClock(EndsByItself):
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", f"wall clock {'forward' if self.seconds > 0 else 'back'} by {abs(self.seconds):.0f} s")
 
-    def inject(self, scene: Scene, held: Held) -> None:
+    def inject(self, scene: Scene, paused: PausedProcess) -> None:
         clock = _clock_file(scene.folder)
         moved_s = float(clock.read_text()) if clock.exists() else 0.0
         unfinished = clock.with_suffix(".new")

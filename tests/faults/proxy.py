@@ -101,7 +101,7 @@ class FaultPlan:
         give_up_at = time.monotonic() + timeout_s
         with self._lock:
             waiting = list(self._armed)
-        return all(one.wait(max(0.0, give_up_at - time.monotonic())) for one in waiting)
+        return all(event.wait(max(0.0, give_up_at - time.monotonic())) for event in waiting)
 
     def disarm(self) -> None:
         """Those that have not met their request never will."""
@@ -112,9 +112,9 @@ class FaultPlan:
         """Return the fault that has to happen to this request."""
         with self._lock:
             self.requests[api] += 1
-            met = [one for one in self._armed if one.fault.api == api and one.count()]
-            self._armed = [one for one in self._armed if one not in met]
-        return met[0].fault if met else None
+            matching = [armed for armed in self._armed if armed.fault.api == api and armed.count()]
+            self._armed = [armed for armed in self._armed if armed not in matching]
+        return matching[0].fault if matching else None
 
 
 class HeldPort:

@@ -92,36 +92,36 @@ def mean_rate(results: Iterable[Result]) -> int:
 
 def commands(results: Iterable[Result]) -> str:
     """Pure: what makes as many rounds again."""
-    rounds = Counter(one.campaign for one in results if one.fault != NO_FAULT)
+    rounds = Counter(result.campaign for result in results if result.fault != NO_FAULT)
     return "".join(f'    make faults FAULTS="{campaign} --rounds {count}"\n' for campaign, count in rounds.items())
 
 
 def table(results: Sequence[Result]) -> str:
     """Pure: one row per fault, step and engine, in their order, and a row of sums."""
     groups: defaultdict[tuple[str, str, str], list[Result]] = defaultdict(list)
-    for one in results:
-        groups[one.fault, one.step, one.engine].append(one)
+    for result in results:
+        groups[result.fault, result.step, result.engine].append(result)
     head = ("fault", "step", "runs on", "outcome", "runs", "records checked", "differences", "left behind")
     rows = [(*key, _outcome(group), *_sums(group)) for key, group in sorted(groups.items())]
-    rows.append(("**all rounds**", "", "", "", *_sums([one for one in results if one.fault != NO_FAULT])))
+    rows.append(("**all rounds**", "", "", "", *_sums([result for result in results if result.fault != NO_FAULT])))
     lines = [head, ("---",) * len(head), *rows]
     return "".join(f"| {' | '.join(str(cell) for cell in line)} |\n" for line in lines)
 
 
 def _outcome(results: Iterable[Result]) -> str:
-    endings = Counter(one.ending for one in results)
+    endings = Counter(result.ending for result in results)
     if len(endings) == 1:
         return next(iter(endings))
     return "; ".join(f"{ending} ({count})" for ending, count in endings.most_common())
 
 
 def _sums(results: Sequence[Result]) -> tuple[int, str, int, int]:
-    records = sum(one.records for one in results)
+    records = sum(result.records for result in results)
     return (
         len(results),
         f"{records:,}",
-        sum(len(one.differences) for one in results),
-        sum(len(one.left_behind) for one in results),
+        sum(len(result.differences) for result in results),
+        sum(len(result.left_behind) for result in results),
     )
 
 

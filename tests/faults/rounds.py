@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 import yaml
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.faults.check import Checked, Checker
-from tests.faults.gate import Gate, Held
+from tests.faults.gate import Gate, PausedProcess
 from tests.faults.mirror_process import SPARK, MirrorProcess, survivors
 from tests.faults.steps import DECIDED, SLOTS, Step
 from tests.faults.writers import LIGHT, WriteLoad, Writers
@@ -41,11 +41,11 @@ class Fault(Protocol):
     @property
     def name(self) -> str: ...
 
-    def inject(self, scene: Scene, held: Held) -> None:
-        """Inject the fault while `held` stands; it is released afterwards."""
+    def inject(self, scene: Scene, paused: PausedProcess) -> None:
+        """Inject the fault while `paused` waits; it is released afterwards."""
 
     def heal(self, scene: Scene) -> None:
-        """End the fault after `held` was released, when it does not end automatically."""
+        """End the fault after `paused` was released, when it does not end automatically."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +160,7 @@ class Scene:
         assert self.mirror is not None
         return self.mirror
 
-    def reach(self, step: Step) -> Held:
+    def reach(self, step: Step) -> PausedProcess:
         """Let the mirror run until it stands at `step`. Raises RoundFailedError when it ends before."""
         if step.in_recovery:
             self.reach(DECIDED)
@@ -168,12 +168,12 @@ class Scene:
         self._gate.await_step(step)
         return self._wait_for(step, self.running())
 
-    def _wait_for(self, step: Step, mirror: MirrorProcess) -> Held:
+    def _wait_for(self, step: Step, mirror: MirrorProcess) -> PausedProcess:
         give_up_at = time.monotonic() + PATIENCE_S
         while time.monotonic() < give_up_at:
-            held = self._gate.held(0.2)
-            if held is not None:
-                return held
+            paused = self._gate.await_paused(0.2)
+            if paused is not None:
+                return paused
             if mirror.exit_code is not None:
                 raise RoundFailedError(f"the mirror ended with {mirror.exit_code} before {step.name}:\n{mirror.log()[-4000:]}")
         raise RoundFailedError(f"the mirror did not reach {step.name} in {PATIENCE_S:.0f} s:\n{mirror.log()[-4000:]}")
@@ -185,11 +185,11 @@ class Scene:
         """
         began = time.monotonic()
         written_before = self._writers.acknowledged_bytes
-        held = self.reach(step)
+        paused = self.reach(step)
         harmed = self.running()
         processes = harmed.everything()
-        fault.inject(self, held)
-        held.release()
+        fault.inject(self, paused)
+        paused.release()
         fault.heal(self)
         ending = self._ending_after_recovery(harmed)
         checked = self._check()
@@ -199,7 +199,7 @@ class Scene:
             step=step.name,
             ending=ending,
             checked=checked,
-            left_behind=tuple(f"process {one.pid}" for one in left),
+            left_behind=tuple(f"process {process.pid}" for process in left),
             seconds=time.monotonic() - began,
             written_bytes=self._writers.acknowledged_bytes - written_before,
         )
@@ -213,11 +213,13 @@ class Scene:
         self._wait_until_caught_up(mirror)
         processes = mirror.everything()
         code = mirror.stop()
-        left = [f"process {one.pid}" for one in survivors(processes, 30.0)]
-        left += [f"file {one.name}" for one in (self.folder / "scratch").iterdir()]
+        left = [f"process {process.pid}" for process in survivors(processes, 30.0)]
+        left += [f"file {path.name}" for path in (self.folder / "scratch").iterdir()]
         rows = RowTranslation(load_rows(self.tables))
         compared = compare(self.source, self.target, {topic: topic for topic in self.topics}, rows)
-        differences = [str(one) for one in compared.differences] + [f"map: {one}" for one in rows.overlaps()]
+        differences = [str(difference) for difference in compared.differences] + [
+            f"map: {overlap}" for overlap in rows.overlaps()
+        ]
         if code != 0:
             differences.append(f"the mirror's exit code is {code}:\n{mirror.log()[-2000:]}")
         return Finish(
@@ -232,7 +234,7 @@ class Scene:
         ends = end_offsets(admin, partitions_of(admin, self.topics), IsolationLevel.READ_COMMITTED)
         give_up_at = time.monotonic() + PATIENCE_S
         while True:
-            positions = {one.topic_partition: at.offset for one, at in OffsetMap.open(str(self.tables)).positions().items()}
+            positions = {source.topic_partition: at.offset for source, at in OffsetMap.open(str(self.tables)).positions().items()}
             if all(positions.get(place, 0) >= end for place, end in ends.items()):
                 return
             if mirror.exit_code is not None or time.monotonic() > give_up_at:
@@ -253,7 +255,7 @@ class Scene:
         self._gate.await_step(BETWEEN_MICRO_BATCHES)
         give_up_at = time.monotonic() + PATIENCE_S
         while harmed.exit_code is None and time.monotonic() < give_up_at:
-            if self._gate.held(0.05) is not None:
+            if self._gate.await_paused(0.05) is not None:
                 return "went on"
         code = harmed.exit_code
         if code is None:

@@ -91,11 +91,11 @@ class Run:
             self._result(NO_FAULT, "end", "clean stop; all compared again", records=end.records, seconds=end.seconds, **both)
         )
 
-    def _result(self, fault: str, step: str, ending: str, **found: Any) -> Result:
+    def _result(self, fault: str, step: str, ending: str, **counts: Any) -> Result:
         """Return a line about something that is no round."""
         nothing: dict[str, Any] = {"records": 0, "acknowledged": 0, "unknown": 0, "seconds": 0.0}
         nothing |= {"differences": (), "left_behind": (), "campaign": self._campaign.name, "engine": self._campaign.engine}
-        return Result(fault=fault, step=step, ending=ending, **{**nothing, **found})
+        return Result(fault=fault, step=step, ending=ending, **{**nothing, **counts})
 
     def _note_checked(self) -> None:
         done, self._unchecked = self._unchecked, None
@@ -115,7 +115,7 @@ class Run:
 
 
 def main() -> int:
-    names = [one.name for one in campaigns.ALL]
+    names = [campaign.name for campaign in campaigns.ALL]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "campaigns", nargs="*", metavar="CAMPAIGN", help=f"all of them by default; none: only --starts; {', '.join(names)}"

@@ -29,10 +29,10 @@ class Start:
 
 def measure(scene: Scene, each: int) -> list[Start]:
     """`each` starts after a clean stop, and as many after a kill with open transactions, and after one with decided ones."""
-    found = []
+    starts = []
 
     def note(after: str) -> None:
-        found.append(Start(engine=scene.engine, after=after, seconds=_seconds_until_visible(scene)))
+        starts.append(Start(engine=scene.engine, after=after, seconds=_seconds_until_visible(scene)))
 
     for _ in range(each):
         scene.reach(RETURNED)
@@ -43,7 +43,7 @@ def measure(scene: Scene, each: int) -> list[Start]:
         for step in (LAST_RECEIPT, DECIDED):
             _kill_at(scene, step)
             note(f"SIGKILL at {step.name}")
-    return found
+    return starts
 
 
 def _kill_at(scene: Scene, step: Step) -> None:
@@ -84,9 +84,9 @@ def _seconds_until_visible(scene: Scene) -> float:
         consumer.close()
 
 
-def write_starts(path: Path, found: Sequence[Start]) -> None:
+def write_starts(path: Path, starts: Sequence[Start]) -> None:
     with path.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(asdict(one)) + "\n" for one in found)
+        file.writelines(json.dumps(asdict(start)) + "\n" for start in starts)
 
 
 def read_starts(path: Path) -> list[Start]:
@@ -95,11 +95,11 @@ def read_starts(path: Path) -> list[Start]:
     return [Start(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def starts_table(found: Sequence[Start]) -> str:
+def starts_table(starts: Sequence[Start]) -> str:
     """Pure: medians, and their ratio to that of the same engine after a clean stop."""
     seconds_of: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    for one in found:
-        seconds_of[one.engine, one.after].append(one.seconds)
+    for start in starts:
+        seconds_of[start.engine, start.after].append(start.seconds)
     lines = [
         "| runs on | start after | runs | seconds until a new record is visible (median, least to most) | ratio |",
         "|---|---|---|---|---|",

@@ -57,7 +57,7 @@ IN_RECOVERY = (
     Step(name="recovery: first slot settled", point="AwaitVisible", in_recovery=True),
     Step(name="recovery: first InitProducerId", point="InitProducerId", in_recovery=True),
     Step(name="recovery: settled", point="Settle", in_recovery=True),
-    Step(name="recovery: nothing forgotten", point="AbortForgotten", in_recovery=True),
+    Step(name="recovery: nothing forgotten", point="AbortHangingTxns", in_recovery=True),
 )
 ALL = (*IN_MICRO_BATCH, *IN_RECOVERY)
 IN_TASKS = (INITIALISED, PRODUCED, RECEIPT, LAST_RECEIPT)

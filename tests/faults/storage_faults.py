@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.faults.gate import Held
+from tests.faults.gate import PausedProcess
 from tests.faults.process_faults import EndsByItself
 from tests.faults.rounds import Scene
 
@@ -48,7 +48,7 @@ class DiskFull:
 
     name: str = "disk of the tables full"
 
-    def inject(self, scene: Scene, held: Held) -> None:
+    def inject(self, scene: Scene, paused: PausedProcess) -> None:
         with _filler(scene).open("wb", buffering=0) as filler:
             try:
                 while True:
@@ -71,7 +71,7 @@ class ReadOnlyMap:
 
     name: str = "offset map read-only"
 
-    def inject(self, scene: Scene, held: Held) -> None:
+    def inject(self, scene: Scene, paused: PausedProcess) -> None:
         folder = str(scene.tables / "offset_map")
         _run("mount", "--bind", folder, folder)
         _run("mount", "-o", "bind,remount,ro", folder)
@@ -85,7 +85,7 @@ class ReadOnlyMap:
 class CheckpointDeleted(EndsByItself):
     name: str = "SIGKILL, and Spark's checkpoint deleted"
 
-    def inject(self, scene: Scene, held: Held) -> None:
+    def inject(self, scene: Scene, paused: PausedProcess) -> None:
         scene.running().kill()
         shutil.rmtree(scene.checkpoint)
 
@@ -96,7 +96,7 @@ class CheckpointOfThePast(EndsByItself):
 
     name: str = "SIGKILL, and Spark's checkpoint from before"
 
-    def inject(self, scene: Scene, held: Held) -> None:
+    def inject(self, scene: Scene, paused: PausedProcess) -> None:
         scene.running().kill()
         kept = scene.folder / "checkpoint-from-before"
         if kept.exists():

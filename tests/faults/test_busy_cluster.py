@@ -57,8 +57,8 @@ def test_slots_that_wait_for_one_core_commit_what_they_have_and_everything_arriv
         rows = DeltaTable(str(tmp_path / "tables" / "offset_map")).to_pyarrow_table(columns=["transactional_id"])
         used = {name for name in rows.column(0).to_pylist() if name is not None}
         places = [(topic_name, partition) for partition in range(BUSY_SLOTS)]
-        values = [[one.value for one in each] for each in read_places(source, places).values()]
-        assert [[one.value for one in each] for each in read_places(target.bootstrap, places).values()] == values
+        values = [[record.value for record in each] for each in read_places(source, places).values()]
+        assert [[record.value for record in each] for each in read_places(target.bootstrap, places).values()] == values
     log = process.log()
     assert len(used) == BUSY_SLOTS, log
     assert log.count("SLOT_NOT_COMMITTED") <= 1, log

@@ -63,7 +63,7 @@ GOOD = Piece(
 
 
 def kinds(piece: Piece) -> list[str]:
-    return sorted({one.partition(":")[0] for one in differences_of(piece)})
+    return sorted({difference.partition(":")[0] for difference in differences_of(piece)})
 
 
 def target(*names: str) -> History:
@@ -75,12 +75,12 @@ def test_a_copy_of_all_that_was_committed_is_no_difference() -> None:
 
 
 def test_what_a_writer_does_not_know_may_be_there_or_not() -> None:
-    unknown = [replace(one, outcome=Outcome.UNKNOWN) for one in GOOD.written]
+    unknown = [replace(written_record, outcome=Outcome.UNKNOWN) for written_record in GOOD.written]
     assert differences_of(replace(GOOD, written=unknown)) == []
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("target_history", "expected"),
     [
         (target("a", "b", "c"), ["lost"]),
         (target("a", "b", "c", "d", "d"), ["duplicated"]),
@@ -92,8 +92,8 @@ def test_what_a_writer_does_not_know_may_be_there_or_not() -> None:
         (target(), ["lost"]),
     ],
 )
-def test_a_bad_target_is_named_by_what_is_bad_about_it(found: History, expected: Sequence[str]) -> None:
-    assert kinds(replace(GOOD, target=found)) == expected
+def test_a_bad_target_is_named_by_what_is_bad_about_it(target_history: History, expected: Sequence[str]) -> None:
+    assert kinds(replace(GOOD, target=target_history)) == expected
 
 
 def test_an_acknowledged_write_that_neither_cluster_has_is_lost() -> None:
@@ -102,7 +102,7 @@ def test_an_acknowledged_write_that_neither_cluster_has_is_lost() -> None:
 
 
 def test_an_aborted_write_that_both_clusters_show_is_found() -> None:
-    aborted = [replace(one, outcome=Outcome.FAILED) if one.offset == 11 else one for one in GOOD.written]
+    aborted = [replace(record, outcome=Outcome.FAILED) if record.offset == 11 else record for record in GOOD.written]
     assert kinds(replace(GOOD, written=aborted)) == ["aborted but visible"]
 
 
@@ -111,7 +111,7 @@ def test_an_aborted_write_that_both_clusters_show_is_found() -> None:
     [
         GOOD.rows[1:],
         GOOD.rows[:-1],
-        [one for one in GOOD.rows if one.kind != "abort"],
+        [row for row in GOOD.rows if row.kind != "abort"],
         [*GOOD.rows, row(12, 14, "gap")],
         [*GOOD.rows, row(9, 10, "gap")],
         [],

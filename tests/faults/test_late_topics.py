@@ -47,9 +47,9 @@ def test_a_late_topic_begins_at_its_first_offset_although_the_mirror_is_killed_b
                 gate.await_step(step)
                 runs.create_topic(source, topic)
                 runs.write(source, topic, [f"{number}" for number in range(3)])
-                held = gate.held(runs.PATIENCE_S)
-                assert held is not None, mirror.log()[-3000:]
-                assert held.point == step.point
+                paused = gate.await_paused(runs.PATIENCE_S)
+                assert paused is not None, mirror.log()[-3000:]
+                assert paused.point == step.point
             finally:
                 mirror.kill()
             gate.forget()

@@ -52,7 +52,7 @@ def find(client: RawClient) -> int:
 def test_what_is_not_harmed_passes_in_both_directions(way: Way) -> None:
     with way.client() as client:
         sent = [client.send("FindCoordinator", key="k", key_type=1) for _ in range(3)]
-        assert [client.receive("FindCoordinator", one).error_code for one in sent] == [0, 0, 0]
+        assert [client.receive("FindCoordinator", correlation_id).error_code for correlation_id in sent] == [0, 0, 0]
         assert client.metadata("t").topics[0].name == "t"
     assert way.plan.requests == {"FindCoordinator": 3, "Metadata": 1}
 

@@ -46,8 +46,8 @@ def test_a_backlog_that_does_not_fit_into_a_transaction_is_committed_a_part_at_a
             process.terminate()
             _, log = process.communicate(timeout=60)
         places = [(topic_name, 0), (topic_name, 1)]
-        values = [[one.value for one in each] for each in read_places(source, places).values()]
-        assert [[one.value for one in each] for each in read_places(target.bootstrap, places).values()] == values
+        values = [[record.value for record in each] for each in read_places(source, places).values()]
+        assert [[record.value for record in each] for each in read_places(target.bootstrap, places).values()] == values
         assert log.count("micro-batch ") > 2, log
         assert "slots end before their ranges are done, after write.commit_interval (3333 ms)" in log
         assert "waiting for the target" in log
@@ -90,8 +90,8 @@ def test_a_backlog_is_read_over_a_link_that_does_not_carry_it_within_a_request_t
             process.terminate()
             _, log = process.communicate(timeout=60)
         places = [(topic_name, 0), (topic_name, 1)]
-        values = [[one.value for one in each] for each in read_places(source.bootstrap, places).values()]
-        assert [[one.value for one in each] for each in read_places(target, places).values()] == values
+        values = [[record.value for record in each] for each in read_places(source.bootstrap, places).values()]
+        assert [[record.value for record in each] for each in read_places(target, places).values()] == values
         assert "slots end before their ranges are done, after write.commit_interval (3333 ms)" in log
         assert "waiting for the source" in log
         assert proxy.replied_bytes < 1.5 * SOURCE_BATCHES * SOURCE_BATCH_BYTES, "each batch is read about once"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, ConfigResource, PartitionMetadata
 from tests.faults.broker_faults import IN_TASKS_AND_AFTER, wait_for_progress, wait_until
-from tests.faults.gate import Held
+from tests.faults.gate import PausedProcess
 from tests.faults.network_faults import SOURCE, TARGET
 from tests.faults.rounds import BETWEEN_MICRO_BATCHES, PATIENCE_S, RoundFailedError, Scene
 from tests.faults.steps import IN_RECOVERY
@@ -133,7 +133,7 @@ class KillOfThree:
     def name(self) -> str:
         return f"kill -9 and restart of the {self.side}'s {self.role.value}, three brokers on both sides"
 
-    def inject(self, scene: Scene, held: Held) -> None:
+    def inject(self, scene: Scene, paused: PausedProcess) -> None:
         replicated = ReplicatedClusters.of(scene)
         controller_id = active_controller(replicated.clusters[self.side])
         if self.role is Role.CONTROLLER:

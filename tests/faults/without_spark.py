@@ -98,7 +98,7 @@ class _Checkpoint:
             each.mkdir(parents=True, exist_ok=True)
 
     def last_planned(self) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
-        numbers = [int(one.name) for one in self._offsets.iterdir() if one.name.isdigit()]
+        numbers = [int(path.name) for path in self._offsets.iterdir() if path.name.isdigit()]
         if not numbers:
             return None
         start, end = json.loads((self._offsets / str(max(numbers))).read_text())
@@ -178,8 +178,10 @@ class _Planned:
         return self
 
     def toArrow(self) -> pa.Table:  # noqa: N802
-        running = [self._workers.submit(_run_slot, self._function, list(self._reader.read(one))) for one in self._partitions]
-        answers = [batch for one in running for batch in one.result()]
+        running = [
+            self._workers.submit(_run_slot, self._function, list(self._reader.read(partition))) for partition in self._partitions
+        ]
+        answers = [batch for future in running for batch in future.result()]
         return pa.Table.from_batches(answers, pa.schema([("body", pa.binary())]))
 
 

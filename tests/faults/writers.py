@@ -105,7 +105,7 @@ class Writer:
         self._numbers = itertools.count()
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        """Held while records are written whose outcome is not yet known."""
+        """PausedProcess while records are written whose outcome is not yet known."""
         self._known: list[Written] = []
         self._reported: list[Written] = []
         self.failure: BaseException | None = None
@@ -171,7 +171,7 @@ class Writer:
             self._known += self._reported
             return True
         outcome = self._transaction(producer)
-        self._known += [replace(one, outcome=outcome) for one in self._reported]
+        self._known += [replace(written_record, outcome=outcome) for written_record in self._reported]
         return outcome is not Outcome.UNKNOWN
 
     def _transaction(self, producer: Producer) -> Outcome:
@@ -180,7 +180,9 @@ class Writer:
             for _ in range(self._rng.randint(1, 3)):
                 self._burst(producer)
                 self._stop.wait(self._rng.uniform(0, self._pause_s))
-            is_commit = self._rng.random() >= _ABORT_SHARE and all(one.outcome is Outcome.OK for one in self._reported)
+            is_commit = self._rng.random() >= _ABORT_SHARE and all(
+                written_record.outcome is Outcome.OK for written_record in self._reported
+            )
             if is_commit:
                 producer.commit_transaction(_PATIENCE_S)
             else:
@@ -243,17 +245,17 @@ class Writers:
         return sum(writer.acknowledged_bytes for writer in self._writers)
 
     def __enter__(self) -> Self:
-        for one in self._writers:
-            one.start()
+        for writer in self._writers:
+            writer.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
 
     def stop(self) -> None:
-        for one in self._writers:
-            one.stop()
+        for writer in self._writers:
+            writer.stop()
 
     def take(self) -> list[Written]:
         """Return the outcomes since the last call, of all writers. Raises what ended a writer."""
-        return [written for one in self._writers for written in one.take()]
+        return [written for writer in self._writers for written in writer.take()]

@@ -65,21 +65,21 @@ class Campaign:
     def _run_child(self, name: str, seconds: float) -> bool:
         """Return False where an input ended the process."""
         with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
-            place, told = Path(scratch) / "number", Path(scratch) / "told"
+            place, report_path = Path(scratch) / "number", Path(scratch) / "told"
             progress, first = Progress(place), self.inputs[name]
             progress.number = first - 1
             arguments = [name, str(place), "--targets", self.targets_module, "--seed", str(self.seed), "--first", str(first)]
             arguments += ["--seconds", str(seconds), "--memory", str(self.bounds.memory_bytes)]
-            with told.open("w") as out, (Path(scratch) / "errors").open("w+") as errors:
+            with report_path.open("w") as out, (Path(scratch) / "errors").open("w+") as errors:
                 environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
                 command = [sys.executable, "-m", "tests.fuzz.child", *arguments]
                 child = subprocess.Popen(command, stdout=out, stderr=errors, env=environment)
                 ended = self._ended(child, progress, name)
                 errors.seek(0)
-                said = errors.read()[-2_000:]
+                output = errors.read()[-2_000:]
             if progress.number < first:
-                raise RuntimeError(f"the process for {name} did not come to its first input: {said}")
-            return self._take(name, progress.number, ended, said, told.read_text().splitlines())
+                raise RuntimeError(f"the process for {name} did not come to its first input: {output}")
+            return self._take(name, progress.number, ended, output, report_path.read_text().splitlines())
 
     def _ended(self, child: subprocess.Popen[bytes], progress: Progress, name: str) -> str:
         """Empty when it ended by itself and well, else the kind of finding. What it does in front of the first input is not timed."""
@@ -102,32 +102,32 @@ class Campaign:
             time.sleep(_POLL_S)
         return "" if child.wait() == 0 else "death"
 
-    def _take(self, name: str, number: int, ended: str, said: str, lines: list[str]) -> bool:
-        told = [json.loads(line) for line in lines]
-        for one in told:
-            if "kind" in one:
-                self._keep(name, Found(**one))
+    def _take(self, name: str, number: int, ended: str, message: str, lines: list[str]) -> bool:
+        documents = [json.loads(line) for line in lines]
+        for document in documents:
+            if "kind" in document:
+                self._keep(name, Found(**document))
         if ended:
-            what = f"more than {self.bounds.seconds} CPU seconds" if ended == "hang" else f"the process died: {said}"
+            what = f"more than {self.bounds.seconds} CPU seconds" if ended == "hang" else f"the process died: {message}"
             self._keep(name, Found(ended, number, ended, what))
         self.inputs[name] = number + 1
-        is_whole = not ended and not any(one.get("where") == "resident memory" for one in told)
+        is_whole = not ended and not any(document.get("where") == "resident memory" for document in documents)
         self.seconds[name] += 0 if is_whole else _LEAST_S_OF_AN_END  # type: ignore[assignment]
         return is_whole
 
-    def _keep(self, name: str, found: Found) -> None:
+    def _keep(self, name: str, finding: Found) -> None:
         """Keep the first finding of its kind and location: the input, and how to repeat it."""
-        key = (name, found.kind, found.where)
+        key = (name, finding.kind, finding.where)
         if key in self.findings:
             return
-        data = self.targets[name].input(self.seed, found.number)
+        data = self.targets[name].input(self.seed, finding.number)
         self.folder.mkdir(parents=True, exist_ok=True)
-        stem = re.sub(r"[^a-z0-9]+", "-", f"{name} {found.kind}".lower()) + "-" + hashlib.sha256(data).hexdigest()[:8]
+        stem = re.sub(r"[^a-z0-9]+", "-", f"{name} {finding.kind}".lower()) + "-" + hashlib.sha256(data).hexdigest()[:8]
         path = self.folder / f"{stem}.bin"
         path.write_bytes(data)
-        again = f'.venv/bin/python -m tests.fuzz.run --repeat "{name}" {path}'
+        command = f'.venv/bin/python -m tests.fuzz.run --repeat "{name}" {path}'
         path.with_suffix(".txt").write_text(
-            f"{name}: {found.kind}, input {found.number} of seed {self.seed}\n{again}\n\n{found.what}\n"
+            f"{name}: {finding.kind}, input {finding.number} of seed {self.seed}\n{command}\n\n{finding.what}\n"
         )
         self.findings[key] = path
-        print(f"FOUND {name}: {found.kind}, {found.where}\n  {again}", flush=True)
+        print(f"FOUND {name}: {finding.kind}, {finding.where}\n  {command}", flush=True)

@@ -62,16 +62,16 @@ def tried(target: Target, number: int, data: bytes) -> Found | None:
     except target.documented:
         return None
     except MemoryError as error:
-        return _found("over-allocation", number, error)
+        return _finding("over-allocation", number, error)
     except AssertionError as error:
         is_ours = Path(traceback.extract_tb(error.__traceback__)[-1].filename).parent == Path(__file__).parent
-        return _found("wrong output" if is_ours else "crash", number, error)
+        return _finding("wrong output" if is_ours else "crash", number, error)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
-        return _found("crash", number, error)
+        return _finding("crash", number, error)
     return None
 
 
-def _found(kind: str, number: int, error: Exception) -> Found:
+def _finding(kind: str, number: int, error: Exception) -> Found:
     frames = traceback.extract_tb(error.__traceback__)
     where = f"{type(error).__name__} at {Path(frames[-1].filename).name}:{frames[-1].lineno}"
     return Found(kind, number, where, "".join(traceback.format_exception(error, limit=-6)))
@@ -104,7 +104,7 @@ def _peak_bytes() -> int:
     """On Linux by the process's own mark: the other figure is handed down from the process that started it."""
     status = Path("/proc/self/status")
     if status.exists():
-        (line,) = (one for one in status.read_text().splitlines() if one.startswith("VmHWM:"))
+        (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) << 10
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak << 10
@@ -121,14 +121,14 @@ def inputs(target: Target, seed: int, first: int, seconds: float) -> Iterator[tu
 
 def run(target: Target, progress: Progress, memory: Memory, given: Iterator[tuple[int, bytes]]) -> int:
     """Print the findings, each location once; return how many inputs were run."""
-    seen, count = set(), 0
+    lines_seen, count = set(), 0
     for number, data in given:
         progress.number = number
-        found = tried(target, number, data)
+        finding = tried(target, number, data)
         excess = memory.excess(number)
-        if found is not None and (found.kind, found.where) not in seen:
-            seen.add((found.kind, found.where))
-            print(json.dumps(asdict(found)), flush=True)
+        if finding is not None and (finding.kind, finding.where) not in lines_seen:
+            lines_seen.add((finding.kind, finding.where))
+            print(json.dumps(asdict(finding)), flush=True)
         count += 1
         if excess is not None:
             print(json.dumps(asdict(excess)), flush=True)
@@ -137,8 +137,8 @@ def run(target: Target, progress: Progress, memory: Memory, given: Iterator[tupl
 
 
 def targets_of(module: str) -> Mapping[str, Target]:
-    found: Mapping[str, Target] = importlib.import_module(module).TARGETS
-    return found
+    targets: Mapping[str, Target] = importlib.import_module(module).TARGETS
+    return targets
 
 
 def main() -> None:

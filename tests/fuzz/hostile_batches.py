@@ -23,19 +23,21 @@ _LEAST_LEGACY_BYTES = 18
 
 def captured() -> list[bytes]:
     """Return the records of every partition of the captured Fetch answers."""
-    found = [bytes(one.records) for name in names("fetch-") for one in parse_fetch_response(frame_of(name)).partitions]
-    return [one for one in found if one]
+    raw_responses = [
+        bytes(partition.records) for name in names("fetch-") for partition in parse_fetch_response(frame_of(name)).partitions
+    ]
+    return [raw for raw in raw_responses if raw]
 
 
 def captured_batches(codec: int | None = None) -> list[bytes]:
     """One by one; of a codec."""
-    found = []
+    raw_batches = []
     for records in captured():
         index = index_batches(memoryview(records))
         for start, size in zip(index.pos.tolist(), index.size_bytes.tolist(), strict=True):
             if codec is None or records[start + 22] & 7 == codec:
-                found.append(records[start : start + size])
-    return sorted(set(found))
+                raw_batches.append(records[start : start + size])
+    return sorted(set(raw_batches))
 
 
 def blocks() -> list[tuple[bytes, list[int], int]]:
@@ -94,9 +96,9 @@ def message_sets() -> list[bytes]:
 
 def wrappers() -> list[bytes]:
     return [
-        wrapped(name, one, 16, magic=magic) + message(17, magic=magic)
+        wrapped(name, message_set, 16, magic=magic) + message(17, magic=magic)
         for name in WRAPPING
-        for magic, one in enumerate(message_sets()[:2])
+        for magic, message_set in enumerate(message_sets()[:2])
     ]
 
 
@@ -111,8 +113,8 @@ def with_right_checksum(data: bytes) -> bytes:
 
 def with_right_checksums(data: bytes) -> bytes:
     """Every whole batch that can be found in it."""
-    made, found = bytearray(data), index_batches(memoryview(data))
-    for start, size in zip(found.pos.tolist(), found.size_bytes.tolist(), strict=True):
+    made, batch_index = bytearray(data), index_batches(memoryview(data))
+    for start, size in zip(batch_index.pos.tolist(), batch_index.size_bytes.tolist(), strict=True):
         made[start : start + size] = with_right_checksum(data[start : start + size])
     return bytes(made)
 

@@ -28,8 +28,8 @@ def report(campaign: Campaign) -> str:
     lines = [f"{'target':40}{'inputs':>10}{'a second':>10}{'findings':>10}"]
     for name in campaign.targets:
         inputs, seconds = campaign.inputs[name], campaign.seconds[name]
-        found = sum(key[0] == name for key in campaign.findings)
-        lines.append(f"{name:40}{inputs:10,}{inputs / max(seconds, 0.001):10,.0f}{found:10}")
+        finding_count = sum(key[0] == name for key in campaign.findings)
+        lines.append(f"{name:40}{inputs:10,}{inputs / max(seconds, 0.001):10,.0f}{finding_count:10}")
     total, seconds = campaign.inputs.total(), campaign.seconds.total()
     lines.append(
         f"{len(campaign.targets)} targets, {total:,} inputs, {total / max(seconds, 1):,.0f} a second, {len(campaign.findings)} findings"
@@ -39,9 +39,9 @@ def report(campaign: Campaign) -> str:
 
 def repeat(name: str, path: Path) -> int:
     """1 when the input still brings the same or another error to light. Hangs hang, and memory is not watched."""
-    found = tried(TARGETS[name], 0, path.read_bytes())
-    print("nothing found" if found is None else f"{found.kind}\n{found.what}")
-    return int(found is not None)
+    finding = tried(TARGETS[name], 0, path.read_bytes())
+    print("nothing found" if finding is None else f"{finding.kind}\n{finding.what}")
+    return int(finding is not None)
 
 
 def main() -> None:

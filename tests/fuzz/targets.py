@@ -9,4 +9,4 @@ from tests.fuzz.targets_of_batches import BATCHES
 from tests.fuzz.targets_of_blocks import BLOCKS
 from tests.fuzz.targets_of_texts import TEXTS
 
-TARGETS: dict[str, Target] = {one.name: one for one in (*ANSWERS, *ARCHIVES, *BATCHES, *BLOCKS, *TEXTS)}
+TARGETS: dict[str, Target] = {target.name: target for target in (*ANSWERS, *ARCHIVES, *BATCHES, *BLOCKS, *TEXTS)}

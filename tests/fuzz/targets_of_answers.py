@@ -21,8 +21,8 @@ from shallow_mirror.wire.protocol.produce import parse_produce_response
 
 
 def fetch(names: TopicNames | None, data: bytes) -> None:
-    for one in parse_fetch_response(memoryview(data), names).partitions:
-        assert len(one.records) + 16 * len(one.aborted) <= len(data)
+    for partition in parse_fetch_response(memoryview(data), names).partitions:
+        assert len(partition.records) + 16 * len(partition.aborted) <= len(data)
 
 
 def fetch_from_leader(data: bytes) -> None:
@@ -32,12 +32,12 @@ def fetch_from_leader(data: bytes) -> None:
 
 def produce(data: bytes) -> None:
     answer = parse_produce_response(memoryview(data))
-    assert 5 * sum(len(one.record_errors) for one in answer.partitions) <= len(data)
+    assert 5 * sum(len(partition.record_errors) for partition in answer.partitions) <= len(data)
 
 
 def latest_offsets(data: bytes) -> None:
-    found = list_offsets.parse_offsets(memoryview(data))
-    assert found is None or sum(entries.nbytes for _, entries in found) <= len(data)
+    offsets = list_offsets.parse_offsets(memoryview(data))
+    assert offsets is None or sum(entries.nbytes for _, entries in offsets) <= len(data)
 
 
 def call(api: str, data: bytes) -> None:
@@ -56,14 +56,14 @@ def frames(data: bytes) -> None:
 
 def filled(structure: Any, version: int, entries: int) -> dict[str, Any]:
     """Fields of a kafka-python structure that are arrays, of `entries` each; the rest is as it is by default."""
-    arrays = [(name, one) for name, one in structure.fields.items() if one.is_array() and one.for_version_q(version)]
-    return {name: [_entry(one.array_of, version, entries)] * entries for name, one in arrays}
+    arrays = [(name, field) for name, field in structure.fields.items() if field.is_array() and field.for_version_q(version)]
+    return {name: [_entry(field.array_of, version, entries)] * entries for name, field in arrays}
 
 
-def _entry(one: Any, version: int, entries: int) -> Any:
-    if one.is_struct():
-        return one.data_class(version=version, **filled(one, version, entries))
-    return {"string": "name", "uuid": A_UUID}.get(one.type_str, 1)
+def _entry(field_type: Any, version: int, entries: int) -> Any:
+    if field_type.is_struct():
+        return field_type.data_class(version=version, **filled(field_type, version, entries))
+    return {"string": "name", "uuid": A_UUID}.get(field_type.type_str, 1)
 
 
 def answers(api: str) -> list[bytes]:
@@ -71,7 +71,7 @@ def answers(api: str) -> list[bytes]:
     request, response, version = requests._USED[api]
     tags = b"" if api == "ApiVersions" or not request[version].flexible_version_q(version) else b"\x00"
     made = [response[version](**filled(response[version]._struct, version, entries)) for entries in range(3)]
-    return [tags + bytes(one.encode()) for one in made]
+    return [tags + bytes(made_entry.encode()) for made_entry in made]
 
 
 def _golden(start: str) -> list[bytes]:
@@ -87,7 +87,7 @@ ANSWERS = [
     Target("fetch by name", [*_golden("fetch-"), fetch_answer()], partial(fetch, None), (WireError,)),
     Target("fetch by id", [fetch_answer(API_VERSION_BY_ID)], partial(fetch, {A_UUID.bytes: "a"}), (WireError,)),
     Target("fetch from the leader alone", [leader_fetch_answer()], fetch_from_leader, (WireError,)),
-    Target("latest offsets", [b"\x00\x00\x00\x01" + one for one in answers("ListOffsets")], latest_offsets, (WireError,)),
+    Target("latest offsets", [b"\x00\x00\x00\x01" + answer for answer in answers("ListOffsets")], latest_offsets, (WireError,)),
     Target("produce", [*_golden("produce-"), produce_answer()], produce, (WireError,)),
     Target("frames", [answer_frame(1, b"abc") + answer_frame(2, b"")], frames, (RetriableError,)),
     *_callers(),

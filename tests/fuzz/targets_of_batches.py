@@ -45,11 +45,15 @@ REFUSALS = (CorruptBatchError, BatchRefusedError)
 
 
 def index(data: bytes) -> BatchIndex:
-    found = index_batches(memoryview(data))
-    assert 0 <= found.consumed_bytes <= len(data)
-    assert int(found.size_bytes.sum()) == found.consumed_bytes
-    assert len(payload_crcs(found.headers)) == len(verify_crcs(memoryview(data), found.pos, found.headers)) == len(found)
-    return found
+    batch_index = index_batches(memoryview(data))
+    assert 0 <= batch_index.consumed_bytes <= len(data)
+    assert int(batch_index.size_bytes.sum()) == batch_index.consumed_bytes
+    assert (
+        len(payload_crcs(batch_index.headers))
+        == len(verify_crcs(memoryview(data), batch_index.pos, batch_index.headers))
+        == len(batch_index)
+    )
+    return batch_index
 
 
 def indexed(data: bytes) -> None:
@@ -69,11 +73,11 @@ def limits_of(data: bytes) -> BatchLimits:
     )
 
 
-def admitted(data: bytes, found: BatchIndex, records: memoryview, position: int) -> Admission:
+def admitted(data: bytes, batch_index: BatchIndex, records: memoryview, position: int) -> Admission:
     chance = chance_of(data)
-    bases = found.headers["base_offset"].tolist() or [0]
+    bases = batch_index.headers["base_offset"].tolist() or [0]
     return admit(
-        found,
+        batch_index,
         records,
         topic_partition=PLACE,
         position=position,
@@ -83,31 +87,37 @@ def admitted(data: bytes, found: BatchIndex, records: memoryview, position: int)
     )
 
 
-def position_of(data: bytes, found: BatchIndex) -> int:
+def position_of(data: bytes, batch_index: BatchIndex) -> int:
     chance = chance_of(data)
-    offsets: list[int] = [0, *(found.headers["base_offset"].tolist()), *(found.last_offset.tolist())]
+    offsets: list[int] = [0, *(batch_index.headers["base_offset"].tolist()), *(batch_index.last_offset.tolist())]
     return max(0, chance.choice(offsets))
 
 
 def admission(data: bytes) -> None:
-    found, records = index(data), memoryview(bytearray(data))
-    position = position_of(data, found)
-    made = admitted(data, found, records, position)
-    assert len(made.verdicts) == len(found)
+    batch_index, records = index(data), memoryview(bytearray(data))
+    position = position_of(data, batch_index)
+    made = admitted(data, batch_index, records, position)
+    assert len(made.verdicts) == len(batch_index)
     assert made.next_position >= position
-    assert [one.index for one in made.refusals] == np.flatnonzero(made.verdicts == Verdict.REFUSE).tolist()
-    assert [one.index for one in made.rebuilds] == np.flatnonzero(made.verdicts == Verdict.REBUILD).tolist()
+    assert [refusal.index for refusal in made.refusals] == np.flatnonzero(made.verdicts == Verdict.REFUSE).tolist()
+    assert [rebuild.index for rebuild in made.rebuilds] == np.flatnonzero(made.verdicts == Verdict.REBUILD).tolist()
     for i in np.flatnonzero(made.verdicts != Verdict.BEYOND).tolist():
         kind_of(made, i)
 
 
 def copied(data: bytes) -> None:
     """All that a task does with a partition's part of an answer. What is refused by its header is not sent."""
-    found, records = index(data), memoryview(bytearray(data))
-    position = position_of(data, found)
-    made = admitted(data, found, records, position)
+    batch_index, records = index(data), memoryview(bytearray(data))
+    position = position_of(data, batch_index)
+    made = admitted(data, batch_index, records, position)
     outgoing = make_outgoing(
-        found, records, made, topic_partition=PLACE, position=position, limits=limits_of(data), max_opened_bytes=MAX_OPENED_BYTES
+        batch_index,
+        records,
+        made,
+        topic_partition=PLACE,
+        position=position,
+        limits=limits_of(data),
+        max_opened_bytes=MAX_OPENED_BYTES,
     )
     chosen = outgoing.chosen
     sent = outgoing.index
@@ -130,12 +140,12 @@ def coalesced(data: bytes) -> None:
 
 def sent_of(data: bytes, coalesce_bytes: int | None) -> list[object]:
     """Return records of batches that can be read, and whole batches that cannot, as the target gets them."""
-    found, records = index(data), memoryview(bytearray(data))
-    position, limits = position_of(data, found), replace(limits_of(data), coalesce_bytes=coalesce_bytes)
+    batch_index, records = index(data), memoryview(bytearray(data))
+    position, limits = position_of(data, batch_index), replace(limits_of(data), coalesce_bytes=coalesce_bytes)
     outgoing = make_outgoing(
-        found,
+        batch_index,
         records,
-        admitted(data, found, records, position),
+        admitted(data, batch_index, records, position),
         topic_partition=PLACE,
         position=position,
         limits=limits,
@@ -143,16 +153,16 @@ def sent_of(data: bytes, coalesce_bytes: int | None) -> list[object]:
     )
     sent, chosen = outgoing.index, outgoing.chosen
     restamp(outgoing.records, sent, chosen, producer_id=7, producer_epoch=1, first_sequence=0)
-    told: list[object] = []
+    reported: list[object] = []
     for start, size in zip(sent.pos[chosen].tolist(), sent.size_bytes[chosen].tolist(), strict=True):
         raw = outgoing.records[start : start + size]
         try:
             read = list(open_batch(raw, PLACE, max_bytes=MAX_OPENED_BYTES))
         except REFUSALS:
-            told.append(bytes(raw))
+            reported.append(bytes(raw))
         else:
-            told += [(one.timestamp_ms, one.key, one.value, one.headers) for one in read]
-    return told
+            reported += [(record.timestamp_ms, record.key, record.value, record.headers) for record in read]
+    return reported
 
 
 def opened(data: bytes) -> None:
@@ -160,11 +170,13 @@ def opened(data: bytes) -> None:
     raw = memoryview(with_right_checksum(data))
     offsets = []
     try:
-        offsets = [one.offset for one in open_batch(raw, PLACE, max_bytes=MAX_OPENED_BYTES)]
+        offsets = [record.offset for record in open_batch(raw, PLACE, max_bytes=MAX_OPENED_BYTES)]
     finally:
         unpacked = unpack_batch(raw, PLACE, max_bytes=MAX_OPENED_BYTES)
-        told = [one for spans in find_spans(unpacked) for one in (spans.offset_delta + unpacked.header["base_offset"]).tolist()]
-    assert told == offsets
+        reported = [
+            offset for spans in find_spans(unpacked) for offset in (spans.offset_delta + unpacked.header["base_offset"]).tolist()
+        ]
+    assert reported == offsets
     assert len(offsets) == unpacked.header["records_count"]
     assert all(before < after for before, after in itertools.pairwise(offsets))
 
@@ -176,20 +188,20 @@ def rebuilt(raw: bytes) -> None:
     position = base + chance_of(raw).choice([0, 0, 1, 5, -7])
     limits = limits_of(raw)
     made = rebuild(memoryview(raw), PLACE, position=position, limits=limits, max_opened_bytes=MAX_OPENED_BYTES)
-    again = index(b"".join(made.batches))
-    assert (again.stop, again.headers["records_count"].tolist()) == (None, list(made.counts))
+    rebuilt = index(b"".join(made.batches))
+    assert (rebuilt.stop, rebuilt.headers["records_count"].tolist()) == (None, list(made.counts))
     assert sum(made.counts) == len(made.offsets)
-    assert all(verify_crc(memoryview(one)) and len(one) <= limits.max_message_bytes for one in made.batches)
-    found = []
-    for one in made.batches:
-        records = list(open_batch(memoryview(one), PLACE, max_bytes=MAX_OPENED_BYTES))
+    assert all(verify_crc(memoryview(batch)) and len(batch) <= limits.max_message_bytes for batch in made.batches)
+    contents = []
+    for batch in made.batches:
+        records = list(open_batch(memoryview(batch), PLACE, max_bytes=MAX_OPENED_BYTES))
         assert [record.offset for record in records] == list(range(len(records)))
-        found += [(record.timestamp_ms, record.key, record.value, record.headers) for record in records]
+        contents += [(record.timestamp_ms, record.key, record.value, record.headers) for record in records]
     keeps = limits.log_append_time is LogAppendTimePolicy.KEEP
     source = with_right_checksum(raw[:22] + bytes([raw[22] & (0xFF if keeps else ~0x08)]) + raw[23:])
-    kept = [one for one in open_batch(memoryview(source), PLACE, max_bytes=MAX_OPENED_BYTES) if one.offset >= position]
-    assert made.offsets.tolist() == [one.offset for one in kept]
-    assert found == [(one.timestamp_ms, one.key, one.value, one.headers) for one in kept]
+    kept = [record for record in open_batch(memoryview(source), PLACE, max_bytes=MAX_OPENED_BYTES) if record.offset >= position]
+    assert made.offsets.tolist() == [record.offset for record in kept]
+    assert contents == [(record.timestamp_ms, record.key, record.value, record.headers) for record in kept]
 
 
 def rebuilt_behind_the_checksum(data: bytes) -> None:
@@ -218,8 +230,8 @@ def converted_behind_the_codec(name: str, data: bytes) -> None:
         made = convert_legacy(memoryview(bytearray(raw)), PLACE, max_opened_bytes=MAX_OPENED_BYTES)
         assert made.failure is None or isinstance(made.failure, REFUSALS), repr(made.failure)
         if made.failure is None:
-            (one,) = index(bytes(made.records)).pos.tolist()
-            assert verify_crc(made.records[one:])
+            (pos,) = index(bytes(made.records)).pos.tolist()
+            assert verify_crc(made.records[pos:])
             records = list(open_batch(made.records, PLACE, max_bytes=MAX_OPENED_BYTES))
             assert len(records) >= 1
         else:
@@ -232,7 +244,7 @@ BATCHES = [
     Target("admission", responses(), admission),
     Target("copy", responses(), copied, REFUSALS),
     Target("copy of small batches", small_batches(), coalesced, REFUSALS),
-    Target("open batch", [one for name in ENCODERS for one in batches(name)], opened, REFUSALS),
+    Target("open batch", [batch for name in ENCODERS for batch in batches(name)], opened, REFUSALS),
     Target("rebuild", captured_batches(), rebuilt, REFUSALS),
     *(Target(f"rebuild {name}", batches(name), rebuilt_behind_the_checksum, REFUSALS) for name in ENCODERS),
     *(

@@ -39,22 +39,22 @@ def _document(data: bytes) -> Any:
 
 
 def receipt(data: bytes) -> None:
-    found = _parse_receipt(data.decode("utf-8", "replace"), "mirror-0")
-    assert isinstance(found.decision, int)
+    parsed = _parse_receipt(data.decode("utf-8", "replace"), "mirror-0")
+    assert isinstance(parsed.decision, int)
 
 
 def stream_offset(data: bytes) -> None:
     """Check that what was understood is written, and understood, alike."""
-    found = parse_stream_offset(_document(data))
-    assert all(offset >= 0 and one.partition >= 0 for one, offset in found.items())
-    assert parse_stream_offset(build_stream_offset(found)) == found
+    offsets = parse_stream_offset(_document(data))
+    assert all(offset >= 0 and partition.partition >= 0 for partition, offset in offsets.items())
+    assert parse_stream_offset(build_stream_offset(offsets)) == offsets
 
 
 def recorded(data: bytes) -> None:
     metadata = _document(data)
-    if isinstance(metadata, dict) and all(isinstance(one, str) for one in metadata.values()):
-        found = Recorded.from_metadata(5, metadata)
-        assert Recorded.from_metadata(5, found.metadata()) == found
+    if isinstance(metadata, dict) and all(isinstance(text, str) for text in metadata.values()):
+        recorded = Recorded.from_metadata(5, metadata)
+        assert Recorded.from_metadata(5, recorded.metadata()) == recorded
 
 
 def _written(data: bytes, folder: str, name: str) -> Path:
@@ -65,19 +65,21 @@ def _written(data: bytes, folder: str, name: str) -> Path:
 
 def note(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        found = planner_state.read_planner_state(_written(data, folder, "_planner.json"))
-    assert found is None or planner_state.lag_behind(found, OFFSETS, 0) is None or found.waiting_for is None
+        state = planner_state.read_planner_state(_written(data, folder, "_planner.json"))
+    assert state is None or planner_state.lag_behind(state, OFFSETS, 0) is None or state.waiting_for is None
 
 
 def measured(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        found = planner_state.read_measurements(_written(data, folder, "_measured.json"))
-    if found is not None:
-        assert not any(math.isnan(one) or one <= 0 for one in found.bytes_per_offset.values())
+        measurements = planner_state.read_measurements(_written(data, folder, "_measured.json"))
+    if measurements is not None:
+        assert not any(
+            math.isnan(bytes_per_offset) or bytes_per_offset <= 0 for bytes_per_offset in measurements.bytes_per_offset.values()
+        )
 
 
 def commit(data: bytes) -> None:
-    """Check that a commit of a local table is whole or half-written, and nothing else."""
+    """Read a commit file of a local table: it is complete or half-written, or an error of the target says why not."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "_delta_log").mkdir()
         path = _written(data, folder, f"_delta_log/{0:020}.json")
@@ -101,7 +103,7 @@ def _texts() -> dict[str, list[bytes]]:
         "recorded": [json.dumps(RECORDED.metadata()).encode()],
         "note": [written_note, b"[" * 5_000],
         "measured": [written_measured, b"[" * 5_000],
-        "commit": ["\n".join(json.dumps(one) for one in actions).encode(), b"[" * 5_000],
+        "commit": ["\n".join(json.dumps(action) for action in actions).encode(), b"[" * 5_000],
     }
 
 

@@ -37,8 +37,8 @@ def test_a_planted_bug_is_found_and_its_input_kept_with_what_repeats_it(name: st
     campaign = campaign_of(name, tmp_path)
     while not campaign.findings:
         campaign.run_slice(name, 1.5)
-    ((found, kind, _),) = campaign.findings
-    assert (found, kind) == (name, KINDS[name])
+    ((target_name, kind, _),) = campaign.findings
+    assert (target_name, kind) == (name, KINDS[name])
     (kept,) = campaign.findings.values()
     assert len(kept.read_bytes()) < planted._BAD
     assert f'--repeat "{name}" {kept}' in kept.with_suffix(".txt").read_text()
@@ -65,8 +65,8 @@ def test_the_same_seed_and_number_make_the_same_input_again_and_others_another_o
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_first_hostile_inputs_find_nothing(name: str) -> None:
     target = TARGETS[name]
-    found = [tried(target, number, target.input(0, number)) for number in range(len(target.corpus) + _FEW)]
-    assert [one for one in found if one is not None] == []
+    findings = [tried(target, number, target.input(0, number)) for number in range(len(target.corpus) + _FEW)]
+    assert [finding for finding in findings if finding is not None] == []
 
 
 @pytest.mark.thorough

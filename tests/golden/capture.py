@@ -166,15 +166,15 @@ class Cluster:
                 "auto.offset.reset": "earliest",
             }
         )
-        found = []
+        documents = []
         try:
             low, _ = consumer.get_watermark_offsets(TopicPartition(*place), timeout=PATIENCE_S)
             consumer.assign([TopicPartition(*place, low)])
             while not (message := consumer.poll(PATIENCE_S)).error():
-                found.append(message)
+                documents.append(message)
         finally:
             consumer.close()
-        return found
+        return documents
 
     def watermarks(self, place: Place) -> dict[str, int]:
         asked = TopicPartition(*place)
@@ -189,27 +189,27 @@ class Cluster:
             "high_watermark": offset(OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED),
         }
 
-    def told(self, place: Place) -> dict[str, Any]:
+    def consumed_facts(self, place: Place) -> dict[str, Any]:
         """Return `records`: [offset, timestamp, codec] as read_uncommitted; `committed`: offsets as read_committed."""
         every = self.consumed(place, "read_uncommitted")
         return {
             **self.watermarks(place),
             "timestamp_types": sorted({message.timestamp()[0] for message in every}),
-            "records": [[one.offset(), one.timestamp()[1], dict(one.headers())["codec"].decode()] for one in every],
+            "records": [[record.offset(), record.timestamp()[1], dict(record.headers())["codec"].decode()] for record in every],
             "committed": [message.offset() for message in self.consumed(place, "read_committed")],
         }
 
 
 def walked(frame: bytes, record_bytes: int) -> list[tuple[int, int, int]]:
     """(attributes, last offset delta, records count) of whole batches: found by their own leader epoch and magic 2."""
-    found = []
+    documents = []
     start = frame.index(b"\x00\x00\x00\x00\x02", record_bytes) - 12
     while start + 61 <= len(frame) and frame[start + 16] == 2:
         length = struct.unpack_from(">i", frame, start + 8)[0]
         attributes, delta = struct.unpack_from(">hi", frame, start + 21)
-        found.append((attributes, delta, struct.unpack_from(">i", frame, start + 57)[0]))
+        documents.append((attributes, delta, struct.unpack_from(">i", frame, start + 57)[0]))
         start += 12 + length
-    return found
+    return documents
 
 
 Captured = tuple[str, bytes, dict[str, Any]]
@@ -221,8 +221,11 @@ def captured_fetch(
     frame = partitions = None
     while frame != (now := fetch(cluster.bootstrap, offsets, isolation=isolation, max_bytes=max_bytes)) or partitions is None:
         frame = now  # markers and the cleaner come when they like: what is told must be told of this frame
-        partitions = {f"{topic}-{index}": cluster.told((topic, index)) for topic, index in offsets}
-    request = {"isolation_level": isolation, "offsets": {f"{topic}-{index}": one for (topic, index), one in offsets.items()}}
+        partitions = {f"{topic}-{index}": cluster.consumed_facts((topic, index)) for topic, index in offsets}
+    request = {
+        "isolation_level": isolation,
+        "offsets": {f"{topic}-{index}": offset for (topic, index), offset in offsets.items()},
+    }
     return f"fetch-{name}", frame, {"request": request, "error_code": error_code, "partitions": partitions}
 
 
@@ -327,7 +330,7 @@ def produced(cluster: Cluster) -> Iterator[Captured]:
     frame = produce(cluster.bootstrap, {("taken", 0): headers_free})
     frame = produce(cluster.bootstrap, {("taken", 0): headers_free, ("taken", 1): batch(0, 1, timestamp=now_ms)})
     offsets = {place: cluster.consumed(place, "read_uncommitted") for place in (("taken", 0), ("taken", 1))}
-    first = {place: found[-count].offset() for (place, found), count in zip(offsets.items(), (3, 1), strict=True)}
+    first = {place: actual[-count].offset() for (place, actual), count in zip(offsets.items(), (3, 1), strict=True)}
     yield (
         "produce-ok",
         frame,
@@ -369,10 +372,10 @@ def capture(version: str) -> Iterator[Captured]:
 
 def main(versions: Sequence[str]) -> None:
     for version in versions:
-        for name, frame, told in capture(version):
+        for name, frame, reported in capture(version):
             target = FOLDER / f"{name}-{version}"
             target.with_name(f"{target.name}.bin").write_bytes(frame)
-            text = json.dumps({"kafka": version, **told}, indent=1)
+            text = json.dumps({"kafka": version, **reported}, indent=1)
             target.with_name(f"{target.name}.json").write_text(_compact(text) + "\n", encoding="utf-8")
             print(f"{target.name}: {len(frame)} bytes")
 

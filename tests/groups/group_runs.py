@@ -18,7 +18,7 @@ PATIENCE_S = 60.0
 def write_transactions(bootstrap: str, topic: str, partitions: int, records: int, name: str) -> list[str]:
     """Values that readers of committed records see: some transactions are aborted, and there are plain records in between."""
     settings = {"bootstrap.servers": bootstrap, "log_level": 0}
-    chance, seen = random.Random(name), []
+    chance, offsets_seen = random.Random(name), []
     sender, plain = Producer({**settings, "transactional.id": f"{topic}-{name}"}), Producer(settings)
     sender.init_transactions(PATIENCE_S)
     number = 0
@@ -34,13 +34,13 @@ def write_transactions(bootstrap: str, topic: str, partitions: int, records: int
             sender.abort_transaction(PATIENCE_S)
         else:
             sender.commit_transaction(PATIENCE_S)
-            seen += values
+            offsets_seen += values
         value = f"{name}-plain-{number}"
         plain.produce(topic, value, partition=chance.randrange(partitions))
         assert plain.flush(PATIENCE_S) == 0
-        seen.append(value)
+        offsets_seen.append(value)
         number += size
-    return seen
+    return offsets_seen
 
 
 @contextmanager
@@ -91,11 +91,11 @@ def member(bootstrap: str, group: str, topic: str, protocol: str = "classic") ->
 
 
 def consume(bootstrap: str, group: str, topic: str, partitions: int, most: int | None = None) -> list[str]:
-    """Read on in the group from its position, until it has `most` records or everything; then commit and leave."""
+    """Consume from the position of the group until `most` records are read, or all. Then commit and leave the group."""
     values: list[str] = []
     at_end: set[int] = set()
     with member(bootstrap, group, topic) as consumer:
-        places = [TopicPartition(topic, one) for one in range(partitions)]
+        places = [TopicPartition(topic, number) for number in range(partitions)]
         while len(at_end) < partitions and (most is None or len(values) < most):
             message = consumer.poll(PATIENCE_S)
             assert message is not None, f"group {group}: no answer"
@@ -105,7 +105,7 @@ def consume(bootstrap: str, group: str, topic: str, partitions: int, most: int |
                 continue
             at_end.discard(message.partition())
             values.append(message.value().decode())
-        positions = [one for one in consumer.position(places) if one.offset >= 0]
+        positions = [record for record in consumer.position(places) if record.offset >= 0]
         if positions:
             consumer.commit(offsets=positions, asynchronous=False)
     return values

@@ -25,7 +25,7 @@ def test_three_groups_change_clusters_again_and_again_and_read_every_record_once
     source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
     groups = {"sync": "1 second", "include": [f"{topic_name}\\..*"]}
     settings = config(tmp_path, source, target, [topic_name], groups=groups)
-    names = [f"{topic_name}.{one}" for one in range(3)]
+    names = [f"{topic_name}.{number}" for number in range(3)]
     create_topic(source, topic_name, PARTITIONS)
     read: dict[str, list[str]] = {name: [] for name in names}
     written: list[str] = []
@@ -43,7 +43,7 @@ def test_three_groups_change_clusters_again_and_again_and_read_every_record_once
             read[name] += consume(target, name, topic_name, PARTITIONS, chance.choice([None, chance.randrange(RECORDS)]))
         back = sync_groups(settings, is_reverse=True, is_applied=True)
         assert back.is_done
-        assert {one.repeats for one in back.partitions} == {0}
+        assert {partition.repeats for partition in back.partitions} == {0}
     for name in names:
         read[name] += consume(source, name, topic_name, PARTITIONS)
         assert Counter(read[name]) == Counter(written)

@@ -49,10 +49,10 @@ def evaluated(
     side: Side = "source",
     reason: str = "",
 ) -> GroupPartition:
-    held = SourceCommit("g", HERE if side == "source" else THERE, offset, "m", source, reason)
-    translator = CommitTranslator(commits_of([held], clusters), side)
+    source_commit = SourceCommit("g", HERE if side == "source" else THERE, offset, "m", source, reason)
+    translator = CommitTranslator(commits_of([source_commit], clusters), side)
     translator.add(rows_of(rows))
-    return evaluate(held, translator, translator.lines(), clusters, side)
+    return evaluate(source_commit, translator, translator.lines(), clusters, side)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,14 @@ def evaluated(
 def test_an_offset_is_translated_or_waits_or_is_lost(
     offset: int | None, outcome: Outcome, to_offset: int | None, waits_for: int | None, withheld: int
 ) -> None:
-    one = evaluated(offset)
-    assert (one.outcome, one.to_offset, one.waits_for, one.withheld) == (outcome, to_offset, waits_for, withheld)
-    assert one.is_left
+    group_partition = evaluated(offset)
+    assert (group_partition.outcome, group_partition.to_offset, group_partition.waits_for, group_partition.withheld) == (
+        outcome,
+        to_offset,
+        waits_for,
+        withheld,
+    )
+    assert group_partition.is_left
 
 
 def test_what_the_source_has_deleted_itself_is_not_lost_on_the_way() -> None:
@@ -89,22 +94,22 @@ def test_what_the_target_has_deleted_is_lost_where_the_source_still_has_it() -> 
 
 
 @pytest.mark.parametrize(
-    ("clusters", "told"),
+    ("clusters", "reason"),
     [
         (replace(LOGS, other_ids={}), "there is no topic east.orders"),
         (replace(LOGS, other_ids={"east.orders": "new"}), "was created again there (topic id new), the map knows idT"),
         (replace(LOGS, other_ends={THERE: 112}), "ends at 112, below that offset: it has lost records"),
     ],
 )
-def test_another_log_than_the_map_speaks_of_takes_no_offset(clusters: Clusters, told: str) -> None:
-    one = evaluated(15, clusters)
-    assert (one.outcome, one.to_offset) == (Outcome.CREATED_AGAIN, None)
-    assert told in str(one.reason)
+def test_another_log_than_the_map_speaks_of_takes_no_offset(clusters: Clusters, reason: str) -> None:
+    group_partition = evaluated(15, clusters)
+    assert (group_partition.outcome, group_partition.to_offset) == (Outcome.CREATED_AGAIN, None)
+    assert reason in str(group_partition.reason)
 
 
 def test_a_topic_that_was_created_again_is_told_from_one_that_the_mirror_has_not_begun_with() -> None:
-    again = evaluated(15, rows=[(OLDER, "data", 0, 9, 50, 1)])
-    assert (again.outcome, again.reason) == (
+    later = evaluated(15, rows=[(OLDER, "data", 0, 9, 50, 1)])
+    assert (later.outcome, later.reason) == (
         Outcome.CREATED_AGAIN,
         "the topic was created again (topic id idS), the map knows idOld only",
     )
@@ -147,10 +152,10 @@ FREE = RemoteGroup(True, (), {})
     ],
 )
 def test_what_may_be_done_on_the_other_cluster(offset: int | None, there: RemoteGroup, is_forced: bool, step: Step) -> None:
-    one = next_step(evaluated(offset), there, is_forced=is_forced)
-    assert one.step is step
+    group_partition = next_step(evaluated(offset), there, is_forced=is_forced)
+    assert group_partition.step is step
     if step in (Step.ACTIVE, Step.REFUSED, Step.FURTHER):
-        assert one.reason
+        assert group_partition.reason
 
 
 def test_a_report_is_done_when_all_is_in_place_or_further_and_says_so_in_a_line() -> None:

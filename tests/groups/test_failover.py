@@ -29,7 +29,7 @@ def settings(folder: Path, clusters: Any, topic: str, sync: str) -> MirrorConfig
 
 
 def partitions_of(report: GroupsReport, group: str) -> list[GroupPartition]:
-    return [one for one in report.partitions if one.group == group]
+    return [partition for partition in report.partitions if partition.group == group]
 
 
 def test_three_groups_go_over_to_the_target_and_back_and_read_every_record_once(
@@ -53,10 +53,10 @@ def test_three_groups_go_over_to_the_target_and_back_and_read_every_record_once(
 
     first = sync_groups(unsynced, is_applied=True)
     assert not first.is_done
-    assert {one.repeats for one in first.partitions} <= {0, None}
-    assert sum(one.waits_for or 0 for one in partitions_of(first, ahead)) > 0
-    assert {one.outcome for one in partitions_of(first, ahead)} <= {Outcome.TRANSLATED, Outcome.WAITS}
-    assert {one.step for one in partitions_of(first, behind)} == {Step.COMMITTED}
+    assert {partition.repeats for partition in first.partitions} <= {0, None}
+    assert sum(partition.waits_for or 0 for partition in partitions_of(first, ahead)) > 0
+    assert {partition.outcome for partition in partitions_of(first, ahead)} <= {Outcome.TRANSLATED, Outcome.WAITS}
+    assert {partition.step for partition in partitions_of(first, behind)} == {Step.COMMITTED}
 
     synced = settings(tmp_path, two_clusters, topic_name, "1 second")
     catch_up(synced, spark)
@@ -65,7 +65,7 @@ def test_three_groups_go_over_to_the_target_and_back_and_read_every_record_once(
     assert (noted.problem, noted.group_count, noted.waiting_count, noted.left_count) == (None, 3, 0, 0)
     then = sync_groups(synced)
     assert then.is_done
-    assert {one.step for one in then.partitions} == {Step.IN_PLACE}
+    assert {partition.step for partition in then.partitions} == {Step.IN_PLACE}
     assert gather_status(synced).groups == noted
     moved_at = datetime.now(UTC)
 
@@ -75,12 +75,16 @@ def test_three_groups_go_over_to_the_target_and_back_and_read_every_record_once(
 
     back = sync_groups(synced, is_reverse=True, is_applied=True)
     assert back.is_done
-    assert (back.origin, back.other, {one.repeats for one in back.partitions}) == ("west", "east", {0})
+    assert (back.origin, back.other, {partition.repeats for partition in back.partitions}) == ("west", "east", {0})
     written += write_transactions(source, topic_name, PARTITIONS, 60, "c")
     for group in groups:
         reads(source, group)
         assert Counter(read[group]) == Counter(written)
 
     earlier = sync_groups(synced, as_of=moved_at)
-    places = {(one.group, one.topic_partition): (one.offset, one.to_offset) for one in earlier.partitions}
-    assert places == {(one.group, one.topic_partition): (one.offset, one.to_offset) for one in then.partitions}
+    places = {
+        (partition.group, partition.topic_partition): (partition.offset, partition.to_offset) for partition in earlier.partitions
+    }
+    assert places == {
+        (partition.group, partition.topic_partition): (partition.offset, partition.to_offset) for partition in then.partitions
+    }

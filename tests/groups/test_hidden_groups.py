@@ -39,9 +39,9 @@ def test_who_may_describe_the_cluster_sees_every_group(fake: StrictCluster, on_c
         body.authorized_operations = on_cluster
 
     fake.alter_answers("Metadata", answer)
-    seen = GroupClient(ClientConfig.from_properties({"bootstrap.servers": fake.bootstrap}), "source cluster east")
-    assert seen.may_hide_groups() is may_hide
-    seen.close()
+    client = GroupClient(ClientConfig.from_properties({"bootstrap.servers": fake.bootstrap}), "source cluster east")
+    assert client.may_hide_groups() is may_hide
+    client.close()
 
 
 def test_no_group_where_groups_may_be_hidden_is_not_done_and_says_what_to_grant() -> None:

@@ -85,7 +85,7 @@ def logs(draw: st.DrawFn) -> Log:
     """As a mirror makes them: places rise over data, with jumps for markers; what is released comes at the end of the moment."""
     position, place = draw(st.integers(0, 30)), draw(st.integers(0, 30))
     micro_batches: list[tuple[Row, ...]] = [((SegmentKind.GAP, position, position, None),)]
-    aside: list[tuple[int, int]] = []
+    quarantined: list[tuple[int, int]] = []
     kinds = st.sampled_from(list(SegmentKind))
     for _ in range(draw(st.integers(0, 5))):
         rows: list[Row] = []
@@ -93,13 +93,13 @@ def logs(draw: st.DrawFn) -> Log:
             place += draw(st.integers(0, 2))
             size = draw(st.integers(1, 5))
             if kind is SegmentKind.RELEASED:
-                if aside:
-                    start, end = aside.pop(draw(st.integers(0, len(aside) - 1)))
+                if quarantined:
+                    start, end = quarantined.pop(draw(st.integers(0, len(quarantined) - 1)))
                     rows.append((kind, start, end, place))
                     place += end - start
                 continue
             if kind is SegmentKind.QUARANTINED:
-                aside.append((position, position + size))
+                quarantined.append((position, position + size))
             rows.append((kind, position, position + size, place if kind is SegmentKind.DATA else None))
             place += size if kind is SegmentKind.DATA else 0
             position += size
@@ -111,13 +111,13 @@ def translated(pieces: Sequence[pa.Table], offsets: Sequence[int], side: Side = 
     """Places and repeats, in the order of `offsets`."""
     commits = [Commit(SOURCE, offset) for offset in offsets]
     translator = CommitTranslator(commits, side)
-    for one in pieces:
-        translator.add(one)
+    for piece in pieces:
+        translator.add(piece)
     places = {commit: translator.translate(commit).offset for commit in commits}
     counter = RepeatCounter(places, side)
-    for one in pieces:
-        counter.add(one)
-    return [places[one] for one in commits], [counter.counts[one] for one in commits], translator.lines()[SOURCE]
+    for piece in pieces:
+        counter.add(piece)
+    return [places[commit] for commit in commits], [counter.counts[commit] for commit in commits], translator.lines()[SOURCE]
 
 
 @given(logs(), st.integers(0, 9))
@@ -129,7 +129,7 @@ def test_reading_from_the_place_gives_every_record_from_the_commit_on_and_those_
     assert (line.start, line.position, line.target) == (log.start, log.position, TARGET)
     for commit, place, repeated in zip(commits, places, repeats, strict=True):
         read = [source for target, source in log.records.items() if target >= place]
-        assert {source for source in read if source >= commit} == {one for one in log.records.values() if one >= commit}
+        assert {source for source in read if source >= commit} == {record for record in log.records.values() if record >= commit}
         assert sum(1 for source in read if source < commit) == repeated
         assert place <= line.target_end or place == 0, "what is copied later is read as well"
     assert places == sorted(places)
@@ -166,19 +166,19 @@ def test_later_rows_change_no_answer_that_a_reader_would_notice(log: Log, seed: 
 
 @given(logs(), st.integers(0, 9), st.data())
 def test_who_goes_on_reads_recent_rows_only_and_finds_the_same(log: Log, seed: int, data: st.DataObject) -> None:
-    seen = data.draw(st.integers(1, len(log.micro_batches)))
-    before = Log(log.micro_batches[:seen])
+    seen_count = data.draw(st.integers(1, len(log.micro_batches)))
+    before = Log(log.micro_batches[:seen_count])
     first = [Commit(SOURCE, data.draw(st.integers(0, before.position + 3))) for _ in range(2)]
     then = [Commit(SOURCE, data.draw(st.integers(0, log.position))) for _ in range(3)]
     translator = CommitTranslator(first)
     assert translator.reads_from() == 0
-    for one in before.pieces(seed):
-        translator.add(one)
+    for piece in before.pieces(seed):
+        translator.add(piece)
     after = translator.continue_with(then)
     recent = [(number, row) for number, row in log.rows if number >= after.reads_from()]
     after.add(table_of(SOURCE, recent))
-    places, _, line = translated(log.pieces(seed), [one.offset for one in then])
-    assert [after.translate(one).offset for one in then] == places
+    places, _, line = translated(log.pieces(seed), [record.offset for record in then])
+    assert [after.translate(commit).offset for commit in then] == places
     assert after.lines()[SOURCE] == line
 
 
@@ -218,12 +218,12 @@ def test_offsets_that_hold_no_record(commit: int, place: int) -> None:
 def test_what_is_in_quarantine_is_withheld_until_it_is_released() -> None:
     commits = [Commit(SOURCE, offset) for offset in (22, 24, 26)]
     translator = CommitTranslator(commits)
-    for one in SEVERAL.pieces(0):
-        translator.add(one)
-    assert [translator.withheld(one) for one in commits] == [3, 2, 0]
+    for piece in SEVERAL.pieces(0):
+        translator.add(piece)
+    assert [translator.withheld(commit) for commit in commits] == [3, 2, 0]
     assert not translator.may_repeat()
     translator.add(table_of(SOURCE, [(7, (SegmentKind.RELEASED, 23, 26, 1010))]))
-    assert [translator.withheld(one) for one in commits] == [0, 0, 0]
+    assert [translator.withheld(commit) for commit in commits] == [0, 0, 0]
     assert translator.may_repeat()
     assert Quarantined(23, 26, 3).record_count == 3
 
@@ -235,8 +235,8 @@ def test_an_incarnation_without_records_goes_on_behind_those_of_the_older_one() 
         table_of(OTHER, [(2, (DATA, 0, 50, 100))]),
     ]
     translator = CommitTranslator([Commit(SOURCE, 0), Commit(OLDER, 3)])
-    for one in rows:
-        translator.add(one)
+    for row in rows:
+        translator.add(row)
     assert translator.translate(Commit(SOURCE, 0)).offset == 105
     assert translator.translate(Commit(OLDER, 3)).offset == 103
     assert set(translator.lines()) == {OLDER, SOURCE, OTHER}
@@ -260,7 +260,7 @@ def test_a_partition_that_was_looked_for_in_vain_is_not_looked_for_among_old_row
 
 def test_thousands_of_partitions_take_one_look_at_the_rows() -> None:
     partitions = [SOURCE._replace(partition=number) for number in range(3000)]
-    rows = pa.concat_tables([table_of(one, [(1, (GAP, 0, 2, None)), (1, (DATA, 2, 9, 70))]) for one in partitions])
-    translator = CommitTranslator([Commit(one, offset) for one in partitions for offset in (0, 4)])
+    rows = pa.concat_tables([table_of(partition, [(1, (GAP, 0, 2, None)), (1, (DATA, 2, 9, 70))]) for partition in partitions])
+    translator = CommitTranslator([Commit(partition, offset) for partition in partitions for offset in (0, 4)])
     translator.add(rows)
-    assert {translator.translate(Commit(one, 4)).offset for one in partitions} == {72}
+    assert {translator.translate(Commit(partition, 4)).offset for partition in partitions} == {72}

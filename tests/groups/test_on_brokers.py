@@ -56,7 +56,7 @@ class Mirrored:
                 producer.produce(self.topic, b"v", partition=number % 5)
             assert producer.flush(PATIENCE_S) == 0
         self.source, self.target = GroupClient(self.config.source.client, "east"), GroupClient(self.config.target.client, "west")
-        self.ids = [one.topic_ids([self.topic])[self.topic] for one in (self.source, self.target)]
+        self.ids = [bootstrap.topic_ids([self.topic])[self.topic] for bootstrap in (self.source, self.target)]
         self.owner = OffsetMapOwner.take_over(
             self.config.tables,
             mirror=self.config.mirror,
@@ -85,23 +85,23 @@ class Mirrored:
             )
             for partition, kind, start, end, place in rows
         ]
-        self.owner.decide([DecidedSegment(one, SlotTxn("m-0", 1, 1)) for one in made], highest_slot=0)
+        self.owner.decide([DecidedSegment(segment, SlotTxn("m-0", 1, 1)) for segment in made], highest_slot=0)
         self.owner.settle()
 
     def group(self, name: str) -> str:
         return f"{self.name}.{name}"
 
     def commit(self, cluster: GroupClient, group: str, offsets: Mapping[int, int], topic: str | None = None) -> None:
-        places = {TopicPartition(topic or self.topic, one): (offset, "of the app") for one, offset in offsets.items()}
+        places = {TopicPartition(topic or self.topic, partition): (offset, "of the app") for partition, offset in offsets.items()}
         assert cluster.commit(self.group(group), places) == {}
 
     def offsets(self, cluster: GroupClient, group: str) -> dict[int, tuple[int | None, str]]:
-        found = cluster.committed([self.group(group)])[self.group(group)]
-        return {one.topic_partition.partition: (one.offset, one.metadata) for one in found}
+        actual = cluster.committed([self.group(group)])[self.group(group)]
+        return {record.topic_partition.partition: (record.offset, record.metadata) for record in actual}
 
     def look(self, group: str, **options: Any) -> dict[TopicPartition, GroupPartition]:
         report = sync_groups(self.config, pattern=self.group(group), **options)
-        return {one.topic_partition: one for one in report.partitions}
+        return {partition.topic_partition: partition for partition in report.partitions}
 
 
 @pytest.fixture(scope="module")
@@ -121,10 +121,13 @@ def test_each_offset_says_where_it_leads_or_why_nowhere_and_apply_commits_what_i
     m.commit(m.source, "app", {0: 0}, m.left)
     m.commit(m.source, "app", {0: 3}, "__consumer_offsets")
     ended = console("groups", str(m.path), "--group", m.group("app"), "--json")
-    assert (ended.code, ended.slow_imports) == (0, "[]"), ended.said
-    (found,) = json.loads(ended.lines[0])["groups"]
-    told = {(one["topic"], one["partition"]): one for one in found["partitions"]}
-    answers = {key: (one["outcome"], one["to_offset"], one["repeats"], one["waits_for"]) for key, one in told.items()}
+    assert (ended.code, ended.slow_imports) == (0, "[]"), ended.stderr
+    (actual,) = json.loads(ended.lines[0])["groups"]
+    documents = {(document["topic"], document["partition"]): document for document in actual["partitions"]}
+    answers = {
+        key: (document["outcome"], document["to_offset"], document["repeats"], document["waits_for"])
+        for key, document in documents.items()
+    }
     assert answers == {
         (m.topic, 0): ("translated", 1, 0, 0),
         (m.topic, 1): ("translated", 4, 0, 0),
@@ -134,9 +137,9 @@ def test_each_offset_says_where_it_leads_or_why_nowhere_and_apply_commits_what_i
         (m.left, 0): ("not mirrored", None, None, None),
         ("__consumer_offsets", 0): ("not mirrored", None, None, None),
     }
-    assert told["__consumer_offsets", 0]["reason"] == "internal topics are never mirrored"
-    assert "topics.include" in told[m.left, 0]["reason"]
-    assert "offsets 1 to 1 were never mirrored" in told[m.topic, 4]["reason"]
+    assert documents["__consumer_offsets", 0]["reason"] == "internal topics are never mirrored"
+    assert "topics.include" in documents[m.left, 0]["reason"]
+    assert "offsets 1 to 1 were never mirrored" in documents[m.topic, 4]["reason"]
     assert m.offsets(m.target, "app") == {}, "looking changes nothing"
 
     assert exit_code("groups", str(m.path), "--group", m.group("app"), "--apply") == 1, "two partitions are left"
@@ -146,8 +149,11 @@ def test_each_offset_says_where_it_leads_or_why_nowhere_and_apply_commits_what_i
     )
     assert m.offsets(m.target, "app") == {0: (1, "of the app"), 1: (4, "of the app"), 2: (7, "of the app")}
     forced = m.look("app", is_applied=True, is_forced=True)
-    assert {one.step for place, one in forced.items() if place.topic == m.topic} == {Step.COMMITTED, Step.IN_PLACE}
-    assert {one: offset for one, (offset, _) in m.offsets(m.target, "app").items()} == {0: 1, 1: 4, 2: 7, 3: 7, 4: 1}
+    assert {group_partition.step for place, group_partition in forced.items() if place.topic == m.topic} == {
+        Step.COMMITTED,
+        Step.IN_PLACE,
+    }
+    assert {partition: offset for partition, (offset, _) in m.offsets(m.target, "app").items()} == {0: 1, 1: 4, 2: 7, 3: 7, 4: 1}
 
 
 def test_nothing_goes_backwards_unless_forced(mirrored: Mirrored) -> None:
@@ -186,7 +192,7 @@ def test_a_group_with_members_is_left_alone_until_they_are_gone(
 def test_a_group_of_kafka_streams_is_a_group_as_any_other(mirrored: Mirrored) -> None:
     """By the protocol of KIP-1071. On the target it takes over what was committed before it first joined there."""
     m, name, place = mirrored, "streams", TopicPartition(mirrored.topic, 0)
-    source, target = (one.client.as_confluent()["bootstrap.servers"] for one in (m.config.source, m.config.target))
+    source, target = (cluster.client.as_confluent()["bootstrap.servers"] for cluster in (m.config.source, m.config.target))
     with streams_member(source, m.group(name), m.topic):
         assert m.source.listed()[m.group(name)].is_free is False
     m.commit(m.source, name, {0: 4})
@@ -204,18 +210,22 @@ def test_failing_back_leads_to_the_source_and_offsets_that_it_deleted_are_named(
     m.commit(m.target, "back", {0: 1, 1: 4, 2: 9, 3: 6})
     m.commit(m.target, "back", {0: 2}, m.left)
     delete_records(m.config.source.client.as_confluent()["bootstrap.servers"], m.topic, 4, partition=0)
-    found = m.look("back", is_reverse=True)
-    answers = {place.partition: (one.outcome, one.to_offset) for place, one in found.items() if place.topic == m.topic}
+    actual = m.look("back", is_reverse=True)
+    answers = {
+        place.partition: (group_partition.outcome, group_partition.to_offset)
+        for place, group_partition in actual.items()
+        if place.topic == m.topic
+    }
     assert answers == {
         0: (Outcome.LOST, 4),
         1: (Outcome.TRANSLATED, 5),
         2: (Outcome.TRANSLATED, 8),  # behind all that was mirrored
         3: (Outcome.TRANSLATED, 7),
     }
-    assert found[TopicPartition(m.topic, 0)].reason == "the log there begins at 4: 2 offsets from 2 on were deleted"
-    assert found[TopicPartition(m.left, 0)].reason == "this mirror does not write there"
+    assert actual[TopicPartition(m.topic, 0)].reason == "the log there begins at 4: 2 offsets from 2 on were deleted"
+    assert actual[TopicPartition(m.left, 0)].reason == "this mirror does not write there"
     m.look("back", is_reverse=True, is_applied=True)
-    assert {one: offset for one, (offset, _) in m.offsets(m.source, "back").items()} == {1: 5, 2: 8, 3: 7}
+    assert {partition: offset for partition, (offset, _) in m.offsets(m.source, "back").items()} == {1: 5, 2: 8, 3: 7}
 
 
 def test_an_offset_that_the_source_has_deleted_goes_on_where_the_target_still_has_it(mirrored: Mirrored) -> None:
@@ -225,8 +235,10 @@ def test_an_offset_that_the_source_has_deleted_goes_on_where_the_target_still_ha
     bootstrap = m.config.source.client.as_confluent()["bootstrap.servers"]
     delete_records(bootstrap, m.topic, 4, partition=0)
     delete_records(bootstrap, m.topic, 2, partition=4)
-    found = m.look("old")
-    assert {place.partition: (one.outcome, one.to_offset) for place, one in found.items()} == {
+    actual = m.look("old")
+    assert {
+        place.partition: (group_partition.outcome, group_partition.to_offset) for place, group_partition in actual.items()
+    } == {
         0: (Outcome.TRANSLATED, 2),
         4: (Outcome.TRANSLATED, 1),  # below the map, and nobody has it any more
     }
@@ -245,18 +257,18 @@ def test_looks_keep_groups_in_step_and_answer_where_they_were(mirrored: Mirrored
         m.decide([(2, DATA, 8, 10, 7)])
         done = looks.run_pass(T0 + timedelta(minutes=6))
         assert done.committed_count >= 1
-        assert {one: offset for one, (offset, _) in m.offsets(m.target, "kept").items()} == {1: 5, 2: 8}
+        assert {partition: offset for partition, (offset, _) in m.offsets(m.target, "kept").items()} == {1: 5, 2: 8}
     finally:
         looks.close()
     for minutes, offset, observed, after in ((0, 3, 0, 3), (4, 6, 3, 6), (60, 6, 6, None)):
         report = sync_groups(m.config, pattern=m.group("kept"), as_of=T0 + timedelta(minutes=minutes))
-        found = {one.topic_partition: one for one in report.partitions}
-        assert (found[place].offset, found[place].to_offset, found[place].outcome) == (offset, offset - 1, Outcome.TRANSLATED)
+        actual = {partition.topic_partition: partition for partition in report.partitions}
+        assert (actual[place].offset, actual[place].to_offset, actual[place].outcome) == (offset, offset - 1, Outcome.TRANSLATED)
         assert report.as_of is not None
         assert report.as_of.observed_at == T0 + timedelta(minutes=observed)
         assert report.as_of.next_at == (None if after is None else T0 + timedelta(minutes=after))
     gone = sync_groups(without_source(m), pattern=m.group("kept"), as_of=T0 + timedelta(minutes=4))
-    assert {one.to_offset for one in gone.partitions} == {5, 8}, "the source need not be there"
+    assert {partition.to_offset for partition in gone.partitions} == {5, 8}, "the source need not be there"
     with pytest.raises(ConfigError, match=r"groups\.sync"):
         sync_groups(m.config, as_of=T0 - timedelta(hours=1))
 

@@ -28,8 +28,8 @@ pytestmark = pytest.mark.brokers
 
 @pytest.fixture(scope="module")
 def three_nodes(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafkaCluster]:
-    with HeldPort() as one, HeldPort() as two, HeldPort() as three:
-        proxies = [one.number, two.number, three.number]
+    with HeldPort() as first, HeldPort() as two, HeldPort() as three:
+        proxies = [first.number, two.number, three.number]
         with LocalKafkaCluster(tmp_path_factory.mktemp("three"), proxies=proxies) as cluster:
             yield cluster
 
@@ -53,8 +53,8 @@ def test_acknowledged_writes_go_on_while_one_of_three_nodes_is_killed(three_node
     admin.create_topics([NewTopic(topic_name, 3, -1)])[topic_name].result(30)
     write_to_all_in_sync(three_nodes.bootstrap, topic_name)
     partitions = admin.list_topics(topic_name, timeout=20).topics[topic_name].partitions
-    assert {len(one.replicas) for one in partitions.values()} == {3}
-    assert {one.leader for one in partitions.values()} == {1, 2, 3}
+    assert {len(partition.replicas) for partition in partitions.values()} == {3}
+    assert {partition.leader for partition in partitions.values()} == {1, 2, 3}
     node = three_nodes.nodes[0]
     before = (node.bootstrap, node.cluster_id)
     node.kill()
@@ -69,8 +69,8 @@ def test_acknowledged_writes_go_on_while_one_of_three_nodes_is_killed(three_node
 
 def test_clients_of_the_proxied_listener_are_told_to_come_to_the_proxies(three_nodes: LocalKafkaCluster) -> None:
     bootstrap = ",".join(f"127.0.0.1:{port}" for port in three_nodes.proxied_ports)
-    told = AdminClient({"bootstrap.servers": bootstrap, **QUIET}).list_topics(timeout=20).brokers
-    assert ",".join(f"127.0.0.1:{told[node.node_id].port}" for node in three_nodes.nodes) == three_nodes.proxied_bootstrap
+    reported = AdminClient({"bootstrap.servers": bootstrap, **QUIET}).list_topics(timeout=20).brokers
+    assert ",".join(f"127.0.0.1:{reported[node.node_id].port}" for node in three_nodes.nodes) == three_nodes.proxied_bootstrap
     direct = AdminClient({"bootstrap.servers": three_nodes.bootstrap, **QUIET}).list_topics(timeout=20).brokers
     assert ",".join(f"127.0.0.1:{direct[node.node_id].port}" for node in three_nodes.nodes) == three_nodes.bootstrap
 

@@ -64,7 +64,7 @@ run_local_kafka(1, "4.3.0", Path({str(tmp_path)!r}))
         jvm = [child for child in psutil.Process(command.pid).children(recursive=True) if "kafka.Kafka" in child.cmdline()]
         jvm[0].kill()
         assert command.wait(30) == 1
-        said = command.stderr.read()
-    assert "ended by itself" in said
-    assert "Kafka Server started" in said
+        output = command.stderr.read()
+    assert "ended by itself" in output
+    assert "Kafka Server started" in output
     assert (tmp_path / "cluster-1" / "data" / "meta.properties").is_file()

@@ -11,8 +11,8 @@ from tests.fakes.raw_client import RawClient
 from tests.matrix import old_formats
 from tests.matrix.lost_mirror import lose_mirror
 from tests.matrix.releases import ALL, BEFORE_KIP_890, NEWEST, OLDEST, Brokers, Release
-from tests.messy.equality import assert_every_offset_is_translated, contents
 from tests.support.mirror_runs import conf_file, read_places
+from tests.support.translated_copies import assert_every_offset_is_translated, without_offsets
 from tests.verify.mirror_main import catch_up
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
@@ -43,7 +43,7 @@ PAIRS = [
 def test_a_release_has_the_transaction_version_of_its_name(brokers: Brokers, release: Release) -> None:
     with RawClient(brokers["target", release].bootstrap) as client:
         answer = client.ask("ApiVersions", client_software_name="tests", client_software_version="1")
-    levels = {one.name: one.max_version_level for one in answer.finalized_features}
+    levels = {feature.name: feature.max_version_level for feature in answer.finalized_features}
     assert levels.get("transaction.version", 0) == release.transaction_version
 
 
@@ -66,14 +66,17 @@ def test_messy_traffic_is_equal_record_by_record_although_the_mirror_is_lost_bef
     for point in ("RunSlots", "Decide"):
         lose_mirror(conf, point)
     reports = inspect(settings)
-    assert {one.receipt for one in reports} == {ReceiptEvidence.PENDING}
-    assert {one.fate for one in reports} == {None if target == OLDEST else TxnFate.COMMITTED}
-    assert all((one.coordinator is UnknownState.BEFORE_KAFKA_3) is (target == OLDEST) and not one.needs_choice for one in reports)
+    assert {report.receipt for report in reports} == {ReceiptEvidence.PENDING}
+    assert {report.fate for report in reports} == {None if target == OLDEST else TxnFate.COMMITTED}
+    assert all(
+        (report.coordinator is UnknownState.BEFORE_KAFKA_3) is (target == OLDEST) and not report.needs_choice
+        for report in reports
+    )
     catch_up(conf)
     copies = {topic: f"{source}.{topic}" for topic in TOPICS}
     compared = compare(*ends, copies, RowTranslation(load_rows(Path(settings.tables))))
     assert not compared.differences
-    assert dict(compared.source_records) == {one.topic: one.visible_records for one in written.topics}
+    assert dict(compared.source_records) == {topic.topic: topic.visible_records for topic in written.topics}
     report = verify_mirror(settings)
     assert report.is_equal, report.sentences()
     assert report.record_count == compared.translated_offsets == sum(compared.source_records.values())
@@ -88,12 +91,14 @@ def assert_a_group_goes_on_with_the_next_record(settings: MirrorConfig, ends: tu
     with closing(GroupClient(settings.source.client, "the source")) as view:
         assert view.commit(group, {TopicPartition(topic, 0): (originals[middle].offset, "")}) == {}
     report = sync_groups(settings, pattern=re.escape(group), is_applied=True)
-    assert [one.step for one in report.partitions] == [Step.COMMITTED]
+    assert [partition.step for partition in report.partitions] == [Step.COMMITTED]
     with closing(GroupClient(settings.target.client, "the target")) as view:
         (committed,) = view.committed([group])[group]
     assert committed.topic_partition == TopicPartition(copy, 0)
     assert committed.offset is not None
-    assert contents([one for one in copied if one.offset >= committed.offset]) == contents(originals[middle:])
+    assert without_offsets([record for record in copied if record.offset >= committed.offset]) == without_offsets(
+        originals[middle:]
+    )
 
 
 def test_messages_of_old_formats_arrive_as_batches_record_by_record_with_their_times_and_offsets(
@@ -112,11 +117,11 @@ def test_messages_of_old_formats_arrive_as_batches_record_by_record_with_their_t
     conf = conf_file(tmp_path, source.bootstrap, target.bootstrap, list(expected))
     catch_up(conf)
     settings = MirrorConfig.load(conf)
-    known = OffsetMap.open(settings.tables)
+    offset_map = OffsetMap.open(settings.tables)
     originals, copies = (read_places(node.bootstrap, places) for node in (source, target))
     for place in places:
-        assert contents(copies[place]) == contents(originals[place]), place
-        assert_every_offset_is_translated(known, place, originals[place], copies[place])
+        assert without_offsets(copies[place]) == without_offsets(originals[place]), place
+        assert_every_offset_is_translated(offset_map, place, originals[place], copies[place])
         assert set(old_formats.stored_magics(target, place)) == {2}
     for is_deep in (False, True):
         report = verify_mirror(settings, is_deep=is_deep)

@@ -72,8 +72,8 @@ def clean(bootstrap: str, topic: str, partitions: int) -> None:
         for place in places:
             ticks.produce(topic, "now", f"tick{time.time()}", partition=place[1])
         assert ticks.flush(30) == 0
-        keys = [[one.key for one in records] for records in read_places(bootstrap, places).values()]
-        return all(len(set(one)) == len(one) for one in keys)
+        keys = [[record.key for record in records] for records in read_places(bootstrap, places).values()]
+        return all(len(set(key)) == len(key) for key in keys)
 
     wait_for("the cleaner of the source", is_cleaned)
     set_topic(bootstrap, topic, CLEANED_NO_MORE)
@@ -118,8 +118,8 @@ class Writers:
         self._in_txns = [
             producer(bootstrap, topic, codec, **{"transactional.id": f"{topic}-{codec}", "linger.ms": 0}) for codec in CODECS
         ]
-        for one in self._in_txns:
-            one.init_transactions(30)
+        for writer in self._in_txns:
+            writer.init_transactions(30)
         self._open: list[Producer] = []
         self._next_key = 0
 
@@ -127,8 +127,8 @@ class Writers:
         """Take `count` steps; end with every transaction over."""
         for _ in range(count):
             self._step()
-        for one in list(self._open):
-            self._end(one)
+        for begun in list(self._open):
+            self._end(begun)
 
     def abort_many(self, count: int, partition: int) -> None:
         """Transactions of one record each, whose markers lie beside each other's records."""
@@ -143,7 +143,7 @@ class Writers:
         if choice < 0.3:
             self._write(DICE.choice(self._plain), DICE.randrange(self._partitions), DICE.randint(1, 12))
         elif choice < 0.5 and len(self._open) < len(self._in_txns):
-            begun = DICE.choice([one for one in self._in_txns if one not in self._open])
+            begun = DICE.choice([writer for writer in self._in_txns if writer not in self._open])
             begun.begin_transaction()
             self._open.append(begun)
         elif self._open and choice < 0.8:

@@ -74,10 +74,10 @@ class Snapshot:
         return self.recorded
 
     def commits(self) -> Iterable[CommitEntry]:
-        return (CommitEntry(one.version, one.on_top_of, dict(one.metadata)) for one in self.entries)
+        return (CommitEntry(entry.version, entry.on_top_of, dict(entry.metadata)) for entry in self.entries)
 
     def matching(self, condition: Condition) -> tuple[Row, ...]:
-        return tuple(row for row in self.rows if all(_is_true(one, row) for one in condition))
+        return tuple(row for row in self.rows if all(_is_true(comparison, row) for comparison in condition))
 
     def read(self, condition: Condition = (), columns: list[str] | None = None) -> pa.Table:
         wanted = condition, tuple(columns or OFFSET_MAP.names)
@@ -142,21 +142,21 @@ def _txn_of(row: Row) -> tuple[Any, ...]:
 
 def _records_of(rows: Iterable[Row]) -> dict[tuple[int, int], int]:
     """(target partition, target offset) of every copied record -> its source offset."""
-    found = {}
+    records = {}
     for row in rows:
         if column(row, "kind") in COPIED_KINDS:
             shift = column(row, "target_start") - column(row, "source_start")
             for record in range(column(row, "source_start"), column(row, "source_end")):
-                found[column(row, "target_partition"), record + shift] = record
-    return found
+                records[column(row, "target_partition"), record + shift] = record
+    return records
 
 
 _OPERATORS = {"=": operator.eq, "!=": operator.ne, "<=": operator.le, ">": operator.gt}
 
 
-def _is_true(one: Comparison, row: Row) -> bool:
-    value = column(row, one.column)
-    return value is not None and bool(_OPERATORS[one.operator](value, one.value))
+def _is_true(comparison: Comparison, row: Row) -> bool:
+    value = column(row, comparison.column)
+    return value is not None and bool(_OPERATORS[comparison.operator](value, comparison.value))
 
 
 def land(current: Snapshot, commit: effects.Commit, *, is_spark: bool) -> Snapshot | None:
@@ -207,9 +207,9 @@ class ModelWriter:
         return answer
 
     def reread(self, snapshot: Snapshot) -> Snapshot:
-        found = self.snapshot()
-        assert found is not None
-        return found
+        current = self.snapshot()
+        assert current is not None
+        return current
 
     def append(self, snapshot: Snapshot, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None:
         self._commit(effects.Commit(snapshot, version, _frozen(metadata), _rows_of(rows)))

@@ -1,4 +1,4 @@
-"""The driver, in the shape of `streaming/runner/mirror.py`: phases over the product's owner, recovery and micro-batch sink.
+"""The driver, in the shape of `streaming/runner/mirror_query.py`: phases over the product's owner, recovery and micro-batch sink.
 
 A phase ends where all that the next one depends on lies in the map's owner: there one history of answers ends and the next
 begins.
@@ -33,8 +33,8 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, OutcomeUnknownError, RetriableError
 from shallow_mirror.sinks.base import observe_nothing
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
-from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
+from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.quarantine_release import Releaser
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT, SingleSlot
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
@@ -163,8 +163,8 @@ class Recover:
         recover(owner, _performer(owner, port, availability), mirror=MIRROR, deadline=deadline)
         if self.run.is_retry:
             return ReleaseAll(self.run, OwnerState(owner))
-        known = owner.positions()
-        starts = {one: 0 for one in map(source_partition, range(len(scenario.logs))) if one not in known}
+        positions = owner.positions()
+        starts = {number: 0 for number in map(source_partition, range(len(scenario.logs))) if number not in positions}
         rows = first_rows(ModelTopics(), target, starts, deadline)  # type: ignore[arg-type]
         if rows:
             owner.next_decision()
@@ -200,7 +200,7 @@ class ReleaseAll:
             entries = undescribed_entries(OffsetMap(ModelWriter(port)))  # type: ignore[arg-type]
         except OSError as error:
             raise OutcomeUnknownError(str(error)) from error
-        kept = [poisoned(one.segment.source, one.segment.source_start) for one in entries if not one.is_released]
+        kept = [poisoned(entry.segment.source, entry.segment.source_start) for entry in entries if not entry.is_released]
         releaser.release(kept)
         owner.settle()
         return Ended("done")
@@ -219,7 +219,7 @@ class Query:
         return _supervised(self.run, owner, lambda: self._next(owner, self.availability.thaw(), port))
 
     def _next(self, owner: OffsetMapOwner, availability: TargetAvailability, port: Port) -> Program | Ended:
-        positions = tuple(sorted((one, position.offset) for one, position in owner.positions().items()))
+        positions = tuple(sorted((source, position.offset) for source, position in owner.positions().items()))
         planned = port.ask(effects.Plan(self.run.number, positions))
         if isinstance(planned, MicroBatch):
             return CopyMicroBatch(self.run, OwnerState(owner), Availability(availability), planned)
@@ -301,14 +301,14 @@ class ModelQuarantine:
         self._port = port
 
     def add(self, batches: Sequence[QuarantinedBatch], _decision: int) -> None:
-        set_aside = effects.SetAside(tuple((one.source.partition, one.source_start) for one in batches))
+        set_aside = effects.SetAside(tuple((batch.source.partition, batch.source_start) for batch in batches))
         if self._port.ask(set_aside) is NO_ANSWER:
             raise OutcomeUnknownError("the table quarantine does not answer")
 
 
 def _job(run: Run) -> KafkaSlotJob:
     """Of its fields only those that the driver itself looks at have a value."""
-    fields: dict[str, Any] = dict.fromkeys(one.name for one in dataclasses.fields(KafkaSlotJob))
+    fields: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(KafkaSlotJob))
     fields |= {
         "mirror": MIRROR,
         "run_id": run.identity.run_id,
@@ -331,4 +331,4 @@ class PlannedFrame:
         positions = tuple(sorted(job.positions.items()))
         held = tuple(sorted(job.held))
         results = self._port.ask(effects.RunTasks(self._run, job.decision, positions, self._planned.ranges, job.id_numbers, held))
-        return one_column([pickle.dumps(one.error if isinstance(one, TaskFailed) else one) for one in results])
+        return one_column([pickle.dumps(result.error if isinstance(result, TaskFailed) else result) for result in results])

@@ -33,13 +33,13 @@ def check_target(scenario: Scenario, target: TargetCluster, table: Snapshot | No
         released = [record for _, record in visible if record in poison]
         require(len(set(released)) == len(released), f"{place}: readers get {released} out of quarantine: duplicated")
         if records != expected[: len(records)]:
-            wrong = next(at for at, one in enumerate(records) if records[at : at + 1] != expected[at : at + 1])
+            wrong = next(at for at, record in enumerate(records) if records[at : at + 1] != expected[at : at + 1])
             is_again = records[wrong] in records[:wrong]
             raise ViolationError(f"{place}: readers get {records}: {'duplicated' if is_again else 'lost or reordered'}")
         for at, record in visible:
-            said = decided.get((partition, at))
-            require(said is not None, f"{place}: record {record} is visible at {at} and not decided")
-            require(said == record, f"{place}: the map says that {at} holds record {said}, it holds {record}")
+            output = decided.get((partition, at))
+            require(output is not None, f"{place}: record {record} is visible at {at} and not decided")
+            require(output == record, f"{place}: the map says that {at} holds record {output}, it holds {record}")
 
 
 def check_commit(scenario: Scenario, target: TargetCluster, before: Snapshot | None, after: Snapshot, commit: Commit) -> None:
@@ -71,9 +71,12 @@ def _check_owner(before: Snapshot, after: Snapshot, commit: Commit) -> None:
         require(after.record.run_epoch == epoch + 1, "a take-over skipped or repeated a run epoch")
     else:
         require(after.run_id == before.run_id, f"{after.run_id} changed the map after {before.run_id} took over")
-    known = 0 if before.record is None else before.record.micro_batch
+    recorded_micro_batch = 0 if before.record is None else before.record.micro_batch
     numbers = {column(row, "micro_batch") for row in commit.rows}
-    require(all(number > known for number in numbers), f"micro-batch number {sorted(numbers)} is used again after {known}")
+    require(
+        all(number > recorded_micro_batch for number in numbers),
+        f"micro-batch number {sorted(numbers)} is used again after {recorded_micro_batch}",
+    )
 
 
 def check_quarantine(table: Snapshot, kept: Collection[tuple[int, int]]) -> None:
@@ -110,7 +113,7 @@ def check_done(scenario: Scenario, target: TargetCluster, table: Snapshot | None
     for partition, (place, log) in enumerate(zip(scenario.places, scenario.logs, strict=True)):
         ends = [row[4] for row in table.rows if row[2] == partition]
         require(max(ends, default=0) == len(log), f"{place}: the map ends at {max(ends, default=0)}, the source at {len(log)}")
-        found = [record for _, record in target.logs[place].visible() if record not in scenario.poison[partition]]
-        require(found == scenario.records[partition], f"{place}: lost: readers get {found} of {scenario.records[partition]}")
+        visible = [record for _, record in target.logs[place].visible() if record not in scenario.poison[partition]]
+        require(visible == scenario.records[partition], f"{place}: lost: readers get {visible} of {scenario.records[partition]}")
         is_closed = target.logs[place].last_stable_offset == len(target.logs[place].entries)
         require(is_closed or not is_final, f"{place}: a transaction was left open")

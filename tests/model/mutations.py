@@ -25,8 +25,8 @@ from shallow_mirror.checkpoints.positions import POSITION_COLUMNS, positions_of
 from shallow_mirror.checkpoints.quarantine.entries import QuarantineEntry
 from shallow_mirror.checkpoints.schema import DecidedSegment, Removal
 from shallow_mirror.checkpoints.table_protocol import Comparison
-from shallow_mirror.sinks.kafka.protocol import actions, recovery, txn_inspection, txn_outcome
-from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer
+from shallow_mirror.sinks.kafka.protocol import actions, txn_inspection, txn_outcome, txn_performer
+from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.slot_results import MicroBatchOutcome
 from shallow_mirror.types import SlotTxn
@@ -105,10 +105,10 @@ def trust_the_batch_id(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_evidence_before_fencing(patch: pytest.MonkeyPatch) -> None:
-    def resolve_unfenced(one: txn_outcome.DecidedTxn) -> Generator[Any, Any, txn_outcome.TxnFate]:
-        receipt = yield actions.ReadReceipt(one)
-        log = () if receipt is txn_outcome.ReceiptEvidence.OURS else (yield actions.ReadTargetLog(one))
-        yield actions.InitProducerId(one.txn.transactional_id)
+    def resolve_unfenced(decided_txn: txn_outcome.DecidedTxn) -> Generator[Any, Any, txn_outcome.TxnFate]:
+        receipt = yield actions.ReadReceipt(decided_txn)
+        log = () if receipt is txn_outcome.ReceiptEvidence.OURS else (yield actions.ReadTargetLog(decided_txn))
+        yield actions.InitProducerId(decided_txn.txn.transactional_id)
         return txn_outcome.judge(receipt, log)
 
     def look(self: Any, decided: txn_outcome.DecidedTxn, deadline: Any) -> txn_outcome.ReceiptEvidence:
@@ -138,11 +138,11 @@ def take_anything_else_in_the_log_for_no(patch: pytest.MonkeyPatch) -> None:
 def wait_for_a_pending_receipt(patch: pytest.MonkeyPatch) -> None:
     def receipt(self: Any, decided: txn_outcome.DecidedTxn, deadline: Any) -> txn_outcome.ReceiptEvidence:
         while (
-            found := txn_inspection.inspect_receipt(self._target, decided, self._owner.map_id, deadline)
+            evidence := txn_inspection.inspect_receipt(self._target, decided, self._owner.map_id, deadline)
         ) is txn_outcome.ReceiptEvidence.PENDING:
             deadline.require("the receipt")
             self._pause(0)
-        return found
+        return evidence
 
     patch.setattr(TxnPerformer, "_receipt_evidence", receipt)
 
@@ -174,9 +174,9 @@ def take_the_answer_to_end_txn_for_the_end(patch: pytest.MonkeyPatch) -> None:
 
 def go_on_before_every_slot_is_definite(patch: pytest.MonkeyPatch) -> None:
     def end_all(decided: Sequence[txn_outcome.DecidedTxn], *_: object, **__: object) -> Generator[Any, Any, actions.Ended]:
-        for one in decided:
-            if (yield actions.EndTxn(one.txn)):
-                yield actions.AwaitVisible(one)
+        for decided_txn in decided:
+            if (yield actions.EndTxn(decided_txn.txn)):
+                yield actions.AwaitVisible(decided_txn)
         return actions.Ended()
 
     patch.setattr(actions, "end_all", end_all)
@@ -193,10 +193,10 @@ def take_any_receipt_of_the_slot_for_ours(patch: pytest.MonkeyPatch) -> None:
     anothers, ours = txn_outcome.ReceiptEvidence.ANOTHERS, txn_outcome.ReceiptEvidence.OURS
 
     def look(*arguments: Any) -> txn_outcome.ReceiptEvidence:
-        found = txn_inspection.inspect_receipt(*arguments)
-        return ours if found is anothers else found
+        evidence = txn_inspection.inspect_receipt(*arguments)
+        return ours if evidence is anothers else evidence
 
-    patch.setattr(recovery, "inspect_receipt", look)
+    patch.setattr(txn_performer, "inspect_receipt", look)
 
 
 def use_a_micro_batch_number_again(patch: pytest.MonkeyPatch) -> None:
@@ -223,8 +223,8 @@ def keep_the_positions_of_before_the_resolution(patch: pytest.MonkeyPatch) -> No
 
 
 def forget_the_forgotten_abort_marker(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovery, "abort_hanging", lambda *_, **__: None)
-    patch.setattr(recovery, "refuse_forgotten", lambda *_: None)
+    patch.setattr(txn_performer, "abort_hanging", lambda *_, **__: None)
+    patch.setattr(txn_performer, "refuse_hanging", lambda *_: None)
     patch.setattr(slot, "abort_hanging", lambda *_: None)
 
 
@@ -236,28 +236,28 @@ def fence_other_slots_after_the_decision(patch: pytest.MonkeyPatch) -> None:
         for transactional_id in transactional_ids:
             yield actions.InitProducerId(transactional_id)
         yield ended.settle
-        yield actions.AbortForgotten(tuple(transactional_ids))
+        yield actions.AbortHangingTxns(tuple(transactional_ids))
         return ended.removed
 
     patch.setattr(actions, "start_up", start_up)
 
 
 def refuse_only_what_the_writing_producer_forgot(patch: pytest.MonkeyPatch) -> None:
-    refuse_forgotten = txn_inspection.refuse_forgotten
+    refuse_hanging = txn_inspection.refuse_hanging
     patch.setattr(
-        recovery, "refuse_forgotten", lambda target, decided, _own, deadline: refuse_forgotten(target, decided, (), deadline)
+        txn_performer, "refuse_hanging", lambda target, decided, _own, deadline: refuse_hanging(target, decided, (), deadline)
     )
 
 
 def decide_behind_forgotten_records(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovery, "refuse_forgotten", lambda *_: None)
+    patch.setattr(txn_performer, "refuse_hanging", lambda *_: None)
 
 
 def take_a_repair_for_done(patch: pytest.MonkeyPatch) -> None:
-    def fate_of(one: txn_outcome.DecidedTxn, is_definite: bool, *, reads_log: bool) -> Generator[Any, Any, Any]:
-        fate = txn_outcome.TxnFate.COMMITTED if is_definite else (yield from actions._resolve(one))
-        seen = (yield actions.AwaitVisible(one)) if fate is txn_outcome.TxnFate.COMMITTED else actions.Visibility()
-        return fate, seen, ()
+    def fate_of(decided_txn: txn_outcome.DecidedTxn, is_definite: bool, *, reads_log: bool) -> Generator[Any, Any, Any]:
+        fate = txn_outcome.TxnFate.COMMITTED if is_definite else (yield from actions._resolve(decided_txn))
+        visibility = (yield actions.AwaitVisible(decided_txn)) if fate is txn_outcome.TxnFate.COMMITTED else actions.Visibility()
+        return fate, visibility, ()
 
     patch.setattr(actions, "_fate_of", fate_of)
 
@@ -290,8 +290,8 @@ def let_a_receipt_outweigh_the_log(patch: pytest.MonkeyPatch) -> None:
 def trust_the_answer_to_end_txn_at_a_start(patch: pytest.MonkeyPatch) -> None:
     fate_of = actions._fate_of
 
-    def without_the_log(one: txn_outcome.DecidedTxn, is_definite: bool, *, reads_log: bool) -> Generator[Any, Any, Any]:
-        return fate_of(one, is_definite, reads_log=False)
+    def without_the_log(decided_txn: txn_outcome.DecidedTxn, is_definite: bool, *, reads_log: bool) -> Generator[Any, Any, Any]:
+        return fate_of(decided_txn, is_definite, reads_log=False)
 
     patch.setattr(actions, "_fate_of", without_the_log)
 
@@ -308,7 +308,7 @@ def abort_what_is_pending(patch: pytest.MonkeyPatch) -> None:
     def look_again(self: Any, deadline: Any) -> tuple[SlotTxn, ...]:
         places = tuple(self.availability.pending_partitions())
         self.availability.pending.clear()
-        self.perform(actions.AbortForgotten(tuple(self.availability.fenced), places), deadline)
+        self.perform(actions.AbortHangingTxns(tuple(self.availability.fenced), places), deadline)
         return ()
 
     patch.setattr(TxnPerformer, "look_again", look_again)
@@ -320,7 +320,7 @@ def release_what_was_released(patch: pytest.MonkeyPatch) -> None:
 
 
 def set_aside_behind_the_decision(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MicroBatchSink, "_set_aside", lambda *_: None)
+    patch.setattr(MicroBatchSink, "_write_quarantine", lambda *_: None)
 
 
 def start_where_spark_says(patch: pytest.MonkeyPatch) -> None:
@@ -328,7 +328,7 @@ def start_where_spark_says(patch: pytest.MonkeyPatch) -> None:
     play = slot.SlotTask.play
 
     def from_the_plan(self: slot.SlotTask, port: Any) -> Any:
-        starts = {one.source: one.start for one in self.ranges}
+        starts = {planned_range.source: planned_range.start for planned_range in self.ranges}
         positions = tuple((source, starts.get(source, position)) for source, position in self.positions)
         return play(replace(self, positions=positions), port)
 

@@ -1,4 +1,4 @@
-"""The product's cluster client over a port: the requests of `broker/produce/transactions.py` and `sinks/kafka/protocol/recovery.py`, answered as values.
+"""The product's cluster client over a port: the requests of `broker/produce/transactions.py` and `sinks/kafka/protocol/txn_performer.py`, answered as values.
 
 `Cluster` is replaced whole, and below `txn` the one function that turns a request into bytes and back.
 """
@@ -26,9 +26,9 @@ from shallow_mirror.broker.cluster.cluster_metadata import (
     ProducerState,
     TopicMetadata,
 )
-from shallow_mirror.broker.fetch.range_reader import ReadRange
+from shallow_mirror.broker.fetch.range_progress import ReadRange
 from shallow_mirror.broker.produce import coordinator_requests, transactions
-from shallow_mirror.checkpoints import offset_map_writer
+from shallow_mirror.checkpoints import offset_map_writer, take_over
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, rows_to_arrow
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLossError, MirrorError, RetriableError
@@ -149,14 +149,16 @@ def _call(cluster: ModelCluster, api: str, _deadline: Deadline, **fields: Any) -
             return SimpleNamespace(error_code=answer[0], producer_id=answer[1], producer_epoch=answer[2])
         case "AddPartitionsToTxn":
             partitions = [SimpleNamespace(partition_error_code=answer)]
-            topics = [SimpleNamespace(name=one.name, results_by_partition=partitions) for one in fields["v3_and_below_topics"]]
+            topics = [
+                SimpleNamespace(name=field.name, results_by_partition=partitions) for field in fields["v3_and_below_topics"]
+            ]
             return SimpleNamespace(results_by_topic_v3_and_below=topics)
         case "TxnOffsetCommit":
             return SimpleNamespace(topics=[SimpleNamespace(partitions=[SimpleNamespace(error_code=answer)])])
         case "OffsetFetch":
             committed = -1 if answer[1] is None else 0
-            found = SimpleNamespace(error_code=answer[0], committed_offset=committed, metadata=answer[1])
-            return SimpleNamespace(error_code=0, topics=[SimpleNamespace(partitions=[found])])
+            partition = SimpleNamespace(error_code=answer[0], committed_offset=committed, metadata=answer[1])
+            return SimpleNamespace(error_code=0, topics=[SimpleNamespace(partitions=[partition])])
         case _:
             return SimpleNamespace(error_code=answer)
 
@@ -194,7 +196,7 @@ def _txn_of(fields: Mapping[str, Any], prefix: str = "") -> SlotTxn:
 class ModelTopics:
     """`TargetTopics`: every topic is there and is routed to itself."""
 
-    known: Mapping[str, RoutedTopic] = {
+    routes: Mapping[str, RoutedTopic] = {
         TOPIC: RoutedTopic(
             target_topic=TOPIC,
             target_topic_id=target_partition(0).topic_id,
@@ -226,7 +228,8 @@ def product_over_ports() -> Iterator[None]:
         patch.setattr(kafka_sink, "SlotTask", lambda job: lambda _rows: iter([job]))
         patch.setattr(txn_inspection, "RangeReader", ModelReader)
         patch.setattr(offset_map_writer, "COMPACT_EVERY_DECISIONS", 1)
-        patch.setattr(offset_map_writer, "OFFSET_MAP", SimpleNamespace(empty_table=lambda: empty))
+        for module in (offset_map_writer, take_over):
+            patch.setattr(module, "OFFSET_MAP", SimpleNamespace(empty_table=lambda: empty))
         patch.setattr(offset_map_writer, "rows_to_arrow", _rows_to_arrow)
         yield
 

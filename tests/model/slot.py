@@ -87,41 +87,41 @@ class SlotTask:
         written: list[TopicPartition] = []
         quarantined: list[QuarantinedBatch] = []
         is_partial = False
-        for one in self.ranges:
-            if one.source not in positions or is_partial:
+        for planned_range in self.ranges:
+            if planned_range.source not in positions or is_partial:
                 continue
-            place = target_partition(one.source.partition).topic_partition
+            place = target_partition(planned_range.source.partition).topic_partition
             if place in self.held or not _has_leader(target, place):
                 continue
             sequence = 0
-            for offset in range(positions[one.source], one.end):
+            for offset in range(positions[planned_range.source], planned_range.end):
                 if self.scenario.stops_early and self.attempt == 0 and segments:
                     is_partial = True
                     break
-                if any((found.source, found.offset) == (one.source, offset) for found in poison):
-                    quarantined.append(poisoned(one.source, offset))
-                    segments.append(_segment(one.source, offset, SegmentKind.QUARANTINED))
+                if any((poisoned.source, poisoned.offset) == (planned_range.source, offset) for poisoned in poison):
+                    quarantined.append(poisoned(planned_range.source, offset))
+                    segments.append(_segment(planned_range.source, offset, SegmentKind.QUARANTINED))
                     is_partial = True
                     break
                 target_offset = None
-                if self.scenario.logs[one.source.partition][offset] != "m":
+                if self.scenario.logs[planned_range.source.partition][offset] != "m":
                     if txn is None:
                         txn = init_producer_id(target, self.transactional_id, TRANSACTION_TIMEOUT_MS, deadline)
                     if place not in written:
                         add_partitions(target, txn, [place], deadline)
                         written.append(place)
-                    is_poison = self.scenario.logs[one.source.partition][offset] == "p"
+                    is_poison = self.scenario.logs[planned_range.source.partition][offset] == "p"
                     try:
                         target_offset = produce(target.port, effects.Produce(txn, place, sequence, offset, is_poison))
                     except BatchRefusedError as refused:
-                        raise _QuarantinableBatchError(one.source, offset) from refused
+                        raise _QuarantinableBatchError(planned_range.source, offset) from refused
                     sequence += 1
-                _extend(segments, one.source, offset, target_offset)
+                _extend(segments, planned_range.source, offset, target_offset)
         if txn is not None:
             write_receipt(
                 target, txn, min(written), decision=self.decision, map_id=MAP_ID, run_id=str(self.run), deadline=deadline
             )
-        unknown = tuple(one for one in self.ranges if one.source not in positions)
+        unknown = tuple(planned_range for planned_range in self.ranges if planned_range.source not in positions)
         return SlotResult(self.slot, txn, tuple(segments), unknown=unknown, is_partial=is_partial, quarantined=tuple(quarantined))
 
 
@@ -153,15 +153,15 @@ def poisoned(source: SourcePartition, offset: int) -> QuarantinedBatch:
 def release(target: Any, batches: Sequence[QuarantinedBatch], decision: int, run: int, deadline: Deadline) -> SlotResult:
     """Run the slot of a retry, after the remedy."""
     txn = init_producer_id(target, transactional_id(MIRROR, SINGLE_SLOT), TRANSACTION_TIMEOUT_MS, deadline)
-    places = sorted({one.target.topic_partition for one in batches})
+    places = sorted({batch.target.topic_partition for batch in batches})
     add_partitions(target, txn, places, deadline)
     sequences = dict.fromkeys(places, 0)
     segments: list[Segment] = []
-    for one in batches:
-        place = one.target.topic_partition
-        at = produce(target.port, effects.Produce(txn, place, sequences[place], one.source_start))
+    for batch in batches:
+        place = batch.target.topic_partition
+        at = produce(target.port, effects.Produce(txn, place, sequences[place], batch.source_start))
         sequences[place] += 1
-        _extend(segments, one.source, one.source_start, at)
+        _extend(segments, batch.source, batch.source_start, at)
     write_receipt(target, txn, places[0], decision=decision, map_id=MAP_ID, run_id=str(run), deadline=deadline)
     return SlotResult(SINGLE_SLOT, txn, tuple(segments))
 

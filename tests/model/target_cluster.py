@@ -70,29 +70,30 @@ class Log(NamedTuple):
 
     @property
     def last_stable_offset(self) -> int:
-        return next((at for at, one in enumerate(self.entries) if one.fate is Fate.OPEN), len(self.entries))
+        return next((at for at, entry in enumerate(self.entries) if entry.fate is Fate.OPEN), len(self.entries))
 
     def open_producers(self) -> tuple[tuple[int, int], ...]:
         first: dict[int, int] = {}
-        for at, one in enumerate(self.entries):
-            if one.fate is Fate.OPEN:
-                first.setdefault(one.producer_id, at)
+        for at, entry in enumerate(self.entries):
+            if entry.fate is Fate.OPEN:
+                first.setdefault(entry.producer_id, at)
         return tuple(first.items())
 
     def marked(self, producer_id: int, epoch: int, *, is_commit: bool) -> Log:
         """End everything that is open under the producer id, of any epoch, with a marker."""
         fate = Fate.COMMITTED if is_commit else Fate.ABORTED
         ended = (
-            Entry(*one[:4], fate) if one.fate is Fate.OPEN and one.producer_id == producer_id else one for one in self.entries
+            Entry(*entry[:4], fate) if entry.fate is Fate.OPEN and entry.producer_id == producer_id else entry
+            for entry in self.entries
         )
         return Log((*ended, Entry(producer_id, epoch, None, None, fate)), self.start)
 
     def visible(self) -> list[tuple[int, int]]:
         """(target offset, record) of what a read_committed reader who was always there has been given."""
         return [
-            (at, one.record)
-            for at, one in enumerate(self.entries[: self.last_stable_offset])
-            if one.record is not None and one.fate is Fate.COMMITTED
+            (at, entry.record)
+            for at, entry in enumerate(self.entries[: self.last_stable_offset])
+            if entry.record is not None and entry.fate is Fate.COMMITTED
         ]
 
 
@@ -194,13 +195,15 @@ class TargetCluster:
             return NOT_AVAILABLE, -1
         log = self.logs[asked.place]
         mine = (asked.txn.producer_id, asked.txn.producer_epoch)
-        if any(one.producer_id == mine[0] and one.epoch > mine[1] for one in log.entries):
+        if any(entry.producer_id == mine[0] and entry.epoch > mine[1] for entry in log.entries):
             return INVALID_EPOCH, -1
-        is_open = any(one.fate is Fate.OPEN and (one.producer_id, one.epoch) == mine for one in log.entries)
+        is_open = any(entry.fate is Fate.OPEN and (entry.producer_id, entry.epoch) == mine for entry in log.entries)
         problem = OK if is_open else self._verified(asked.txn, asked.place)
         if problem:
             return problem, -1
-        written = [at for at, one in enumerate(log.entries) if one.sequence is not None and (one.producer_id, one.epoch) == mine]
+        written = [
+            at for at, entry in enumerate(log.entries) if entry.sequence is not None and (entry.producer_id, entry.epoch) == mine
+        ]
         if asked.sequence < len(written):
             return OK, written[asked.sequence]  # a duplicate: what was written first is confirmed
         if asked.sequence > len(written):
@@ -300,5 +303,5 @@ class TargetCluster:
         log = self.logs[place]
         if not log.start <= offset < log.last_stable_offset:
             return None
-        found = log.entries[offset]
-        return found.producer_id, found.epoch, found.fate is Fate.ABORTED
+        entry = log.entries[offset]
+        return entry.producer_id, entry.epoch, entry.fate is Fate.ABORTED

@@ -13,6 +13,6 @@ pytestmark = pytest.mark.thorough
 @pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.patch.__name__)
 def test_a_planted_bug_is_found(bug: Planted) -> None:
     with planted(bug.patch):
-        found = Search(Library(), bug.scenario, bug.deviations, allows=bug.allows).run()
-    assert found.finding is not None
-    assert bug.leads_to in found.finding.violation
+        result = Search(Library(), bug.scenario, bug.deviations, allows=bug.allows).run()
+    assert result.finding is not None
+    assert bug.leads_to in result.finding.violation

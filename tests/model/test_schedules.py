@@ -92,7 +92,7 @@ class Mirror(RuleBasedStateMachine):
     def another_run(self, pick: int) -> None:
         self.disturb(pick, lambda move: move.kind in (Kind.START, Kind.SWITCH))
 
-    @rule(pick=st.integers(0, 7), delivery=st.sampled_from([one for one in Delivery if one is not Delivery.OK]))
+    @rule(pick=st.integers(0, 7), delivery=st.sampled_from([delivery for delivery in Delivery if delivery is not Delivery.OK]))
     def lose_or_delay(self, pick: int, delivery: Delivery) -> None:
         self.disturb(pick, lambda move: move.delivery is delivery)
 

@@ -240,12 +240,12 @@ class World:
         assert task.owner is not None
         program = task.node.program
         assert isinstance(program, SlotTask)
-        again = replace(program, attempt=program.attempt + 1)
+        retry = replace(program, attempt=program.attempt + 1)
         self.tasks[number] = task._replace(owner=None)
         self.task_count += 1
-        self.tasks[self.task_count] = Task(self.library.start(again), task.owner)
+        self.tasks[self.task_count] = Task(self.library.start(retry), task.owner)
         process = self.processes[task.owner]
-        awaited = tuple(self.task_count if one == number else one for one in process.awaited)
+        awaited = tuple(self.task_count if slot == number else slot for slot in process.awaited)
         self.processes[task.owner] = process._replace(awaited=awaited)
 
     def _perform(self, move: Move) -> None:
@@ -264,8 +264,8 @@ class World:
     def _launch(self, process: Process, request: effects.RunTasks) -> None:
         self.waits = 0
         awaited = []
-        for slot in sorted({one.slot for one in request.ranges}):
-            ranges = tuple(one for one in request.ranges if one.slot == slot)
+        for slot in sorted({planned_range.slot for planned_range in request.ranges}):
+            ranges = tuple(planned_range for planned_range in request.ranges if planned_range.slot == slot)
             program = SlotTask(
                 self.scenario, request.run, request.decision, slot, 0, ranges, request.positions, request.id_numbers, request.held
             )
@@ -416,7 +416,7 @@ class World:
             self.target.release(name)
 
     def _is_left_out(self, planned: MicroBatch) -> bool:
-        places = [target_partition(one.source.partition).topic_partition for one in planned.ranges]
+        places = [target_partition(planned_range.source.partition).topic_partition for planned_range in planned.ranges]
         return all(place in self.target.leaderless for place in places)
 
     def _check_target(self) -> None:

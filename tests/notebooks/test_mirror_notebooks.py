@@ -38,13 +38,13 @@ def executed(repository: Path, name: str, folder: Path, **parameters: object) ->
     notebook = nbformat.read(path_of(repository, name), as_version=4)
     notebook.cells.append(nbformat.v4.new_code_cell(f"import json\n{COMPUTED[name]}", id="computed"))
     with pytest.MonkeyPatch.context() as patch:
-        for variable in [one for one in os.environ if one.startswith("SHALLOW_MIRROR_") and one != "SHALLOW_MIRROR_CACHE"]:
+        for variable in [line for line in os.environ if line.startswith("SHALLOW_MIRROR_") and line != "SHALLOW_MIRROR_CACHE"]:
             patch.delenv(variable)
         for parameter, value in parameters.items():
             patch.setenv(f"SHALLOW_MIRROR_{parameter.upper()}", str(value))
         patch.setenv("TMPDIR", str(folder))
         NotebookClient(notebook, timeout=PATIENCE_S, kernel_name="python3").execute()
-    (output,) = (one for one in notebook.cells[-1].outputs if one.get("name") == "stdout")
+    (output,) = (output for output in notebook.cells[-1].outputs if output.get("name") == "stdout")
     return json.loads(output.text)
 
 
@@ -82,7 +82,7 @@ def test_a_parameter_of_a_job_comes_from_its_widget(repository: Path) -> None:
 
 
 def parameters_cell(repository: Path, name: str) -> str:
-    (cell,) = (one for one in nbformat.read(path_of(repository, name), as_version=4).cells if one.id == "parameters")
+    (cell,) = (cell for cell in nbformat.read(path_of(repository, name), as_version=4).cells if cell.id == "parameters")
     return str(cell.source)
 
 
@@ -109,20 +109,20 @@ def mirrored(repository: Path, two_clusters: Any, tmp_path_factory: pytest.TempP
 @pytest.mark.timeout(900)
 class TestOnAMirror:
     def test_run_mirror_catches_up_and_says_so(self, mirrored: tuple[Path, str, Any], two_clusters: Any) -> None:
-        _, topic, said = mirrored
-        assert said == {"lag": 0, "partitions": 2}
+        _, topic, output = mirrored
+        assert output == {"lag": 0, "partitions": 2}
         for partition in (0, 1):
-            values = [read_values(one.bootstrap, topic, partition) for one in two_clusters]
+            values = [read_values(cluster.bootstrap, topic, partition) for cluster in two_clusters]
             assert values[0] == values[1] != []
 
     def test_explore_offsets_accounts_for_everything_and_translates_both_ways(
         self, repository: Path, mirrored: tuple[Path, str, Any], tmp_path: Path
     ) -> None:
-        said = executed(repository, "explore_offsets", tmp_path, conf=mirrored[0])
-        assert (said["holes"], said["records"]) == (0, 120)
-        assert {"data", "commit"} <= set(said["kinds"])
-        assert said["back"] == said["asked"]
-        assert said["recent"] > 0
+        output = executed(repository, "explore_offsets", tmp_path, conf=mirrored[0])
+        assert (output["holes"], output["records"]) == (0, 120)
+        assert {"data", "commit"} <= set(output["kinds"])
+        assert output["back"] == output["asked"]
+        assert output["recent"] > 0
 
     def test_failover_moves_a_group_so_that_each_record_is_read_once_and_back(
         self, repository: Path, mirrored: tuple[Path, str, Any], two_clusters: Any, tmp_path: Path
@@ -139,7 +139,7 @@ class TestOnAMirror:
 
         done = executed(repository, "failover", tmp_path, conf=conf, groups="billing", apply="yes")
         assert (steps(done), done["is_applied"]) == ({("billing", 0): "committed", ("billing", 1): "committed"}, True)
-        rest = [one.value for one in original[topic, 0] if one.offset >= halfway]
+        rest = [record.value for record in original[topic, 0] if record.offset >= halfway]
         assert read_on(target, "billing", topic, len(rest)) == rest
 
         executed(repository, "failover", tmp_path, conf=conf, groups="billing", direction="back", apply="yes")
@@ -168,8 +168,12 @@ def commit(bootstrap: str, group: str, offsets: dict[tuple[str, int], int]) -> N
 def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
     """By partition."""
     client = admin(bootstrap)
-    found = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
-    return {one.partition: one.offset for one in found.topic_partitions if one.topic == topic and one.offset >= 0}
+    actual = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
+    return {
+        topic_partition.partition: topic_partition.offset
+        for topic_partition in actual.topic_partitions
+        if topic_partition.topic == topic and topic_partition.offset >= 0
+    }
 
 
 def consumer_settings(bootstrap: str, group: str) -> dict[str, Any]:

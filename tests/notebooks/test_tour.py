@@ -118,12 +118,12 @@ def executed(notebook_file: Path, finished: FinishedMirror) -> Any:
 
 @pytest.fixture(scope="module")
 def computed(executed: Any) -> Any:
-    (cell,) = (one for one in executed.cells if one.id == "computed")
-    return json.loads("".join(one.text for one in cell.outputs if one.get("name") == "stdout"))
+    (cell,) = (cell for cell in executed.cells if cell.id == "computed")
+    return json.loads("".join(output.text for output in cell.outputs if output.get("name") == "stdout"))
 
 
 def cell_source(notebook_file: Path, cell_id: str) -> str:
-    (cell,) = (one for one in nbformat.read(notebook_file, as_version=4).cells if one.id == cell_id)
+    (cell,) = (cell for cell in nbformat.read(notebook_file, as_version=4).cells if cell.id == cell_id)
     return str(cell.source)
 
 
@@ -178,7 +178,10 @@ class TestOnRealTables:
     def test_aborted_records_of_each_topic_are_those_that_its_producers_aborted(
         self, computed: Any, finished: FinishedMirror
     ) -> None:
-        expected = {one.topic: one.written_records - one.visible_records for one in finished.traffic.topics}
+        expected = {
+            written_topic.topic: written_topic.written_records - written_topic.visible_records
+            for written_topic in finished.traffic.topics
+        }
         assert computed["aborted"] == {topic: records for topic, records in expected.items() if records}
         assert computed["without_abort_marker"] == 0
 
@@ -219,13 +222,15 @@ class TestOnRealTables:
         assert computed["disagreements"] == 0
 
     def test_it_draws_segments_and_lag(self, executed: Any) -> None:
-        drawn = [cell.id for cell in executed.cells if cell.cell_type == "code" and any(_is_picture(one) for one in cell.outputs)]
+        drawn = [
+            cell.id for cell in executed.cells if cell.cell_type == "code" and any(_is_picture(output) for output in cell.outputs)
+        ]
         assert drawn == ["barcode", "lag"]
 
     def test_status_says_of_the_same_tables_that_nothing_is_missing(self, executed: Any, finished: FinishedMirror) -> None:
         command = [sys.executable, "-m", "shallow_mirror.cli", "status", str(finished.conf), "--json"]
         report = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout)
-        assert {(one["lag_offsets"], one["lag_ms"]) for one in report["partitions"]} == {(0, 0)}
+        assert {(partition["lag_offsets"], partition["lag_ms"]) for partition in report["partitions"]} == {(0, 0)}
         assert len(report["partitions"]) == PARTITIONS
         assert (report["run"]["run_epoch"], report["run"]["outcome"], report["waiting_for"]) == (1, "done", None)
         assert report["micro_batches"][-1]["lag_offsets"] == 0

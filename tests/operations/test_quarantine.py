@@ -74,7 +74,7 @@ def write_all(clusters: TwoClusters, topic: str) -> list[bytes]:
         write_stamped(clusters.source.bootstrap, topic, [(f"{value} {n}", at_ms + n) for n in range(RECORDS)])
     log = clusters.source.folder / "data" / f"{topic}-0" / FIRST_SEGMENT
     batches = split_batches(log.read_bytes())
-    assert [header_of(one).base_offset for one in batches] == [RECORDS * n for n in range(LATER)]
+    assert [header_of(batch).base_offset for batch in batches] == [RECORDS * n for n in range(LATER)]
     batches[DAMAGED] = flipped(batches[DAMAGED], len(batches[DAMAGED]) - 4)
     with log.open("r+b") as opened:
         opened.write(b"".join(batches))
@@ -86,7 +86,7 @@ def expected(places: Sequence[int]) -> list[tuple[bytes, int]]:
 
 
 def copied(clusters: TwoClusters, topic: str) -> list[tuple[bytes | None, int]]:
-    return [(one.value, one.timestamp_ms) for one in read_places(clusters.target.bootstrap, [(topic, 0)])[topic, 0]]
+    return [(record.value, record.timestamp_ms) for record in read_places(clusters.target.bootstrap, [(topic, 0)])[topic, 0]]
 
 
 def test_poison_is_kept_as_it_was_all_else_is_copied_and_what_a_remedy_helps_comes_later(
@@ -102,47 +102,47 @@ def test_poison_is_kept_as_it_was_all_else_is_copied_and_what_a_remedy_helps_com
     catch_up(conf)
     assert copied(clusters, topic) == expected([0, 2, 4, 6])
     assert_translated(settings, clusters, topic, {0: "data", 1: "quarantined", 2: "data", 3: "quarantined", 5: "quarantined"})
-    code, said = command(capsys, "verify", str(conf))
-    assert (code, "no difference" in said, "not copied: 9 source offsets in quarantine" in said) == (0, True, True), said
+    code, output = command(capsys, "verify", str(conf))
+    assert (code, "no difference" in output, "not copied: 9 source offsets in quarantine" in output) == (0, True, True), output
     assert verify_mirror(settings, is_deep=True).unchecked == {Unchecked.QUARANTINED: 9}
     assert "in quarantine: 3 batches" in command(capsys, "status", str(conf))[1]
 
-    code, said = command(capsys, "quarantine", "list", str(conf), "--json")
-    listed = json.loads(said)
-    assert (code, [one["source_start"] for one in listed]) == (0, [3, 9, 15])
-    assert [one["error_name"] for one in listed] == ["INVALID_TIMESTAMP", None, "CORRUPT_MESSAGE"]
-    said = command(capsys, "quarantine", "list", str(conf))[1]
-    assert said.startswith("3 batches\n")
-    assert "message.timestamp.before.max.ms" in said
+    code, output = command(capsys, "quarantine", "list", str(conf), "--json")
+    listed = json.loads(output)
+    assert (code, [entry["source_start"] for entry in listed]) == (0, [3, 9, 15])
+    assert [entry["error_name"] for entry in listed] == ["INVALID_TIMESTAMP", None, "CORRUPT_MESSAGE"]
+    output = command(capsys, "quarantine", "list", str(conf))[1]
+    assert output.startswith("3 batches\n")
+    assert "message.timestamp.before.max.ms" in output
     assert command(capsys, "quarantine", "export", str(conf), str(tmp_path / "out"))[0] == 0
     lines = [json.loads(line) for line in (tmp_path / "out" / "batches.jsonl").read_text().splitlines()]
     assert [(tmp_path / "out" / line["file"]).read_bytes() for line in lines] == [batches[i] for i in POISON]
 
-    code, said = command(capsys, "quarantine", "retry", str(conf), "--offset", "4")
-    assert (code, "released 0 batches" in said, "still in quarantine" in said) == (1, True, True), said
+    code, output = command(capsys, "quarantine", "retry", str(conf), "--offset", "4")
+    assert (code, "released 0 batches" in output, "still in quarantine" in output) == (1, True, True), output
     set_topic(clusters.target.bootstrap, topic, OPEN)
     with pytest.raises(CrashError):
         retry(settings, Selection(topic=topic, offset=4), observer=CrashAt("Decide"))
     write_stamped(clusters.source.bootstrap, topic, [(f"{BATCHES[LATER][0]} {n}", NOW_MS + n) for n in range(RECORDS)])
     catch_up(conf)
     assert copied(clusters, topic) == expected([0, 2, 4, 6, 1, LATER])
-    code, said = command(capsys, "quarantine", "retry", str(conf))
-    assert (code, "released 1 batch with 3 records" in said, "CRC" in said) == (1, True, True), said
+    code, output = command(capsys, "quarantine", "retry", str(conf))
+    assert (code, "released 1 batch with 3 records" in output, "CRC" in output) == (1, True, True), output
     assert copied(clusters, topic) == expected([0, 2, 4, 6, 1, LATER, 3])
     for depth in ((), ("--deep",)):
-        code, said = command(capsys, "verify", str(conf), *depth)
-        assert (code, "not copied: 3 source offsets in quarantine" in said) == (0, True), said
+        code, output = command(capsys, "verify", str(conf), *depth)
+        assert (code, "not copied: 3 source offsets in quarantine" in output) == (0, True), output
     assert_translated(settings, clusters, topic, {1: "released", 2: "data", 3: "released", 5: "quarantined", 6: "data"})
     assert positions(settings) == {(topic, 0): RECORDS * len(BATCHES)}
 
 
 def assert_translated(settings: MirrorConfig, clusters: TwoClusters, topic: str, kinds: Mapping[int, str]) -> None:
     """Every record of these batches, by its value."""
-    copies = {one.value: one.offset for one in read_places(clusters.target.bootstrap, [(topic, 0)])[topic, 0]}
-    known = OffsetMap.open(settings.tables)
+    copies = {record.value: record.offset for record in read_places(clusters.target.bootstrap, [(topic, 0)])[topic, 0]}
+    offset_map = OffsetMap.open(settings.tables)
     for batch, kind in kinds.items():
         for n, (value, _) in enumerate(expected([batch])):
-            found = known.translate(topic, 0, RECORDS * batch + n)
-            assert (found.kind, found.exact) == (kind, kind != "quarantined")
-            assert not found.exact or found.target_offset == copies[value]
-            assert not found.exact or known.reverse(topic, 0, copies[value]).target_offset == RECORDS * batch + n
+            translated = offset_map.translate(topic, 0, RECORDS * batch + n)
+            assert (translated.kind, translated.exact) == (kind, kind != "quarantined")
+            assert not translated.exact or translated.target_offset == copies[value]
+            assert not translated.exact or offset_map.reverse(topic, 0, copies[value]).target_offset == RECORDS * batch + n

@@ -46,33 +46,35 @@ def mirrored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror
 
 
 def released(mirrored: Mirrored) -> list[tuple[int, bool]]:
-    return [(one.segment.source_start, one.is_released) for one in Quarantine.open(mirrored.config.tables).entries()]
+    return [(entry.segment.source_start, entry.is_released) for entry in Quarantine.open(mirrored.config.tables).entries()]
 
 
 def test_what_is_refused_again_stays_and_what_is_around_it_is_released_in_order(mirrored: Mirrored) -> None:
     before = OffsetMap.open(mirrored.config.tables).positions()
     mirrored.target.change("Produce", AS_IT_SHOULD, error(32))
-    found = retry(mirrored.config, ALL)
-    assert (found.batch_count, sum(one.record_count for one in found.segments)) == (2, 4)
-    assert [one.source_start for one in found.refused] == [10, 4]
-    assert "INVALID_TIMESTAMP" in found.sentences()[2]
+    actual = retry(mirrored.config, ALL)
+    assert (actual.batch_count, sum(segment.record_count for segment in actual.segments)) == (2, 4)
+    assert [segment.source_start for segment in actual.refused] == [10, 4]
+    assert "INVALID_TIMESTAMP" in actual.sentences()[2]
     assert released(mirrored) == [(0, True), (4, False), (6, True), (10, False)]
     report = mirrored.verify(is_deep=True)
     assert (report.is_equal, dict(report.unchecked)) == (True, {Unchecked.QUARANTINED: 4}), report.sentences()
-    first, second = (one.target_start for one in found.segments)
+    first, second = (segment.target_start for segment in actual.segments)
     assert first is not None
     assert second is not None
     assert first < second
-    assert {one: position.offset for one, position in OffsetMap.open(mirrored.config.tables).positions().items()} == {
-        one: position.offset for one, position in before.items()
+    assert {source: position.offset for source, position in OffsetMap.open(mirrored.config.tables).positions().items()} == {
+        source: position.offset for source, position in before.items()
     }
-    assert [one.source_start for one in retry(mirrored.config, Selection(topic=TOPIC, partition=0, offset=5)).segments] == [4]
+    assert [
+        segment.source_start for segment in retry(mirrored.config, Selection(topic=TOPIC, partition=0, offset=5)).segments
+    ] == [4]
     assert retry(mirrored.config, Selection(topic="other")).sentences() == ["released 0 batches with 0 records"]
     assert mirrored.verify(is_deep=True).is_equal
 
 
 @pytest.mark.parametrize(
-    "point", ["Settle", "TakeDecision", "task.produced", "RunSlots", "RefuseForgotten", "Decide", "EndTxn", "AwaitVisible"]
+    "point", ["Settle", "TakeDecision", "task.produced", "RunSlots", "RefuseHangingTxns", "Decide", "EndTxn", "AwaitVisible"]
 )
 def test_wherever_a_retry_crashes_the_next_one_makes_it_whole(mirrored: Mirrored, point: str) -> None:
     with pytest.raises(CrashError):
@@ -111,9 +113,9 @@ def test_an_offset_that_was_never_quarantined_is_said(mirrored: Mirrored) -> Non
 
 def test_an_export_names_what_the_table_has_lost_and_writes_the_rest(mirrored: Mirrored, tmp_path: Path) -> None:
     DeltaTable(table_uri(mirrored.config.tables, QUARANTINE_TABLE)).delete("source_start = 4")
-    found = Quarantine.open(mirrored.config.tables)
+    quarantine = Quarantine.open(mirrored.config.tables)
     with pytest.raises(OffsetMapConflictError, match=r"offsets 4 to 5: .*deleted"):
-        export(found, found.entries(), tmp_path / "out")
+        export(quarantine, quarantine.entries(), tmp_path / "out")
     lines = [json.loads(line) for line in (tmp_path / "out" / LINES_FILE).read_text().splitlines()]
     assert [line["source_start"] for line in lines] == [0, 6, 10]
     assert (tmp_path / "out" / lines[1]["file"]).read_bytes() == written(6)

@@ -33,7 +33,7 @@ from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RecoverNeededError
-from shallow_mirror.sinks.kafka.protocol import recovery
+from shallow_mirror.sinks.kafka.protocol import txn_performer
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -76,10 +76,10 @@ class Stopped:
         cluster.close()
 
     def forget(self) -> None:
-        """Do what time does: the receipt expires, retention deletes the records."""
+        """Delete the receipt and the records, as expiration and retention would."""
         client = runs.admin(self.target)
         listed = client.list_consumer_groups().result(30)
-        if self.transactional_id in {one.group_id for one in listed.valid}:
+        if self.transactional_id in {group.group_id for group in listed.valid}:
             client.delete_consumer_groups([self.transactional_id])[self.transactional_id].result(30)
         delete_records(self.target, self.topic, high_watermark(self.target, self.topic))
 
@@ -104,18 +104,18 @@ def test_an_aborted_transaction_without_evidence_is_copied_again_when_the_operat
     stopped: Stopped, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stopped.crash("Decide")
-    code, said = command(capsys, stopped.conf)
-    assert (code, "Ongoing" in said, "Nothing needs a choice" in said) == (0, True, True)
+    code, output = command(capsys, stopped.conf)
+    assert (code, "Ongoing" in output, "Nothing needs a choice" in output) == (0, True, True)
     stopped.initialise()
-    code, said = command(capsys, stopped.conf)
-    assert (code, "holds our records, aborted" in said, "`run` copies it again" in said) == (0, True, True)
+    code, output = command(capsys, stopped.conf)
+    assert (code, "holds our records, aborted" in output, "`run` copies it again" in output) == (0, True, True)
     stopped.forget()
     with pytest.raises(
         RecoverNeededError, match=r"nothing says whether .* was committed: .* \[0, 10\)\. .*shallow-mirror recover CONF"
     ):
         catch_up(stopped.settings, stopped.spark)
-    code, said = command(capsys, stopped.conf)
-    assert (code, "YOUR CHOICE" in said) == (4, True)
+    code, output = command(capsys, stopped.conf)
+    assert (code, "YOUR CHOICE" in output) == (4, True)
     (slot,) = json.loads(command(capsys, stopped.conf, "--json")[1])
     assert (slot["slot"], slot["receipt"], slot["fate"], slot["needs_choice"]) == (0, "absent", "undecidable", True)
     assert (slot["copied"][0]["source_start"], slot["copied"][0]["source_end"], slot["record_count"]) == (0, 10, 10)
@@ -140,8 +140,8 @@ def test_a_committed_transaction_without_evidence_is_kept_when_the_operator_says
 ) -> None:
     stopped.crash("EndTxn")
     stopped.initialise()
-    code, said = command(capsys, stopped.conf, "--redo")  # evidence says committed: nothing to choose, nothing is changed
-    assert (code, "written by this transaction: it was committed" in said) == (0, True)
+    code, output = command(capsys, stopped.conf, "--redo")  # evidence says committed: nothing to choose, nothing is changed
+    assert (code, "written by this transaction: it was committed" in output) == (0, True)
     assert not runs.is_settled(stopped.settings)
     stopped.forget()
     with pytest.raises(RecoverNeededError):
@@ -157,13 +157,13 @@ def test_a_committed_transaction_without_evidence_is_kept_when_the_operator_says
 def test_a_target_topic_that_went_with_the_last_decision_asks_for_a_choice_instead_of_waiting(
     stopped: Stopped, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "LOSS_PATIENCE_MS", 2_000)
+    monkeypatch.setattr(txn_performer, "LOSS_PATIENCE_MS", 2_000)
     stopped.crash("EndTxn")
     runs.delete_topic(stopped.target, stopped.topic)
     with pytest.raises(RecoverNeededError, match=r"was committed, but the target has lost its records at .* \[0, 10\)"):
         catch_up(stopped.settings, stopped.spark)
-    code, said = command(capsys, stopped.conf)
-    assert (code, "committed, but lost by the target since: YOUR CHOICE" in said) == (4, True)
+    code, output = command(capsys, stopped.conf)
+    assert (code, "committed, but lost by the target since: YOUR CHOICE" in output) == (4, True)
     assert command(capsys, stopped.conf, "--commit")[0] == 0
     with pytest.raises(ConfigError, match="was deleted, with what was copied to it"):
         catch_up(stopped.settings, stopped.spark)
@@ -206,10 +206,10 @@ def test_slots_that_evidence_decides_are_resolved_though_another_waits_for_the_o
     # partition 0: a receipt of slot 0 names another transaction; 1: beyond the log's end; 2: exactly at it
     invented = {0: (disproved, 2), 1: (unproved, 100), 2: (unproved, 3)}
     rows = []
-    for one, position in owner.positions().items():
-        txn, target_start = invented[one.partition]
+    for source_partition, position in owner.positions().items():
+        txn, target_start = invented[source_partition.partition]
         data = Segment(
-            source=one,
+            source=source_partition,
             source_start=2,
             source_end=4,
             kind=SegmentKind.DATA,

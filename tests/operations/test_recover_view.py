@@ -42,18 +42,18 @@ def report(receipt: ReceiptEvidence, *log: LogEvidence) -> SlotReport:
 def test_only_what_is_open_everywhere_it_shows_is_left_to_the_next_start(
     receipt: ReceiptEvidence, log: tuple[LogEvidence, ...], fate: TxnFate | None
 ) -> None:
-    found = report(receipt, *log)
-    assert found.fate is fate
-    assert found.needs_choice is (fate is TxnFate.UNDECIDABLE)
+    actual = report(receipt, *log)
+    assert actual.fate is fate
+    assert actual.needs_choice is (fate is TxnFate.UNDECIDABLE)
 
 
 def test_the_silence_of_the_coordinator_is_told_and_no_choice_asked_for() -> None:
-    found, console = report(ReceiptEvidence.PENDING, LogEvidence.OPEN, LogEvidence.OPEN), Console(file=io.StringIO(), width=200)
-    show([found], console)
-    said = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "  coordinator: not known (Kafka before 3.0)\n" in said
-    assert "=> probably not ended: `run` commits it, or copies it again if it is too late for that\n" in said
-    assert "YOUR CHOICE" not in said
-    document = json.loads(json.dumps(found.document()))
+    actual, console = report(ReceiptEvidence.PENDING, LogEvidence.OPEN, LogEvidence.OPEN), Console(file=io.StringIO(), width=200)
+    show([actual], console)
+    output = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "  coordinator: not known (Kafka before 3.0)\n" in output
+    assert "=> probably not ended: `run` commits it, or copies it again if it is too late for that\n" in output
+    assert "YOUR CHOICE" not in output
+    document = json.loads(json.dumps(actual.document()))
     assert (document["fate"], document["needs_choice"]) == (None, False)
     assert document["coordinator"] == {"state": "not known (Kafka before 3.0)", "producer_id": None, "producer_epoch": None}

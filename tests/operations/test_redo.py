@@ -36,18 +36,18 @@ def test_a_range_is_copied_once_more_and_only_once_whatever_is_killed(
     with pytest.raises(SystemExit) as ended:
         cli.main(["redo", str(conf), topic, "1", "4", "50", "--to", copy])
     assert ended.value.code == 0
-    said = capsys.readouterr().out
-    assert said.startswith(f"copied: offsets 3 to 50 of {topic}-1 (whole batches), 48 records, to {copy}-1; the offset map")
+    output = capsys.readouterr().out
+    assert output.startswith(f"copied: offsets 3 to 50 of {topic}-1 (whole batches), 48 records, to {copy}-1; the offset map")
     assert read_values(target, copy, 1) == [f"{number}" for number in range(3, 51)]
     assert runs.topics_of(target)[copy] == 2
     offset_map = OffsetMap.open(derived.tables)
-    copied = {one.value: one.offset for one in read_places(target, [(copy, 1)])[copy, 1]}
+    copied = {record.value: record.offset for record in read_places(target, [(copy, 1)])[copy, 1]}
     assert {offset_map.translate(topic, 1, number).target_offset for number in range(3, 51)} == set(copied.values())
     assert offset_map.translate(topic, 1, 20).target_offset == copied[b"20"]
     assert not Path(settings.tables, "offset_map").exists()
-    again = redo(derived, request)
-    assert again.was_done
-    assert again.sentence().startswith("was copied before: offsets 3 to 50")
+    second_result = redo(derived, request)
+    assert second_result.was_done
+    assert second_result.sentence().startswith("was copied before: offsets 3 to 50")
     assert len(read_values(target, copy, 1)) == 48
 
 
@@ -62,11 +62,11 @@ def test_requests_that_cannot_be_meant_are_refused(two_clusters: Any, topic_name
         "offsets 2 to 2: FROM must be below TO (TO itself is not copied)",
         f"--to {topic}.again: this mirror writes source topic {topic}.again to it: give the name of another topic",
     )
-    for place, told in (
+    for place, reported in (
         (TopicPartition(topic, 0), f"offsets 1 to 3 of {topic}-0: the source has 0 to 2"),
         (TopicPartition(topic, 1), f"the source has no partition {topic}-1, or it has no leader"),
     ):
         request = RedoRequest(place, 1, 3, "again")
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=reported):
             redo(redo_config(settings, request), request)
     assert "again" not in runs.topics_of(target)

@@ -106,8 +106,8 @@ def test_the_last_timestamp_of_a_partition_is_that_of_its_last_batch_that_has_on
     owner = take_over(str(tmp_path))
     decide(owner, segment(A, 0, 5, 900), segment(A, 5, 6, 100), segment(B, 0, 1, -1))
     decide(owner, segment(A, 6, 9, None, SegmentKind.GAP))
-    found = OffsetMap.open(str(tmp_path)).positions()
-    assert {source: position.max_timestamp_ms for source, position in found.items()} == {A: 100, B: -1}
+    positions = OffsetMap.open(str(tmp_path)).positions()
+    assert {source: position.max_timestamp_ms for source, position in positions.items()} == {A: 100, B: -1}
 
 
 # --- the report
@@ -155,8 +155,8 @@ def test_rows_that_may_still_be_removed_are_no_progress(tmp_path: Path, monkeypa
     decide(owner, segment(A, 0, 90, 100))
     owner.next_decision()
     owner.decide([segment(A, 90, 100, 200)], highest_slot=0)
-    (one,) = gather(settings, monkeypatch, SourceView()).partitions
-    assert one.position == 90
+    (partition,) = gather(settings, monkeypatch, SourceView()).partitions
+    assert partition.position == 90
 
 
 def test_the_last_micro_batches_are_shown_with_the_newest_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_the_last_micro_batches_are_shown_with_the_newest_last(tmp_path: Path, m
         decide(owner, segment(A, number - 1, number, 100))
         RunHistory(MirrorStorage(settings.tables).best_effort_tables()).micro_batch(observed(number))
     report = gather(settings, monkeypatch, SourceView())
-    assert [one.micro_batch for one in report.micro_batches] == [3, 4, 5, 6, 7]
+    assert [micro_batch.micro_batch for micro_batch in report.micro_batches] == [3, 4, 5, 6, 7]
     newest = report.micro_batches[-1]
     assert (newest.record_count, newest.size_bytes, newest.seconds, newest.settled_at_ms) == (107, 1_500_000, 0.5, 10_007)
     assert (newest.raw_batch_count, newest.rebuilt_batch_count, newest.lag_offsets) == (6, 4, 3)
@@ -291,8 +291,11 @@ def test_lag_is_that_of_the_first_record_beyond_the_position_on_a_real_source(
         segment(recreated, 0, 7, 500),
     )
     report = status.gather_status(settings, now_ms=lambda: NOW_MS)
-    found = {one.source: (one.position, one.end, one.lag_offsets, one.lag_ms) for one in report.partitions}
-    assert found == {
+    actual = {
+        partition.source: (partition.position, partition.end, partition.lag_offsets, partition.lag_ms)
+        for partition in report.partitions
+    }
+    assert actual == {
         behind: (4, 10, 6, NOW_MS - 5_000),
         done: (10, 10, 0, 0),
         empty: (0, 1, 1, 10_000),
@@ -300,8 +303,8 @@ def test_lag_is_that_of_the_first_record_beyond_the_position_on_a_real_source(
     assert report.source_problem is None
     (open_one,) = report.open_transactions
     assert (open_one.source, open_one.first_offset, open_one.wrote_at_ms) == (empty, 0, NOW_MS - 10_000)
-    said = f"{topic_name}-2 from offset 0: producer id {open_one.producer_id}, which wrote last 10 s ago"
-    assert open_one.sentence(report.at_ms) == said
+    sentence = f"{topic_name}-2 from offset 0: producer id {open_one.producer_id}, which wrote last 10 s ago"
+    assert open_one.sentence(report.at_ms) == sentence
     assert report.document()["open_transactions"][0]["partition"] == 2
     hanging.abort_transaction(20)
     wait_for("the markers of the abort", lambda: not status.gather_status(settings).open_transactions)

@@ -53,15 +53,15 @@ def partition(number: int, lag_offsets: int | None, lag_ms: int | None) -> Parti
 
 
 def report(**changes: Any) -> StatusReport:
-    known: dict[str, Any] = {"mirror": "m", "at_ms": 62_000, "run": RUN, "source_problem": None, "waiting_for": None}
-    known |= {"waiting_since_ms": None, "planned_at_ms": None, "micro_batches": (MICRO_BATCH,)}
-    known |= {"partitions": (partition(0, 0, 0), partition(1, 20, 700))}
-    return StatusReport(**(known | changes))
+    defaults: dict[str, Any] = {"mirror": "m", "at_ms": 62_000, "run": RUN, "source_problem": None, "waiting_for": None}
+    defaults |= {"waiting_since_ms": None, "planned_at_ms": None, "micro_batches": (MICRO_BATCH,)}
+    defaults |= {"partitions": (partition(0, 0, 0), partition(1, 20, 700))}
+    return StatusReport(**(defaults | changes))
 
 
-def shown(one: StatusReport, **options: Any) -> str:
+def rendered(report: StatusReport, **options: Any) -> str:
     console = Console(file=io.StringIO(), width=10_000)
-    status_view.show(one, console, **options)
+    status_view.show(report, console, **options)
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
@@ -75,18 +75,18 @@ def open_one(number: int, wrote_at_ms: int | None) -> OpenTransaction:
 
 
 def test_transactions_that_are_open_at_the_source_are_named_with_their_age() -> None:
-    lines = shown(report(open_transactions=(open_one(3, 1_000), open_one(4, None)))).splitlines()
+    lines = rendered(report(open_transactions=(open_one(3, 1_000), open_one(4, None)))).splitlines()
     at = lines.index("transactions that are open at the source, whose end the mirror waits for:")
     assert lines[at + 1 : at + 3] == [
         "  orders-3 from offset 7: producer id 4003, which wrote last 61 s ago",
         "  orders-4 from offset 7: producer id 4004",
     ]
-    many = shown(report(open_transactions=tuple(open_one(number, 1_000) for number in range(12))))
+    many = rendered(report(open_transactions=tuple(open_one(number, 1_000) for number in range(12))))
     assert "  and 2 more: --json has all" in many.splitlines()
 
 
 def test_a_report_shows_run_lag_micro_batches_and_partitions() -> None:
-    text = shown(report())
+    text = rendered(report())
     assert text.splitlines()[:3] == [
         "mirror m, 1970-01-01T00:01:02+00:00",
         "run 2 on h (pid 7), since 1970-01-01T00:00:01+00:00: running",
@@ -100,7 +100,9 @@ def test_a_report_shows_run_lag_micro_batches_and_partitions() -> None:
 
 
 def test_what_is_not_known_is_a_question_mark() -> None:
-    text = shown(report(source_problem="NETWORK_EXCEPTION: refused", partitions=(partition(0, 0, 0), partition(1, None, None))))
+    text = rendered(
+        report(source_problem="NETWORK_EXCEPTION: refused", partitions=(partition(0, 0, 0), partition(1, None, None)))
+    )
     assert "2 partitions, lag ? offsets, ? ms" in text
     assert "the source does not answer: NETWORK_EXCEPTION: refused" in text
     assert rows(text)[-1] == [LONG_TOPIC, "1", "1,000", "?", "?", "?"]
@@ -115,19 +117,19 @@ def test_what_is_not_known_is_a_question_mark() -> None:
     ],
 )
 def test_a_run_that_is_not_here_says_why(changes: dict[str, Any], words: str) -> None:
-    known = {name: getattr(RUN, name) for name in RUN.__dataclass_fields__}
-    assert words in shown(report(run=RunStatus(**(known | changes))))
+    fields = {name: getattr(RUN, name) for name in RUN.__dataclass_fields__}
+    assert words in rendered(report(run=RunStatus(**(fields | changes))))
 
 
 def test_a_mirror_without_run_and_rows_is_told_in_words() -> None:
-    assert shown(report(run=None, micro_batches=(), partitions=())).splitlines()[1:] == [
+    assert rendered(report(run=None, micro_batches=(), partitions=())).splitlines()[1:] == [
         "no run yet",
         "0 partitions, lag 0 offsets, 0 ms",
     ]
 
 
 def test_json_is_one_line_that_holds_everything() -> None:
-    text = shown(report(mirror=":x:[red]"), as_json=True)
+    text = rendered(report(mirror=":x:[red]"), as_json=True)
     assert text.count("\n") == 1
     document = json.loads(text)
     assert document["mirror"] == ":x:[red]"
@@ -154,7 +156,7 @@ def test_watching_on_a_terminal_draws_in_place_until_ctrl_c() -> None:
 
 
 def test_paused_and_gone_topics_and_settings_that_are_not_followed_have_a_line_each() -> None:
-    text = shown(
+    text = rendered(
         report(
             paused_topics=(PausedTopic(topic="orders", since_ms=1_000),),
             gone_topics=("bills",),
@@ -171,7 +173,7 @@ def test_partitions_that_are_left_out_have_a_line_each_and_are_in_the_document()
     left = LeftOutPartition(
         source=source, side=Side.TARGET, error_name="NOT_ENOUGH_REPLICAS", reason="1 in sync", since_ms=0, position=7
     )
-    text = shown(report(left_out=(left,) * 12))
+    text = rendered(report(left_out=(left,) * 12))
     assert "orders-3 is left out since 1970-01-01T00:00:00+00:00 because of the target: 1 in sync" in text
     assert "and 2 more partitions: --json has all" in text
     (document,) = report(left_out=(left,)).document()["left_out"]
@@ -182,9 +184,12 @@ def test_partitions_that_are_left_out_have_a_line_each_and_are_in_the_document()
 def test_the_last_look_at_the_groups_is_a_line() -> None:
     at = datetime(2026, 5, 1, 14, 3, tzinfo=UTC)
     done = GroupSyncPass(observed_at=at, group_count=3, partition_count=36, in_place_count=30, committed_count=4, waiting_count=2)
-    assert "groups: 3 at 2026-05-01T14:03:00+00:00: 34 of 36 offsets in place at the target, 2 wait, 0 are left alone" in shown(
-        report(groups=done)
+    assert (
+        "groups: 3 at 2026-05-01T14:03:00+00:00: 34 of 36 offsets in place at the target, 2 wait, 0 are left alone"
+        in rendered(report(groups=done))
     )
     failed = report(groups=GroupSyncPass(observed_at=at, problem="RetriableError: the source is away"))
-    assert "groups: could not be synchronized at 2026-05-01T14:03:00+00:00: RetriableError: the source is away" in shown(failed)
-    assert json.loads(shown(failed, as_json=True))["groups"]["problem"] == "RetriableError: the source is away"
+    assert "groups: could not be synchronized at 2026-05-01T14:03:00+00:00: RetriableError: the source is away" in rendered(
+        failed
+    )
+    assert json.loads(rendered(failed, as_json=True))["groups"]["problem"] == "RetriableError: the source is away"

@@ -32,12 +32,12 @@ ASKED_ONLY = {"ApiVersions", "Metadata", "ListOffsets", "DescribeConfigs", "Fetc
 
 
 def topic_of(report: PreflightReport, name: str) -> TopicReport:
-    (found,) = [one for one in report.topics if one.topic == name]
-    return found
+    (actual,) = [topic for topic in report.topics if topic.topic == name]
+    return actual
 
 
-def said(report: PreflightReport, level: Level) -> list[str]:
-    return [f"{one.subject}: {one.what}" for one in report.findings if one.level is level]
+def sentences(report: PreflightReport, level: Level) -> list[str]:
+    return [f"{finding.subject}: {finding.what}" for finding in report.findings if finding.level is level]
 
 
 def mirrored_up_to(planned: Planned, config: MirrorConfig, topic: str, position: int, *, shift: int = 0) -> None:
@@ -72,9 +72,9 @@ def test_a_clean_topic_passes_raw_and_nothing_but_questions_is_sent(planned: Pla
     assert (orders.counts.raw.batch_count, orders.counts.data.record_count, orders.target.exists) == (3, 13, True)
     assert (report.backlog.offsets, report.backlog.is_exact, report.has_map) == (13, True, False)
     for cluster in (planned.source, planned.target):
-        assert {one.api for one in cluster.received} <= ASKED_ONLY
-        assert {one.body.producer_id for one in cluster.received if one.api == "EndTxn"} <= {-1}
-        assert {one.body.member_id for one in cluster.received if one.api == "Heartbeat"} <= {""}
+        assert {request.api for request in cluster.received} <= ASKED_ONLY
+        assert {request.body.producer_id for request in cluster.received if request.api == "EndTxn"} <= {-1}
+        assert {request.body.member_id for request in cluster.received if request.api == "Heartbeat"} <= {""}
         assert cluster.auto_created == []
     assert list(planned.folder.iterdir()) == []
 
@@ -86,7 +86,7 @@ def test_a_sample_ends_at_its_bound_and_says_how_far_it_came(planned: Planned) -
     whole = planned.check().backlog.size_bytes
     report = planned.check(sample_bytes=200_000)
     samples = topic_of(report, "orders").samples.values()
-    assert all(200_000 <= one.read_bytes < 400_000 and not one.is_whole for one in samples)
+    assert all(200_000 <= sample.read_bytes < 400_000 and not sample.is_whole for sample in samples)
     assert (report.backlog.size_bytes, report.backlog.is_exact) == (whole, False)
 
 
@@ -97,7 +97,9 @@ def test_refused_batches_are_counted_by_rule_and_make_it_not_fine(planned: Plann
     counts = topic_of(report, "orders").counts
     assert not report.is_fine
     assert (counts.raw.batch_count, counts.refused.batch_count, counts.rebuilt.batch_count) == (1, 1, 1)
-    assert any("has max.message.bytes=200, below the source topic's 1048588" in one for one in said(report, Level.DOUBT))
+    assert any(
+        "has max.message.bytes=200, below the source topic's 1048588" in sentence for sentence in sentences(report, Level.DOUBT)
+    )
 
 
 def test_damage_is_told_and_the_other_partitions_are_read(planned: Planned) -> None:
@@ -105,7 +107,7 @@ def test_damage_is_told_and_the_other_partitions_are_read(planned: Planned) -> N
     planned.source.seed(("orders", 0), batch(0, 5), batch(5, 1, magic=9))
     planned.source.seed(("orders", 1), batch(0, 5))
     report = planned.check()
-    assert ["corrupt record batch at base offset 5" in one for one in said(report, Level.STOPS)] == [True]
+    assert ["corrupt record batch at base offset 5" in sentence for sentence in sentences(report, Level.STOPS)] == [True]
     assert topic_of(report, "orders").counts.raw.record_count == 10
 
 
@@ -117,7 +119,7 @@ def test_aborted_data_and_markers_are_dropped_and_open_transactions_waited_for(p
     )
     report = planned.check()
     counts = topic_of(report, "orders").counts
-    assert {kind.value: one.record_count for kind, one in counts.dropped.items()} == {"aborted": 5, "abort": 1}
+    assert {kind.value: amount.record_count for kind, amount in counts.dropped.items()} == {"aborted": 5, "abort": 1}
     assert (counts.data.record_count, report.backlog.offsets) == (2, 8)
 
 
@@ -126,7 +128,7 @@ def test_it_begins_where_read_start_says_while_there_is_no_map(planned: Planned)
     planned.source.seed(("orders", 0), batch(0, 5), batch(5, 5))
     planned.source.log("orders").delete_records_before(3)
     earliest = planned.check()
-    assert [one.position for one in topic_of(earliest, "orders").samples.values()] == [3]
+    assert [sample.position for sample in topic_of(earliest, "orders").samples.values()] == [3]
     assert any("straddles the position 3" in rule for rule in topic_of(earliest, "orders").counts.rebuilds)
     latest = planned.check(read={"start": "latest"})
     assert (latest.backlog.offsets, latest.backlog.size_bytes) == (0, 0)
@@ -146,7 +148,7 @@ def test_it_begins_at_the_positions_of_the_map_and_leaves_the_tables_as_they_are
     before = {path: path.read_bytes() for path in Path(config.tables).rglob("*") if path.is_file()}
     report = preflight_mirror(config, sample_bytes=None)
     assert report.has_map
-    assert [(one.position, one.end) for one in topic_of(report, "orders").samples.values()] == [(5, 10)]
+    assert [(sample.position, sample.end) for sample in topic_of(report, "orders").samples.values()] == [(5, 10)]
     assert [pace.bytes_per_s for pace in report.paces] == [4_000_000]
     assert {path: path.read_bytes() for path in Path(config.tables).rglob("*") if path.is_file()} == before
 
@@ -163,7 +165,9 @@ def test_a_log_that_ends_below_the_position_stops_the_mirror(planned: Planned) -
     planned.source.seed(("orders", 0), batch(0, 5), batch(5, 5))
     config = planned.config()
     mirrored_up_to(planned, config, "orders", 20)
-    assert any("the log ends at 10, below the position" in one for one in said(preflight_mirror(config), Level.STOPS))
+    assert any(
+        "the log ends at 10, below the position" in sentence for sentence in sentences(preflight_mirror(config), Level.STOPS)
+    )
 
 
 def test_a_position_below_the_log_start_is_data_loss(planned: Planned) -> None:
@@ -173,7 +177,7 @@ def test_a_position_below_the_log_start_is_data_loss(planned: Planned) -> None:
     mirrored_up_to(planned, config, "orders", 5)
     planned.source.log("orders").delete_records_before(7)
     report = preflight_mirror(config)
-    assert any("expected offset 5, source log starts at 7" in one for one in said(report, Level.STOPS))
+    assert any("expected offset 5, source log starts at 7" in sentence for sentence in sentences(report, Level.STOPS))
     assert report.backlog.unread_partitions == 1
 
 
@@ -184,7 +188,7 @@ def test_a_source_topic_that_was_created_again_stops_the_mirror(planned: Planned
     planned.source.delete_topic("orders")
     planned.source.create_topic("orders")
     report = preflight_mirror(config)
-    assert any("deleted and created again" in one for one in said(report, Level.STOPS))
+    assert any("deleted and created again" in sentence for sentence in sentences(report, Level.STOPS))
     assert report.backlog.unread_partitions == 1
 
 
@@ -194,10 +198,10 @@ def test_a_target_topic_that_is_gone_with_its_copy_is_not_created_anew(planned: 
     mirrored_up_to(planned, config, "orders", 0)
     planned.target.delete_topic("orders")
     gone = preflight_mirror(config)
-    assert "was deleted, with what was copied to it" in said(gone, Level.STOPS)[0]
+    assert "was deleted, with what was copied to it" in sentences(gone, Level.STOPS)[0]
     assert topic_of(gone, "orders").target.created_with is None
     planned.target.create_topic("orders")
-    assert "was deleted and created again" in said(preflight_mirror(config), Level.STOPS)[0]
+    assert "was deleted and created again" in sentences(preflight_mirror(config), Level.STOPS)[0]
 
 
 def test_target_settings_that_break_the_copy_are_told(planned: Planned) -> None:
@@ -209,11 +213,11 @@ def test_target_settings_that_break_the_copy_are_told(planned: Planned) -> None:
     planned.topic("stamps", 1, **{"message.timestamp.type": "LogAppendTime"})
     planned.topic("compacts", 1, **{"cleanup.policy": "compact"})
     report = planned.check()
-    stops, doubts = said(report, Level.STOPS), said(report, Level.DOUBT)
-    assert [one.split(": ")[0] for one in stops] == ["target topic few", "target topic isr", "target topic zstd"]
+    stops, doubts = sentences(report, Level.STOPS), sentences(report, Level.DOUBT)
+    assert [sentence.split(": ")[0] for sentence in stops] == ["target topic few", "target topic isr", "target topic zstd"]
     assert "has min.insync.replicas=2, more than its 1 replicas" in stops[1]
-    assert any("target topic stamps: has message.timestamp.type=LogAppendTime" in one for one in doubts)
-    assert any("target topic compacts: has cleanup.policy=compact" in one for one in doubts)
+    assert any("target topic stamps: has message.timestamp.type=LogAppendTime" in doubt for doubt in doubts)
+    assert any("target topic compacts: has cleanup.policy=compact" in doubt for doubt in doubts)
 
 
 def test_a_missing_target_topic_is_described_as_it_would_be_created(planned: Planned) -> None:
@@ -229,7 +233,7 @@ def test_a_missing_target_topic_is_described_as_it_would_be_created(planned: Pla
 def test_a_missing_target_topic_that_nobody_creates_stops_the_mirror(planned: Planned) -> None:
     planned.source.create_topic("orders", 3)
     report = planned.check(topics={"create": False})
-    assert "does not exist and topics.create is false: create it with at least 3 partitions" in said(report, Level.STOPS)[0]
+    assert "does not exist and topics.create is false: create it with at least 3 partitions" in sentences(report, Level.STOPS)[0]
     assert topic_of(report, "orders").target.created_with is None
 
 
@@ -237,9 +241,14 @@ def test_more_replicas_than_brokers_and_more_in_sync_than_replicas_stop_the_mirr
     planned.source.create_topic("orders")
     assert topic_of(planned.check(topics={"replication_factor": 2}), "orders").target.replication_factor == 1
     planned.target.broker_configs |= {"min.insync.replicas": "3", "default.replication.factor": "2"}
-    assert any("would be created with 2 replicas; the target has 1 broker" in one for one in said(planned.check(), Level.STOPS))
+    assert any(
+        "would be created with 2 replicas; the target has 1 broker" in sentence
+        for sentence in sentences(planned.check(), Level.STOPS)
+    )
     planned.target.broker_configs["default.replication.factor"] = "1"
-    assert any("has min.insync.replicas=3, more than its 1 replicas" in one for one in said(planned.check(), Level.STOPS))
+    assert any(
+        "has min.insync.replicas=3, more than its 1 replicas" in sentence for sentence in sentences(planned.check(), Level.STOPS)
+    )
 
 
 def test_partitions_that_a_mirrored_topic_gained_would_be_added(planned: Planned) -> None:
@@ -255,7 +264,7 @@ def test_partitions_that_a_mirrored_topic_gained_would_be_added(planned: Planned
 def test_a_transaction_timeout_above_a_brokers_cap_stops_the_mirror(planned: Planned) -> None:
     planned.topic("orders")
     planned.target.broker_configs["transaction.max.timeout.ms"] = "59999"
-    (stop,) = said(planned.check(), Level.STOPS)
+    (stop,) = sentences(planned.check(), Level.STOPS)
     assert stop == (
         "cluster west, broker 1: has transaction.max.timeout.ms=59999: lower write.transaction_timeout_ms (60000) to it, or "
         "raise it"
@@ -267,7 +276,7 @@ def test_broker_settings_that_may_not_be_read_are_not_known(planned: Planned) ->
     planned.target.change("DescribeConfigs", error(31))
     report = planned.check()
     assert report.is_fine
-    assert "transaction.max.timeout.ms and the defaults of new topics are not known" in said(report, Level.UNKNOWN)[0]
+    assert "transaction.max.timeout.ms and the defaults of new topics are not known" in sentences(report, Level.UNKNOWN)[0]
 
 
 @pytest.mark.parametrize(
@@ -276,7 +285,7 @@ def test_broker_settings_that_may_not_be_read_are_not_known(planned: Planned) ->
 def test_a_right_on_the_slots_is_asked_for_though_no_coordinator_is(planned: Planned, api: str, code: int, right: str) -> None:
     planned.topic("orders")
     planned.target.change_always(api, error(code))
-    (stop,) = said(planned.check(mirror="m"), Level.STOPS)
+    (stop,) = sentences(planned.check(mirror="m"), Level.STOPS)
     assert re.fullmatch(rf"cluster west: [A-Z_]+: grant {right} m-0", stop)
 
 
@@ -287,7 +296,7 @@ def test_a_topic_of_transactions_that_is_hidden_leaves_open_who_else_uses_the_sl
     assert report.is_fine
     assert (
         "cluster west: whether somebody else uses m-0 is not known: topic __transaction_state is not shown to our user"
-        in said(report, Level.UNKNOWN)
+        in sentences(report, Level.UNKNOWN)
     )
 
 
@@ -301,13 +310,13 @@ def test_groups_and_ids_that_may_not_be_described_are_told_where_asking_creates_
     planned.target.change_always(api, error(30))
     assert planned.check().is_fine
     planned.target.create_topic("__consumer_offsets")
-    (stop,) = said(planned.check(), Level.STOPS)
+    (stop,) = sentences(planned.check(), Level.STOPS)
     assert stop.startswith("cluster west: ")
     assert "GROUP_AUTHORIZATION_FAILED: grant Read on group " in stop
 
 
 def _forget_produce_9(body: Any) -> None:
-    (produce,) = [one for one in body.api_keys if one.api_key == 0]
+    (produce,) = [api_key for api_key in body.api_keys if api_key.api_key == 0]
     produce.max_version = 8
 
 
@@ -323,7 +332,7 @@ def test_one_broker_that_is_too_old_among_others_stops_the_mirror(planned: Plann
         mixed = Planned(planned.folder, planned.source, target)
         mixed.topic("orders")
         target.alter_answers("ApiVersions", lambda body: _forget_produce_9(body) if target.received[-1].node_id == 2 else None)
-        (stop,) = said(mixed.check(), Level.STOPS)
+        (stop,) = sentences(mixed.check(), Level.STOPS)
     assert stop.startswith("cluster west, broker 2: broker 127.0.0.1:")
     assert "offers Produce 0 to 8 (needed: 9)" in stop
 
@@ -331,8 +340,8 @@ def test_one_broker_that_is_too_old_among_others_stops_the_mirror(planned: Plann
 def _grant(planned: Planned, cluster: str, operations: set[Operation], on_cluster: set[Operation]) -> None:
     def answer(body: Any) -> None:
         body.authorized_operations = on_cluster
-        for one in body.topics:
-            one.authorized_operations = operations
+        for topic in body.topics:
+            topic.authorized_operations = operations
 
     getattr(planned, cluster).alter_answers("Metadata", answer)
 
@@ -342,7 +351,7 @@ def test_rights_that_are_missing_are_named(planned: Planned) -> None:
     planned.source.create_topic("new")
     _grant(planned, "source", {Operation.DESCRIBE}, set())
     _grant(planned, "target", {Operation.DESCRIBE}, set())
-    assert said(planned.check(), Level.STOPS) == [
+    assert sentences(planned.check(), Level.STOPS) == [
         "source topic new: is not allowed to us: grant Read",
         "source topic orders: is not allowed to us: grant Read",
         "target topic new: is not allowed to us: grant Read, Write, Create, DescribeConfigs",
@@ -350,7 +359,7 @@ def test_rights_that_are_missing_are_named(planned: Planned) -> None:
     ]
     _grant(planned, "source", {Operation.READ}, set())
     _grant(planned, "target", {Operation.READ, Operation.WRITE, Operation.DESCRIBE_CONFIGS}, {Operation.CREATE})
-    assert said(planned.check(), Level.STOPS) == []
+    assert sentences(planned.check(), Level.STOPS) == []
 
 
 def test_a_topic_that_may_not_be_read_is_told_and_the_others_are_read(planned: Planned) -> None:
@@ -360,7 +369,10 @@ def test_a_topic_that_may_not_be_read_is_told_and_the_others_are_read(planned: P
         planned.source.seed((topic, 0), batch(0, 5))
     planned.source.change_always("Fetch", error(29, ("secret", 0)))
     report = planned.check()
-    assert ["Fetch of secret-0" in one and "TOPIC_AUTHORIZATION_FAILED" in one for one in said(report, Level.STOPS)] == [True]
+    assert [
+        "Fetch of secret-0" in sentence and "TOPIC_AUTHORIZATION_FAILED" in sentence
+        for sentence in sentences(report, Level.STOPS)
+    ] == [True]
     assert topic_of(report, "orders").counts.raw.record_count == 5
 
 
@@ -368,7 +380,7 @@ def test_a_target_topic_that_may_not_be_described_is_not_taken_for_missing(plann
     planned.topic("orders")
     planned.target.change_always("Metadata", error(29, ("orders", -1)))
     report = planned.check()
-    (stop,) = said(report, Level.STOPS)
+    (stop,) = sentences(report, Level.STOPS)
     assert stop.startswith("target topic orders: TOPIC_AUTHORIZATION_FAILED: grant")
     assert topic_of(report, "orders").target.created_with is None
 
@@ -378,9 +390,11 @@ def test_a_source_topic_whose_settings_may_not_be_read_matters_where_its_target_
     planned.source.change_always("DescribeConfigs", error(29))
     report = planned.check()
     assert report.is_fine
-    assert any("its settings cannot be compared with those of orders" in one for one in said(report, Level.UNKNOWN))
+    assert any(
+        "its settings cannot be compared with those of orders" in sentence for sentence in sentences(report, Level.UNKNOWN)
+    )
     planned.source.create_topic("new")
-    (stop,) = said(planned.check(), Level.STOPS)
+    (stop,) = sentences(planned.check(), Level.STOPS)
     assert stop.startswith("target topic new: cannot be created like new: reading the settings of topic new")
 
 
@@ -388,7 +402,7 @@ def test_settings_that_may_not_be_read_are_told_by_topic(planned: Planned) -> No
     planned.topic("orders")
     planned.topic("secret")
     planned.target.change_always("DescribeConfigs", error(29, ("secret", -1)))
-    (stop,) = said(planned.check(), Level.STOPS)
+    (stop,) = sentences(planned.check(), Level.STOPS)
     said_of_it = f"reading the settings of topic secret: the cluster at {planned.target.bootstrap} answered TOPIC_AUTHORIZATION"
     assert stop.startswith(f"target topic secret: {said_of_it}")
 
@@ -400,7 +414,7 @@ def test_a_codec_that_cannot_be_opened_here_stops_the_mirror_where_batches_are_r
     planned.source.seed(("orders", 0), *(batch(n * 5, deltas=[0, 2], attributes=n) for n in range(5)), batch(25, 1, attributes=3))
     assert planned.check().is_fine
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    (stop,) = said(planned.check(), Level.STOPS)
+    (stop,) = sentences(planned.check(), Level.STOPS)
     assert stop.startswith("this machine, for batches of zstd to be rebuilt: opening records needs the package zstandard")
 
 
@@ -412,7 +426,7 @@ def test_a_mirror_that_would_feed_itself_is_a_wrong_mirror_file(planned: Planned
 
 def test_no_topic_at_all_is_worth_a_look(planned: Planned) -> None:
     report = planned.check(topics={"include": ["nothing"]})
-    assert said(report, Level.DOUBT)[-1] == "cluster east: no topic matches topics.include: the mirror would wait for one"
+    assert sentences(report, Level.DOUBT)[-1] == "cluster east: no topic matches topics.include: the mirror would wait for one"
     assert report.is_fine
 
 
@@ -420,19 +434,21 @@ def test_partitions_without_a_leader_are_not_known(planned: Planned) -> None:
     planned.topic("orders", 2)
     planned.source.move_leader(("orders", 1), 9)
     report = planned.check()
-    assert said(report, Level.UNKNOWN) == ["source topic orders: 1 of 2 partitions have no leader now: nothing could be checked"]
+    assert sentences(report, Level.UNKNOWN) == [
+        "source topic orders: 1 of 2 partitions have no leader now: nothing could be checked"
+    ]
 
 
 def test_progress_counts_the_whole_backlog_and_ends_at_it(planned: Planned) -> None:
     planned.topic("orders", 2)
     for partition in range(2):
         planned.source.seed(("orders", partition), *(batch(n * 5, 5) for n in range(20)))
-    heard: list[PreflightProgress] = []
-    preflight_mirror(planned.config(), sample_bytes=100, on_progress=heard.append)
-    done = [one.done_offsets for one in heard]
+    reported: list[PreflightProgress] = []
+    preflight_mirror(planned.config(), sample_bytes=100, on_progress=reported.append)
+    done = [progress.done_offsets for progress in reported]
     assert done == sorted(done)
-    assert (done[-1], heard[-1].total_offsets, heard[-1].refused_batch_count) == (200, 200, 0)
-    assert str(heard[-1]).endswith("nothing refused")
+    assert (done[-1], reported[-1].total_offsets, reported[-1].refused_batch_count) == (200, 200, 0)
+    assert str(reported[-1]).endswith("nothing refused")
 
 
 def test_the_report_for_machines_is_json_with_every_number(planned: Planned) -> None:

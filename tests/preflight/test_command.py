@@ -29,7 +29,7 @@ def preflight(conf: Path, *options: str) -> Ended:
 @pytest.mark.parametrize("options", [("--all",), ("--sample", "1")], ids=str)
 def test_nothing_refused_is_0_and_nothing_is_imported_that_takes_long(conf: Path, options: tuple[str, ...]) -> None:
     ended = preflight(conf, *options)
-    assert (ended.code, ended.said, ended.slow_imports) == (0, "", "[]")
+    assert (ended.code, ended.stderr, ended.slow_imports) == (0, "", "[]")
     assert ended.lines[0].endswith(": nothing of what was looked at will be refused")
     assert not (conf.parent / "tables").exists()
 
@@ -45,6 +45,6 @@ def test_something_refused_is_1_also_for_machines(conf: Path, planned: Planned) 
 @pytest.mark.thorough
 def test_wrong_usage_is_2(conf: Path) -> None:
     both = preflight(conf, "--all", "--sample", "5")
-    assert (both.code, both.said) == (2, "ConfigError: --sample and --all exclude each other\n")
+    assert (both.code, both.stderr) == (2, "ConfigError: --sample and --all exclude each other\n")
     assert preflight(conf, "--sample", "0").code == 2
     assert preflight(conf.with_name("nowhere.yaml")).code == 2

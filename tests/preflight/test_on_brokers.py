@@ -52,7 +52,9 @@ def state_of(bootstrap: str, prefix: str) -> dict[str, Any]:
     described = client.describe_configs(resources) if resources else {}
     return {
         "topics": topics,
-        "settings": {one.name: {name: entry.value for name, entry in made.result(30).items()} for one, made in described.items()},
+        "settings": {
+            resource.name: {name: entry.value for name, entry in made.result(30).items()} for resource, made in described.items()
+        },
         "ends": {topic: runs.high_watermark(bootstrap, topic) for topic in ours},
         "groups": sorted(group.group_id for group in client.list_consumer_groups().result(30).valid),
     }
@@ -79,19 +81,19 @@ def test_what_it_says_is_what_the_mirror_then_does(
     assert state_of(target, topic_name) == before
     assert list(tmp_path.iterdir()) == []
     assert report.is_fine, report.findings
-    counts = {one.topic.removeprefix(f"{topic_name}-"): one.counts for one in report.topics}
+    counts = {topic.topic.removeprefix(f"{topic_name}-"): topic.counts for topic in report.topics}
     for codec, name in (*zip(CODECS, CODECS, strict=True), ("lz4", "txns")):
-        found = counts[name]
-        assert (found.raw.batch_count, found.raw.record_count, dict(found.codecs)) == (2, 40, {codec: found.raw})
+        actual = counts[name]
+        assert (actual.raw.batch_count, actual.raw.record_count, dict(actual.codecs)) == (2, 40, {codec: actual.raw})
     dropped = {kind.value: amount.batch_count for kind, amount in counts["txns"].dropped.items()}
     assert dropped == {"aborted": 1, "commit": 2, "abort": 1}
     assert [(counts[name].raw.batch_count, counts[name].rebuilt.batch_count) for name in ("stamped", "split")] == [(0, 2), (0, 2)]
-    created = {one.target.topic: one.target.created_with for one in report.topics if one.target.created_with is not None}
+    created = {topic.target.topic: topic.target.created_with for topic in report.topics if topic.target.created_with is not None}
 
     catch_up(config, spark)
     done = DeltaTable(table_uri(config.tables, "micro_batches")).to_pyarrow_table().to_pylist()
     for name, counted in (("raw_batch_count", "raw"), ("rebuilt_batch_count", "rebuilt"), ("record_count", "data")):
-        amounts = [getattr(one.counts, counted) for one in report.topics]
+        amounts = [getattr(topic.counts, counted) for topic in report.topics]
         field = "record_count" if name == "record_count" else "batch_count"
         assert sum(row[name] for row in done) == sum(getattr(amount, field) for amount in amounts)
     settings = state_of(target, topic_name)["settings"]
@@ -101,9 +103,9 @@ def test_what_it_says_is_what_the_mirror_then_does(
     assert (after.has_map, after.is_fine, after.backlog.offsets) == (True, True, 0)
     write(source, f"{topic_name}-none", ["one more"])
     later = preflight_mirror(config)
-    assert (later.backlog.offsets, sum(one.counts.raw.record_count for one in later.topics)) == (1, 1)
+    assert (later.backlog.offsets, sum(topic.counts.raw.record_count for topic in later.topics)) == (1, 1)
     without_tables = runs.config(tmp_path / "elsewhere", source, target, [f"{topic_name}-.*"], mirror=config.mirror)
-    (stop,) = [one.what for one in preflight_mirror(without_tables).findings if one.level is Level.STOPS]
+    (stop,) = [finding.what for finding in preflight_mirror(without_tables).findings if finding.level is Level.STOPS]
     assert f"the offset map is new, but the target knows the transactional id {config.mirror}-0" in stop
 
 
@@ -128,21 +130,23 @@ def test_what_would_be_refused_is_told_with_rule_and_place_and_nothing_changes(
     conf = runs.conf_file(tmp_path, source, target, [f"{topic_name}-.*"])
     before = state_of(target, topic_name), state_of(source, topic_name)
     ended = console("preflight", str(conf), "--json", "--sample", "1000000")
-    assert (ended.code, ended.slow_imports) == (1, "[]"), ended.said
+    assert (ended.code, ended.slow_imports) == (1, "[]"), ended.stderr
     document = json.loads(ended.lines[0])
     assert (state_of(target, topic_name), state_of(source, topic_name)) == before
     assert [path.name for path in tmp_path.iterdir()] == ["mirror.yaml"]
-    found = {one["topic"]: one for one in document["topics"]}
-    rules = {(one["rule"].split(" of the target")[0], one["first"]["base_offset"]) for one in found[future]["refusals"]}
+    actual = {topic_document["topic"]: topic_document for topic_document in document["topics"]}
+    rules = {
+        (refusal["rule"].split(" of the target")[0], refusal["first"]["base_offset"]) for refusal in actual[future]["refusals"]
+    }
     assert rules == {
         (f"records with times beyond message.timestamp.after.max.ms={HOUR_MS}", 1),
         (f"records with times beyond message.timestamp.before.max.ms={HOUR_MS}", 2),
     }
-    (too_large,) = found[large]["refusals"]
+    (too_large,) = actual[large]["refusals"]
     assert too_large["rule"].startswith("one record that alone is larger than max.message.bytes=2000")
-    assert [found[topic]["raw"]["batch_count"] for topic in (future, large)] == [1, 1]
-    stops = [one for one in document["findings"] if one["level"] == "stops"]
-    assert [(one["subject"], one["what"].split(":")[0]) for one in stops] == [
+    assert [actual[topic]["raw"]["batch_count"] for topic in (future, large)] == [1, 1]
+    stops = [finding for finding in document["findings"] if finding["level"] == "stops"]
+    assert [(finding["subject"], finding["what"].split(":")[0]) for finding in stops] == [
         (f"target topic {zstd}", "has compression.type=zstd")
     ]
-    assert any("has cleanup.policy=compact" in one["what"] for one in document["findings"])
+    assert any("has cleanup.policy=compact" in finding["what"] for finding in document["findings"])

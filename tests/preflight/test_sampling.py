@@ -10,7 +10,7 @@ import pytest
 from tests.support import mirror_runs as runs
 from tests.support.record_batches import batch, view
 
-from shallow_mirror.broker.fetch.range_reader import IndexedPartition
+from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, DataLossError, MirrorError
 from shallow_mirror.preflight.findings import Level
 from shallow_mirror.preflight.sample_reader import SampleReader
@@ -43,13 +43,13 @@ def sampled(folder: Path, error: MirrorError) -> tuple[Any, list[str]]:
     reader = cast(SampleReader, Reader(error))
     sampler = TopicSampler(config, reader, {FIRST: OffsetRange(0, 10), SECOND: OffsetRange(0, 5)}, ignore_progress)
     report = sampler.sample("orders", 2, PLAN)
-    return report, [one.what for one in sampler.findings if one.level is Level.STOPS]
+    return report, [finding.what for finding in sampler.findings if finding.level is Level.STOPS]
 
 
 def test_a_batch_that_the_reader_itself_refuses_is_counted_by_its_rule(tmp_path: Path) -> None:
     report, stops = sampled(tmp_path, BatchRefusedError(FIRST.topic_partition, 5, "too large to be opened", "Exclude the topic"))
-    ((rule, one),) = report.counts.refusals.items()
-    assert (rule, one.topic_partition, one.base_offset, one.remedy) == (
+    ((rule, count),) = report.counts.refusals.items()
+    assert (rule, count.topic_partition, count.base_offset, count.remedy) == (
         "too large to be opened", FIRST.topic_partition, 5, "Exclude the topic",
     )  # fmt: skip
     assert (report.counts.refused.batch_count, stops) == (1, [])
@@ -68,6 +68,6 @@ def test_what_ends_the_reading_of_one_partition_is_told_and_the_others_are_read(
     report, stops = sampled(tmp_path, error)
     assert stops == [str(error)]
     assert report.counts.raw.record_count == 10
-    reached = {topic_partition.partition: (one.reached, one.is_whole) for topic_partition, one in report.samples.items()}
+    reached = {topic_partition.partition: (sample.reached, sample.is_whole) for topic_partition, sample in report.samples.items()}
     assert reached == {0: (5, False), 1: (5, True)}
     assert (report.backlog.size_bytes, report.backlog.is_exact) == (3 * report.counts.read.size_bytes // 2, False)

@@ -11,7 +11,7 @@ from shallow_mirror.types import LogAppendTimePolicy
 from shallow_mirror.wire.batches.batch_index import index_batches
 
 KEEP, PRODUCER = LogAppendTimePolicy.KEEP, LogAppendTimePolicy.PRODUCER
-BEFORE, AFTER, DIFFERENCE = (f"message.timestamp.{one}.max.ms" for one in ("before", "after", "difference"))
+BEFORE, AFTER, DIFFERENCE = (f"message.timestamp.{side}.max.ms" for side in ("before", "after", "difference"))
 NOW = 10_000
 
 

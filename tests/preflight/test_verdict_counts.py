@@ -44,7 +44,7 @@ def counted(
 def test_what_readers_see_is_counted_by_codec_and_passes_raw() -> None:
     batches = [batch(0, 5), batch(5, 3, attributes=4), batch(8, 2, attributes=4)]
     counts = counted(*batches)
-    assert counts.data == counts.raw == counts.read == Amount(3, 10, sum(len(one) for one in batches))
+    assert counts.data == counts.raw == counts.read == Amount(3, 10, sum(len(batch) for batch in batches))
     assert counts.codecs == {
         "none": Amount(1, 5, len(batches[0])),
         "zstd": Amount(2, 5, len(batches[1]) + len(batches[2])),
@@ -58,8 +58,8 @@ def test_dropped_batches_are_counted_by_what_they_become_in_the_map() -> None:
     counts = counted(aborted, marker(5, 0, 7), marker(6, 1, 8), batch(7, deltas=[], last_offset_delta=2), aborted=[(7, 0)])
     assert counts.data == Amount()
     assert counts.dropped[SegmentKind.ABORTED] == Amount(1, 5, len(aborted))
-    found = {kind: amount.batch_count for kind, amount in counts.dropped.items()}
-    assert found == {SegmentKind.ABORTED: 1, SegmentKind.ABORT: 1, SegmentKind.COMMIT: 1, SegmentKind.GAP: 1}
+    actual = {kind: amount.batch_count for kind, amount in counts.dropped.items()}
+    assert actual == {SegmentKind.ABORTED: 1, SegmentKind.ABORT: 1, SegmentKind.COMMIT: 1, SegmentKind.GAP: 1}
     assert counts.read.batch_count == 4
 
 
@@ -70,7 +70,7 @@ def test_what_lies_below_the_position_or_behind_the_end_is_not_counted() -> None
 
 def test_reasons_for_rebuilding_are_told_with_the_first_place() -> None:
     counts = counted(batch(0, deltas=[0, 2]), batch(3, deltas=[0, 3]), batch(7, 2, attributes=8), batch(9, 2))
-    by_rule = {rule: (one.base_offset, one.amount.batch_count) for rule, one in counts.rebuilds.items()}
+    by_rule = {rule: (rebuild.base_offset, rebuild.amount.batch_count) for rule, rebuild in counts.rebuilds.items()}
     assert by_rule == {
         "records are missing inside the batch (compaction)": (0, 2),
         "the source topic has message.timestamp.type=LogAppendTime": (7, 1),
@@ -89,7 +89,7 @@ def test_small_neighbours_are_counted_as_what_becomes_one() -> None:
 
 def test_a_batch_too_large_is_rebuilt_unless_it_is_one_record() -> None:
     counts = counted(batch(0, 40), batch(40, 1, payload=b"x" * 400), batch(41, 1), most=200)
-    assert [one.base_offset for one in counts.rebuilds.values()] == [0]
+    assert [rebuild.base_offset for rebuild in counts.rebuilds.values()] == [0]
     ((rule, refusal),) = counts.refusals.items()
     assert rule == "one record that alone is larger than max.message.bytes=200 of the target topic"
     assert (refusal.base_offset, refusal.remedy) == (40, "Set its max.message.bytes to 461 or more")
@@ -101,14 +101,14 @@ def test_the_remedy_is_enough_for_the_largest_batch_that_came() -> None:
     for size in (400, 900, 500):
         counted(batch(0, 1, payload=b"x" * size), batch(1, 2, payload=b"x" * size), most=200, counts=counts)
     for rules in (counts.refusals, counts.rebuilds):
-        ((_, one),) = rules.items()
-        assert (one.remedy, one.largest_batch_bytes) == ("Set its max.message.bytes to 961 or more", 961)
-        assert one.amount.batch_count == 3
+        ((_, count),) = rules.items()
+        assert (count.remedy, count.largest_batch_bytes) == ("Set its max.message.bytes to 961 or more", 961)
+        assert count.amount.batch_count == 3
 
 
 def test_a_damaged_header_is_refused_by_the_rule_of_the_mirror() -> None:
     counts = counted(batch(0, 1, attributes=6), batch(1, 1))
-    assert [(rule, one.base_offset) for rule, one in counts.refusals.items()] == [("unknown compression codec", 0)]
+    assert [(rule, refusal.base_offset) for rule, refusal in counts.refusals.items()] == [("unknown compression codec", 0)]
     assert counts.codecs["unknown (6)"].batch_count == 1
 
 
@@ -121,7 +121,7 @@ def test_times_that_the_target_does_not_take_are_refused_and_not_rebuilt_as_well
         batch(6, deltas=[0, 2], timestamp=201),
         times=times,
     )
-    assert {one.base_offset for one in counts.refusals.values()} == {0, 6}
+    assert {refusal.base_offset for refusal in counts.refusals.values()} == {0, 6}
     assert all("(INVALID_TIMESTAMP)" in rule for rule in counts.refusals)
     assert (counts.rebuilds, counts.raw.batch_count, counts.refused.batch_count) == ({}, 2, 2)
 

@@ -20,9 +20,9 @@ READING = Pace(basis="reading alone", is_bound=True, measured_bytes=300 * MB, me
 
 
 def target(name: str, **changes: Any) -> TargetPlan:
-    known: dict[str, Any] = {"topic": name, "exists": True, "partition_count": 2, "added_partitions": 0}
-    known |= {"replication_factor": 3, "created_with": None, "settings": {}}
-    return TargetPlan(**(known | changes))
+    defaults: dict[str, Any] = {"topic": name, "exists": True, "partition_count": 2, "added_partitions": 0}
+    defaults |= {"replication_factor": 3, "created_with": None, "settings": {}}
+    return TargetPlan(**(defaults | changes))
 
 
 def topic(name: str = "orders", *, reached: int = 100, counts: TopicCounts | None = None, **plan: Any) -> TopicReport:
@@ -35,17 +35,17 @@ def topic(name: str = "orders", *, reached: int = 100, counts: TopicCounts | Non
 
 
 def report(*topics: TopicReport, findings: tuple[Finding, ...] = (), **changes: Any) -> PreflightReport:
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "mirror": "m", "sample_bytes": None, "seconds": 1.0, "has_map": False, "topics": topics, "findings": findings,
         "paces": (), "source": ClusterReport(alias="east", cluster_id="E", broker_count=1),
         "target": ClusterReport(alias="west", cluster_id="W", broker_count=1),
     }  # fmt: skip
-    return PreflightReport(**(known | changes))
+    return PreflightReport(**(defaults | changes))
 
 
-def shown(found: PreflightReport, *, as_json: bool = False) -> str:
+def rendered(preflight_report: PreflightReport, *, as_json: bool = False) -> str:
     out = io.StringIO()
-    show(found, Console(file=out, width=10_000), as_json=as_json)
+    show(preflight_report, Console(file=out, width=10_000), as_json=as_json)
     return out.getvalue()
 
 
@@ -59,13 +59,13 @@ def test_a_fine_report_begins_with_that_and_says_that_everything_was_read() -> N
 
 
 def test_a_sample_is_called_one_and_its_backlog_an_estimate() -> None:
-    found = report(topic(reached=10), sample_bytes=64 << 20, has_map=True)
-    assert lines_in_front(found)[1].endswith("from the map's positions")
+    preflight_report = report(topic(reached=10), sample_bytes=64 << 20, has_map=True)
+    assert lines_in_front(preflight_report)[1].endswith("from the map's positions")
     assert (
-        lines_in_front(found)[2]
+        lines_in_front(preflight_report)[2]
         == "10 of 100 offsets were read: 5.0 MB (a sample: about 67.1 MB of each partition; --all for all)"
     )
-    assert "backlog: about 50.0 MB" in lines_behind(found)
+    assert "backlog: about 50.0 MB" in lines_behind(preflight_report)
 
 
 def test_times_are_given_with_what_they_are_based_on_the_mirrors_own_first() -> None:
@@ -97,9 +97,9 @@ def test_troubles_come_by_how_bad_they_are_and_rules_with_counts_place_and_remed
     counts = TopicCounts()
     counts.refuse("too new", RuleCount("Set it", TopicPartition("orders", 1), 55, 900, Amount(3, 9, 2_000)))
     findings = (Finding(Level.DOUBT, "target topic orders", "stamps"), Finding(Level.STOPS, "broker 1", "is too old"))
-    found = report(topic(counts=counts), findings=findings)
-    assert lines_in_front(found)[0] == "mirror m: 1 finding stops it, 3 batches will be refused"
-    assert lines_behind(found)[:6] == [
+    actual = report(topic(counts=counts), findings=findings)
+    assert lines_in_front(actual)[0] == "mirror m: 1 finding stops it, 3 batches will be refused"
+    assert lines_behind(actual)[:6] == [
         "the mirror would stop, or not begin:",
         "  broker 1: is too old",
         "worth a look:",
@@ -112,26 +112,28 @@ def test_troubles_come_by_how_bad_they_are_and_rules_with_counts_place_and_remed
 def test_topics_that_would_be_created_alike_are_told_together_with_their_settings() -> None:
     made = {"retention.ms": "5", "cleanup.policy": "delete"}
     other = topic("logs", exists=False, created_with={}, replication_factor=None, partition_count=1)
-    found = report(*(topic(name, exists=False, created_with=made) for name in ("orders", "bills")), other)
-    assert [line for line in lines_behind(found) if "partition" in line] == [
+    actual = report(*(topic(name, exists=False, created_with=made) for name in ("orders", "bills")), other)
+    assert [line for line in lines_behind(actual) if "partition" in line] == [
         "  orders (2 partitions), bills (2 partitions): 3 replicas, cleanup.policy=delete, retention.ms=5",
         "  logs (1 partition): as many replicas as the target gives, ",
     ]
-    assert "orders (new)" in shown(found)
+    assert "orders (new)" in rendered(actual)
 
 
 def test_the_table_has_a_row_a_topic() -> None:
     counts = TopicCounts()
     counts.codecs = {"zstd": Amount(4, 1, 1), "none": Amount(2, 1, 1)}
     counts.dropped = {SegmentKind.ABORTED: Amount(5, 1, 1)}
-    rows = [line for line in shown(report(topic(counts=counts), topic("bills", added_partitions=2))).splitlines() if "│" in line]
+    rows = [
+        line for line in rendered(report(topic(counts=counts), topic("bills", added_partitions=2))).splitlines() if "│" in line
+    ]
     assert "2 none, 4 zstd" in rows[0]
     assert "5 aborted" in rows[0]
     assert "bills (+2 partitions)" in rows[1]
 
 
 def test_json_is_one_document_and_nothing_else() -> None:
-    document = json.loads(shown(report(topic(), paces=(OWN,)), as_json=True))
+    document = json.loads(rendered(report(topic(), paces=(OWN,)), as_json=True))
     assert document["estimates"][0]["seconds"] == 5 * MB / (40 * MB)
     assert document["topics"][0]["target"] == {
         "topic": "orders", "exists": True, "partition_count": 2, "added_partitions": 0, "replication_factor": 3, "created_with": None,

@@ -44,7 +44,7 @@ def row(number: int, **changes: Any) -> dict[str, Any]:
 
 def rows_of_a_day(count: int) -> list[dict[str, Any]]:
     """With hills and valleys, an hour of standstill, and now and then a batch in quarantine."""
-    found = []
+    rows = []
     for number in range(1, count + 1):
         wave = 1.2 + math.sin(number / max(10, count / 9)) + 0.2 * (number * 7919 % 100) / 100
         later = timedelta(hours=1) if number > count * 0.7 else timedelta()
@@ -58,7 +58,7 @@ def rows_of_a_day(count: int) -> list[dict[str, Any]]:
             "Decide": 20,
             "EndTxn": 9,
         }
-        found.append(
+        rows.append(
             row(
                 number,
                 size_bytes=int(1e6 * wave),
@@ -71,14 +71,14 @@ def rows_of_a_day(count: int) -> list[dict[str, Any]]:
                 settled_at=BEGIN + timedelta(seconds=2 * number) + later,
             )
         )
-    return found
+    return rows
 
 
 def many_rows(count: int) -> list[dict[str, Any]]:
     """Build rows that repeat a thousand different ones."""
-    known = rows_of_a_day(1_000)
+    day_rows = rows_of_a_day(1_000)
     return [
-        known[number % 1_000] | {"micro_batch": number + 1, "settled_at": BEGIN + timedelta(seconds=2 * number)}
+        day_rows[number % 1_000] | {"micro_batch": number + 1, "settled_at": BEGIN + timedelta(seconds=2 * number)}
         for number in range(count)
     ]
 
@@ -126,7 +126,7 @@ def content(rows: Sequence[Mapping[str, Any]] = (), *, name: str = "orders-east-
         kind=ProblemKind.RETRIABLE, text=f"query: NETWORK_EXCEPTION: cannot connect to {name}", remedy=f"see that {name} runs",
         error_name="NETWORK_EXCEPTION", place=TopicPartition(name, 3),
     )  # fmt: skip
-    known = CountedProblem(
+    counted_problem = CountedProblem(
         run_epoch=2, number=1, problem=problem, occurrences=1_234, first_at_ms=1_795_000_000_000, last_at_ms=1_795_100_000_000
     )
     runs = [
@@ -159,7 +159,7 @@ def content(rows: Sequence[Mapping[str, Any]] = (), *, name: str = "orders-east-
         micro_batch_count=len(rows),
         is_cut=False,
         history=history_of(rows),
-        problems=[known] if rows else [],
+        problems=[counted_problem] if rows else [],
         runs=runs if rows else [],
         pauses=[],
         picture=a_picture(place, transactions) if rows else None,

@@ -42,10 +42,10 @@ document.documentElement.innerHTML = "<pre>" + JSON.stringify(seen) + "</pre>";
 
 @pytest.fixture(scope="module")
 def browser() -> str:
-    found = next((path for name in _NAMES if (path := shutil.which(name))), None)
-    if found is None:
+    browser = next((path for name in _NAMES if (path := shutil.which(name))), None)
+    if browser is None:
         pytest.skip(f"no Chromium on this machine (looked for {', '.join(_NAMES)})")
-    return found
+    return browser
 
 
 def _run(browser: str, *options: str, dark: bool, width: int = 1000) -> subprocess.CompletedProcess[str]:
@@ -62,12 +62,12 @@ def _layout(browser: str, folder: Path, text: str, *, dark: bool, width: int) ->
     path.write_text(text.replace("</main>", f"</main>{_MEASURE}"), encoding="utf-8")
     ended = _run(browser, "--dump-dom", path.as_uri(), dark=dark, width=width)
     assert "CONSOLE" not in ended.stderr, ended.stderr
-    (found,) = re.findall(r"<pre>(.*?)</pre>", ended.stdout, re.DOTALL)
-    return dict(json.loads(unescape(found)))
+    (layout_json,) = re.findall(r"<pre>(.*?)</pre>", ended.stdout, re.DOTALL)
+    return dict(json.loads(unescape(layout_json)))
 
 
 def _brightness(color: str) -> float:
-    return float(np.mean([int(one) for one in re.findall(r"\d+", color)[:3]]))
+    return float(np.mean([int(channel) for channel in re.findall(r"\d+", color)[:3]]))
 
 
 @pytest.mark.parametrize(("count", "dark", "width"), [(0, True, 1000), (1, False, 1000), (20_000, True, 1000), (300, False, 420)])
@@ -75,9 +75,9 @@ def test_every_plot_has_room_no_text_is_cut_or_covered_and_both_colour_schemes_c
     browser: str, tmp_path: Path, count: int, dark: bool, width: int
 ) -> None:
     text = page(content(many_rows(count), name=f"orders {EVIL}", transactions=min(count, 500)))
-    seen = _layout(browser, tmp_path, text, dark=dark, width=width)
-    assert (seen["wide"], seen["empty"], seen["outside"], seen["overlapping"]) == (False, 0, [], [])
-    paper, ink = _brightness(seen["background"]), _brightness(seen["color"])
+    layout = _layout(browser, tmp_path, text, dark=dark, width=width)
+    assert (layout["wide"], layout["empty"], layout["outside"], layout["overlapping"]) == (False, 0, [], [])
+    paper, ink = _brightness(layout["background"]), _brightness(layout["color"])
     assert (paper < 60 and ink > 180) if dark else (paper > 220 and ink < 80)
 
 

@@ -24,8 +24,8 @@ def test_steps_are_grouped_and_add_up_to_all_of_them_but_the_part_of_another() -
         "Total": 500.0,
     }
     history = history_of([row(1, duration_ms=json.dumps(durations))])
-    found = dict(zip(STEPS, history.step_ms[0], strict=True))
-    assert found == {
+    actual = dict(zip(STEPS, history.step_ms[0], strict=True))
+    assert actual == {
         "take decision": 0,
         "Spark's job": 100,
         "copying": 200,
@@ -49,11 +49,11 @@ def test_rows_that_older_versions_wrote_or_that_came_in_any_order_are_read() -> 
 @given(st.integers(1, 700), st.integers(1, 300))
 def test_rates_hold_every_byte_and_have_no_peak_above_what_a_micro_batch_did(count: int, points: int) -> None:
     history = history_of([row(number, size_bytes=1_000 + number) for number in range(1, count + 1)])
-    found = rates(history, points)
-    width_s = found.edges_s[1] - found.edges_s[0]
-    assert found.bytes_per_s.sum() * width_s == pytest.approx(history.size_bytes.sum(), rel=1e-3)
-    assert found.bytes_per_s.max() <= (history.size_bytes / history.seconds).max() * 1.001
-    assert len(found.bytes_per_s) <= points
+    byte_rates = rates(history, points)
+    width_s = byte_rates.edges_s[1] - byte_rates.edges_s[0]
+    assert byte_rates.bytes_per_s.sum() * width_s == pytest.approx(history.size_bytes.sum(), rel=1e-3)
+    assert byte_rates.bytes_per_s.max() <= (history.size_bytes / history.seconds).max() * 1.001
+    assert len(byte_rates.bytes_per_s) <= points
 
 
 def test_the_highest_lag_of_a_stretch_is_not_lost_and_an_unknown_one_is_left_out() -> None:
@@ -79,11 +79,11 @@ def test_groups_are_few_and_hold_every_micro_batch(count: int) -> None:
 
 
 def test_a_micro_batch_that_is_alone_has_a_rate_of_its_own_time() -> None:
-    found = rates(history_of([row(1)]))
-    assert found.edges_s[-1] == BEGIN.timestamp() + 2
-    assert found.bytes_per_s == pytest.approx([2e6, 2e6], rel=1e-3)
+    byte_rates = rates(history_of([row(1)]))
+    assert byte_rates.edges_s[-1] == BEGIN.timestamp() + 2
+    assert byte_rates.bytes_per_s == pytest.approx([2e6, 2e6], rel=1e-3)
 
 
 def test_an_hour_of_standstill_is_an_hour_without_bytes() -> None:
-    found = rates(history_of(rows_of_a_day(2_000)))
-    assert (found.bytes_per_s == 0).sum() > POINTS / 4
+    byte_rates = rates(history_of(rows_of_a_day(2_000)))
+    assert (byte_rates.bytes_per_s == 0).sum() > POINTS / 4

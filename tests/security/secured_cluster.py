@@ -91,7 +91,7 @@ class SecuredCluster:
             Listener(
                 "SHORT",
                 "SASL_PLAINTEXT",
-                self._scram() | {f"{one.lower()}.connections.max.reauth.ms": str(SESSION_MS) for one in SCRAM},
+                self._scram() | {f"{mechanism.lower()}.connections.max.reauth.ms": str(SESSION_MS) for mechanism in SCRAM},
             ),
             Listener("PLAIN", "SASL_PLAINTEXT", {"sasl.enabled.mechanisms": "PLAIN", "plain.sasl.jaas.config": _PLAIN_MODULE}),
             Listener("OAUTH", "SASL_PLAINTEXT", self._oauth()),
@@ -112,7 +112,7 @@ class SecuredCluster:
 
     @staticmethod
     def _scram() -> dict[str, str]:
-        modules = {f"{one.lower()}.sasl.jaas.config": _SCRAM_MODULE for one in SCRAM}
+        modules = {f"{mechanism.lower()}.sasl.jaas.config": _SCRAM_MODULE for mechanism in SCRAM}
         return {"sasl.enabled.mechanisms": ",".join(SCRAM)} | modules
 
     def _tls(self, identity: Identity) -> dict[str, str]:
@@ -157,10 +157,10 @@ class SecuredCluster:
     def _add_users(self) -> None:
         client = admin(self.bootstrap)
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
-            known = ((USER, PASSWORD), (POOR_USER, POOR_PASSWORD))
+            users = ((USER, PASSWORD), (POOR_USER, POOR_PASSWORD))
             wanted = [
                 UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), password.encode())
-                for user, password in known
+                for user, password in users
             ]
             for future in client.alter_user_scram_credentials(wanted).values():
                 future.result(30)
@@ -193,8 +193,8 @@ class SecuredCluster:
                 "sasl.oauthbearer.scope": "mirror",
             },
         }
-        found = {"bootstrap.servers": self.address_of(listener), **by_listener[listener], **others}
-        return {name: value for name, value in found.items() if value is not None}
+        properties = {"bootstrap.servers": self.address_of(listener), **by_listener[listener], **others}
+        return {name: value for name, value in properties.items() if value is not None}
 
     def grant(self, *rights: Right, user: str = POOR_USER) -> None:
         client = admin(self.bootstrap)

@@ -59,7 +59,7 @@ def test_a_client_with_the_right_properties_is_let_in(secured: SecuredCluster, l
 
 
 @pytest.mark.parametrize(
-    ("listener", "changes", "said"),
+    ("listener", "changes", "message"),
     [
         ("SCRAM", {"sasl.password": "wrong"}, "refused user mirror,=user (SCRAM-SHA-512)"),
         ("SCRAM", {"sasl.username": "nobody"}, "refused user nobody (SCRAM-SHA-512)"),
@@ -86,16 +86,16 @@ def test_a_client_with_the_right_properties_is_let_in(secured: SecuredCluster, l
     ],
 )
 def test_who_does_not_fit_is_told_what_to_change(
-    secured: SecuredCluster, listener: str, changes: dict[str, Any], said: str
+    secured: SecuredCluster, listener: str, changes: dict[str, Any], message: str
 ) -> None:
     filled = {name: value if value is None else value.format(**vars(secured)) for name, value in changes.items()}
     problem = refusal(secured.properties(listener, **filled))
-    assert said in problem
+    assert message in problem
     assert "wrong" not in problem
 
 
 @pytest.mark.parametrize(
-    ("listener", "protocol", "said"),
+    ("listener", "protocol", "message"),
     [
         ("PLAINTEXT", "ssl", "speaks neither TLS nor SASL at this port"),
         ("PLAINTEXT", "sasl_plaintext", "asks for no SASL at this listener: set security.protocol: plaintext"),
@@ -112,7 +112,7 @@ def test_who_does_not_fit_is_told_what_to_change(
         ("PLAIN", "sasl_ssl", "set security.protocol: sasl_plaintext"),
     ],
 )
-def test_a_listener_of_another_protocol_is_named(secured: SecuredCluster, listener: str, protocol: str, said: str) -> None:
+def test_a_listener_of_another_protocol_is_named(secured: SecuredCluster, listener: str, protocol: str, message: str) -> None:
     properties = {
         "bootstrap.servers": secured.bootstrap if listener == "PLAINTEXT" else secured.address_of(listener),
         "security.protocol": protocol,
@@ -121,7 +121,7 @@ def test_a_listener_of_another_protocol_is_named(secured: SecuredCluster, listen
         properties["ssl.ca.location"] = str(secured.authority.identity.certificate_file)
     if protocol.startswith("sasl"):
         properties |= {"sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"}
-    assert said in refusal(properties)
+    assert message in refusal(properties)
 
 
 def test_a_connection_outlives_its_sessions_with_requests_on_the_wire(secured: SecuredCluster) -> None:
@@ -187,10 +187,10 @@ _ADVICE = re.compile(r"grant (?P<operation>\w+) on (?P<resource>topic|group|tran
 def advised(error: ConfigError) -> list[Right]:
     rights = []
     for problem in error.problems:
-        found = _ADVICE.search(problem)
-        assert found is not None, problem
-        operation = re.sub(r"(?<!^)(?=[A-Z])", "_", found["operation"]).upper()
-        rights.append(Right(operation, found["resource"].replace(" ", "_").upper(), found["name"]))
+        match = _ADVICE.search(problem)
+        assert match is not None, problem
+        operation = re.sub(r"(?<!^)(?=[A-Z])", "_", match["operation"]).upper()
+        rights.append(Right(operation, match["resource"].replace(" ", "_").upper(), match["name"]))
     return rights
 
 
@@ -218,7 +218,7 @@ def test_who_grants_what_each_error_names_ends_with_a_mirror_and_the_rights_of_t
             secured.grant(*advised(error))
             time.sleep(0.2)  # the broker's authorizer hears of it a moment later
     assert runs.read_values(secured.bootstrap, target) == ["a", "b"]
-    assert {(one.operation, one.resource, one.name) for one in granted} == {
+    assert {(acl.operation, acl.resource, acl.name) for acl in granted} == {
         ("WRITE", "TRANSACTIONAL_ID", slot),
         ("READ", "GROUP", slot),
         ("READ", "TOPIC", source),
@@ -236,4 +236,4 @@ def test_who_grants_what_each_error_names_ends_with_a_mirror_and_the_rights_of_t
     secured.grant(Right("READ", "GROUP", "app"))
     time.sleep(0.2)
     shown = sync_groups(settings, is_applied=True)
-    assert ([one.name for one in shown.groups], shown.is_done) == (["app"], True)
+    assert ([group.name for group in shown.groups], shown.is_done) == (["app"], True)

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from tests.security import secured_cluster as users
 from tests.security.secured_cluster import SecuredCluster
 from tests.support import mirror_runs as runs
-from tests.support.mirror_runs import PATIENCE_S, command, conf_file, create_topic, read_values, said, write
+from tests.support.mirror_runs import PATIENCE_S, command, conf_file, create_topic, log_text, read_values, write
 
 from shallow_mirror import cli
 from shallow_mirror.commands.exit_codes import EXIT_CONFIG
@@ -73,14 +73,14 @@ def references(
 
 def secrets_of(secured: SecuredCluster) -> dict[str, str]:
     encoded = base64.b64encode(f"{users.CLIENT_ID}:{users.CLIENT_SECRET}".encode()).decode()
-    found = {
+    secrets = {
         "password": users.PASSWORD,
         "key password": users.KEY_PASSWORD,
         "client secret": users.CLIENT_SECRET,
         "credentials": encoded,
         "private key": secured.client.key_pem.splitlines()[1],
     }
-    return found | {f"token {number}": token for number, token in enumerate(secured.tokens.issued)}
+    return secrets | {f"token {number}": token for number, token in enumerate(secured.tokens.issued)}
 
 
 def written(folder: Path) -> Iterator[tuple[str, str]]:
@@ -124,7 +124,7 @@ def test_a_mirror_over_tls_and_sasl_copies_and_writes_no_secret_anywhere(
     )
     copied = f"east.{topic_name}"
 
-    assert start_again(tmp_path, conf, "--available-now") == 0, said(tmp_path)
+    assert start_again(tmp_path, conf, "--available-now") == 0, log_text(tmp_path)
     assert read_values(secured.bootstrap, copied) == ["a", "b"]
 
     caplog.set_level(logging.DEBUG)
@@ -137,17 +137,17 @@ def test_a_mirror_over_tls_and_sasl_copies_and_writes_no_secret_anywhere(
             cli.main(["--verbose", name, str(conf), *options])
         assert ended.value.code in (None, 0), capsys.readouterr()
     with closing(GroupClient(MirrorConfig.load(conf).target.client, "the target")) as view:
-        offsets = {one.topic_partition: one.offset for one in view.committed([group])[group]}
+        offsets = {record.topic_partition: record.offset for record in view.committed([group])[group]}
     assert offsets == {place: 1, copy: 1}
     printed = capsys.readouterr()
     monkeypatch.setenv("SOURCE_PASSWORD", "not-the-pa55word")
     with pytest.raises(SystemExit) as ended:
         cli.main(["preflight", str(conf)])
     assert ended.value.code == EXIT_CONFIG
-    (line,) = [one for one in capsys.readouterr().err.splitlines() if "ConfigError" in one]
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "ConfigError" in line]
     assert "refused user mirror,=user (SCRAM-SHA-512)" in line
     assert start_again(tmp_path, conf) == EXIT_CONFIG
-    last = said(tmp_path).splitlines()[-1]
+    last = log_text(tmp_path).splitlines()[-1]
     assert last.startswith("ConfigError: broker ")
     assert "refused user mirror,=user (SCRAM-SHA-512)" in last
 

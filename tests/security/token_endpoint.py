@@ -48,7 +48,7 @@ class TokenEndpoint:
     def token(self, client_id: str, **claims: Any) -> str:
         now = int(time.time())
         payload = {"sub": client_id, "iat": now, "exp": now + self.lives_for_s, "aud": AUDIENCE, "scope": "mirror"} | claims
-        parts = [_url64(json.dumps(one).encode()) for one in ({"alg": "RS256", "kid": "k", "typ": "JWT"}, payload)]
+        parts = [_url64(json.dumps(section).encode()) for section in ({"alg": "RS256", "kid": "k", "typ": "JWT"}, payload)]
         signature = self._key.sign(".".join(parts).encode(), padding.PKCS1v15(), hashes.SHA256())
         self.issued.append(".".join([*parts, _url64(signature)]))
         return self.issued[-1]

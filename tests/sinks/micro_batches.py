@@ -29,7 +29,7 @@ def micro_batch_sink(
     **settings: Any,
 ) -> MicroBatchSink:
     """Return a sink whose `performer` stands in for the target."""
-    targets: Any = SimpleNamespace(known={})
+    targets: Any = SimpleNamespace(routes={})
     kafka = KafkaSink(job=job, slots=slots, owner=owner, performer=performer, targets=targets, observer=observer)
     source: Any = None
     return MicroBatchSink(kafka, source=source, slot_time=SlotTime(slots), report=report, observer=observer, **settings)

@@ -89,11 +89,11 @@ class Clusters:
         cluster.close()
         log = self.target.log(topic, place.partition)
         return [
-            one.data[BATCH_HEADER_BYTES:]
-            for one in log.batches
-            if not one.header.attributes & CONTROL_BIT
+            batch.data[BATCH_HEADER_BYTES:]
+            for batch in log.batches
+            if not batch.header.attributes & CONTROL_BIT
             and not any(
-                gone.producer_id == one.header.producer_id and gone.first_offset <= one.header.base_offset <= gone.last_offset
+                gone.producer_id == batch.header.producer_id and gone.first_offset <= batch.header.base_offset <= gone.last_offset
                 for gone in log.aborted
             )
         ]
@@ -108,4 +108,4 @@ def planned(source: SourcePartition, end: int, start: int = 0) -> PlannedRange:
 
 
 def payloads(batches: Sequence[bytes]) -> list[bytes]:
-    return [one[BATCH_HEADER_BYTES:] for one in batches]
+    return [batch[BATCH_HEADER_BYTES:] for batch in batches]

@@ -105,9 +105,9 @@ def started(
         left = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        for one in left:
+        for child in left:
             with suppress(psutil.NoSuchProcess):
-                one.kill()
+                child.kill()
         process.wait()
 
 
@@ -116,26 +116,26 @@ def ended(process: subprocess.Popen[bytes], log: Path) -> int:
     try:
         return process.wait(PATIENCE_S)
     except subprocess.TimeoutExpired:
-        raise AssertionError(f"did not end:\n{said(log)[-4000:]}") from None
+        raise AssertionError(f"did not end:\n{log_text(log)[-4000:]}") from None
 
 
 def wait_until_said(text: str, process: subprocess.Popen[bytes], log: Path) -> None:
     """Several JVMs start on a machine that may be busy: more patience than elsewhere."""
     give_up_at = time.monotonic() + PATIENCE_S
-    while text not in said(log):
-        assert process.poll() is None, f"ended before it said {text!r}:\n{said(log)[-4000:]}"
-        assert time.monotonic() < give_up_at, f"never said {text!r}:\n{said(log)[-4000:]}"
+    while text not in log_text(log):
+        assert process.poll() is None, f"ended before it said {text!r}:\n{log_text(log)[-4000:]}"
+        assert time.monotonic() < give_up_at, f"never said {text!r}:\n{log_text(log)[-4000:]}"
         time.sleep(0.2)
 
 
-def said(log: Path) -> str:
+def log_text(log: Path) -> str:
     return log.read_text(encoding="utf-8", errors="replace")
 
 
 def python_of(process: subprocess.Popen[bytes]) -> psutil.Process:
     """Return the driver of what `spark-submit` runs."""
     children = psutil.Process(process.pid).children()
-    (driver,) = (one for one in children if any("shallow_mirror_main.py" in argument for argument in _arguments_of(one)))
+    (driver,) = (child for child in children if any("shallow_mirror_main.py" in argument for argument in _arguments_of(child)))
     return driver
 
 
@@ -155,10 +155,10 @@ def standalone(installed: Installed, folder: Path, workers: int) -> Iterator[str
     master = f"{spark_class} org.apache.spark.deploy.master.Master --host 127.0.0.1 --port 0 --webui-port 0"
     with started(installed, master, folder, log) as process:
         wait_until_said("Starting Spark master at ", process, log)
-        found = _MASTER.search(said(log))
-        assert found is not None
-        with _workers(installed, folder, found[1], workers):
-            yield found[1]
+        match = _MASTER.search(log_text(log))
+        assert match is not None
+        with _workers(installed, folder, match[1], workers):
+            yield match[1]
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.submit.spark_home import Installed, ended, install, python_of, said, standalone, started, wait_until_said
+from tests.submit.spark_home import Installed, ended, install, log_text, python_of, standalone, started, wait_until_said
 from tests.support.mirror_runs import conf_file, config, create_topic, is_settled, read_values, wait_for, write
 
 from shallow_mirror.local_kafka.jars import delta_jars
@@ -34,16 +34,16 @@ def shown(repository: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def catch_up_line(shown: list[str]) -> str:
-    (line,) = (one for one in shown if one.startswith("spark-submit") and one.endswith("--available-now"))
+    (line,) = (line for line in shown if line.startswith("spark-submit") and line.endswith("--available-now"))
     return line
 
 
 def optional_settings(repository: Path) -> list[str]:
     """`name=value` of those that the page calls optional."""
     page = (repository / "docs" / "how-to" / "spark-submit.md").read_text(encoding="utf-8")
-    found = re.findall(r"^\| `(spark\.[^`]+=[^`]+)` \(optional\)", page, re.MULTILINE)
-    assert len(found) == 3
-    return found
+    settings = re.findall(r"^\| `(spark\.[^`]+=[^`]+)` \(optional\)", page, re.MULTILINE)
+    assert len(settings) == 3
+    return settings
 
 
 def conf_in(folder: Path, two_clusters: Any, topic: str, **groups: Any) -> Path:
@@ -69,7 +69,7 @@ def test_the_script_is_alone_in_its_folder_and_shadows_no_other_module() -> None
     run = subprocess.run(
         [sys.executable, "-m", "shallow_mirror.spark_submit"], capture_output=True, text=True, timeout=60, check=True
     )
-    names = {one.stem for one in Path(run.stdout.strip()).parent.glob("*.py")} - {"__init__", "__main__"}
+    names = {module.stem for module in Path(run.stdout.strip()).parent.glob("*.py")} - {"__init__", "__main__"}
     assert names == {"shallow_mirror_main"}
     assert not names & sys.stdlib_module_names
 
@@ -86,10 +86,10 @@ def test_slots_run_on_executors_and_everything_arrives(
     conf_in(tmp_path, two_clusters, topic_name)
     log = tmp_path / "submit.log"
     with started(installed, catch_up_line, tmp_path, log, {"MASTER": "local-cluster[2,1,1024]"}) as process:
-        assert ended(process, log) == 0, said(log)[-4000:]
+        assert ended(process, log) == 0, log_text(log)[-4000:]
     assert read_all(two_clusters.target.bootstrap, topic_name) == read_all(two_clusters.source.bootstrap, topic_name)
     executors = (installed.home / "work").glob("app-*/*/stderr")
-    assert any("Running task" in said(one) for one in executors)
+    assert any("Running task" in log_text(executor) for executor in executors)
 
 
 @pytest.mark.brokers
@@ -103,8 +103,8 @@ def test_a_standalone_cluster_runs_a_mirror_with_tables_through_spark_until_it_i
     create_topic(source, topic_name, PARTITIONS)
     fill(source, topic_name, "first")
     conf_in(tmp_path, two_clusters, topic_name, tables_writer="spark")
-    (with_delta,) = (one for one in shown if DELTA_PACKAGE in one)
-    options = " ".join(f"--conf {one}" for one in optional_settings(repository))
+    (with_delta,) = (line for line in shown if DELTA_PACKAGE in line)
+    options = " ".join(f"--conf {setting}" for setting in optional_settings(repository))
     with_jars = with_delta.replace(DELTA_PACKAGE, f"--jars {','.join(str(jar) for jar in delta_jars())} {options}")
     with standalone(installed, tmp_path, workers=2) as master:
         log = tmp_path / "submit-1.log"
@@ -113,11 +113,11 @@ def test_a_standalone_cluster_runs_a_mirror_with_tables_through_spark_until_it_i
             fill(source, topic_name, "second")
             wait_until_said("micro-batch 3:", process, log)
             python_of(process).terminate()
-            assert ended(process, log) == 0, said(log)[-4000:]
+            assert ended(process, log) == 0, log_text(log)[-4000:]
         fill(source, topic_name, "third")
         log = tmp_path / "submit-2.log"
         with started(installed, f"{with_jars} --available-now", tmp_path, log, {"MASTER": master}) as process:
-            assert ended(process, log) == 0, said(log)[-4000:]
+            assert ended(process, log) == 0, log_text(log)[-4000:]
     assert read_all(target, topic_name) == read_all(source, topic_name)
     hosts = {path.parent.parent.parent.name for path in tmp_path.glob("work-*/app-*/*/stderr")}
     assert hosts == {"work-1", "work-2"}
@@ -143,7 +143,7 @@ def test_a_killed_spark_submit_leaves_what_the_next_one_resolves(
         wait_for("the end of the driver's Python", lambda: not driver.is_running())
     fill(source, topic_name, "second")
     with started(installed, catch_up_line, tmp_path, log, master) as process:
-        assert ended(process, log) == 0, said(log)[-4000:]
+        assert ended(process, log) == 0, log_text(log)[-4000:]
     assert read_all(target, topic_name) == read_all(source, topic_name)
     assert is_settled(config(tmp_path, source, target, [re.escape(topic_name)], tables=str(conf.parent.parent / "tables")))
 
@@ -161,15 +161,15 @@ def test_workers_without_the_package_end_it_with_one_sentence(
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True, timeout=60)
     (site,) = (bare / "lib").glob("python3*/site-packages")
     for name in ("pyspark", "py4j", "numpy", "pandas", "pyarrow", "pytz", "dateutil", "six.py", "tzdata"):
-        found = Path(sys.modules["psutil"].__file__ or "").parent.parent / name
-        if found.exists():
-            (site / name).symlink_to(found)
+        actual = Path(sys.modules["psutil"].__file__ or "").parent.parent / name
+        if actual.exists():
+            (site / name).symlink_to(actual)
     log = tmp_path / "submit.log"
     line = catch_up_line.replace("$PYSPARK_PYTHON", str(installed.python))
     pythons = {"PYSPARK_DRIVER_PYTHON": str(installed.python), "PYSPARK_PYTHON": str(bare / "bin" / "python")}
     with started(installed, line, tmp_path, log, {"MASTER": "local[2]", **pythons}) as process:
-        assert ended(process, log) == 2, said(log)[-4000:]
-    (sentence,) = re.findall(r"^ConfigError: (.*)$", said(log), re.MULTILINE)
+        assert ended(process, log) == 2, log_text(log)[-4000:]
+    (sentence,) = re.findall(r"^ConfigError: (.*)$", log_text(log), re.MULTILINE)
     assert "the Python of Spark's workers cannot run the mirror: No module named 'shallow_mirror'" in sentence
     assert "PYSPARK_PYTHON" in sentence
 
@@ -183,4 +183,4 @@ def test_a_wrong_mirror_file_ends_spark_submit_with_2(installed: Installed, catc
     log = tmp_path / "submit.log"
     with started(installed, catch_up_line, tmp_path, log, {"MASTER": "local[1]"}) as process:
         assert ended(process, log) == 2
-    assert "source: is missing" in said(log)
+    assert "source: is missing" in log_text(log)

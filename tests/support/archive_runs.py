@@ -12,7 +12,8 @@ from deltalake import DeltaTable
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.fetch.range_reader import RangeReader, ReadRange
+from shallow_mirror.broker.fetch.range_progress import ReadRange
+from shallow_mirror.broker.fetch.range_reader import RangeReader
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.base import Observer, observe_nothing

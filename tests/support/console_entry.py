@@ -19,7 +19,7 @@ class Ended(NamedTuple):
 
     code: int
     lines: list[str]
-    said: str
+    stderr: str
     slow_imports: str
 
 

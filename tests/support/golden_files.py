@@ -52,18 +52,18 @@ class Read:
     def told_of(self, i: int) -> list[list[Any]]:
         """Return the records that the consumer read between the batch's first and last offset."""
         base, last = int(self.index.headers["base_offset"][i]), int(self.index.last_offset[i])
-        return [one for one in self.told["records"] if base <= one[0] <= last]
+        return [record for record in self.told["records"] if base <= record[0] <= last]
 
     def has(self, bit: int) -> list[int]:
         return np.flatnonzero(self.index.headers["attributes"] & bit).tolist()
 
 
 def reads(name: str) -> Iterator[Read]:
-    told = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
+    expected = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
     response = parse_fetch_response(frame_of(name))
     assert response.correlation_id == CORRELATION_ID
-    assert len(response.partitions) == len(told["partitions"])
-    is_committed = told["request"]["isolation_level"] == 1
+    assert len(response.partitions) == len(expected["partitions"])
+    is_committed = expected["request"]["isolation_level"] == 1
     limits = BatchLimits(
         max_message_bytes=1 << 20,
         isolation_level=IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED,
@@ -72,7 +72,7 @@ def reads(name: str) -> Iterator[Read]:
     for fetched in response.partitions:
         place = str(fetched.topic_partition)
         index = index_batches(fetched.records)
-        position = told["request"]["offsets"][place]
+        position = expected["request"]["offsets"][place]
         admission = admit(
             index,
             fetched.records,
@@ -82,4 +82,4 @@ def reads(name: str) -> Iterator[Read]:
             aborted=fetched.aborted,
             limits=limits,
         )
-        yield Read(fetched, index, admission, {**told["partitions"][place], "error_code": told["error_code"]}, position)
+        yield Read(fetched, index, admission, {**expected["partitions"][place], "error_code": expected["error_code"]}, position)

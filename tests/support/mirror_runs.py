@@ -87,7 +87,7 @@ def command(folder: Path, conf: Path, *options: str) -> Iterator[subprocess.Pope
         process.wait()
 
 
-def said(folder: Path) -> str:
+def log_text(folder: Path) -> str:
     """Return standard error of the last `command` in `folder`."""
     return (folder / "stderr.txt").read_text(encoding="utf-8")
 
@@ -164,7 +164,7 @@ def create_topic(bootstrap: str, topic: str, partitions: int = 1, settings: Mapp
     client.create_topics([NewTopic(topic, partitions, 1, config=dict(settings or {}))])[topic].result(30)
     wait_for(f"topic {topic}", lambda: topic in topics_of(bootstrap))
     latest = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(partitions)}
-    wait_for(f"leaders of {topic}", lambda: not any(one.exception(30) for one in client.list_offsets(latest).values()))
+    wait_for(f"leaders of {topic}", lambda: not any(future.exception(30) for future in client.list_offsets(latest).values()))
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:
@@ -187,7 +187,7 @@ def set_topic(bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:
 
 def topic_settings(bootstrap: str, topic: str) -> dict[str, str]:
     client, resource = admin(bootstrap), ConfigResource(ConfigResource.Type.TOPIC, topic)
-    return {name: one.value for name, one in client.describe_configs([resource])[resource].result(30).items()}
+    return {name: record.value for name, record in client.describe_configs([resource])[resource].result(30).items()}
 
 
 def add_partitions(bootstrap: str, topic: str, partitions: int) -> None:
@@ -219,13 +219,15 @@ def wait_for_markers(bootstrap: str, topic: str) -> None:
     every = range(topics_of(bootstrap)[topic])
     wait_for(
         f"the markers of {topic}",
-        lambda: all(last_stable_offset(bootstrap, topic, one) == high_watermark(bootstrap, topic, one) for one in every),
+        lambda: all(
+            last_stable_offset(bootstrap, topic, partition) == high_watermark(bootstrap, topic, partition) for partition in every
+        ),
     )
 
 
 def topics_of(bootstrap: str) -> dict[str, int]:
     listed = admin(bootstrap).list_topics(timeout=20)
-    return {name: len(one.partitions) for name, one in listed.topics.items()}
+    return {name: len(topic.partitions) for name, topic in listed.topics.items()}
 
 
 def write(bootstrap: str, topic: str, values: Sequence[str], partition: int = 0) -> None:
@@ -301,7 +303,7 @@ def read_places(bootstrap: str, places: Iterable[tuple[str, int]]) -> dict[tuple
 def read_values(bootstrap: str, topic: str, partition: int = 0) -> list[str]:
     """Of every record that a read_committed consumer sees, in order, without tombstones."""
     records = read_places(bootstrap, [(topic, partition)])[topic, partition]
-    return [one.value.decode() for one in records if one.value is not None]
+    return [record.value.decode() for record in records if record.value is not None]
 
 
 class CrashError(MirrorError):
@@ -340,5 +342,5 @@ def positions(settings: MirrorConfig) -> dict[tuple[str, int], int]:
     """Settled ones; none before the first run has made the map."""
     if not Path(settings.tables, "offset_map", "_delta_log", "00000000000000000000.json").exists():
         return {}
-    found = OffsetMap.open(settings.tables).positions()
-    return {(source.topic, source.partition): position.offset for source, position in found.items()}
+    positions = OffsetMap.open(settings.tables).positions()
+    return {(source.topic, source.partition): position.offset for source, position in positions.items()}

@@ -35,7 +35,7 @@ class FakeCluster:
             raise RetriableError("NETWORK_EXCEPTION", "127.0.0.1:1 refused the connection")
         self.listed.append(names)
         wanted = self.topics if names is None else names
-        return SimpleNamespace(topics={one: self.topics.get(one, _topic(one, "", [], error_code=3)) for one in wanted})
+        return SimpleNamespace(topics={name: self.topics.get(name, _topic(name, "", [], error_code=3)) for name in wanted})
 
     def latest_offsets(self, places: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline) -> Any:
         self.asked.append(isolation)
@@ -53,7 +53,7 @@ class UnsampledPlanner(SourceOffsets):
     batches: dict[SourcePartition, FirstBatch] = {}  # noqa: RUF012
 
     def first_batches(self, starts: Mapping[SourcePartition, int], listing: LogEnds, deadline: Deadline) -> Any:
-        return iter([(one, batch) for one, batch in self.batches.items() if one in starts])
+        return iter([(partition, batch) for partition, batch in self.batches.items() if partition in starts])
 
 
 def _topic(name: str, topic_id: str, leaders: list[int], *, is_internal: bool = False, error_code: int = 0) -> Any:

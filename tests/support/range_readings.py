@@ -11,7 +11,9 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.support.record_batches import batch
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.fetch.range_reader import IndexedPartition, RangeReader, ReadRange
+from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
+from shallow_mirror.broker.fetch.range_progress import ReadRange
+from shallow_mirror.broker.fetch.range_reader import RangeReader
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
 A, B, C = (TopicPartition("t", partition) for partition in range(3))
@@ -23,7 +25,7 @@ class Reading:
     """One reader and what it gave: (base offset, bytes) of the batches that belong to each range, in the order they came."""
 
     def __init__(self, client: Cluster, clock: SleepingClock, *ranges: ReadRange, ms: float = 20_000, **settings: Any) -> None:
-        self.ranges = {one.topic_partition: one for one in ranges}
+        self.ranges = {planned_range.topic_partition: planned_range for planned_range in ranges}
         self.reader = RangeReader(
             client,
             ranges,
@@ -59,9 +61,9 @@ def stored(fake: StrictCluster, place: TopicPartition, start: int, end: int) -> 
     """Return what a reader of [start, end) must give: batches that reach `start` and begin before `end`."""
     log = fake.log(place.topic, place.partition)
     return [
-        (one.header.base_offset, one.data)
-        for one in log.batches
-        if one.header.last_offset >= start and one.header.base_offset < end
+        (batch.header.base_offset, batch.data)
+        for batch in log.batches
+        if batch.header.last_offset >= start and batch.header.base_offset < end
     ]
 
 

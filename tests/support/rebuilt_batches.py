@@ -32,17 +32,22 @@ def rebuilt(raw: bytes, *, position: int = 0, max_opened_bytes: int = ENOUGH, **
 def contents(raw: bytes) -> list[tuple[Any, ...]]:
     """Of each record all that a copy keeps."""
     return [
-        (one.timestamp_ms, plain(one.key), plain(one.value), [(bytes(name), plain(text)) for name, text in one.headers])
-        for one in open_batch(memoryview(raw), A, max_bytes=ENOUGH)
+        (
+            record.timestamp_ms,
+            plain(record.key),
+            plain(record.value),
+            [(bytes(name), plain(text)) for name, text in record.headers],
+        )
+        for record in open_batch(memoryview(raw), A, max_bytes=ENOUGH)
     ]
 
 
 def all_contents(made: Rebuilt) -> list[tuple[Any, ...]]:
-    return [one for raw in made.batches for one in contents(raw)]
+    return [content for raw in made.batches for content in contents(raw)]
 
 
 def offsets_of(raw: bytes) -> list[int]:
-    return [one.offset for one in open_batch(memoryview(raw), A, max_bytes=ENOUGH)]
+    return [record.offset for record in open_batch(memoryview(raw), A, max_bytes=ENOUGH)]
 
 
 def is_accepted(raw: bytes) -> bool:

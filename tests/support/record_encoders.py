@@ -29,7 +29,7 @@ def gzip(data: bytes) -> bytes:
 def xerial(data: bytes, part: int = 50) -> bytes:
     """As Java writes: a header, then parts with their lengths."""
     parts = [bytes(cramjam.snappy.compress_raw(data[at : at + part])) for at in range(0, len(data), part)]
-    return b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + b"".join(struct.pack(">i", len(one)) + one for one in parts)
+    return b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + b"".join(struct.pack(">i", len(part)) + part for part in parts)
 
 
 def raw_snappy(data: bytes) -> bytes:

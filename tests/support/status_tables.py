@@ -31,7 +31,7 @@ def config(folder: Path, **groups: Any) -> MirrorConfig:
 
 def segment(source: SourcePartition, start: int, end: int, at_ms: int | None, kind: SegmentKind = SegmentKind.DATA) -> Any:
     is_data = kind is SegmentKind.DATA
-    one = Segment(
+    segment = Segment(
         source=source,
         source_start=start,
         source_end=end,
@@ -43,7 +43,7 @@ def segment(source: SourcePartition, start: int, end: int, at_ms: int | None, ki
         batch_count=1,
         max_timestamp_ms=at_ms,
     )
-    return DecidedSegment(one, SlotTxn("m-0", 1, 1))
+    return DecidedSegment(segment, SlotTxn("m-0", 1, 1))
 
 
 def take_over(tables: str, run: RunIdentity = RUN) -> OffsetMapOwner:

@@ -38,13 +38,13 @@ def catch_up(conf: Path) -> None:
         wait_for_run(process, "a map", lambda: positions(config))
         wait_for_run(process, "the end of the source", lambda: _has_caught_up(config))
         process.terminate()
-        _, said = process.communicate(timeout=60)
-        assert process.returncode == 0, said
+        _, output = process.communicate(timeout=60)
+        assert process.returncode == 0, output
 
 
 def _has_caught_up(config: MirrorConfig) -> bool:
     partitions = gather_status(config).partitions
-    return bool(partitions) and all(one.lag_offsets == 0 for one in partitions) and is_settled(config)
+    return bool(partitions) and all(partition.lag_offsets == 0 for partition in partitions) and is_settled(config)
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ class Mirrored:
         self.source.seed((TOPIC, 0), *batches)
         segments = self.copy()
         self.owner.next_decision()
-        self.owner.decide([DecidedSegment(one, SlotTxn("m-0", PRODUCER_ID, 0)) for one in segments], highest_slot=0)
+        self.owner.decide([DecidedSegment(segment, SlotTxn("m-0", PRODUCER_ID, 0)) for segment in segments], highest_slot=0)
         if settles:
             self.owner.settle()
 
@@ -110,10 +110,10 @@ class Mirrored:
         """Through the mirror's own admission, restamping and segments."""
         source, target = self.places
         position = self.owner.positions()[source].offset if source in self.owner.positions() else 0
-        data = [one.data for one in self.source_log.batches if one.header.last_offset >= position]
+        data = [batch.data for batch in self.source_log.batches if batch.header.last_offset >= position]
         records = view(*data)
         index = index_batches(records)
-        aborted = [(one.producer_id, one.first_offset) for one in self.source_log.aborted]
+        aborted = [(aborted_txn.producer_id, aborted_txn.first_offset) for aborted_txn in self.source_log.aborted]
         end = self.source_log.end_offset
         admission = admit(
             index,
@@ -124,9 +124,9 @@ class Mirrored:
             aborted=aborted,
             limits=LIMITS,
         )
-        aside = [i for i, offset in enumerate(index.headers["base_offset"].tolist()) if offset in self.poison]
-        self._keep([bytes(data[i]) for i in aside])
-        admission = admission.set_aside(aside)
+        quarantined = [i for i, offset in enumerate(index.headers["base_offset"].tolist()) if offset in self.poison]
+        self._keep([bytes(data[i]) for i in quarantined])
+        admission = admission.with_quarantined(quarantined)
         chosen = np.flatnonzero(admission.verdicts == Verdict.RAW)
         self._sequence = restamp(records, index, chosen, producer_id=PRODUCER_ID, producer_epoch=0, first_sequence=self._sequence)
         placed = []
@@ -146,10 +146,10 @@ class Mirrored:
         source, target = self.places
         kept = [
             QuarantinedBatch(
-                source=source, source_start=header_of(one).base_offset, source_end=header_of(one).last_offset + 1, target=target,
-                error_name="INVALID_TIMESTAMP", rule="too old", remedy="Set a limit", batch=one,
+                source=source, source_start=header_of(batch).base_offset, source_end=header_of(batch).last_offset + 1, target=target,
+                error_name="INVALID_TIMESTAMP", rule="too old", remedy="Set a limit", batch=batch,
             )
-            for one in batches
+            for batch in batches
         ]  # fmt: skip
         if kept:
             QuarantineTable.open(self.config.tables).add(kept, decision=2)
@@ -157,7 +157,7 @@ class Mirrored:
     def release(self, offset: int) -> None:
         """Let the batch that begins there come to the target after all."""
         source, target = self.places
-        (batch,) = (one.data for one in self.source_log.batches if one.header.base_offset == offset)
+        (batch,) = (batch.data for batch in self.source_log.batches if batch.header.base_offset == offset)
         records = view(batch)
         index = index_batches(records)
         restamp(records, index, np.array([0]), producer_id=PRODUCER_ID + 1, producer_epoch=0, first_sequence=0)
@@ -210,10 +210,11 @@ def data_places(log: PartitionLog) -> list[int]:
     """Return indices of the batches that readers see."""
     return [
         i
-        for i, one in enumerate(log.batches)
-        if not one.header.is_control
+        for i, batch in enumerate(log.batches)
+        if not batch.header.is_control
         and not any(
-            one.header.producer_id == aborted.producer_id and aborted.first_offset <= one.header.base_offset < aborted.last_offset
+            batch.header.producer_id == aborted.producer_id
+            and aborted.first_offset <= batch.header.base_offset < aborted.last_offset
             for aborted in log.aborted
         )
     ]

@@ -31,7 +31,7 @@ def test_an_equal_copy_is_0_and_nothing_is_imported_that_takes_long(
     copied: Mirrored, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     ended = verified(tmp_path, *options)
-    assert (ended.code, ended.lines[0], ended.slow_imports, ended.said) == (0, "no difference", "[]", "")
+    assert (ended.code, ended.lines[0], ended.slow_imports, ended.stderr) == (0, "no difference", "[]", "")
     assert ended.lines[1].startswith("15 records in 1 partition of 1 topic found equal")
 
 
@@ -50,9 +50,9 @@ def test_a_topic_that_the_source_hides_is_2_and_nothing_is_called_equal(copied: 
     copied.source.change_always("Metadata", error(29, ("orders", -1)))
     ended = verified(tmp_path, "--json")
     what = "source cluster east: topic orders: TOPIC_AUTHORIZATION_FAILED: grant Read on topic orders"
-    assert (ended.code, ended.lines, ended.said) == (2, [], f"ConfigError: {what}\n")
+    assert (ended.code, ended.lines, ended.stderr) == (2, [], f"ConfigError: {what}\n")
 
 
 def test_a_topic_that_was_never_mirrored_is_2(copied: Mirrored, tmp_path: Path) -> None:
     ended = verified(tmp_path, "--topic", "other")
-    assert (ended.code, ended.said) == (2, "ConfigError: topic other is not in the offset map: it was never mirrored\n")
+    assert (ended.code, ended.stderr) == (2, "ConfigError: topic other is not in the offset map: it was never mirrored\n")

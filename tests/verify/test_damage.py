@@ -43,15 +43,18 @@ def copied(tmp_path: Path) -> Iterator[Mirrored]:
         yield mirrored
 
 
-def told(report: VerifyReport) -> list[tuple[str, int | None, int | None, int | None, int | None]]:
-    return [(one.kind.value, one.source_start, one.source_end, one.target_start, one.target_end) for one in report.differences]
+def differences(report: VerifyReport) -> list[tuple[str, int | None, int | None, int | None, int | None]]:
+    return [
+        (difference.kind.value, difference.source_start, difference.source_end, difference.target_start, difference.target_end)
+        for difference in report.differences
+    ]
 
 
 def only(report: VerifyReport) -> Difference:
-    (one,) = report.differences
+    (difference,) = report.differences
     assert not report.is_equal
-    assert report.difference_counts == {one.kind: 1}
-    return one
+    assert report.difference_counts == {difference.kind: 1}
+    return difference
 
 
 def batch_at(log: PartitionLog, n: int) -> tuple[int, bytes]:
@@ -74,10 +77,13 @@ def test_a_bit_that_a_disk_lost_is_changed_and_names_the_side(copied: Mirrored, 
     log = copied.source_log if side == "source" else copied.target_log
     topic_partition, data = batch_at(log, 4)
     replace(log, topic_partition, flipped(data, PAYLOAD_POS + 20))
-    one = only(copied.verify(is_deep=is_deep))
-    assert (one.kind, one.source_start, one.source_end) == (DifferenceKind.CHANGED, 50, 57)
-    assert one.target_start is not None
-    assert (one.target_end, one.reason) == (one.target_start + 7, f"damaged on the {side}: its checksum does not match its bytes")
+    difference = only(copied.verify(is_deep=is_deep))
+    assert (difference.kind, difference.source_start, difference.source_end) == (DifferenceKind.CHANGED, 50, 57)
+    assert difference.target_start is not None
+    assert (difference.target_end, difference.reason) == (
+        difference.target_start + 7,
+        f"damaged on the {side}: its checksum does not match its bytes",
+    )
 
 
 @Depth
@@ -85,9 +91,9 @@ def test_a_changed_value_under_a_right_checksum_is_told_to_the_record(copied: Mi
     topic_partition, data = batch_at(copied.target_log, 3)
     base = copied.target_log.batches[topic_partition].header.base_offset
     replace(copied.target_log, topic_partition, changed(data, data.index(b"value 40"), b"value 4x"))
-    one = only(copied.verify(is_deep=is_deep))
-    assert told(copied.verify(is_deep=is_deep)) == [("changed", 40, 41, base + 3, base + 4)]
-    assert one.sentence == f"changed: source orders-0 offset 40, target orders-0 offset {base + 3}: the value differs"
+    difference = only(copied.verify(is_deep=is_deep))
+    assert differences(copied.verify(is_deep=is_deep)) == [("changed", 40, 41, base + 3, base + 4)]
+    assert difference.sentence == f"changed: source orders-0 offset 40, target orders-0 offset {base + 3}: the value differs"
 
 
 @Depth
@@ -108,18 +114,23 @@ def test_a_changed_base_timestamp_moves_all_its_records(copied: Mirrored, is_dee
     topic_partition, data = batch_at(copied.target_log, 1)
     later = changed(changed(data, BASE_TIMESTAMP_POS, struct.pack(">q", 1_005)), MAX_TIMESTAMP_POS, struct.pack(">q", 1_005))
     replace(copied.target_log, topic_partition, later)
-    one = only(copied.verify(is_deep=is_deep))
-    assert (one.kind, one.source_start, one.source_end, one.record_count) == (DifferenceKind.CHANGED, 10, 20, 10)
-    assert one.reason == "the timestamp differs by +5 ms"
+    difference = only(copied.verify(is_deep=is_deep))
+    assert (difference.kind, difference.source_start, difference.source_end, difference.record_count) == (
+        DifferenceKind.CHANGED,
+        10,
+        20,
+        10,
+    )
+    assert difference.reason == "the timestamp differs by +5 ms"
 
 
 @Depth
 def test_a_changed_maximum_timestamp_is_told_of_the_header(copied: Mirrored, is_deep: bool) -> None:
     topic_partition, data = batch_at(copied.target_log, 1)
     replace(copied.target_log, topic_partition, changed(data, MAX_TIMESTAMP_POS, struct.pack(">q", 1_007)))
-    one = only(copied.verify(is_deep=is_deep))
-    assert (one.kind, one.target_start, one.target_end) == (DifferenceKind.CHANGED, 10, 20)
-    assert one.reason == "its records are the same, but the maximum timestamp in its header is +7 ms off"
+    difference = only(copied.verify(is_deep=is_deep))
+    assert (difference.kind, difference.target_start, difference.target_end) == (DifferenceKind.CHANGED, 10, 20)
+    assert difference.reason == "its records are the same, but the maximum timestamp in its header is +7 ms off"
 
 
 @Depth
@@ -135,18 +146,18 @@ def test_changed_attributes_are_changed(copied: Mirrored, attributes: int, reaso
     topic_partition, data = batch_at(copied.target_log, 0)
     other = changed(data, ATTRIBUTES_POS, struct.pack(">h", attributes))
     replace(copied.target_log, topic_partition, changed(other, MAX_TIMESTAMP_POS, struct.pack(">q", 1_500)))
-    one = only(copied.verify(is_deep=is_deep))
-    assert (one.kind, one.source_start, one.source_end) == (DifferenceKind.CHANGED, 0, 10)
-    assert one.reason.startswith(reason)
+    difference = only(copied.verify(is_deep=is_deep))
+    assert (difference.kind, difference.source_start, difference.source_end) == (DifferenceKind.CHANGED, 0, 10)
+    assert difference.reason.startswith(reason)
 
 
 @Depth
 def test_a_control_bit_hides_a_copy_so_it_is_missing(copied: Mirrored, is_deep: bool) -> None:
     topic_partition, data = batch_at(copied.target_log, 4)
     replace(copied.target_log, topic_partition, changed(data, ATTRIBUTES_POS, struct.pack(">h", 0x30)))
-    one = only(copied.verify(is_deep=is_deep))
-    assert one.kind in (DifferenceKind.MISSING, DifferenceKind.CHANGED)
-    assert (one.source_start, one.source_end) == (50, 57)
+    difference = only(copied.verify(is_deep=is_deep))
+    assert difference.kind in (DifferenceKind.MISSING, DifferenceKind.CHANGED)
+    assert (difference.source_start, difference.source_end) == (50, 57)
 
 
 @Depth
@@ -155,7 +166,7 @@ def test_a_batch_that_the_target_lost_is_missing(copied: Mirrored, is_deep: bool
     base = copied.target_log.batches[topic_partition].header.base_offset
     replace(copied.target_log, topic_partition, None)
     report = copied.verify(is_deep=is_deep)
-    assert told(report) == [("missing", 37, 50, base, base + 13)]
+    assert differences(report) == [("missing", 37, 50, base, base + 13)]
     assert report.differences[0].record_count == 13
 
 
@@ -163,37 +174,37 @@ def test_a_batch_that_the_target_lost_is_missing(copied: Mirrored, is_deep: bool
 def test_a_batch_that_the_source_lost_is_extra(copied: Mirrored, is_deep: bool) -> None:
     topic_partition, _ = batch_at(copied.source_log, 3)
     replace(copied.source_log, topic_partition, None)
-    one = only(copied.verify(is_deep=is_deep))
-    assert (one.kind, one.source_start, one.source_end) == (DifferenceKind.EXTRA, 37, 50)
-    assert one.reason == "readers of the target see it, the source shows no record: no batch"
+    difference = only(copied.verify(is_deep=is_deep))
+    assert (difference.kind, difference.source_start, difference.source_end) == (DifferenceKind.EXTRA, 37, 50)
+    assert difference.reason == "readers of the target see it, the source shows no record: no batch"
 
 
 @Depth
 def test_what_both_have_lost_is_missing_too(copied: Mirrored, is_deep: bool) -> None:
     for log in (copied.source_log, copied.target_log):
         replace(log, batch_at(log, 3)[0], None)
-    one = only(copied.verify(is_deep=is_deep))
-    assert (one.kind, one.source_start, one.source_end) == (DifferenceKind.MISSING, 37, 50)
-    assert "neither side shows a record there" in one.reason
+    difference = only(copied.verify(is_deep=is_deep))
+    assert (difference.kind, difference.source_start, difference.source_end) == (DifferenceKind.MISSING, 37, 50)
+    assert "neither side shows a record there" in difference.reason
 
 
 @Depth
 def test_swapped_batches_are_reordered_and_neither_missing_nor_extra(copied: Mirrored, is_deep: bool) -> None:
-    (first, one), (second, other) = batch_at(copied.target_log, 0), batch_at(copied.target_log, 1)
+    (first, first_raw), (second, other) = batch_at(copied.target_log, 0), batch_at(copied.target_log, 1)
     replace(copied.target_log, first, at(other, 0))
-    replace(copied.target_log, second, at(one, 10))
+    replace(copied.target_log, second, at(first_raw, 10))
     report = copied.verify(is_deep=is_deep)
-    assert told(report) == [("reordered", 0, 10, 10, 20), ("reordered", 10, 20, 0, 10)]
+    assert differences(report) == [("reordered", 0, 10, 10, 20), ("reordered", 10, 20, 0, 10)]
     assert report.differences[0].reason == "the copy lies +10 offsets from where the map says"
 
 
 @Depth
 def test_batches_of_other_sizes_that_changed_places_are_found(copied: Mirrored, is_deep: bool) -> None:
-    (first, one), (second, other) = batch_at(copied.target_log, 3), batch_at(copied.target_log, 4)
+    (first, first_raw), (second, other) = batch_at(copied.target_log, 3), batch_at(copied.target_log, 4)
     base = copied.target_log.batches[first].header.base_offset
     replace(copied.target_log, first, at(other, base))
-    replace(copied.target_log, second, at(one, base + 7))
-    assert {one.kind for one in copied.verify(is_deep=is_deep).differences} == {DifferenceKind.REORDERED}
+    replace(copied.target_log, second, at(first_raw, base + 7))
+    assert {difference.kind for difference in copied.verify(is_deep=is_deep).differences} == {DifferenceKind.REORDERED}
 
 
 @Depth
@@ -202,7 +213,7 @@ def test_a_batch_that_was_written_twice_is_not_in_the_map(copied: Mirrored, is_d
     copied.append(batch_at(copied.target_log, 4)[1])
     copied.target.seed(("orders", 0), marker(copied.target_log.end_offset, 1, PRODUCER_ID))
     report = copied.verify(is_deep=is_deep)
-    assert told(report) == [("not in map", None, None, end, end + 7)]
+    assert differences(report) == [("not in map", None, None, end, end + 7)]
     assert "another writer, or a second copy" in report.differences[0].sentence
 
 
@@ -210,7 +221,7 @@ def test_records_of_another_writer_in_front_of_the_first_copy_are_not_in_the_map
     with Mirrored(tmp_path) as mirrored:
         mirrored.append(numbered(0, 3))
         mirrored.mirror(numbered(0, 10))
-        assert told(mirrored.verify()) == [("not in map", None, None, 0, 3)]
+        assert differences(mirrored.verify()) == [("not in map", None, None, 0, 3)]
 
 
 def test_aborted_and_open_records_on_the_target_are_seen_by_nobody(copied: Mirrored) -> None:
@@ -230,32 +241,32 @@ def test_aborted_data_that_the_target_shows_is_extra(tmp_path: Path, is_deep: bo
         mirrored.mirror()
         mirrored.source_log.aborted = aborted
         report = mirrored.verify(is_deep=is_deep)
-        assert told(report) == [("extra", 0, 5, 0, 5)]
+        assert differences(report) == [("extra", 0, 5, 0, 5)]
         assert report.differences[0].reason.endswith("the source shows no record: data of an aborted transaction")
 
 
 @Depth
 def test_committed_data_that_the_map_calls_aborted_is_missing(copied: Mirrored, is_deep: bool) -> None:
     copied.source_log.aborted = []
-    one = only(copied.verify(is_deep=is_deep))
-    assert (one.kind, one.source_start, one.source_end) == (DifferenceKind.MISSING, 31, 36)
-    assert one.reason == "readers of the source see it, but the map says aborted"
+    difference = only(copied.verify(is_deep=is_deep))
+    assert (difference.kind, difference.source_start, difference.source_end) == (DifferenceKind.MISSING, 31, 36)
+    assert difference.reason == "readers of the source see it, but the map says aborted"
 
 
 def test_a_marker_of_the_other_kind_is_changed(copied: Mirrored) -> None:
-    topic_partition = next(i for i, one in enumerate(copied.source_log.batches) if one.header.base_offset == 36)
+    topic_partition = next(i for i, batch in enumerate(copied.source_log.batches) if batch.header.base_offset == 36)
     replace(copied.source_log, topic_partition, marker(36, 1, 9))
-    one = only(copied.verify())
-    assert (one.kind, one.source_start, one.reason) == (
+    difference = only(copied.verify())
+    assert (difference.kind, difference.source_start, difference.reason) == (
         DifferenceKind.CHANGED, 36, "the map says abort, the source shows a commit marker",
     )  # fmt: skip
 
 
 def test_records_in_the_place_of_a_marker_are_missing(copied: Mirrored) -> None:
-    topic_partition = next(i for i, one in enumerate(copied.source_log.batches) if one.header.base_offset == 30)
+    topic_partition = next(i for i, batch in enumerate(copied.source_log.batches) if batch.header.base_offset == 30)
     replace(copied.source_log, topic_partition, numbered(30, 1))
-    one = only(copied.verify())
-    assert (one.kind, one.source_start, one.reason) == (
+    difference = only(copied.verify())
+    assert (difference.kind, difference.source_start, difference.reason) == (
         DifferenceKind.MISSING, 30, "readers of the source see it, but the map says commit",
     )  # fmt: skip
 
@@ -272,7 +283,7 @@ def test_a_damaged_header_does_not_hide_what_lies_behind_it(tmp_path: Path) -> N
             last, tail = batch_at(mirrored.target_log, 14)
             replace(mirrored.target_log, last, flipped(tail, 100))
             report = mirrored.verify(from_start=True)
-            assert [one.source_start for one in report.differences] == [160, 560]
+            assert [difference.source_start for difference in report.differences] == [160, 560]
             replace(mirrored.target_log, topic_partition, data)
             replace(mirrored.target_log, last, tail)
         assert mirrored.verify().is_equal
@@ -294,7 +305,11 @@ def test_a_shifted_row_of_the_map_is_found(copied: Mirrored, shift: int, is_deep
     )  # fmt: skip
     report = copied.verify(is_deep=is_deep)
     assert not report.is_equal
-    reordered = [one for one in report.differences if one.kind is DifferenceKind.REORDERED and one.target_start is not None]
+    reordered = [
+        difference
+        for difference in report.differences
+        if difference.kind is DifferenceKind.REORDERED and difference.target_start is not None
+    ]
     assert reordered, report.sentences()
     assert reordered[0].reason == f"the copy lies {-shift:+d} offsets from where the map says"
 
@@ -303,20 +318,20 @@ def test_a_shifted_row_of_the_map_is_found(copied: Mirrored, shift: int, is_deep
 def test_a_row_that_is_not_in_the_map_is_found_on_both_sides(copied: Mirrored, is_deep: bool) -> None:
     copied.plant_in_map(lambda table: table.delete("kind = 'data' and source_start = 20"))
     report = copied.verify(is_deep=is_deep)
-    assert ("not in map", 20, 30, None, None) in told(report)
-    assert ("not in map", 20, 30, 21, 31) in told(report)
+    assert ("not in map", 20, 30, None, None) in differences(report)
+    assert ("not in map", 20, 30, 21, 31) in differences(report)
     assert set(report.difference_counts) == {DifferenceKind.NOT_IN_MAP}
 
 
 def test_a_row_of_the_map_that_is_there_twice_is_found(copied: Mirrored) -> None:
     _update(copied, "source_start = 30", source_start="29")
-    assert ("extra", 29, 30, None, None) in told(copied.verify())
+    assert ("extra", 29, 30, None, None) in differences(copied.verify())
 
 
 def test_a_row_that_calls_data_a_gap_is_found(copied: Mirrored) -> None:
     _update(copied, "source_start = 20", kind="'gap'", target_start="null", target_end="null")
     report = copied.verify()
-    assert told(report) == [("not in map", 20, 30, 21, 31)]
+    assert differences(report) == [("not in map", 20, 30, 21, 31)]
     assert report.differences[0].reason == "it was copied, but the map says gap"
 
 
@@ -335,20 +350,20 @@ def test_a_gap_is_looked_up_behind_a_leader_that_names_a_replica_instead_of_answ
     copied.owner.decide([DecidedSegment(gap, None)], highest_slot=0)
     copied.owner.settle()
     report = copied.verify()
-    assert told(report) == [("missing", 70, 80, None, None)]
+    assert differences(report) == [("missing", 70, 80, None, None)]
     assert report.differences[0].reason == "readers of the source see it, but the map says gap"
 
 
 def test_a_row_that_leads_to_another_partition_is_found(copied: Mirrored) -> None:
     _update(copied, "source_start = 20", target_partition="5")
-    assert ("reordered", 20, 30, None, None) in told(copied.verify())
+    assert ("reordered", 20, 30, None, None) in differences(copied.verify())
 
 
 def test_a_target_topic_that_was_created_again_is_missing_all(copied: Mirrored) -> None:
     copied.target.delete_topic("orders")
     copied.target.create_topic("orders")
-    one = only(copied.verify())
-    assert (one.kind, one.source_start, one.source_end) == (DifferenceKind.MISSING, 0, 70)
+    difference = only(copied.verify())
+    assert (difference.kind, difference.source_start, difference.source_end) == (DifferenceKind.MISSING, 0, 70)
 
 
 def test_offsets_below_either_log_start_cannot_be_checked_and_are_neither_missing_nor_equal(copied: Mirrored) -> None:
@@ -372,8 +387,8 @@ def test_a_source_topic_that_was_created_again_cannot_be_checked(copied: Mirrore
 
 def test_a_source_whose_log_ends_below_what_was_copied_leaves_extra_copies(copied: Mirrored) -> None:
     copied.source_log.truncate(50)
-    one = only(copied.verify())
-    assert (one.kind, one.source_start, one.source_end) == (DifferenceKind.EXTRA, 50, 70)
+    difference = only(copied.verify())
+    assert (difference.kind, difference.source_start, difference.source_end) == (DifferenceKind.EXTRA, 50, 70)
 
 
 def test_rows_that_may_still_be_taken_back_are_not_judged(copied: Mirrored) -> None:

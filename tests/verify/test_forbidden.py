@@ -28,14 +28,14 @@ def copied(tmp_path: Path) -> Iterator[Mirrored]:
 
 def copy_topic(mirrored: Mirrored, name: str) -> None:
     """One batch of five records, beside `orders`."""
-    one = batch(0, 5)
+    made = batch(0, 5)
     for cluster in (mirrored.source, mirrored.target):
         cluster.create_topic(name)
-        cluster.seed((name, 0), one)
+        cluster.seed((name, 0), made)
     source, target = (kafka_text(cluster.topic_ids[name]) for cluster in (mirrored.source, mirrored.target))
     row = Segment(
         source=SourcePartition(name, source, 0), source_start=0, source_end=5, kind=SegmentKind.DATA,
-        target=TargetPartition(name, target, 0), target_start=0, target_end=5, record_count=5, batch_count=1, size_bytes=len(one),
+        target=TargetPartition(name, target, 0), target_start=0, target_end=5, record_count=5, batch_count=1, size_bytes=len(made),
     )  # fmt: skip
     mirrored.owner.next_decision()
     mirrored.owner.decide([DecidedSegment(row, SlotTxn("m-1", 5_000, 0))], highest_slot=1)
@@ -57,7 +57,7 @@ def test_what_either_side_hides_is_told_at_once(copied: Mirrored) -> None:
     copied.target.change_always("Metadata", HIDDEN)
     with pytest.raises(ConfigError) as caught:
         copied.verify()
-    assert [one.split(":")[0] for one in caught.value.problems] == ["source cluster east", "target cluster west"]
+    assert [problem.split(":")[0] for problem in caught.value.problems] == ["source cluster east", "target cluster west"]
 
 
 def test_a_hidden_topic_that_is_not_to_be_verified_does_not_matter(copied: Mirrored) -> None:
@@ -76,7 +76,9 @@ def test_a_topic_that_was_deleted_is_told_as_such(copied: Mirrored) -> None:
     copied.target.delete_topic("other")
     report = copied.verify()
     assert report.unchecked == {Unchecked.SOURCE_TOPIC_GONE: 15}
-    assert [(one.kind, one.target.topic) for one in report.differences if one.target] == [(DifferenceKind.MISSING, "other")]
+    assert [(difference.kind, difference.target.topic) for difference in report.differences if difference.target] == [
+        (DifferenceKind.MISSING, "other")
+    ]
 
 
 @pytest.mark.parametrize(("code", "expected"), [(-1, ConfigError), (5, RetriableError)])

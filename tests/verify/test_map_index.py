@@ -86,9 +86,9 @@ def test_retention_counts_offsets_that_either_side_deleted_once_and_no_gap() -> 
 def test_each_contradiction_of_the_map_with_itself_is_told(
     rows: tuple[Row, ...], kind: DifferenceKind, start: int, end: int
 ) -> None:
-    (found,) = row_problems(rows_of(*rows))
-    assert isinstance(found, RowProblem)
-    assert (found.kind, found.start, found.end) == (kind, start, end)
+    (actual,) = row_problems(rows_of(*rows))
+    assert isinstance(actual, RowProblem)
+    assert (actual.kind, actual.start, actual.end) == (kind, start, end)
     assert not row_problems(rows_of(*MAPPED))
 
 
@@ -108,12 +108,12 @@ def test_ranges_cover_both_lines_of_offsets_once(
     first = min(skipped, len(mapped) - 1)
     begin = int(mapped.start[first])
     range_pairs = plan_range_pairs(mapped, source_from=begin, target_from=0, target_until=target + behind, size_bytes=size_bytes)
-    assert [one.source.start for one in range_pairs] == [begin, *(one.source.end for one in range_pairs[:-1])]
-    assert [one.target.start for one in range_pairs] == [0, *(one.target.end for one in range_pairs[:-1])]
+    assert [pair.source.start for pair in range_pairs] == [begin, *(pair.source.end for pair in range_pairs[:-1])]
+    assert [pair.target.start for pair in range_pairs] == [0, *(pair.target.end for pair in range_pairs[:-1])]
     assert (range_pairs[-1].source.end, range_pairs[-1].target.end) == (source, target + behind)
-    assert [row for one in range_pairs for row in one.rows] == list(range(first, len(mapped)))
-    for one in range_pairs:
-        for row in one.rows:
+    assert [row for pair in range_pairs for row in pair.rows] == list(range(first, len(mapped)))
+    for pair in range_pairs:
+        for row in pair.rows:
             if mapped.is_data[row]:
-                assert one.target.start <= mapped.target_start[row]
-                assert mapped.target_end[row] <= one.target.end
+                assert pair.target.start <= mapped.target_start[row]
+                assert mapped.target_end[row] <= pair.target.end

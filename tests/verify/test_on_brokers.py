@@ -109,7 +109,8 @@ def produce(bootstrap: str, topic: str, codec: str, records: int, *, partition: 
 def kinds(report: VerifyReport) -> list[tuple[str, int, int]]:
     """(kind, partition, first source offset; -1 where the source has no part in it)."""
     return sorted(
-        (one.kind.value, one.source.partition, -1 if one.source_start is None else one.source_start) for one in report.differences
+        (difference.kind.value, difference.source.partition, -1 if difference.source_start is None else difference.source_start)
+        for difference in report.differences
     )
 
 
@@ -133,7 +134,7 @@ def test_topics_of_every_codec_and_with_transactions_are_equal_by_batches_and_by
 def test_a_mirror_that_runs_meanwhile_makes_no_difference(clusters: TwoClusters, tmp_path: Path, topic_name: str) -> None:
     create_topic(clusters.source.bootstrap, topic_name)
     conf = conf_of(tmp_path, clusters, topic_name)
-    settings, seen = MirrorConfig.load(conf), [0]
+    settings, record_counts = MirrorConfig.load(conf), [0]
     write(clusters.source.bootstrap, topic_name, ["first"])
     with mirror(conf) as running:
         wait_for_run(running, "a map", lambda: positions(settings))
@@ -141,20 +142,20 @@ def test_a_mirror_that_runs_meanwhile_makes_no_difference(clusters: TwoClusters,
             write(clusters.source.bootstrap, topic_name, [f"{n}-{i}" for i in range(20)])
             report = verify_mirror(settings)
             assert report.is_equal, report.sentences()
-            seen.append(report.record_count)
+            record_counts.append(report.record_count)
         wait_for_run(
             running,
             "the last record",
             lambda: positions(settings)[topic_name, 0] > 160 and verify_mirror(settings).record_count == 161,
         )
-    assert seen == sorted(seen)
+    assert record_counts == sorted(record_counts)
 
 
 def _swap(log: LogFile, first: int, second: int) -> None:
-    one, other = log.batches[first], log.batches[second]
-    assert len(one) == len(other)
+    first_raw, other = log.batches[first], log.batches[second]
+    assert len(first_raw) == len(other)
     bases = log.header(first).base_offset, log.header(second).base_offset
-    log.batches[first], log.batches[second] = at(other, bases[0]), at(one, bases[1])
+    log.batches[first], log.batches[second] = at(other, bases[0]), at(first_raw, bases[1])
 
 
 def test_damage_in_the_log_files_of_either_cluster_is_found(clusters: TwoClusters, tmp_path: Path, topic_name: str) -> None:
@@ -168,7 +169,7 @@ def test_damage_in_the_log_files_of_either_cluster_is_found(clusters: TwoCluster
     with stopped(clusters.source, clusters.target):
         logs = [LogFile(clusters.target, topic_name, partition) for partition in range(6)]
         data = [log.data_places() for log in logs]
-        assert [len(one) for one in data] == [3] * 6
+        assert [len(raw) for raw in data] == [3] * 6
         second = [log.batches[places[1]] for log, places in zip(logs, data, strict=True)]
         logs[0].batches[data[0][1]] = flipped(second[0], len(second[0]) - 5)
         logs[1].batches[data[1][1]] = changed(second[1], second[1].index(b"1 1 3"), b"1 1 x")
@@ -217,10 +218,10 @@ def test_damage_in_the_map_and_records_of_others_are_found_and_the_command_says_
     )
     table.delete("source_partition = 2 and kind = 'data'")
     assert _exit_code("verify", str(conf)) == 1
-    said = capsys.readouterr().out
-    assert f"not in map: target {topic_name}-0 offset 11: readers of the target see it" in said
-    assert f"reordered: source {topic_name}-1 offsets 0 to 9, target {topic_name}-1 offsets 0 to 9: the copy lies -2" in said
-    assert f"not in map: target {topic_name}-2 offsets 0 to 9" in said
+    output = capsys.readouterr().out
+    assert f"not in map: target {topic_name}-0 offset 11: readers of the target see it" in output
+    assert f"reordered: source {topic_name}-1 offsets 0 to 9, target {topic_name}-1 offsets 0 to 9: the copy lies -2" in output
+    assert f"not in map: target {topic_name}-2 offsets 0 to 9" in output
 
 
 def _exit_code(*arguments: str) -> int:
@@ -280,11 +281,11 @@ def test_message_sets_of_older_formats_are_mirrored_and_equal(clusters: TwoClust
     places = [(topic_name, partition) for partition in range(len(OLD_LOGS))]
     originals, copies = read_places(source, places), read_places(target, places)
     assert [len(records) for records in originals.values()] == [21, 30, 30, 10]
-    known = OffsetMap.open(settings.tables)
+    offset_map = OffsetMap.open(settings.tables)
     for topic_partition in places:
-        assert [one[1:] for one in copies[topic_partition]] == [one[1:] for one in originals[topic_partition]]
+        assert [copy[1:] for copy in copies[topic_partition]] == [original[1:] for original in originals[topic_partition]]
         for original, copy in zip(originals[topic_partition], copies[topic_partition], strict=True):
-            assert known.translate(*topic_partition, original.offset).target_offset == copy.offset
+            assert offset_map.translate(*topic_partition, original.offset).target_offset == copy.offset
     for is_deep in (False, True):
         report = verify_mirror(settings, is_deep=is_deep)
         assert report.is_equal, report.sentences()

@@ -39,7 +39,7 @@ def mirrored(tmp_path: Path) -> Iterator[Mirrored]:
 def test_what_is_in_quarantine_is_counted_and_what_was_released_is_compared(mirrored: Mirrored, is_deep: bool) -> None:
     report = mirrored.verify(is_deep=is_deep)
     assert (report.is_equal, report.record_count, dict(report.unchecked)) == (True, 6, {Unchecked.QUARANTINED: 4})
-    assert any(one.startswith("not copied: 4 source offsets in quarantine") for one in report.sentences())
+    assert any(sentence.startswith("not copied: 4 source offsets in quarantine") for sentence in report.sentences())
     mirrored.release(6)
     mirrored.mirror(written(10))
     report = mirrored.verify(is_deep=is_deep)
@@ -70,7 +70,7 @@ def change_the_row(mirrored: Mirrored) -> None:
 
 
 def change_the_source(mirrored: Mirrored) -> None:
-    (at,) = (i for i, one in enumerate(mirrored.source_log.batches) if one.header.base_offset == 6)
+    (at,) = (i for i, batch in enumerate(mirrored.source_log.batches) if batch.header.base_offset == 6)
     replace(mirrored.source_log, at, changed(mirrored.source_log.batches[at].data, BASE_TIMESTAMP_POS, struct.pack(">q", 9)))
 
 
@@ -122,5 +122,7 @@ def test_what_is_wrong_with_a_batch_of_the_quarantine_is_told_once(
 ) -> None:
     spoil(mirrored)
     report = mirrored.verify()
-    assert {one.kind.value for one in report.differences if reason in one.reason} == {kind}, report.sentences()
-    assert all(reason in one.reason for one in report.differences), report.sentences()
+    assert {difference.kind.value for difference in report.differences if reason in difference.reason} == {kind}, (
+        report.sentences()
+    )
+    assert all(reason in difference.reason for difference in report.differences), report.sentences()

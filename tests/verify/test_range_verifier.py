@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.record_batches import batch, record, view
 from tests.verify.mirrored import at, changed
 
-from shallow_mirror.broker.fetch.range_reader import IndexedPartition
+from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
 from shallow_mirror.types import IsolationLevel, OffsetRange, TopicPartition
 from shallow_mirror.verify.map_index import DATA, MapRows, plan_range_pairs
 from shallow_mirror.verify.partition_reader import Chunk, LogView, PartitionReader, Skipped
@@ -46,11 +46,11 @@ class MemoryReader(PartitionReader):
 
 def contents(batches: Sequence[bytes]) -> dict[int, tuple[Any, ...]]:
     """Return what a reader sees at each offset; the oracle, which knows nothing of batches."""
-    found: dict[int, tuple[Any, ...]] = {}
-    for one in batches:
-        for seen in open_batch(memoryview(one), A, max_bytes=ENOUGH):
-            found[seen.offset] = (seen.timestamp_ms, seen.key and bytes(seen.key), seen.value and bytes(seen.value))
-    return found
+    records: dict[int, tuple[Any, ...]] = {}
+    for raw in batches:
+        for opened in open_batch(memoryview(raw), A, max_bytes=ENOUGH):
+            records[opened.offset] = (opened.timestamp_ms, opened.key and bytes(opened.key), opened.value and bytes(opened.value))
+    return records
 
 
 counts = st.lists(st.integers(1, 6), min_size=1, max_size=8)
@@ -65,7 +65,7 @@ def copies(draw: st.DrawFn) -> tuple[list[bytes], list[bytes]]:
         payload = b"".join(record(delta, b"k", draw(values)) for delta in range(count))
         source.append(batch(base, count, payload=payload, timestamp=draw(st.integers(0, 2))))
         base += count
-    target = [at(one, FIRST_COPY + int.from_bytes(one[:8], "big")) for one in source]
+    target = [at(raw, FIRST_COPY + int.from_bytes(raw[:8], "big")) for raw in source]
     for _ in range(draw(st.integers(0, 3))):
         target = draw(st.sampled_from([_lose, _swap, _change_value, _change_time, _cut_up]))(target, draw)
         if not target:
@@ -80,9 +80,9 @@ def _lose(target: list[bytes], draw: st.DrawFn) -> list[bytes]:
 
 def _swap(target: list[bytes], draw: st.DrawFn) -> list[bytes]:
     i, j = draw(st.integers(0, len(target) - 1)), draw(st.integers(0, len(target) - 1))
-    one, other = target[i], target[j]
-    if one[23:27] == other[23:27]:
-        target[i], target[j] = one[:8] + other[8:], other[:8] + one[8:]
+    first, other = target[i], target[j]
+    if first[23:27] == other[23:27]:
+        target[i], target[j] = first[:8] + other[8:], other[:8] + first[8:]
     return target
 
 
@@ -106,17 +106,23 @@ def _cut_up(target: list[bytes], draw: st.DrawFn) -> list[bytes]:
     """Another broker might cut batches otherwise: the same records."""
     i = draw(st.integers(0, len(target) - 1))
     base, time = int.from_bytes(target[i][:8], "big"), int.from_bytes(target[i][27:35], "big")
-    seen = list(open_batch(memoryview(target[i]), B, max_bytes=ENOUGH))
+    records = list(open_batch(memoryview(target[i]), B, max_bytes=ENOUGH))
     parts = [
-        batch(one.offset, 1, payload=record(0, contents_of(one.key), contents_of(one.value)), timestamp=time) for one in seen
+        batch(
+            source_record.offset,
+            1,
+            payload=record(0, contents_of(source_record.key), contents_of(source_record.value)),
+            timestamp=time,
+        )
+        for source_record in records
     ]
-    assert seen[0].offset == base
+    assert records[0].offset == base
     return [*target[:i], *parts, *target[i + 1 :]]
 
 
 def audit(source: list[bytes], target: list[bytes], per_answer: tuple[int, int], is_deep: bool) -> RangeResult:
     end = int.from_bytes(source[-1][:8], "big") + int.from_bytes(source[-1][23:27], "big") + 1
-    start, source_end, kind, target_start, size = (np.array([one], np.int64) for one in (0, end, DATA, FIRST_COPY, 1_000))
+    start, source_end, kind, target_start, size = (np.array([value], np.int64) for value in (0, end, DATA, FIRST_COPY, 1_000))
     rows = MapRows(start, source_end, kind, target_start, np.array([False]), size)
     of_source, of_target = MemoryReader(A, source, end, per_answer[0]), MemoryReader(B, target, FIRST_COPY + end, per_answer[1])
     nothing = np.empty(0, np.int64)
@@ -134,26 +140,26 @@ def test_an_audit_tells_every_record_that_differs_and_none_outside_of_their_batc
     source, target = pair
     result = audit(source, target, per_answer, is_deep)
     wanted = {FIRST_COPY + offset: content for offset, content in contents(source).items()}
-    found = contents(target)
-    wrong = {offset - FIRST_COPY for offset in wanted if found.get(offset) != wanted[offset]}
-    told = {
+    actual = contents(target)
+    wrong = {offset - FIRST_COPY for offset in wanted if actual.get(offset) != wanted[offset]}
+    reported_offsets = {
         offset
-        for one in result.differences
-        if one.source_start is not None
-        for offset in range(one.source_start, one.source_end or 0)
+        for difference in result.differences
+        if difference.source_start is not None
+        for offset in range(difference.source_start, difference.source_end or 0)
     }
-    assert wrong <= told <= _batches_with(source, wrong) | (_twins(source) if wrong else set())
-    assert result.record_count == len(wanted) - len(told)
+    assert wrong <= reported_offsets <= _batches_with(source, wrong) | (_twins(source) if wrong else set())
+    assert result.record_count == len(wanted) - len(reported_offsets)
     assert not result.unchecked
 
 
 def _twins(source: list[bytes]) -> set[int]:
     """Of equal records any may be told as the one that is missing or has moved."""
-    found = contents(source)
-    return {offset for offset, content in found.items() if list(found.values()).count(content) > 1}
+    actual = contents(source)
+    return {offset for offset, content in actual.items() if list(actual.values()).count(content) > 1}
 
 
 def _batches_with(batches: Sequence[bytes], offsets: set[int]) -> set[int]:
     """All offsets of batches that hold one of `offsets`: a batch that moved is told as a whole."""
-    ranges = [set(contents([one])) for one in batches]
-    return set().union(*(one for one in ranges if one & offsets))
+    ranges = [set(contents([batch])) for batch in batches]
+    return set().union(*(offset_range for offset_range in ranges if offset_range & offsets))

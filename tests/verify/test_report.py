@@ -35,7 +35,11 @@ def report_of(tally: Tally) -> VerifyReport:
 
 def test_neighbours_on_both_sides_are_told_as_one() -> None:
     pieces = [missing(5, 6), missing(3, 5), missing(6, 9, "another reason"), missing(20, 21)]
-    assert [(one.source_start, one.source_end, one.record_count) for one in merged(pieces)] == [(3, 6, 3), (6, 9, 3), (20, 21, 1)]
+    assert [(segment.source_start, segment.source_end, segment.record_count) for segment in merged(pieces)] == [
+        (3, 6, 3),
+        (6, 9, 3),
+        (20, 21, 1),
+    ]
 
 
 def test_a_sentence_names_topic_partition_and_offsets_of_both_sides() -> None:
@@ -44,8 +48,8 @@ def test_a_sentence_names_topic_partition_and_offsets_of_both_sides() -> None:
 
 
 def test_a_difference_survives_json() -> None:
-    one = missing(5, 9)
-    assert Difference.from_document(json.loads(json.dumps(one.document()))) == one
+    difference = missing(5, 9)
+    assert Difference.from_document(json.loads(json.dumps(difference.document()))) == difference
 
 
 def test_all_differences_are_counted_and_the_first_kept_and_fewer_printed() -> None:

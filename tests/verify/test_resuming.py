@@ -61,8 +61,8 @@ def interrupt(mirrored: Mirrored, after: int, **options: Any) -> None:
 
 
 def rows(mirrored: Mirrored) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = DeltaTable(f"{mirrored.config.tables}/{verify_log.AUDIT_TABLE}").to_pyarrow_table().to_pylist()
-    return found
+    rows: list[dict[str, Any]] = DeltaTable(f"{mirrored.config.tables}/{verify_log.AUDIT_TABLE}").to_pyarrow_table().to_pylist()
+    return rows
 
 
 def facts(report: VerifyReport) -> tuple[object, ...]:
@@ -118,10 +118,10 @@ def test_what_the_mirror_copied_since_the_interruption_is_verified_with_the_rest
 
 def test_the_table_says_who_verified_what_and_when(copied: Mirrored) -> None:
     report = copied.verify(range_bytes=1)
-    found = sorted(rows(copied), key=lambda row: (row["verified_at"], row["source_start"] or 0))
-    assert {(row["audit_id"], row["host"], row["pid"]) for row in found} == {(report.audit_id, os.uname().nodename, os.getpid())}
-    assert sorted(row["outcome"] for row in found) == ["begun", *["equal"] * RANGES, "finished"]
-    ranges = [row for row in found if row["outcome"] == "equal"]
+    actual = sorted(rows(copied), key=lambda row: (row["verified_at"], row["source_start"] or 0))
+    assert {(row["audit_id"], row["host"], row["pid"]) for row in actual} == {(report.audit_id, os.uname().nodename, os.getpid())}
+    assert sorted(row["outcome"] for row in actual) == ["begun", *["equal"] * RANGES, "finished"]
+    ranges = [row for row in actual if row["outcome"] == "equal"]
     source = copied.places[0]
     assert {(row["source_topic"], row["source_topic_id"], row["source_partition"]) for row in ranges} == {
         (source.topic, source.topic_id, source.partition)
@@ -167,11 +167,11 @@ def test_ctrl_c_says_that_the_same_command_goes_on(copied: Mirrored, conf: Path)
     command = [sys.executable, "-m", "shallow_mirror.cli", "verify", str(conf)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as running:
         wait_for("the audit to begin", lambda: Path(copied.config.tables, verify_log.AUDIT_TABLE, "_delta_log").is_dir())
-        wait_for("a Fetch", lambda: any(one.api == "Fetch" for one in copied.target.received))
+        wait_for("a Fetch", lambda: any(request.api == "Fetch" for request in copied.target.received))
         running.send_signal(signal.SIGINT)
-        _, said = running.communicate(timeout=60)
+        _, output = running.communicate(timeout=60)
     never.set()
-    assert (running.returncode, said) == (130, "stopped; what was verified is kept: the same command continues from there\n")
+    assert (running.returncode, output) == (130, "stopped; what was verified is kept: the same command continues from there\n")
     assert copied.verify().continues
 
 

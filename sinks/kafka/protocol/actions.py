@@ -52,7 +52,7 @@ class RunSlots:
 
 
 @dataclass(frozen=True, slots=True)
-class RefuseForgotten:
+class RefuseHangingTxns:
     """Raise RetriableError where records of an older transaction are open under a producer id, in front of what it wrote now.
 
     Its EndTxn(commit) would make them visible as well. Nothing can come in front of it later: what passes once, passes.
@@ -109,7 +109,7 @@ class InitProducerId:
 
 
 @dataclass(frozen=True, slots=True)
-class AbortForgotten:
+class AbortHangingTxns:
     """Make sure that nothing of these ids is open any more in these partitions; None: in all where the map has records.
 
     Only after InitProducerId for each of them. Partitions that cannot be read now are noted: nothing is written to them before
@@ -165,12 +165,12 @@ _Outcome = TypeVar("_Outcome")
 Action = (
     TakeDecision
     | RunSlots
-    | RefuseForgotten
+    | RefuseHangingTxns
     | Decide
     | EndTxn
     | AwaitVisible
     | InitProducerId
-    | AbortForgotten
+    | AbortHangingTxns
     | ReadReceipt
     | ReadTargetLog
     | Settle
@@ -211,7 +211,7 @@ def run_micro_batch(first_rows: Sequence[DecidedSegment]) -> Generator[Action, A
     if not rows:
         return MicroBatchOutcome(slots=results)
     decided = decided_txns(rows)
-    yield RefuseForgotten(decided)  # invariant F
+    yield RefuseHangingTxns(decided)  # invariant F
     yield Decide(decision, rows)  # invariant A
     ended = yield from end_all(decided)
     if ended.removals or ended.pending:
@@ -228,17 +228,17 @@ def start_up(
     """
     decided = decided_txns(unsettled)
     named = {txn.txn.transactional_id for txn in decided}
-    others = tuple(transactional_id for transactional_id in transactional_ids if transactional_id not in named)
-    for transactional_id in others:
+    unnamed = tuple(transactional_id for transactional_id in transactional_ids if transactional_id not in named)
+    for transactional_id in unnamed:
         yield InitProducerId(transactional_id)
     if decided:
-        yield AbortForgotten(others, tuple(sorted({written.topic_partition for txn in decided for written in txn.written})))
+        yield AbortHangingTxns(unnamed, tuple(sorted({written.topic_partition for txn in decided for written in txn.written})))
     ended = yield from end_all(decided, choices, reads_log=True)
     yield ended.settle  # invariant E
     for transactional_id in transactional_ids:
         if transactional_id in named:  # invariant C: after resolution
             yield InitProducerId(transactional_id)
-    yield AbortForgotten(tuple(transactional_ids))  # invariant F
+    yield AbortHangingTxns(tuple(transactional_ids))  # invariant F
     return ended.removed
 
 
@@ -282,20 +282,20 @@ def end_all(
     pending: list[SlotTxn] = []
     unclear: list[Unclear] = []
     for txn, is_definite in ended:
-        fate, seen, aborted = yield from _fate_of(txn, is_definite, reads_log=reads_log)
-        if fate is TxnFate.UNDECIDABLE or seen.lost:
+        fate, visibility, aborted = yield from _fate_of(txn, is_definite, reads_log=reads_log)
+        if fate is TxnFate.UNDECIDABLE or visibility.lost:
             chosen = choices.get(txn.txn)
             if chosen is None:
-                unclear.append(Unclear(txn, seen.lost))
+                unclear.append(Unclear(txn, visibility.lost))
                 continue
             fate = yield from _follow(txn, fate, chosen)
         if reads_log or not is_definite:
             yield ReportFate(txn.txn, fate)
-        if seen.pending:
+        if visibility.pending:
             pending.append(txn.txn)
         if fate is TxnFate.NOT_COMMITTED:
             # What a forgotten abort left open would become visible with the next commit marker of the same producer id.
-            yield AbortForgotten((txn.txn.transactional_id,), tuple(written.topic_partition for written in txn.written))
+            yield AbortHangingTxns((txn.txn.transactional_id,), tuple(written.topic_partition for written in txn.written))
             removals.append(Removal(txn.txn))
         else:
             removals += [Removal(txn.txn, written.target) for written in aborted]
@@ -318,15 +318,15 @@ def _fate_of(
     fate = TxnFate.COMMITTED if is_definite else (yield from _resolve(decided))
     if fate is not TxnFate.COMMITTED:
         return fate, Visibility(), ()
-    seen: Visibility = yield AwaitVisible(decided)
-    readable = tuple(written for written in decided.written if written not in (*seen.lost, *seen.pending))
-    if not readable or (is_definite and not seen.was_repaired and not reads_log):
-        return fate, seen, ()
+    visibility: Visibility = yield AwaitVisible(decided)
+    readable = tuple(written for written in decided.written if written not in (*visibility.lost, *visibility.pending))
+    if not readable or (is_definite and not visibility.was_repaired and not reads_log):
+        return fate, visibility, ()
     yield InitProducerId(decided.txn.transactional_id)  # invariant D
     evidence: Sequence[LogEvidence] = yield ReadTargetLog(DecidedTxn(decided.txn, readable))
     aborted = tuple(written for written, ended_as in zip(readable, evidence, strict=True) if ended_as is LogEvidence.OURS_ABORTED)
     # Only the log of all partitions can say that nothing was committed: what is pending is judged when it can be read.
-    return (TxnFate.NOT_COMMITTED, seen, ()) if aborted == decided.written else (fate, seen, aborted)
+    return (TxnFate.NOT_COMMITTED, visibility, ()) if aborted == decided.written else (fate, visibility, aborted)
 
 
 def _follow(decided: DecidedTxn, fate: TxnFate, chosen: TxnFate) -> Generator[Action, Any, TxnFate]:

@@ -45,7 +45,7 @@ class StallDetector:
         finally:
             self._step = None
 
-    def lingering(self) -> StalledStep | None:
+    def stalled_step(self) -> StalledStep | None:
         """Return the step that takes longer than usual, or None."""
         step = self._step
         if step is None:

@@ -53,7 +53,7 @@ class TargetAvailability:
     def pending_partitions(self) -> set[TopicPartition]:
         return {written.topic_partition for ranges in self.pending.values() for written in ranges}
 
-    def held(self) -> dict[TopicPartition, str]:
+    def held_partitions(self) -> dict[TopicPartition, str]:
         """Return the partitions that no transaction may include now, and why."""
         reason = "it had no leader when the mirror looked whether a transaction of ours is open there"
         reasons = dict.fromkeys(self.unchecked, reason)

@@ -7,7 +7,9 @@ from collections.abc import Callable, Collection, Sequence
 
 from shallow_mirror.broker.admin.hanging_transactions import open_partitions, open_transactions
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.fetch.range_reader import IndexedPartition, RangeReader, ReadRange
+from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
+from shallow_mirror.broker.fetch.range_progress import ReadRange
+from shallow_mirror.broker.fetch.range_reader import RangeReader
 from shallow_mirror.broker.produce.receipts import Receipt, read_receipt, read_receipts
 from shallow_mirror.broker.produce.transactions import describe_txn
 from shallow_mirror.deadline import Deadline
@@ -78,7 +80,7 @@ def inspect_logs(
     """
     # Nothing will ever come to a log that ends in front of the range: a Fetch would only wait.
     evidence = dict.fromkeys(lost_ranges(target, written, deadline, wholly=True), LogEvidence.NOTHING)
-    looks = 0
+    polls = 0
     while hidden := _hidden_ranges(
         target, [written_range for written_range in written if written_range not in evidence], deadline
     ):
@@ -88,8 +90,8 @@ def inspect_logs(
         evidence.update(dict.fromkeys(without_marker, LogEvidence.OPEN))
         if len(without_marker) < len(hidden):  # behind the open transaction of another producer, or its marker is on its way
             deadline.require(f"the last stable offset of {hidden[0].topic_partition} to pass {hidden[0].start}")
-            pause(looks)
-            looks += 1
+            pause(polls)
+            polls += 1
     evidence |= _read_first_batches(
         target, txn, [written_range for written_range in written if written_range not in evidence], deadline
     )
@@ -135,8 +137,8 @@ def _evidence_of(fetched: IndexedPartition, txn: SlotTxn, start: int) -> LogEvid
     """None where no batch of this transaction holds `start`."""
     headers = fetched.index.headers
     holds = (headers["base_offset"] <= start) & (fetched.index.last_offset >= start)
-    ours = holds & (headers["producer_id"] == txn.producer_id) & (headers["producer_epoch"] == txn.producer_epoch)
-    if not ours.any():
+    is_of_txn = holds & (headers["producer_id"] == txn.producer_id) & (headers["producer_epoch"] == txn.producer_epoch)
+    if not is_of_txn.any():
         return None
     is_aborted = any(producer_id == txn.producer_id and first_offset <= start for producer_id, first_offset in fetched.aborted)
     return LogEvidence.OURS_ABORTED if is_aborted else LogEvidence.OURS
@@ -188,9 +190,7 @@ def readable_ends(
         return {}
 
 
-def refuse_forgotten(
-    target: Cluster, decided: Sequence[DecidedTxn], own_producer_ids: Collection[int], deadline: Deadline
-) -> None:
+def refuse_hanging(target: Cluster, decided: Sequence[DecidedTxn], own_producer_ids: Collection[int], deadline: Deadline) -> None:
     """Raise RetriableError where a producer's open transaction begins before what its newest one wrote, or that is open no more.
 
     Also where another producer id of this mirror has a transaction open in front of it. Sends one request per leader, unless
@@ -208,11 +208,11 @@ def refuse_forgotten(
                 f"{partition}: the records that producer id {producer_id} wrote from offset {start} on were aborted before they "
                 "were decided (a transaction timeout, or an operator); they are copied again",
             )
-    held = sorted({partition for (_, partition), start in starts.items() if stable[partition].offset < start})
+    blocked = sorted({partition for (_, partition), start in starts.items() if stable[partition].offset < start})
     # A partition is in one slot of a micro-batch: what another one of our producer ids has open there is of an earlier one, and
     # was aborted without a marker. Readers would wait for it, and so would the settling of what is decided behind it.
     first = {partition: start for (_, partition), start in starts.items()}
-    for partition, producers in (target.describe_producers(held, deadline) if held else {}).items():
+    for partition, producers in (target.describe_producers(blocked, deadline) if blocked else {}).items():
         for state in producers:
             is_own = state.producer_id in own_producer_ids
             start = first[partition] if is_own else starts.get((state.producer_id, partition), 0)

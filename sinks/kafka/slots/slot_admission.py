@@ -13,7 +13,7 @@ from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.slots.quarantine_policy import Refusal
 from shallow_mirror.types import SourcePartition
 from shallow_mirror.wire.batches.admission import SENT, admit
-from shallow_mirror.wire.batches.batch_bounds import may_be_set_aside
+from shallow_mirror.wire.batches.batch_bounds import can_be_quarantined
 from shallow_mirror.wire.records.send_buffer import make_outgoing
 from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
 
@@ -48,11 +48,11 @@ def admit_part(job: KafkaSlotJob, part: ReadPart, position: int, known_refusals:
         refusal = known_refusals.get((part.source, int(part.index.headers["base_offset"][i])))
         if refusal is not None:
             refused[i] = refusal
-    _require_may_be_set_aside(job, part, refused)
+    _require_can_be_quarantined(job, part, refused)
     outgoing = make_outgoing(
         part.index,
         part.records,
-        admission := admission.set_aside(refused),
+        admission := admission.with_quarantined(refused),
         topic_partition=topic_partition,
         position=position,
         limits=limits,
@@ -60,14 +60,14 @@ def admit_part(job: KafkaSlotJob, part: ReadPart, position: int, known_refusals:
         keeps_refused=keeps_refused,
     )
     not_rebuilt = {i: Refusal(error) for i, error in outgoing.refused.items()}
-    _require_may_be_set_aside(job, part, not_rebuilt)
+    _require_can_be_quarantined(job, part, not_rebuilt)
     kept = tuple(_kept(job, part, i, position, refusal) for i, refusal in sorted({**refused, **not_rebuilt}.items()))
-    return AdmittedPart(part, admission.set_aside(not_rebuilt), outgoing, kept)
+    return AdmittedPart(part, admission.with_quarantined(not_rebuilt), outgoing, kept)
 
 
-def _require_may_be_set_aside(job: KafkaSlotJob, part: ReadPart, refused: Mapping[int, Refusal]) -> None:
+def _require_can_be_quarantined(job: KafkaSlotJob, part: ReadPart, refused: Mapping[int, Refusal]) -> None:
     for i, refusal in refused.items():
-        if not (job.quarantines and may_be_set_aside(part.index, i, part.batch(i))):
+        if not (job.quarantines and can_be_quarantined(part.index, i, part.batch(i))):
             raise refusal.error
 
 

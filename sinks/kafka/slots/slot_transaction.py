@@ -17,7 +17,7 @@ from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.slot_results import EarlyEnd, SlotWrite
 from shallow_mirror.sinks.slots.quarantine_policy import Refusal, quarantinable_refusal
 from shallow_mirror.types import SlotTxn, SourcePartition, TopicPartition
-from shallow_mirror.wire.batches.batch_bounds import may_be_set_aside
+from shallow_mirror.wire.batches.batch_bounds import can_be_quarantined
 from shallow_mirror.wire.batches.restamp import Stamped, restamp_all
 from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
 
@@ -191,7 +191,7 @@ class SlotTransaction:
                 return explained
             most = OPENED_FETCHES * self._job.fetch_bytes
             refusal = quarantinable_refusal(refused.error_name, explained, bytes_sent, max_opened_bytes=most)
-            if refusal is None or not may_be_set_aside(index, batch, part.part.batch(batch)):
+            if refusal is None or not can_be_quarantined(index, batch, part.part.batch(batch)):
                 return explained
             return QuarantinableBatchError(part.part.source, int(index.last_offset[batch]) + 1, refusal)
         return refused

@@ -16,8 +16,8 @@ class LogAppendTimeTopics:
     `names` may be called from any thread, the rest from one at a time.
     """
 
-    def __init__(self, tell: Callable[[Problem], None] = log_problem) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[Problem], None] = log_problem) -> None:
+        self._report = report
         self._names: frozenset[str] = frozenset()
 
     def names(self) -> list[str]:
@@ -36,7 +36,7 @@ class LogAppendTimeTopics:
         begun = sorted(set(stamped) - self._names)
         self._names = (self._names - set(topics)) | set(stamped)
         for topic in begun:
-            self._tell(Problem(kind=ProblemKind.CONFIG, text=_sentence(topic), remedy=target_topic_policy.STAMPING_REMEDY))
+            self._report(Problem(kind=ProblemKind.CONFIG, text=_sentence(topic), remedy=target_topic_policy.STAMPING_REMEDY))
 
 
 def _sentence(topic: str) -> str:

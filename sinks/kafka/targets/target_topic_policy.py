@@ -29,6 +29,7 @@ FORCED: Mapping[str, str] = {"compression.type": "producer", "message.timestamp.
 TIMESTAMP_LIMITS = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
 LIMIT_BEFORE_3_6 = "message.timestamp.difference.max.ms"
 NO_LIMIT_MS = (1 << 63) - 1
+"""Value of a limit of record timestamps that excludes none; also a retention that deletes nothing by age."""
 
 
 def configs_of_new(source: Mapping[str, str]) -> dict[str, str]:
@@ -53,7 +54,7 @@ def following(source: Mapping[str, str], settings: Mapping[str, str]) -> ConfigC
     changes = {name: value for name, value in FORCED.items() if settings.get(name) != value}
     changes |= {name: source[name] for name in COPIED if name in source and settings.get(name) != source[name]}
     left = []
-    if int(changes.get("max.message.bytes", NO_LIMIT_MS)) < int(settings.get("max.message.bytes", 0)):
+    if "max.message.bytes" in changes and int(changes["max.message.bytes"]) < int(settings.get("max.message.bytes", 0)):
         del changes["max.message.bytes"]
     policies = (set(configs.get("cleanup.policy", "delete").split(",")) for configs in (source, settings))
     if "compact" in next(policies) - next(policies):

@@ -68,7 +68,7 @@ class TargetTopics:
         self._partitions: dict[str, int] = {}
 
     @property
-    def known(self) -> Mapping[str, RoutedTopic]:
+    def routes(self) -> Mapping[str, RoutedTopic]:
         """Every route found so far, by source topic."""
         return self._routes
 
@@ -231,9 +231,9 @@ def first_rows(
         return ()
     topics = sorted({source_partition.topic for source_partition in starts})
     listed = source.metadata(topics, deadline).topics
-    gone = [name for name in topics if listed[name].error_code]
-    if gone:
-        raise RetriableError(error_name(listed[gone[0]].error_code), f"source topic {gone[0]} is not there any more")
+    missing = [name for name in topics if listed[name].error_code]
+    if missing:
+        raise RetriableError(error_name(listed[missing[0]].error_code), f"source topic {missing[0]} is not there any more")
     targets.prepare({name: len(listed[name].partitions) for name in topics}, deadline)
     return rows_at(starts, targets)
 
@@ -247,7 +247,7 @@ def rows_at(starts: Mapping[SourcePartition, int], targets: TargetTopics) -> tup
                 source_start=start,
                 source_end=start,
                 kind=SegmentKind.GAP,
-                target=targets.known[source_partition.topic].target_of(source_partition),
+                target=targets.routes[source_partition.topic].target_of(source_partition),
             ),
             None,
         )

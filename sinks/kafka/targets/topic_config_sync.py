@@ -36,12 +36,12 @@ class TopicConfigSync:
         self._begin = 0
         self._problems: dict[str, tuple[str, ...]] = {}
 
-    def look(self, missing: Collection[str], deadline: Deadline) -> list[str]:
+    def sync(self, missing: Collection[str], deadline: Deadline) -> list[str]:
         """Set what has changed. Return every sentence about what is not as it should be, of earlier looks as well.
 
         Raises RetriableError when a cluster does not answer.
         """
-        routes = {source: route for source, route in sorted(dict(self._targets.known).items()) if source not in missing}
+        routes = {source: route for source, route in sorted(dict(self._targets.routes).items()) if source not in missing}
         chosen = self._chosen(list(routes))
         of_source = self._settings(self._source, chosen, deadline)
         of_target = self._settings(self._target, [routes[name].target_topic for name in chosen], deadline)
@@ -53,13 +53,13 @@ class TopicConfigSync:
             target = routes[source].target_topic
             of_source_topic, of_target_topic = of_source[source], of_target[target]
             if isinstance(of_source_topic, ConfigError) or isinstance(of_target_topic, ConfigError):
-                self._tell(
+                self._report(
                     source, *(str(refusal) for refusal in (of_source_topic, of_target_topic) if isinstance(refusal, ConfigError))
                 )
                 continue
             self._take_in(source, routes[source], of_target_topic)
             following = target_topic_policy.following(of_source_topic, of_target_topic)
-            self._tell(source, *(f"target topic {target} {sentence}" for sentence in following.left))
+            self._report(source, *(f"target topic {target} {sentence}" for sentence in following.left))
             if following.changes:
                 changes[source] = following.changes
         if changes:
@@ -84,11 +84,11 @@ class TopicConfigSync:
             target = routes[source].target_topic
             assignments = ", ".join(f"{name}={value}" for name, value in sorted(settings.items()))
             if target in refused:
-                self._tell(source, f"target topic {target}: {assignments} could not be set as at the source: {refused[target]}")
+                self._report(source, f"target topic {target}: {assignments} could not be set as at the source: {refused[target]}")
                 continue
             _log.info("target topic %s was given %s, as source topic %s has", target, assignments, source)
 
-    def _tell(self, source: str, *sentences: str) -> None:
+    def _report(self, source: str, *sentences: str) -> None:
         self._problems[source] = (*self._problems.get(source, ()), *sentences)
 
     def _settings(self, cluster: Cluster, names: Sequence[str], deadline: Deadline) -> dict[str, Settings | ConfigError]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 TASK_SHARE = 0.75
 """Part of the transaction timeout that tasks may use; the rest is for the decision and EndTxn."""
 
-DEFAULT_COMMIT_INTERVAL, DEFAULT_COMMIT_INTERVAL_MS = "20 seconds", 20_000
+DEFAULT_COMMIT_INTERVAL_S = 20
+DEFAULT_COMMIT_INTERVAL = f"{DEFAULT_COMMIT_INTERVAL_S} seconds"
 _MIN_INTERVALS_PER_TIMEOUT = 3
 """A default that does not fit into a short timeout is this part of it."""
 
@@ -24,4 +25,4 @@ def commit_interval_problem(interval_s: float, transaction_timeout_ms: int) -> s
 def default_commit_interval(transaction_timeout_ms: int) -> str:
     """Return the interval of a mirror file that has none: `DEFAULT_COMMIT_INTERVAL`, less where the timeout is short."""
     short_ms = transaction_timeout_ms / _MIN_INTERVALS_PER_TIMEOUT
-    return DEFAULT_COMMIT_INTERVAL if short_ms >= DEFAULT_COMMIT_INTERVAL_MS else f"{short_ms:.0f} ms"
+    return DEFAULT_COMMIT_INTERVAL if short_ms >= DEFAULT_COMMIT_INTERVAL_S * 1000 else f"{short_ms:.0f} ms"

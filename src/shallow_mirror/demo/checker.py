@@ -1,4 +1,8 @@
-"""Driver: independent check of a copy: read both clusters with a stock consumer and compare record by record."""
+"""Driver: independent check of a copy: read both clusters with a stock consumer and compare record by record.
+
+It shares no code with the mirror: neither how it reads batches, nor how it decides what readers of the source see. It says which
+records differ, and how. The fault campaigns (`tests/faults/check.py`) use it for every piece of a log.
+"""
 
 from __future__ import annotations
 
@@ -102,18 +106,7 @@ def read_histories(
         if topic_partition not in ends or starts.get(topic_partition, 0) < ends[topic_partition]
     }
     records = {topic_partition: HistoryBuilder() for topic_partition in topic_partitions}
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "shallow-mirror-checker",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": isolation.value,
-            "auto.offset.reset": "error",
-            "queued.max.messages.kbytes": 16384,
-            "log_level": 3,
-        }
-    )
+    consumer = _consumer(bootstrap, isolation)
     try:
         consumer.assign(
             [
@@ -145,6 +138,21 @@ def read_histories(
     finally:
         consumer.close()
     return {topic_partition: builder.build() for topic_partition, builder in records.items()}
+
+
+def _consumer(bootstrap: str, isolation: IsolationLevel) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "shallow-mirror-checker",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": isolation.value,
+            "auto.offset.reset": "error",
+            "queued.max.messages.kbytes": 16384,
+            "log_level": 3,
+        }
+    )
 
 
 def _take(

@@ -136,16 +136,16 @@ class _Alignment:
         source_indices: defaultdict[bytes, list[int]] = defaultdict(list)
         for source_index, digest in enumerate(self.source_digests):
             source_indices[digest].append(source_index)
-        seen: Counter[bytes] = Counter()
+        occurrences: Counter[bytes] = Counter()
         for target_index, digest in enumerate(self.target_digests):
             originals = source_indices.get(digest)
             if originals is None:
                 self.foreign.append(target_index)
-            elif seen[digest] < len(originals):
-                self.copies[originals[seen[digest]]] = target_index
+            elif occurrences[digest] < len(originals):
+                self.copies[originals[occurrences[digest]]] = target_index
             else:
                 self.duplicated.append((originals[-1], target_index))
-            seen[digest] += 1
+            occurrences[digest] += 1
 
     def comparison(self, aborted: Container[bytes]) -> PartitionComparison:
         copied = sorted(self.copies.items())

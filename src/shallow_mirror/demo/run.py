@@ -165,7 +165,7 @@ class _Demo:
         mirror = MirrorProcess(self.conf, self.work / "run-1.log")
         try:
             while mirror.exit_code is None:
-                visible, open_on = watch.look()
+                visible, open_on = watch.observe()
                 self.progress.update(task, completed=visible)
                 if open_on and visible >= KILL_SHARE * watch.expected_records:
                     mirror.kill()
@@ -182,7 +182,7 @@ class _Demo:
         mirror = MirrorProcess(self.conf, self.work / "run-2.log")
         try:
             while mirror.exit_code is None:
-                self.progress.update(task, completed=watch.look()[0])
+                self.progress.update(task, completed=watch.observe()[0])
                 self._give_up_when_late(began, mirror)
                 time.sleep(0.2)
         finally:
@@ -249,7 +249,7 @@ class _TargetWatch:
         self._visible = 0
         self.expected_records = traffic.visible_records
 
-    def look(self) -> tuple[int, tuple[TopicPartition, ...]]:
+    def observe(self) -> tuple[int, tuple[TopicPartition, ...]]:
         """Return (offsets visible to read_committed consumers, at most those expected; partitions with an open transaction)."""
         try:
             if len(self._topic_partitions) < self._expected_partitions:

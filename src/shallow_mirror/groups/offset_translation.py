@@ -179,8 +179,10 @@ class CommitTranslator:
         if (part.kind == _KINDS[SegmentKind.RELEASED]).any():
             self._add_released(line, part.of(SegmentKind.RELEASED))
         if (part.kind == _KINDS[SegmentKind.QUARANTINED]).any():
-            aside = part.of(SegmentKind.QUARANTINED)
-            spans = zip(aside.source_start.tolist(), aside.source_end.tolist(), aside.record_count.tolist(), strict=True)
+            quarantined = part.of(SegmentKind.QUARANTINED)
+            spans = zip(
+                quarantined.source_start.tolist(), quarantined.source_end.tolist(), quarantined.record_count.tolist(), strict=True
+            )
             line.quarantined.update({start: Quarantined(start, end, count) for start, end, count in spans})
 
     def _add_released(self, line: _Line, released: _Part) -> None:

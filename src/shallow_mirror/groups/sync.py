@@ -93,12 +93,12 @@ class GroupSyncer:
         now = {position.key: position for partition in partitions for position in _position(partition)}
         pending = {(partition.group, partition.source) for partition in partitions if partition.outcome is Outcome.PENDING}
         now |= {key: position for key, position in self._noted.items() if key in pending}
-        gone = [
+        departed = [
             GroupPosition(group=group, source=source, offset=None) for group, source in self._noted if (group, source) not in now
         ]
         changed = [position for key, position in now.items() if is_whole or self._noted.get(key) != position]
         self._noted = now
-        return [*changed, *gone]
+        return [*changed, *departed]
 
 
 class GroupSync:
@@ -111,13 +111,13 @@ class GroupSync:
         storage: MirrorStorage,
         history: BestEffortTables,
         *,
-        tell: Callable[[Problem, int], None] = log_problem,
+        report: Callable[[Problem, int], None] = log_problem,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """`tell` is called with every pass that failed, and the level at which to log it."""
         self._config, self._interval_s = config, interval_s
         self._storage, self._history = storage, history
-        self._tell, self._now = tell, now
+        self._report, self._now = report, now
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="group-sync", daemon=True)
         self._problem: str | None = None
@@ -153,13 +153,13 @@ class GroupSync:
             if self._stop.is_set() and not self.is_last_wanted:
                 return  # what it needs may be gone already
             problem = f"{type(error).__name__}: {error}"
-            met = Problem(
+            occurrence = Problem(
                 kind=ProblemKind.GROUP,
                 text=f"groups: sync failed: {problem}",
                 remedy="do what the message says, if it asks for something; the sync is retried automatically",
                 error_name=type(error).__name__,
             )
-            self._tell(met, logging.DEBUG if problem == self._problem else logging.WARNING)
+            self._report(occurrence, logging.DEBUG if problem == self._problem else logging.WARNING)
             self._problem = problem
             record_pass(self._history, GroupSyncPass(observed_at=now, problem=problem), ())
             return

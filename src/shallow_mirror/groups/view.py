@@ -42,12 +42,12 @@ def sentence(group: Group, origin: str, other: str) -> str:
     """One line of what there is to know of a group."""
     outcomes = ", ".join(f"{count:,} {what}" for what, count in sorted(group.outcomes().items()))
     steps = ", ".join(f"{count:,} {what}" for what, count in sorted(group.steps().items())) or "nothing to do"
-    repeats = sum(one.repeats or 0 for one in group.partitions)
-    waits = sum(one.waits_for or 0 for one in group.partitions if one.outcome is Outcome.WAITS)
-    there = f"at {other}: {group.state}" + (f" ({counted(len(group.clients), 'member')})" if group.clients else "")
+    repeats = sum(partition.repeats or 0 for partition in group.partitions)
+    waits = sum(partition.waits_for or 0 for partition in group.partitions if partition.outcome is Outcome.WAITS)
+    at_other = f"at {other}: {group.state}" + (f" ({counted(len(group.clients), 'member')})" if group.clients else "")
     waiting = f", waits for {counted(waits, 'offset')}" if waits else ""
-    here = f"; still active at {origin}: stop its consumers before it goes over" if group.is_active_at_origin else ""
-    return f"{group.name}: {outcomes}; repeats {counted(repeats, 'record')}{waiting}; {there}, {steps}{here}"
+    at_origin = f"; still active at {origin}: stop its consumers before it goes over" if group.is_active_at_origin else ""
+    return f"{group.name}: {outcomes}; repeats {counted(repeats, 'record')}{waiting}; {at_other}, {steps}{at_origin}"
 
 
 def _table(partitions: Sequence[GroupPartition]) -> Table:
@@ -71,9 +71,9 @@ def _table(partitions: Sequence[GroupPartition]) -> Table:
     return table
 
 
-def _why(one: GroupPartition) -> str:
-    withheld = f"in quarantine behind it: {counted(one.withheld, 'record')}" if one.withheld else None
-    return "; ".join(text for text in (one.reason, withheld) if text)
+def _why(partition: GroupPartition) -> str:
+    withheld = f"in quarantine behind it: {counted(partition.withheld, 'record')}" if partition.withheld else None
+    return "; ".join(text for text in (partition.reason, withheld) if text)
 
 
 def _number(value: int | None) -> str:

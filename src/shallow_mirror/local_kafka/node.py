@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 import socket
 import subprocess
@@ -28,14 +29,17 @@ from shallow_mirror.local_kafka.properties import (
     new_cluster_id,
     node_properties,
     properties_text,
+    zookeeper_properties,
 )
 from shallow_mirror.local_kafka.server_process import ServerProcess
-from shallow_mirror.local_kafka.zookeeper import is_ready_for_a_broker, zookeeper_command
 
 START_TIMEOUT_S = 90.0
 PORT_ATTEMPTS = 5
 
 _PORT_TAKEN = ("Address already in use", "BindException")
+_ZOOKEEPER_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+_ZOOKEEPER_SESSIONS = "Sessions with Ephemerals"
+_REGISTERED_BROKER = re.compile(r"^\s+/brokers/ids/", re.MULTILINE)
 _log = logging.getLogger(__name__)
 
 
@@ -139,8 +143,8 @@ class LocalKafka:
         java = self._prepare(port, metadata_port, more)
         try:
             if self._zookeeper is not None:
-                self._zookeeper.launch([*java, *zookeeper_command(self.folder / "zookeeper", metadata_port)])
-                self._wait_for(self._zookeeper, lambda: is_ready_for_a_broker(metadata_port))
+                self._zookeeper.launch([*java, *_zookeeper_command(self.folder / "zookeeper", metadata_port)])
+                self._wait_for(self._zookeeper, lambda: _is_zookeeper_ready(metadata_port))
             self._broker.launch([*java, "kafka.Kafka", str(self._config)])
             self._wait_for(self._broker, self._answers_as_itself)
         except BaseException:
@@ -293,3 +297,30 @@ def start_clusters(
 def stop_clusters(nodes: Sequence[LocalKafka]) -> None:
     """Stop all at the same time."""
     stop_together(nodes)
+
+
+def _zookeeper_command(folder: Path, port: int) -> list[str]:
+    """Return the arguments of `java` for a ZooKeeper with its data in `folder`; write its configuration there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / "zookeeper.properties"
+    config.write_text(properties_text(zookeeper_properties(port, folder / "data")), encoding="utf-8")
+    return [_ZOOKEEPER_CLASS, str(config)]
+
+
+def _is_zookeeper_ready(port: int) -> bool:
+    """Return whether ZooKeeper answers and no broker is registered: a killed one is, until its session has ended."""
+    dump = _ask_zookeeper(port, b"dump")
+    return _ZOOKEEPER_SESSIONS in dump and not _REGISTERED_BROKER.search(dump)
+
+
+def _ask_zookeeper(port: int, word: bytes) -> str:
+    """Return the answer to a four-letter word, empty while there is none."""
+    answer = bytearray()
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(word)
+            while piece := connection.recv(1 << 16):
+                answer += piece
+    except OSError:
+        return ""
+    return answer.decode("utf-8", "replace")

@@ -23,7 +23,7 @@ from shallow_mirror.operations.quarantine import Selection
 from shallow_mirror.operations.status import read_run
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.sinks.kafka.protocol.recovery import recover
+from shallow_mirror.sinks.kafka.protocol.txn_performer import recover
 from shallow_mirror.sinks.kafka.quarantine_release import Released, Releaser
 from shallow_mirror.sinks.kafka.quarantine_source import QuarantineReadings
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT

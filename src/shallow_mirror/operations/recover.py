@@ -21,7 +21,6 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError
 from shallow_mirror.operations.operator_session import open_operator_session
-from shallow_mirror.sinks.kafka.protocol.recovery import recover
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import inspect_logs, inspect_receipt, lost_ranges
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import (
     DecidedTxn,
@@ -32,6 +31,7 @@ from shallow_mirror.sinks.kafka.protocol.txn_outcome import (
     decided_txns,
     judge,
 )
+from shallow_mirror.sinks.kafka.protocol.txn_performer import recover
 from shallow_mirror.types import SourcePartition
 
 INSPECT_MS = 20_000
@@ -68,8 +68,8 @@ class SlotReport:
     @property
     def fate(self) -> TxnFate | None:
         """Return the fate that the next start will see; it commits our open transactions. None: whether it can is unknown."""
-        ours = (self.decided.txn.producer_id, self.decided.txn.producer_epoch)
-        if self.coordinator in [CoordinatorState(state, *ours) for state in _WILL_BE_COMMITTED]:
+        own_ids = (self.decided.txn.producer_id, self.decided.txn.producer_epoch)
+        if self.coordinator in [CoordinatorState(state, *own_ids) for state in _WILL_BE_COMMITTED]:
             return TxnFate.COMMITTED
         is_open = LogEvidence.OPEN in self.log and not _ENDED & set(self.log)
         has_receipt = self.receipt in (ReceiptEvidence.OURS, ReceiptEvidence.ANOTHERS)

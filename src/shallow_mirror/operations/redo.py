@@ -27,7 +27,7 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.operator_session import OperatorSession, open_operator_session
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.sinks.kafka.protocol.recovery import recover
+from shallow_mirror.sinks.kafka.protocol.txn_performer import recover
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, target_ends_of
 from shallow_mirror.sinks.kafka.slots.slot_target import KafkaSlotTarget
@@ -221,7 +221,7 @@ class _Copy:
         job = replace(
             template,
             decision=decision,
-            routes=dict(targets.known),
+            routes=dict(targets.routes),
             positions=positions,
             epoch_ends={
                 source: position.epoch_end for source, position in all_positions.items() if position.epoch_end is not None

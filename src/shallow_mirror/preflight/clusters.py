@@ -131,4 +131,4 @@ def target_right_problems(rights: Permissions, plans: Mapping[str, TargetPlan]) 
 
 def _missing_rights(subject: str, missing: Sequence[Operation]) -> Iterator[Finding]:
     if missing:
-        yield Finding(Level.STOPS, subject, f"is not allowed to us: grant {', '.join(str(one) for one in missing)}")
+        yield Finding(Level.STOPS, subject, f"is not allowed to us: grant {', '.join(str(operation) for operation in missing)}")

@@ -90,13 +90,13 @@ def reading_pace(read_bytes: int, seconds: float) -> Pace | None:
 
 def mirror_pace(rows: Iterable[Mapping[str, Any]]) -> Pace | None:
     """Of rows of `micro_batches`, of those that were large enough to tell. None where there is none."""
-    telling = [(row["fetched_bytes"], json.loads(row["duration_ms"]).get("Total", 0.0) / 1000) for row in rows]
-    telling = [(size, seconds) for size, seconds in telling if size >= LEAST_MEASURED_BYTES and seconds > 0]
-    if not telling:
+    measured = [(row["fetched_bytes"], json.loads(row["duration_ms"]).get("Total", 0.0) / 1000) for row in rows]
+    measured = [(size, seconds) for size, seconds in measured if size >= LEAST_MEASURED_BYTES and seconds > 0]
+    if not measured:
         return None
     return Pace(
-        basis=f"this mirror's last {counted(len(telling), 'micro-batch')} of at least {LEAST_MEASURED_BYTES >> 20} MiB",
+        basis=f"this mirror's last {counted(len(measured), 'micro-batch')} of at least {LEAST_MEASURED_BYTES >> 20} MiB",
         is_bound=False,
-        measured_bytes=sum(size for size, _ in telling),
-        measured_s=sum(seconds for _, seconds in telling),
+        measured_bytes=sum(size for size, _ in measured),
+        measured_s=sum(seconds for _, seconds in measured),
     )

@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.fetch.range_reader import IndexedPartition, RangeReader, ReadRange, receive_buffer
+from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
+from shallow_mirror.broker.fetch.range_progress import ReadRange
+from shallow_mirror.broker.fetch.range_reader import RangeReader, receive_buffer
 from shallow_mirror.deadline import Deadline, Silence
 from shallow_mirror.types import IsolationLevel, OffsetRange, TopicPartition
 
@@ -54,7 +56,7 @@ class SampleReader:
         try:
             for response in reader:
                 for part in response:
-                    silence.heard()
+                    silence.reset()
                     self.read_bytes += int(part.index.size_bytes.sum())
                     yield part, reader.positions()[topic_partition]
                     if self._sample_bytes is not None and self.read_bytes - before >= self._sample_bytes:

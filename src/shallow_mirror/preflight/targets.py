@@ -81,7 +81,7 @@ class TargetPlans:
         for source, target in sorted(names.items()):
             code = listed[target].error_code
             if is_forbidden(code):
-                self._tell(Level.STOPS, target, refusal(code, "Produce", topic=target))
+                self._add_finding(Level.STOPS, target, refusal(code, "Produce", topic=target))
                 plans[source] = _unknown_plan(target)
             elif target in existing:
                 plans[source] = self._plan_existing(source, topics[source], existing[target])
@@ -93,14 +93,14 @@ class TargetPlans:
     def _name_of(self, source: str) -> str:
         return routing.target_topic_name(self._config.topics.target_name, self._config.source.alias, source)
 
-    def _tell(self, level: Level, target: str, *whats: str) -> None:
+    def _add_finding(self, level: Level, target: str, *whats: str) -> None:
         self.findings += [Finding(level, f"target topic {target}", what) for what in whats]
 
     def _is_same_target(self, source: str, target: str, metadata: TopicMetadata | None) -> bool:
         """Tells where not. True also for what was never mirrored."""
         before = self._mirrored.get(source)
         problem = None if before is None else target_topic_policy.other_target_problem(source, before, target, metadata)
-        self._tell(Level.STOPS, target, *([] if problem is None else [problem]))
+        self._add_finding(Level.STOPS, target, *([] if problem is None else [problem]))
         return problem is None
 
     def _plan_existing(self, source: str, partitions: int, metadata: TopicMetadata) -> TargetPlan:
@@ -115,26 +115,26 @@ class TargetPlans:
             replication_factor=min((partition.replica_count for partition in metadata.partitions.values()), default=None),
             settings={} if isinstance(settings, ConfigError) else settings,
         )
-        self._tell(
+        self._add_finding(
             Level.STOPS, plan.topic, *target_topic_policy.problems_of(source, partitions, plan.partition_count, plan.settings)
         )
         if isinstance(settings, ConfigError):
-            self._tell(Level.STOPS, plan.topic, str(settings))
+            self._add_finding(Level.STOPS, plan.topic, str(settings))
         elif isinstance(of_source, ConfigError):
-            self._tell(Level.UNKNOWN, plan.topic, f"its settings cannot be compared with those of {source}: {of_source}")
+            self._add_finding(Level.UNKNOWN, plan.topic, f"its settings cannot be compared with those of {source}: {of_source}")
         else:
-            self._tell(Level.DOUBT, plan.topic, *target_topic_policy.config_warnings(settings, of_source))
+            self._add_finding(Level.DOUBT, plan.topic, *target_topic_policy.config_warnings(settings, of_source))
         return plan
 
     def _plan_missing(self, source: str, partitions: int, target: str) -> TargetPlan:
         if not self._is_same_target(source, target, None):
             return _unknown_plan(target, exists=False)
         if not self._config.topics.create:
-            self._tell(Level.STOPS, target, target_topic_policy.missing_problem(source, partitions))
+            self._add_finding(Level.STOPS, target, target_topic_policy.missing_problem(source, partitions))
             return _unknown_plan(target, exists=False)
         of_source = {} if self._config.topics.configs == "off" else self._source_settings[source]
         if isinstance(of_source, ConfigError):
-            self._tell(Level.STOPS, target, f"cannot be created like {source}: {of_source}")
+            self._add_finding(Level.STOPS, target, f"cannot be created like {source}: {of_source}")
             return _unknown_plan(target, exists=False)
         created_with = target_topic_policy.configs_of_new(of_source)
         default = self._target.defaults.get("default.replication.factor")

@@ -152,57 +152,11 @@ def _plots(content: ReportContent) -> list[str]:
         empty = f"<p>{_NO_MICRO_BATCH}</p>"
         return [_section("Micro-batches", "", empty), _section("Offset map", _about_map(content.picture), _map(content.picture))]
     series = rates(history)
-    x = charts.time_axis(series.edges_s[0], series.edges_s[-1])
-    when = f"{_moment(series.edges_s[0] * 1000)} to {_moment(series.edges_s[-1] * 1000)}, UTC"
-    edges = list(series.edges_s)
-    window = (edges[0], edges[-1], content.status.at_ms / 1000)
-    bands = paused_bands(content.pauses, *window)
-    paused = paused_label(pause.topic for pause in in_window(content.pauses, *window)) if bands else ""
-    suffix, legend = (f"; {paused} (shaded)", charts.legend([("paused", paused)])) if bands else ("", "")
-    at_s, lags = lag_points(history)
-    lag_plot = (
-        charts.line_chart(
-            f"offsets left{suffix}",
-            x,
-            charts.value_axis(max(4.0, lags.max())),
-            list(zip(at_s, lags, strict=True)),
-            "offsets",
-            bands,
-        )
-        + legend
-        if len(lags)
-        else "<p>Nothing was noted: the source did not say where its logs end.</p>"
-    )
+    frame = _TimeFrame.of(content, list(series.edges_s))
     return [
-        _section(
-            "Throughput, bytes a second",
-            when,
-            charts.area_chart(
-                f"bytes a second{suffix}",
-                x,
-                charts.value_axis(series.bytes_per_s.max()),
-                edges,
-                list(series.bytes_per_s),
-                "B/s",
-                bands,
-            )
-            + legend,
-        ),
-        _section(
-            "Throughput, records a second",
-            when,
-            charts.area_chart(
-                f"records a second{suffix}",
-                x,
-                charts.value_axis(series.records_per_s.max()),
-                edges,
-                list(series.records_per_s),
-                "records/s",
-                bands,
-            )
-            + legend,
-        ),
-        _section("Offsets left", f"by each micro-batch, of those its plan knew of, over all partitions; {when}", lag_plot),
+        _throughput(frame, "bytes", "B/s", list(series.bytes_per_s)),
+        _throughput(frame, "records", "records/s", list(series.records_per_s)),
+        _offsets_left(frame, history),
         _section(
             "Where the time of a micro-batch goes",
             "ms, mean of the micro-batches of a bar; without the time between them",
@@ -215,6 +169,43 @@ def _plots(content: ReportContent) -> list[str]:
         ),
         _section("Offset map", _about_map(content.picture), _map(content.picture)),
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class _TimeFrame:
+    """What charts over time share: the axis, its sentence, and the pauses that are shaded (`suffix` and `legend` name them)."""
+
+    edges_s: Sequence[float]
+    x: charts.Axis
+    when: str
+    bands: Sequence[charts.Band]
+    suffix: str
+    legend: str
+
+    @classmethod
+    def of(cls, content: ReportContent, edges_s: Sequence[float]) -> _TimeFrame:
+        when = f"{_moment(edges_s[0] * 1000)} to {_moment(edges_s[-1] * 1000)}, UTC"
+        window = (edges_s[0], edges_s[-1], content.status.at_ms / 1000)
+        bands = paused_bands(content.pauses, *window)
+        paused = paused_label(pause.topic for pause in in_window(content.pauses, *window)) if bands else ""
+        suffix, legend = (f"; {paused} (shaded)", charts.legend([("paused", paused)])) if bands else ("", "")
+        return cls(edges_s, charts.time_axis(edges_s[0], edges_s[-1]), when, bands, suffix, legend)
+
+
+def _throughput(frame: _TimeFrame, what: str, unit: str, per_s: Sequence[float]) -> str:
+    y = charts.value_axis(max(per_s))
+    chart = charts.area_chart(f"{what} a second{frame.suffix}", frame.x, y, frame.edges_s, per_s, unit, frame.bands)
+    return _section(f"Throughput, {what} a second", frame.when, chart + frame.legend)
+
+
+def _offsets_left(frame: _TimeFrame, history: History) -> str:
+    at_s, lags = lag_points(history)
+    chart = "<p>Nothing was noted: the source did not say where its logs end.</p>"
+    if len(lags):
+        y, points = charts.value_axis(max(4.0, lags.max())), list(zip(at_s, lags, strict=True))
+        chart = charts.line_chart(f"offsets left{frame.suffix}", frame.x, y, points, "offsets", frame.bands) + frame.legend
+    about = f"by each micro-batch, of those its plan knew of, over all partitions; {frame.when}"
+    return _section("Offsets left", about, chart)
 
 
 def _bars(title: str, groups: Groups, parts: Sequence[tuple[str, str]], unit: str) -> str:

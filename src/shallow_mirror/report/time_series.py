@@ -82,8 +82,8 @@ def history_of(rows: Sequence[Mapping[str, Any]]) -> History:
     total_s = np.array([max(_LEAST_S, steps_ms.get("Total", 0.0) / 1000) for steps_ms in durations], float)
     quarantined = [counts.pop("quarantined", 0) for counts in dropped]
     batches = [
-        (row["raw_batch_count"], row["rebuilt_batch_count"], sum(counts.values()), aside)
-        for row, counts, aside in zip(ordered, dropped, quarantined, strict=True)
+        (row["raw_batch_count"], row["rebuilt_batch_count"], sum(counts.values()), quarantined_bytes)
+        for row, counts, quarantined_bytes in zip(ordered, dropped, quarantined, strict=True)
     ]
     return History(
         micro_batch=np.array([row["micro_batch"] for row in ordered], np.int64),

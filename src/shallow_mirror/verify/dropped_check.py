@@ -27,24 +27,25 @@ NO_BATCH = "no batch"
 class DroppedCheck:
     """Walk along the source offsets.
 
-    Everything below `seen` was looked at. `absences` are in data rows, `contradictions` (start, end, what) in rows of markers
-    and of aborted data.
+    Everything below `checked_end` was looked at. `absences` are in data rows, `contradictions` (start, end, what) in rows of
+    markers and of aborted data.
     """
 
     def __init__(self, rows: MapRows, start: int) -> None:
-        self._rows, self.seen = rows, start
+        self._rows = rows
+        self.checked_end = start
         self.absences: list[Absence] = []
         self.contradictions: list[tuple[int, int, str]] = []
 
     def add(self, chunk: Chunk, *, log_start: int, is_compacted: bool) -> None:
         """Add the batches of a chunk, in order; what lies between them holds nothing."""
-        self.seen = max(self.seen, log_start)
+        self.checked_end = max(self.checked_end, log_start)
         base = chunk.index.headers["base_offset"][chunk.chosen]
         ends = np.maximum.accumulate(chunk.index.last_offset[chunk.chosen] + 1)
-        reached = np.concatenate(([self.seen], np.maximum(ends, self.seen)))
+        reached = np.concatenate(([self.checked_end], np.maximum(ends, self.checked_end)))
         for i in np.flatnonzero(base > reached[:-1]).tolist():
             self._note(int(reached[i]), int(base[i]), None, is_compacted=is_compacted)
-        self.seen = int(reached[-1])
+        self.checked_end = int(reached[-1])
         verdicts = chunk.admission.verdicts[chunk.chosen]
         is_hidden = np.isin(verdicts, _INVISIBLE) & ~chunk.is_damaged[chunk.chosen]
         for i in chunk.chosen[is_hidden].tolist():
@@ -53,13 +54,13 @@ class DroppedCheck:
 
     def skip(self, end: int) -> None:
         """Skip to `end`: what lies below is unknown."""
-        self.seen = max(self.seen, end)
+        self.checked_end = max(self.checked_end, end)
 
     def close(self, end: int, *, is_compacted: bool) -> None:
         """Record that there is nothing more below `end`."""
-        if end > self.seen:
-            self._note(self.seen, end, None, is_compacted=is_compacted)
-            self.seen = end
+        if end > self.checked_end:
+            self._note(self.checked_end, end, None, is_compacted=is_compacted)
+            self.checked_end = end
 
     def _note(self, start: int, end: int, shown: SegmentKind | None, *, is_compacted: bool) -> None:
         """`shown` None: no batch at all."""

@@ -135,16 +135,16 @@ def _checksum(part: memoryview | None) -> int:
 
 def difference_of_records(source: npt.NDArray[np.uint64], target: npt.NDArray[np.uint64]) -> str:
     """Return what differs between the contents of two records, as the end of a sentence."""
-    ours, theirs = _RECORD_CONTENT.unpack(source.tobytes()), _RECORD_CONTENT.unpack(target.tobytes())
+    source_content, target_content = _RECORD_CONTENT.unpack(source.tobytes()), _RECORD_CONTENT.unpack(target.tobytes())
     parts: list[str] = []
-    if ours[1] != theirs[1]:
+    if source_content[1] != target_content[1]:
         parts.append("the key differs")
-    if ours[2] != theirs[2]:
+    if source_content[2] != target_content[2]:
         parts.append("the value differs")
-    if ours[3] != theirs[3] and not parts:
+    if source_content[3] != target_content[3] and not parts:
         parts.append("the headers differ")
-    if ours[0] != theirs[0]:
-        parts.append(f"the timestamp differs by {theirs[0] - ours[0]:+d} ms")
+    if source_content[0] != target_content[0]:
+        parts.append(f"the timestamp differs by {target_content[0] - source_content[0]:+d} ms")
     return ", ".join(parts)
 
 

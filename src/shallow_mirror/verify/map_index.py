@@ -130,8 +130,8 @@ class MapRows:
         picked = slice(rows.start, rows.stop)
         start, length, is_data = self.start[picked], (self.end - self.start)[picked], self.is_data[picked]
         at_source = np.where(np.isin(self.kind[picked], (GAP, QUARANTINED)), 0, np.clip(source_log_start - start, 0, length))
-        gone = np.where(is_data, np.clip(target_log_start - self.target_start[picked], 0, length), 0)
-        at_target = np.maximum(gone - at_source, 0)
+        expired = np.where(is_data, np.clip(target_log_start - self.target_start[picked], 0, length), 0)
+        at_target = np.maximum(expired - at_source, 0)
         left = np.where(is_data, length - at_source - at_target, 0)
         return Deleted(int(at_source.sum()), int(at_target.sum()), int(left.sum()))
 

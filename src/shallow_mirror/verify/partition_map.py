@@ -74,7 +74,7 @@ def _partition_pair(table: pa.Table, topic: str, topic_id: str | None, pending: 
     kinds = np.array(table.column("kind").to_pylist())
     is_released = kinds == KINDS[RELEASED].value
     rows = _rows(table, is_live & leads_here & ~is_released)
-    gone = _rows(table, ~is_live & leads_here & ~is_released)
+    expired = _rows(table, ~is_live & leads_here & ~is_released)
     released = _rows(table, leads_here & is_released)
     strays = _rows(table, is_live & ~leads_here)
     source_id = topic_id if live_code != NOWHERE and topic_id is not None else ids.names[-1]
@@ -82,8 +82,8 @@ def _partition_pair(table: pa.Table, topic: str, topic_id: str | None, pending: 
         source=SourcePartition(topic, source_id, partition),
         target=target,
         rows=rows,
-        elsewhere=_elsewhere([gone, released], [segment for segment in pending if segment.target == target]),
-        gone_offsets=int((gone.end - gone.start)[gone.kind == DATA].sum()),
+        elsewhere=_elsewhere([expired, released], [segment for segment in pending if segment.target == target]),
+        gone_offsets=int((expired.end - expired.start)[expired.kind == DATA].sum()),
         quarantines=bool((kinds == KINDS[QUARANTINED].value).any()),
         problems=(*row_problems(rows), *released_problems(rows, _rows(table, is_live & is_released)), *_stray_problems(strays)),
     )

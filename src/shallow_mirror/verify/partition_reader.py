@@ -14,7 +14,9 @@ import numpy as np
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.fetch.fetch_client import MAX_BATCH_BYTES
-from shallow_mirror.broker.fetch.range_reader import IndexedPartition, RangeReader, ReadRange
+from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
+from shallow_mirror.broker.fetch.range_progress import ReadRange
+from shallow_mirror.broker.fetch.range_reader import RangeReader
 from shallow_mirror.broker.net.connection import ReceiveBuffer
 from shallow_mirror.deadline import Deadline, Silence
 from shallow_mirror.errors import BatchRefusedError, CorruptBatchError, DataLossError
@@ -144,7 +146,7 @@ class PartitionReader:
                     before = part.fetch_offset
                     chunk = self._chunk(part, least, end)
                     yield chunk
-                    silence.heard()
+                    silence.reset()
                     skipped = self._skip_behind(chunk, before, end)
                     if skipped is not None:
                         break

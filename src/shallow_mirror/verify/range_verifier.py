@@ -147,7 +147,7 @@ class _RangeVerifier:
                 self._dropped_check.add(chunk, log_start=reader.log.log_start, is_compacted=reader.log.is_compacted)
             for piece in pieces_of(chunk, reader, self._locate_source, self._opened):
                 yield Piece(self._without_uncopied(piece.items), piece.position)
-            self._on_position(self._dropped_check.seen)
+            self._on_position(self._dropped_check.checked_end)
         self._dropped_check.skip(reader.log.log_start)
         self._dropped_check.close(wanted.end, is_compacted=reader.log.is_compacted)
 

@@ -34,4 +34,4 @@ def test_no_right_at_all_on_the_cluster_is_what_who_may_not_describe_it_hears(
 
 
 def test_rights_are_called_what_acls_call_them() -> None:
-    assert [str(one) for one in (Operation.READ, Operation.DESCRIBE_CONFIGS)] == ["Read", "DescribeConfigs"]
+    assert [str(operation) for operation in (Operation.READ, Operation.DESCRIBE_CONFIGS)] == ["Read", "DescribeConfigs"]

@@ -57,7 +57,7 @@ def hanging(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> Hangi
 
 
 def of_map(*txns: SlotTxn) -> ProducersOfMap:
-    return lambda: {one.producer_id: one.transactional_id for one in txns}
+    return lambda: {txn.producer_id: txn.transactional_id for txn in txns}
 
 
 def test_what_an_expired_id_left_open_is_aborted_at_each_leader(fake: StrictCluster, hanging: Hanging) -> None:
@@ -68,7 +68,7 @@ def test_what_an_expired_id_left_open_is_aborted_at_each_leader(fake: StrictClus
     assert not hanging.is_open(B)
     for place in (A, B):
         log = fake.log(place.topic, place.partition)
-        assert [(one.producer_id, one.first_offset) for one in log.aborted] == [(old.producer_id, 0)]
+        assert [(aborted_txn.producer_id, aborted_txn.first_offset) for aborted_txn in log.aborted] == [(old.producer_id, 0)]
         assert log.producers[old.producer_id].epoch == old.producer_epoch + 1, "a zombie's batches are refused from now on"
 
 
@@ -173,6 +173,6 @@ def test_a_real_broker_ends_it_and_takes_nothing_of_it_any_more(target_cluster: 
         new = SlotTxn(topic_name, old.producer_id + 1_000_000, 0)  # what the coordinator answers once it has forgotten the id
         abort_hanging(cluster, [new], [place], 60_000, deadline, named=of_map(old))
         assert last_stable_offset(bootstrap, topic_name) == 2
-        again = transactional(1, (old.producer_id, old.producer_epoch))
-        assert raw.produce(topic_name, again, txn=topic_name).error_code == 47
+        second = transactional(1, (old.producer_id, old.producer_epoch))
+        assert raw.produce(topic_name, second, txn=topic_name).error_code == 47
     cluster.close()

@@ -25,7 +25,7 @@ def test_bootstrap_servers_are_hosts_and_ports() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("bootstrap.server", "x:1", "did you mean bootstrap.servers"),
         ("linger.ms", 5, "clients that make records"),
@@ -48,10 +48,10 @@ def test_bootstrap_servers_are_hosts_and_ports() -> None:
         ("client.id", "${file:/surely/not/there}", "cannot read /surely/not/there"),
     ],
 )
-def test_what_is_wrong_with_a_property_is_said(name: str, value: object, said: str) -> None:
+def test_what_is_wrong_with_a_property_is_said(name: str, value: object, message: str) -> None:
     (problem,) = problems(**{name: value})
     assert problem.startswith(f"source.client.{name}") or name in problem
-    assert said in problem
+    assert message in problem
 
 
 TLS = {"security.protocol": "ssl"}
@@ -65,7 +65,7 @@ OIDC = OAUTH | {
 
 
 @pytest.mark.parametrize(
-    ("properties", "said"),
+    ("properties", "message"),
     [
         ({"security.protocol": "SASL_SSL"}, ["sasl.mechanism: is missing; it is one of PLAIN, SCRAM-SHA-256"]),
         (SCRAM, ["sasl.password: is missing for SCRAM-SHA-256"]),
@@ -92,12 +92,12 @@ OIDC = OAUTH | {
     ],
 )
 def test_security_that_contradicts_itself_is_said(
-    properties: dict[str, object], said: list[str], monkeypatch: pytest.MonkeyPatch
+    properties: dict[str, object], message: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMPTY", "")
-    found = problems(**properties)
-    assert [one in told for one, told in zip(said, found, strict=True)] == [True] * len(found), found
-    assert not any("hunter" in one for one in found)
+    actual = problems(**properties)
+    assert [expected in reported for expected, reported in zip(message, actual, strict=True)] == [True] * len(actual), actual
+    assert not any("hunter" in problem for problem in actual)
 
 
 def test_a_secret_of_databricks_is_asked_for_or_was_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:

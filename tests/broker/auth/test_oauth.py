@@ -47,16 +47,16 @@ def from_callable(name: str, config: str) -> Token:
 
 def test_the_endpoint_is_asked_with_id_secret_and_scope(tmp_path: Path) -> None:
     with TokenEndpoint(tmp_path, {"me": "s:e/c+r=t"}) as endpoint:
-        found = from_endpoint(endpoint, scope="a b", extensions="one=1, two=2")
-        assert [found.value] == endpoint.issued
+        actual = from_endpoint(endpoint, scope="a b", extensions="one=1, two=2")
+        assert [actual.value] == endpoint.issued
         assert endpoint.scopes == ["a b"]
-        assert found.extensions == {"one": "1", "two": "2"}
-        assert 590 < found.expires_at_s - time.time() <= 600
-        assert found.value not in repr(found)
+        assert actual.extensions == {"one": "1", "two": "2"}
+        assert 590 < actual.expires_at_s - time.time() <= 600
+        assert actual.value not in repr(actual)
 
 
 @pytest.mark.parametrize(
-    ("status", "secret", "kind", "said"),
+    ("status", "secret", "kind", "message"),
     [
         (200, "wrong", ConfigError, r"gave no token \(401 invalid_client\): correct sasl\.oauthbearer\.client\.id"),
         (503, "s:e/c+r=t", RetriableError, "answered 503"),
@@ -66,11 +66,11 @@ def test_the_endpoint_is_asked_with_id_secret_and_scope(tmp_path: Path) -> None:
     ],
 )
 def test_an_endpoint_that_gives_none_is_explained_without_the_secret(
-    status: int, secret: str, kind: type[MirrorError], said: str, tmp_path: Path
+    status: int, secret: str, kind: type[MirrorError], message: str, tmp_path: Path
 ) -> None:
     with TokenEndpoint(tmp_path, {"me": "s:e/c+r=t"}) as endpoint:
         endpoint.status = status
-        with pytest.raises(kind, match=said) as caught:
+        with pytest.raises(kind, match=message) as caught:
             from_endpoint(endpoint, client__secret=secret)
         assert secret not in str(caught.value)
 
@@ -173,7 +173,7 @@ NO_FUNCTION = "abc"
 
 
 @pytest.mark.parametrize(
-    ("name", "config", "kind", "said"),
+    ("name", "config", "kind", "message"),
     [
         ("nowhere.at.all:f", "x", ConfigError, r"nowhere\.at\.all:f cannot be imported on this machine: install nowhere"),
         ("needs_more:f", "x", ConfigError, "cannot be imported on this machine: install a_library_of_theirs"),
@@ -194,12 +194,12 @@ NO_FUNCTION = "abc"
     ],
 )
 def test_a_callable_that_gives_none_is_explained_without_its_words(
-    name: str, config: str, kind: type[MirrorError], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, config: str, kind: type[MirrorError], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "needs_more.py").write_text("import a_library_of_theirs")
     (tmp_path / "is_broken.py").write_text("raise RuntimeError('abc')")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(kind, match=said) as caught:
+    with pytest.raises(kind, match=message) as caught:
         from_callable(name, config)
     assert "abc" not in str(caught.value)
 
@@ -223,5 +223,5 @@ def test_a_status_that_a_callable_met_says_whether_to_wait(library: str, status:
 
 
 def test_a_callable_gives_token_end_and_extensions() -> None:
-    found = from_callable(f"{__name__}:given_token", "x")
-    assert (found.value, found.expires_at_s, found.extensions) == ("token for x", 5e9, {"more": "1"})
+    actual = from_callable(f"{__name__}:given_token", "x")
+    assert (actual.value, actual.expires_at_s, actual.extensions) == ("token for x", 5e9, {"more": "1"})

@@ -48,7 +48,7 @@ def settings(**properties: Any) -> TlsSettings:
     given = {
         "bootstrap.servers": "x:1",
         "security.protocol": "ssl",
-        **{name.replace("__", "."): one for name, one in properties.items()},
+        **{name.replace("__", "."): property_ for name, property_ in properties.items()},
     }
     return TlsSettings.of(ClientConfig.from_properties(given, allows_literal_secrets=True))
 
@@ -98,7 +98,7 @@ def test_many_parts_small_and_large_go_there_and_back(certificates: Certificates
 
     with server(certificates.here, echo) as port:
         transport = connected(port, settings(ssl__ca__location=certificates.ca_file))
-        transport.send_parts([memoryview(one) for one in parts], deadline())
+        transport.send_parts([memoryview(part) for part in parts], deadline())
         back = bytearray(len(sent))
         view = memoryview(back)
         assert first_readable([transport], deadline()) is transport
@@ -127,7 +127,7 @@ def test_a_silent_peer_is_given_up_and_one_that_leaves_is_told(certificates: Cer
 
 
 @pytest.mark.parametrize(
-    ("identity", "properties", "said"),
+    ("identity", "properties", "message"),
     [
         ("here", {"ssl__ca__location": "strange_ca_file"}, "a CA that is not trusted here"),
         ("here", {}, "set ssl.ca.location"),
@@ -136,10 +136,10 @@ def test_a_silent_peer_is_given_up_and_one_that_leaves_is_told(certificates: Cer
     ],
 )
 def test_a_server_that_cannot_be_trusted_is_refused(
-    certificates: Certificates, identity: str, properties: dict[str, str], said: str
+    certificates: Certificates, identity: str, properties: dict[str, str], message: str
 ) -> None:
     with server(getattr(certificates, identity), nothing) as port:
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             connected(port, settings(**{name: getattr(certificates, value) for name, value in properties.items()}))
 
 
@@ -180,7 +180,7 @@ def test_settings_are_equal_until_a_file_changes(certificates: Certificates, tmp
 
 
 @pytest.mark.parametrize(
-    ("properties", "said"),
+    ("properties", "message"),
     [
         ({"ssl__ca__location": "/not/there.pem"}, r"ssl\.ca\.location: cannot read /not/there\.pem: No such file"),
         ({"ssl__ca__location": "{client.key_file}"}, r"ssl\.ca\.location: .*client\.key\.pem: holds no certificate"),
@@ -196,11 +196,11 @@ def test_settings_are_equal_until_a_file_changes(certificates: Certificates, tmp
         ({"ssl__key__location": "{folder}/damaged.pem"}, "damaged PEM"),
     ],
 )
-def test_key_files_that_do_not_fit_are_named(certificates: Certificates, properties: dict[str, str], said: str) -> None:
+def test_key_files_that_do_not_fit_are_named(certificates: Certificates, properties: dict[str, str], message: str) -> None:
     (certificates.folder / "store.p12").write_bytes(b"\x30\x82\xff\xfe")
     (certificates.folder / "encrypted.pem").write_text(certificates.client.encrypted_key_pem("yes"))
     (certificates.folder / "damaged.pem").write_text(certificates.client.key_pem.replace("MI", "!!"))
     usual = {"ssl__certificate__location": "{client.certificate_file}", "ssl__key__location": "{client.key_file}"}
     given = {name: value.format(**vars(certificates)) for name, value in (usual | properties).items()}
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         settings(**given).context()

@@ -74,7 +74,7 @@ def records(node: Any, topic: str) -> list[list[Any]]:
             "enable.partition.eof": True,
         }
     )
-    found: list[list[Any]] = [[] for _ in range(PARTITIONS)]
+    records: list[list[Any]] = [[] for _ in range(PARTITIONS)]
     try:
         consumer.assign([ConfluentPartition(topic, partition, 0) for partition in range(PARTITIONS)])
         ended = 0
@@ -84,10 +84,10 @@ def records(node: Any, topic: str) -> list[list[Any]]:
             if message.error():
                 ended += 1
             else:
-                found[message.partition()].append((message.key(), message.value(), message.timestamp(), message.headers()))
+                records[message.partition()].append((message.key(), message.value(), message.timestamp(), message.headers()))
     finally:
         consumer.close()
-    return found
+    return records
 
 
 def places(topic: str) -> list[TopicPartition]:
@@ -110,10 +110,10 @@ def batches(node: Any, topic: str, isolation: IsolationLevel = IsolationLevel.RE
 
 
 def payloads(node: Any, topic: str) -> dict[TopicPartition, list[bytes]]:
-    found: dict[TopicPartition, list[bytes]] = {place: [] for place in places(topic)}
+    payloads: dict[TopicPartition, list[bytes]] = {place: [] for place in places(topic)}
     for batch in batches(node, topic):
-        found[batch.topic_partition].append(bytes(batch.view[BATCH_HEADER_BYTES:]))
-    return found
+        payloads[batch.topic_partition].append(bytes(batch.view[BATCH_HEADER_BYTES:]))
+    return payloads
 
 
 def copy(source: Any, producer: BatchProducer, topic: str) -> Mapping[TopicPartition, int]:
@@ -135,8 +135,8 @@ def test_a_topic_of_all_codecs_is_copied_byte_by_byte(two_clusters: Any, topic_n
         write(two_clusters.source, topic_name, codec, count=200)
     with BatchProducer(client(two_clusters.target)) as producer:
         copy(two_clusters.source, producer, topic_name)
-    seen = {(batch.codec, batch.is_control) for batch in batches(two_clusters.target, topic_name)}
-    assert seen == {(codec, False) for codec in Codec}
+    kinds_seen = {(batch.codec, batch.is_control) for batch in batches(two_clusters.target, topic_name)}
+    assert kinds_seen == {(codec, False) for codec in Codec}
     assert payloads(two_clusters.target, topic_name) == payloads(two_clusters.source, topic_name)
     assert records(two_clusters.target, topic_name) == records(two_clusters.source, topic_name)
     assert sum(map(len, records(two_clusters.target, topic_name))) == 200 * len(CODECS)
@@ -195,9 +195,9 @@ def test_read_committed_leaves_out_aborted_data_and_markers_while_the_position_m
         producer = write(two_clusters.source, topic_name, "lz4", **in_txn(f"{fate}-{topic_name}"))
         getattr(producer, f"{fate}_transaction")(30)
     wait_for_markers(two_clusters.source.bootstrap, topic_name)
-    found = list(batches(two_clusters.source, topic_name))
-    assert sum(batch.record_count for batch in found) == 100
-    assert not any(batch.is_control for batch in found)
+    polled_batches = list(batches(two_clusters.source, topic_name))
+    assert sum(batch.record_count for batch in polled_batches) == 100
+    assert not any(batch.is_control for batch in polled_batches)
     with BatchProducer(client(two_clusters.source)) as producer:
         create(two_clusters.source, f"{topic_name}-copy")
         up_to = ends(two_clusters.source, topic_name)

@@ -38,12 +38,12 @@ def consumer_of(cluster: StrictCluster, **more: Any) -> BatchConsumer:
 
 def polled(consumer: BatchConsumer, count: int, *, max_bytes: int = 1 << 20) -> list[tuple[TopicPartition, int]]:
     """Places and base offsets of the next batches, `count` at least."""
-    found: list[tuple[TopicPartition, int]] = []
-    while len(found) < count:
+    base_offsets: list[tuple[TopicPartition, int]] = []
+    while len(base_offsets) < count:
         batches = consumer.poll_batches(max_bytes, PATIENCE_MS)
         assert len(batches)
-        found += [(one.topic_partition, one.base_offset) for one in batches]
-    return found
+        base_offsets += [(batch.topic_partition, batch.base_offset) for batch in batches]
+    return base_offsets
 
 
 def transactional(base: int, producer: int, count: int = 1) -> bytes:
@@ -55,9 +55,9 @@ def test_batches_of_partitions_of_several_leaders_arrive_each_once_and_in_order(
     cluster.seed(("orders", 1), *[batch(2 * i, 2) for i in range(40)])
     with consumer_of(cluster) as consumer:
         consumer.assign({P0: 0, P1: "earliest"})
-        found = polled(consumer, 90, max_bytes=300)
-        assert [offset for place, offset in found if place == P0] == list(range(50))
-        assert [offset for place, offset in found if place == P1] == list(range(0, 80, 2))
+        actual = polled(consumer, 90, max_bytes=300)
+        assert [offset for place, offset in actual if place == P0] == list(range(50))
+        assert [offset for place, offset in actual if place == P1] == list(range(0, 80, 2))
         assert (consumer.position(P0), consumer.position(P1)) == (50, 80)
 
 
@@ -89,7 +89,7 @@ def test_read_uncommitted_hands_out_all_that_the_log_holds(cluster: StrictCluste
     with consumer_of(cluster, isolation=IsolationLevel.READ_UNCOMMITTED) as consumer:
         consumer.assign({P0: 0})
         batches = consumer.poll_batches(1 << 20, PATIENCE_MS)
-        assert [(one.base_offset, one.is_control) for one in batches] == [(0, False), (1, True), (2, False)]
+        assert [(batch.base_offset, batch.is_control) for batch in batches] == [(0, False), (1, True), (2, False)]
 
 
 def test_a_batch_that_holds_the_assigned_offset_is_handed_out_whole(cluster: StrictCluster) -> None:
@@ -103,8 +103,8 @@ def test_a_batch_with_holes_is_handed_out(cluster: StrictCluster) -> None:
     cluster.seed(("orders", 0), batch(0, deltas=[0, 4]))
     with consumer_of(cluster) as consumer:
         consumer.assign({P0: 0})
-        (one,) = consumer.poll_batches(1 << 20, PATIENCE_MS)
-        assert (one.record_count, one.last_offset) == (2, 4)
+        (polled_batch,) = consumer.poll_batches(1 << 20, PATIENCE_MS)
+        assert (polled_batch.record_count, polled_batch.last_offset) == (2, 4)
 
 
 def test_one_buffer_serves_all_polls_unless_somebody_still_looks_into_it(cluster: StrictCluster) -> None:
@@ -299,7 +299,7 @@ def test_polling_without_an_assignment_is_refused(cluster: StrictCluster) -> Non
 
 
 @pytest.mark.parametrize(
-    ("properties", "said"),
+    ("properties", "message"),
     [
         ({"group.id": "g"}, "client.group.id: batch clients have no groups"),
         ({"isolation.level": "read_committed"}, "client.isolation.level: give isolation="),
@@ -310,11 +310,11 @@ def test_polling_without_an_assignment_is_refused(cluster: StrictCluster) -> Non
         ({}, "client.bootstrap.servers: is missing"),
     ],
 )
-def test_a_setting_that_does_nothing_here_is_refused_with_what_to_do(properties: dict[str, object], said: str) -> None:
+def test_a_setting_that_does_nothing_here_is_refused_with_what_to_do(properties: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         BatchConsumer({**({"bootstrap.servers": "x:1"} if properties else {}), **properties})
     assert len(caught.value.problems) == 1
-    assert said in caught.value.problems[0]
+    assert message in caught.value.problems[0]
 
 
 def test_all_wrong_settings_are_listed_at_once() -> None:

@@ -59,12 +59,12 @@ def producer_of(cluster: StrictCluster, transactional_id: str | None = None, **m
 def polled(cluster: StrictCluster, *batches: bytes) -> list[FetchedBatch]:
     """Return the batches as a consumer of the source hands them out."""
     cluster.seed(("source", 0), *batches)
-    found: list[FetchedBatch] = []
+    copies: list[FetchedBatch] = []
     with BatchConsumer({"bootstrap.servers": cluster.bootstrap}, isolation=IsolationLevel.READ_UNCOMMITTED) as consumer:
         consumer.assign({SOURCE: 0})
-        while len(found) < len(batches):
-            found += [one.copy() for one in consumer.poll_batches(1 << 20, PATIENCE_MS)]
-    return found
+        while len(copies) < len(batches):
+            copies += [polled_batch.copy() for polled_batch in consumer.poll_batches(1 << 20, PATIENCE_MS)]
+    return copies
 
 
 def several(count: int, *, timestamp: int = NOW_MS) -> list[bytes]:
@@ -72,7 +72,7 @@ def several(count: int, *, timestamp: int = NOW_MS) -> list[bytes]:
 
 
 def payloads(cluster: StrictCluster, partition: int = 0) -> list[bytes]:
-    return [one[BATCH_HEADER_BYTES:] for one in cluster.log("target", partition).data()]
+    return [batch[BATCH_HEADER_BYTES:] for batch in cluster.log("target", partition).data()]
 
 
 def visible(cluster: StrictCluster, partition: int = 0) -> list[tuple[int, int]]:
@@ -80,21 +80,22 @@ def visible(cluster: StrictCluster, partition: int = 0) -> list[tuple[int, int]]
     with BatchConsumer({"bootstrap.servers": cluster.bootstrap}) as consumer:
         consumer.assign({TopicPartition("target", partition): 0})
         return [
-            (one.base_offset, one.record_count) for one in consumer.poll_batches(1 << 20, 0 if not payloads(cluster) else 300)
+            (polled_batch.base_offset, polled_batch.record_count)
+            for polled_batch in consumer.poll_batches(1 << 20, 0 if not payloads(cluster) else 300)
         ]
 
 
 def test_without_a_transactional_id_batches_are_written_idempotent_with_the_same_payload(cluster: StrictCluster) -> None:
     made = several(7)
     with producer_of(cluster) as producer:
-        deliveries = [producer.send_batch(T0, one) for one in polled(cluster, *made)]
-        assert not any(one.is_done for one in deliveries)
+        deliveries = [producer.send_batch(T0, polled_batch) for polled_batch in polled(cluster, *made)]
+        assert not any(delivery.is_done for delivery in deliveries)
         with pytest.raises(OutcomeUnknownError, match=r"flush\(\) first"):
             _ = deliveries[0].base_offset
         producer.flush()
-        assert [one.base_offset for one in deliveries] == list(range(0, 14, 2))
-    assert payloads(cluster) == [one[BATCH_HEADER_BYTES:] for one in made]
-    (request,) = {one.transactional_id for one in cluster.bodies("InitProducerId")}
+        assert [delivery.base_offset for delivery in deliveries] == list(range(0, 14, 2))
+    assert payloads(cluster) == [batch[BATCH_HEADER_BYTES:] for batch in made]
+    (request,) = {request.transactional_id for request in cluster.bodies("InitProducerId")}
     assert request is None
     assert [state.epoch for state in cluster.log("target").producers.values()] == [0]
 
@@ -102,36 +103,36 @@ def test_without_a_transactional_id_batches_are_written_idempotent_with_the_same
 def test_sequences_go_on_from_flush_to_flush_and_partition_by_partition(cluster: StrictCluster) -> None:
     batches = polled(cluster, *several(6))
     with producer_of(cluster) as producer:
-        for one in batches:
-            producer.send_batch(T0, one)
+        for batch in batches:
+            producer.send_batch(T0, batch)
             producer.flush()
-            producer.send_batch(T1, one)
+            producer.send_batch(T1, batch)
         producer.flush()
     assert len(payloads(cluster, 0)) == len(payloads(cluster, 1)) == 6
 
 
 def test_a_producer_that_is_closed_in_order_has_flushed(cluster: StrictCluster) -> None:
-    (one,) = polled(cluster, *several(1))
+    (polled_batch,) = polled(cluster, *several(1))
     with producer_of(cluster) as producer:
-        delivery = producer.send_batch(T0, one)
+        delivery = producer.send_batch(T0, polled_batch)
     assert delivery.base_offset == 0
     assert producer.state is TxnState.CLOSED
     with pytest.raises(TxnStateError, match="closed"):
-        producer.send_batch(T0, one)
+        producer.send_batch(T0, polled_batch)
 
 
 def test_a_committed_transaction_is_visible_and_an_aborted_one_is_not(cluster: StrictCluster) -> None:
     first, second, third = polled(cluster, *several(3))
     with producer_of(cluster, "t") as producer:
-        for one, commit in ((first, True), (second, False), (third, True)):
+        for transaction_batch, commit in ((first, True), (second, False), (third, True)):
             producer.begin_txn()
-            producer.send_batch(T0, one)
-            producer.send_batch(T1, one)
+            producer.send_batch(T0, transaction_batch)
+            producer.send_batch(T1, transaction_batch)
             producer.flush()
             producer.end_txn(commit=commit)
             assert producer.state is TxnState.READY
     assert visible(cluster, 0) == visible(cluster, 1) == [(0, 2), (6, 2)]
-    epochs = [one.producer_epoch for one in cluster.bodies("EndTxn")]
+    epochs = [request.producer_epoch for request in cluster.bodies("EndTxn")]
     assert epochs == sorted(set(epochs))
 
 
@@ -160,20 +161,20 @@ def test_an_empty_transaction_asks_nothing_to_end(cluster: StrictCluster) -> Non
 
 
 def test_leaving_the_block_never_commits(cluster: StrictCluster) -> None:
-    (one,) = polled(cluster, *several(1))
+    (polled_batch,) = polled(cluster, *several(1))
     with producer_of(cluster, "t") as producer:
         producer.begin_txn()
-        producer.send_batch(T0, one)
+        producer.send_batch(T0, polled_batch)
         producer.flush()
-    assert [one.committed for one in cluster.bodies("EndTxn")] == [False]
+    assert [request.committed for request in cluster.bodies("EndTxn")] == [False]
     deliveries: list[Delivery] = []
 
     def fail_with_one_flushed_and_one_queued() -> None:
         with producer_of(cluster, "t") as producer:
             producer.begin_txn()
-            deliveries.append(producer.send_batch(T0, one))
+            deliveries.append(producer.send_batch(T0, polled_batch))
             producer.flush()
-            deliveries.append(producer.send_batch(T0, one))
+            deliveries.append(producer.send_batch(T0, polled_batch))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -181,17 +182,17 @@ def test_leaving_the_block_never_commits(cluster: StrictCluster) -> None:
     assert deliveries[0].base_offset == 3
     with pytest.raises(OutcomeUnknownError, match="because of ZeroDivisionError"):
         _ = deliveries[1].base_offset
-    assert [one.committed for one in cluster.bodies("EndTxn")] == [False, False]
+    assert [request.committed for request in cluster.bodies("EndTxn")] == [False, False]
     assert visible(cluster) == []
 
 
 def test_what_goes_wrong_while_closing_after_an_error_is_a_note_of_it(cluster: StrictCluster) -> None:
-    (one,) = polled(cluster, *several(1))
+    (polled_batch,) = polled(cluster, *several(1))
 
     def fail_while_the_coordinator_is_loading() -> None:
         with producer_of(cluster, "t", delivery_timeout_ms=300) as producer:
             producer.begin_txn()
-            producer.send_batch(T0, one)
+            producer.send_batch(T0, polled_batch)
             producer.flush()
             cluster.change_always("EndTxn", changes.error(14))
             raise ZeroDivisionError
@@ -255,7 +256,7 @@ def test_a_refused_batch_is_named_with_a_remedy_and_the_acknowledged_ones_keep_t
     cluster.change("Produce", changes.AS_IT_SHOULD, changes.error(10))
     with producer_of(cluster, "t", in_flight_requests=1) as producer:
         producer.begin_txn()
-        deliveries = [producer.send_batch(T0, one) for one in batches]
+        deliveries = [producer.send_batch(T0, batch) for batch in batches]
         with pytest.raises(
             BatchRefusedError, match=r"source-0: batch at base offset 2 refused.*MESSAGE_TOO_LARGE.*max\.message\.bytes"
         ):
@@ -271,10 +272,10 @@ def test_a_refused_batch_is_named_with_a_remedy_and_the_acknowledged_ones_keep_t
 def test_bytes_that_were_damaged_before_are_called_corrupt_and_not_the_targets_fault(cluster: StrictCluster) -> None:
     damaged = bytearray(several(1)[0])
     damaged[-1] ^= 1
-    (one,) = polled(cluster, bytes(damaged))
+    (polled_batch,) = polled(cluster, bytes(damaged))
     with producer_of(cluster, "t") as producer:
         producer.begin_txn()
-        producer.send_batch(T0, one)
+        producer.send_batch(T0, polled_batch)
         with pytest.raises(CorruptBatchError, match="CRC does not match"):
             producer.flush()
         producer.end_txn(commit=False)
@@ -302,10 +303,10 @@ def test_a_producer_that_was_taken_over_stops_and_fences_nobody_in_turn(cluster:
 
 
 def test_a_transaction_that_timed_out_cannot_be_committed(cluster: StrictCluster) -> None:
-    (one,) = polled(cluster, *several(1))
+    (polled_batch,) = polled(cluster, *several(1))
     with producer_of(cluster, "t") as producer:
         producer.begin_txn()
-        producer.send_batch(T0, one)
+        producer.send_batch(T0, polled_batch)
         producer.flush()
         cluster.time_out("t")
         with pytest.raises(ProducerEpochFencedError, match="timed out"):
@@ -315,10 +316,10 @@ def test_a_transaction_that_timed_out_cannot_be_committed(cluster: StrictCluster
 
 
 def test_a_commit_without_an_answer_may_be_asked_for_again_and_nothing_else(cluster: StrictCluster) -> None:
-    (one,) = polled(cluster, *several(1))
+    (polled_batch,) = polled(cluster, *several(1))
     with producer_of(cluster, "t", delivery_timeout_ms=400) as producer:
         producer.begin_txn()
-        producer.send_batch(T0, one)
+        producer.send_batch(T0, polled_batch)
         producer.flush()
         cluster.change_always("EndTxn", changes.dropped_after())
         with pytest.raises(OutcomeUnknownError):
@@ -340,31 +341,31 @@ def test_without_a_transaction_what_was_not_acknowledged_is_sent_again_and_store
     made = several(12)
     cluster.change("Produce", changes.AS_IT_SHOULD, changes.AS_IT_SHOULD, change, changes.AS_IT_SHOULD, change)
     with producer_of(cluster) as producer:
-        deliveries = [producer.send_batch(T0, one) for one in polled(cluster, *made)]
+        deliveries = [producer.send_batch(T0, polled_batch) for polled_batch in polled(cluster, *made)]
         producer.flush()
-    assert payloads(cluster) == [one[BATCH_HEADER_BYTES:] for one in made]
-    assert [one.base_offset for one in deliveries] == list(range(0, 24, 2))
+    assert payloads(cluster) == [batch[BATCH_HEADER_BYTES:] for batch in made]
+    assert [delivery.base_offset for delivery in deliveries] == list(range(0, 24, 2))
 
 
 def test_old_records_are_not_sent_again_because_brokers_may_have_forgotten_their_producer(cluster: StrictCluster) -> None:
-    (one,) = polled(cluster, *several(1, timestamp=NOW_MS - 7_200_000))
+    (polled_batch,) = polled(cluster, *several(1, timestamp=NOW_MS - 7_200_000))
     cluster.change("Produce", changes.dropped_after())
     with producer_of(cluster) as producer:
-        delivery = producer.send_batch(T0, one)
+        delivery = producer.send_batch(T0, polled_batch)
         with pytest.raises(RetriableError):
             producer.flush()
         with pytest.raises(OutcomeUnknownError, match="may be written"):
             _ = delivery.base_offset
         assert producer.state is TxnState.BROKEN
         with pytest.raises(TxnStateError, match="make a new producer"):
-            producer.send_batch(T0, one)
+            producer.send_batch(T0, polled_batch)
     assert cluster.asked("Produce") == 1
 
 
 def test_a_producer_id_that_cannot_be_had_yet_leaves_the_queue_as_it_is(cluster: StrictCluster) -> None:
-    (one,) = polled(cluster, *several(1))
+    (polled_batch,) = polled(cluster, *several(1))
     with producer_of(cluster, delivery_timeout_ms=200) as producer:
-        delivery = producer.send_batch(T0, one)
+        delivery = producer.send_batch(T0, polled_batch)
         cluster.change_always("InitProducerId", changes.error(14))
         with pytest.raises(RetriableError, match="COORDINATOR_LOAD_IN_PROGRESS"):
             producer.flush()
@@ -376,8 +377,8 @@ def test_a_producer_id_that_cannot_be_had_yet_leaves_the_queue_as_it_is(cluster:
 def test_a_full_queue_is_sent_without_being_asked_to(cluster: StrictCluster) -> None:
     first, second, third = polled(cluster, *several(3))
     with producer_of(cluster, queue_bytes=2 * first.size_bytes) as producer:
-        deliveries = [producer.send_batch(T0, one) for one in (first, second, third)]
-        assert [one.is_done for one in deliveries] == [True, True, False]
+        deliveries = [producer.send_batch(T0, polled_batch) for polled_batch in (first, second, third)]
+        assert [delivery.is_done for delivery in deliveries] == [True, True, False]
 
 
 @pytest.mark.parametrize(("requests", "size_bytes"), [(1, 1 << 20), (3, 1 << 20), (5, 1 << 20), (5, 250)])
@@ -387,8 +388,8 @@ def test_no_more_is_in_flight_than_the_settings_say(requests: int, size_bytes: i
         cluster.create_topic("target", 2)
         batches = polled(cluster, *several(12))
         with producer_of(cluster, in_flight_requests=requests, in_flight_bytes=size_bytes) as producer:
-            for one in batches:
-                producer.send_batch(T0, one)
+            for batch in batches:
+                producer.send_batch(T0, batch)
         most = min(requests, size_bytes // batches[0].size_bytes)
         assert cluster.most_in_flight["Produce"] == most
 
@@ -413,7 +414,7 @@ def test_a_consumer_refuses_to_poll_while_its_batches_wait_in_a_producer(cluster
         assert delivery.base_offset == 2
         with pytest.raises(StaleBatchError):
             producer.send_batch(T0, second)
-    assert payloads(cluster) == [one[BATCH_HEADER_BYTES:] for one in made[:2]]
+    assert payloads(cluster) == [batch[BATCH_HEADER_BYTES:] for batch in made[:2]]
 
 
 def test_a_failed_produce_gives_the_batches_back_to_their_consumer(cluster: StrictCluster) -> None:
@@ -425,8 +426,8 @@ def test_a_failed_produce_gives_the_batches_back_to_their_consumer(cluster: Stri
     ):
         consumer.assign({SOURCE: 0})
         producer.begin_txn()
-        for one in consumer.poll_batches(100, PATIENCE_MS):
-            producer.send_batch(T0, one)
+        for polled_batch in consumer.poll_batches(100, PATIENCE_MS):
+            producer.send_batch(T0, polled_batch)
         with pytest.raises(BatchRefusedError):
             producer.flush()
         assert len(consumer.poll_batches(100, PATIENCE_MS)) == 1
@@ -434,11 +435,11 @@ def test_a_failed_produce_gives_the_batches_back_to_their_consumer(cluster: Stri
 
 def test_sending_a_batch_leaves_it_as_it_was_fetched(cluster: StrictCluster) -> None:
     (raw,) = several(1)
-    (one,) = polled(cluster, raw)
+    (polled_batch,) = polled(cluster, raw)
     with producer_of(cluster) as producer:
-        producer.send_batch(T0, one)
-        producer.send_batch(T1, one)
-    assert one.view == raw
+        producer.send_batch(T0, polled_batch)
+        producer.send_batch(T1, polled_batch)
+    assert polled_batch.view == raw
     assert payloads(cluster, 0) == payloads(cluster, 1)
 
 
@@ -452,45 +453,45 @@ def test_sending_a_batch_leaves_it_as_it_was_fetched(cluster: StrictCluster) -> 
     ],
 )
 def test_what_no_broker_stores_unchanged_is_refused_before_it_is_sent(cluster: StrictCluster, raw: bytes, rule: str) -> None:
-    (one,) = polled(cluster, raw)
+    (polled_batch,) = polled(cluster, raw)
     with producer_of(cluster, "t") as producer:
         producer.begin_txn()
         with pytest.raises(BatchRefusedError, match=rule):
-            producer.send_batch(T0, one)
+            producer.send_batch(T0, polled_batch)
         assert producer.state is TxnState.OPEN
     assert cluster.asked("Produce") == 0
 
 
 def test_append_times_can_be_given_up_for_the_producers_times(cluster: StrictCluster) -> None:
-    (one,) = polled(cluster, batch(0, 1, attributes=0x08, timestamp=NOW_MS))
+    (polled_batch,) = polled(cluster, batch(0, 1, attributes=0x08, timestamp=NOW_MS))
     with producer_of(cluster, log_append_time=LogAppendTimePolicy.PRODUCER) as producer:
-        assert producer.send_batch(T0, one) is not None
+        assert producer.send_batch(T0, polled_batch) is not None
     (stored,) = cluster.log("target").data()
     assert stored[22] & 0x08 == 0
 
 
 def test_a_target_that_does_not_exist_is_named_and_the_transaction_goes_on(cluster: StrictCluster) -> None:
-    (one,) = polled(cluster, *several(1))
+    (polled_batch,) = polled(cluster, *several(1))
     with producer_of(cluster, "t") as producer:
         producer.begin_txn()
         with pytest.raises(ConfigError, match="topic nowhere: UNKNOWN_TOPIC_OR_PARTITION; create it"):
-            producer.send_batch(TopicPartition("nowhere", 0), one)
+            producer.send_batch(TopicPartition("nowhere", 0), polled_batch)
         with pytest.raises(ConfigError, match="target-2: the topic has 2 partitions, 0 to 1"):
-            producer.send_batch(TopicPartition("target", 2), one)
-        delivery = producer.send_batch(T0, one)
+            producer.send_batch(TopicPartition("target", 2), polled_batch)
+        delivery = producer.send_batch(T0, polled_batch)
         producer.end_txn(commit=True)
         assert delivery.base_offset == 0
 
 
 def test_transactions_need_a_transactional_id_and_sending_needs_a_transaction(cluster: StrictCluster) -> None:
-    (one,) = polled(cluster, *several(1))
+    (polled_batch,) = polled(cluster, *several(1))
     with producer_of(cluster) as producer:
         for call in (producer.begin_txn, lambda: producer.end_txn(commit=True), lambda: producer.end_txn(commit=False)):
             with pytest.raises(TxnStateError, match="without a transactional id"):
                 call()
     with producer_of(cluster, "t") as producer:
         with pytest.raises(TxnStateError, match="no transaction is begun"):
-            producer.send_batch(T0, one)
+            producer.send_batch(T0, polled_batch)
         with pytest.raises(TxnStateError, match=r"end_txn\(commit=True\): no transaction"):
             producer.end_txn(commit=True)
         producer.begin_txn()
@@ -500,7 +501,7 @@ def test_transactions_need_a_transactional_id_and_sending_needs_a_transaction(cl
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"in_flight_requests": 6}, "in_flight_requests: 6 is not a number of 1 to 5"),
         ({"in_flight_requests": 0, "in_flight_bytes": 0}, "in_flight_bytes: 0 is not a number of at least 1"),
@@ -508,11 +509,11 @@ def test_transactions_need_a_transactional_id_and_sending_needs_a_transaction(cl
         ({"transactional_id": ""}, "must not be empty"),
     ],
 )
-def test_a_wrong_bound_is_refused_by_name(settings: dict[str, Any], said: str) -> None:
+def test_a_wrong_bound_is_refused_by_name(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         BatchProducer({"bootstrap.servers": "x:1"}, **settings)
     assert len(caught.value.problems) == len(settings)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["value.serializer", "compression.type", "linger.ms", "batch.size", "acks", "transactional.id"])

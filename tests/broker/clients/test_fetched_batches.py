@@ -27,51 +27,56 @@ def fetched(*batches: bytes) -> FetchedBatches:
 
 def test_a_batch_tells_what_its_header_says() -> None:
     raw = batch(5, 3, attributes=0x1C, producer_id=7, producer_epoch=2, base_sequence=9, leader_epoch=4, timestamp=1234)
-    (one,) = fetched(raw)
-    assert (one.topic_partition, one.base_offset, one.last_offset, one.record_count) == (PLACE, 5, 7, 3)
-    assert (one.size_bytes, one.codec, one.leader_epoch) == (len(raw), Codec.ZSTD, 4)
-    assert (one.base_timestamp_ms, one.max_timestamp_ms) == (1234, 1234)
-    assert (one.producer_id, one.producer_epoch, one.base_sequence) == (7, 2, 9)
-    assert (one.is_transactional, one.is_log_append_time, one.is_control) == (True, True, False)
-    assert one.view == raw
+    (fetched_batch,) = fetched(raw)
+    assert (fetched_batch.topic_partition, fetched_batch.base_offset, fetched_batch.last_offset, fetched_batch.record_count) == (
+        PLACE,
+        5,
+        7,
+        3,
+    )
+    assert (fetched_batch.size_bytes, fetched_batch.codec, fetched_batch.leader_epoch) == (len(raw), Codec.ZSTD, 4)
+    assert (fetched_batch.base_timestamp_ms, fetched_batch.max_timestamp_ms) == (1234, 1234)
+    assert (fetched_batch.producer_id, fetched_batch.producer_epoch, fetched_batch.base_sequence) == (7, 2, 9)
+    assert (fetched_batch.is_transactional, fetched_batch.is_log_append_time, fetched_batch.is_control) == (True, True, False)
+    assert fetched_batch.view == raw
 
 
 def test_batches_of_several_partitions_are_one_sequence() -> None:
     parts = [batch(0, 2), batch(2, 1), marker(0, 1, 9)]
     both = FetchedBatches([part(view(*parts[:2])), part(view(parts[2]))])
     assert len(both) == 3
-    assert both.size_bytes == sum(len(one) for one in parts)
-    assert [one.base_offset for one in both[1:]] == [2, 0]
-    assert [bytes(one.view) for one in both] == parts
-    assert [one.is_control for one in both] == [False, False, True]
+    assert both.size_bytes == sum(len(part) for part in parts)
+    assert [batch.base_offset for batch in both[1:]] == [2, 0]
+    assert [bytes(batch.view) for batch in both] == parts
+    assert [batch.is_control for batch in both] == [False, False, True]
 
 
 def test_a_batch_cannot_be_changed_through_it() -> None:
-    (one,) = fetched(batch(0, 1))
+    (fetched_batch,) = fetched(batch(0, 1))
     with pytest.raises(dataclasses.FrozenInstanceError):
-        one.base_offset = 7  # type: ignore[misc]
+        fetched_batch.base_offset = 7  # type: ignore[misc]
     with pytest.raises(TypeError, match="read-only"):
-        one.view[0] = 1
+        fetched_batch.view[0] = 1
 
 
 def test_after_the_end_of_the_loan_a_batch_has_no_bytes_and_views_are_released() -> None:
     both = fetched(batch(0, 1), batch(1, 1))
-    held = both[0].view
+    kept_view = both[0].view
     both.loan.end()
     with pytest.raises(StaleBatchError, match="before the next poll"):
         _ = both[1].view
     with pytest.raises(StaleBatchError):
         both[1].copy()
     with pytest.raises(ValueError, match="released"):
-        bytes(held)
+        bytes(kept_view)
     assert both[1].base_offset == 1
 
 
 def test_a_copy_outlives_the_loan_and_is_equal() -> None:
     raw = batch(0, 2)
-    (one,) = lent = fetched(raw)
-    kept = one.copy()
-    assert kept == one
+    (fetched_batch,) = lent = fetched(raw)
+    kept = fetched_batch.copy()
+    assert kept == fetched_batch
     lent.loan.end()
     assert kept.view == raw
     assert kept.copy().view == raw

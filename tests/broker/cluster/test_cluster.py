@@ -42,7 +42,7 @@ def fake() -> Iterator[StrictCluster]:
 
 
 def leaders(client: Cluster, clock: SleepingClock) -> dict[TopicPartition, int]:
-    return {place: one.leader for place, one in client.leaders([A, B], clock.deadline()).items()}
+    return {place: leader.leader for place, leader in client.leaders([A, B], clock.deadline()).items()}
 
 
 def offsets(client: Cluster, clock: SleepingClock, ms: float = 20_000) -> list[int]:
@@ -59,7 +59,7 @@ def test_metadata_names_cluster_brokers_topics_and_leaders(fake: StrictCluster, 
     assert metadata.brokers == fake.nodes
     topic = metadata.topics["t"]
     assert uuid.UUID(bytes=base64.urlsafe_b64decode(topic.topic_id + "==")) == fake.topic_ids["t"]
-    assert [(one.leader, one.leader_epoch) for one in topic.partitions.values()] == [(1, 0), (2, 0)]
+    assert [(partition.leader, partition.leader_epoch) for partition in topic.partitions.values()] == [(1, 0), (2, 0)]
 
 
 def test_none_asks_for_all_topics_and_an_empty_list_for_none(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
@@ -122,7 +122,7 @@ def test_a_partition_without_a_leader_is_waited_for(fake: StrictCluster, client:
 
 def test_a_leader_that_no_broker_listing_names_is_retriable(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
     def forget_node_2(answer: Any) -> None:
-        answer.brokers = [one for one in answer.brokers if one.node_id == 1]
+        answer.brokers = [broker for broker in answer.brokers if broker.node_id == 1]
 
     fake.alter_answers("Metadata", forget_node_2)
     with pytest.raises(RetriableError, match="the cluster lists no broker 2"):
@@ -221,21 +221,21 @@ def test_an_idle_connection_that_its_broker_has_closed_is_not_used_again(
     with pytest.raises(RetriableError, match="cannot connect"):
         client.connection(1, "produce", clock.deadline())
     fake.start_node(1)
-    again = client.connection(1, "produce", clock.deadline())
-    assert again is not lost
+    second = client.connection(1, "produce", clock.deadline())
+    assert second is not lost
     assert lost.is_closed
-    assert client.connection(1, "produce", clock.deadline()) is again
+    assert client.connection(1, "produce", clock.deadline()) is second
 
 
 def test_a_broker_that_is_too_old_is_refused_in_one_line_with_all_that_it_lacks(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
     def other(answer: Any) -> None:
-        for one in answer.api_keys:
-            if one.api_key == API_KEYS["ListOffsets"]:
-                one.max_version = 5
-            if one.api_key == API_KEYS["Fetch"]:
-                one.max_version = 11
+        for api_key in answer.api_keys:
+            if api_key.api_key == API_KEYS["ListOffsets"]:
+                api_key.max_version = 5
+            if api_key.api_key == API_KEYS["Fetch"]:
+                api_key.max_version = 11
 
     fake.not_offered = frozenset({"EndTxn"})
     fake.alter_answers("ApiVersions", other)
@@ -251,9 +251,9 @@ def test_a_broker_that_is_newer_than_what_is_known_is_refused_as_such(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
     def other(answer: Any) -> None:
-        for one in answer.api_keys:
-            if one.api_key == API_KEYS["Fetch"]:
-                one.min_version, one.max_version = 13, 20
+        for api_key in answer.api_keys:
+            if api_key.api_key == API_KEYS["Fetch"]:
+                api_key.min_version, api_key.max_version = 13, 20
 
     fake.alter_answers("ApiVersions", other)
     with pytest.raises(
@@ -366,8 +366,8 @@ def test_an_answer_that_leaves_something_out_is_asked_for_again(
 def test_settings_of_a_topic_are_those_of_the_broker(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
     configs: dict[str, Any] = {"max.message.bytes": "500"}
     fake.create_topic("small", **configs)
-    found = client.topic_configs(["t", "small"], clock.deadline())
-    assert [found[name]["max.message.bytes"] for name in ("t", "small")] == ["1048588", "500"]
+    actual = client.topic_configs(["t", "small"], clock.deadline())
+    assert [actual[name]["max.message.bytes"] for name in ("t", "small")] == ["1048588", "500"]
 
 
 def test_settings_of_a_broker_are_its_own(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
@@ -386,9 +386,9 @@ def test_settings_of_a_broker_are_its_own(fake: StrictCluster, client: Cluster, 
 def test_producers_are_described_by_their_leaders(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
     fake.seed(("t", 0), batch(0, 5, attributes=0x10, producer_id=4, producer_epoch=2, base_sequence=0))
     fake.seed(("t", 1), batch(0, 5, producer_id=5, producer_epoch=0, base_sequence=0))
-    found = client.describe_producers([A, B], clock.deadline())
+    actual = client.describe_producers([A, B], clock.deadline())
     at_ms = header_of(batch(0, 5)).max_timestamp
-    assert found == {A: (ProducerState(4, 2, 0, at_ms),), B: (ProducerState(5, 0, -1, at_ms),)}
+    assert actual == {A: (ProducerState(4, 2, 0, at_ms),), B: (ProducerState(5, 0, -1, at_ms),)}
 
 
 def test_a_coordinator_is_looked_for_once_and_again_when_forgotten(
@@ -400,7 +400,7 @@ def test_a_coordinator_is_looked_for_once_and_again_when_forgotten(
     client.forget_coordinator(CoordinatorKind.TXN, "x")
     client.coordinator(CoordinatorKind.TXN, "x", clock.deadline())
     client.coordinator(CoordinatorKind.GROUP, "x", clock.deadline())
-    assert [(one.key, one.key_type) for one in fake.bodies("FindCoordinator")] == [("x", 1), ("x", 1), ("x", 0)]
+    assert [(request.key, request.key_type) for request in fake.bodies("FindCoordinator")] == [("x", 1), ("x", 1), ("x", 0)]
 
 
 # --- forks ---
@@ -434,9 +434,9 @@ def test_a_forked_process_makes_its_own_connections_and_leaves_its_parents_alone
 
 
 def latest(client: Cluster, clock: SleepingClock, places: list[TopicPartition]) -> list[int]:
-    found, wrong = client.latest_offsets(places, UNCOMMITTED, clock.deadline())
+    offsets, wrong = client.latest_offsets(places, UNCOMMITTED, clock.deadline())
     assert not wrong
-    return [found[place] for place in places]
+    return [offsets[place] for place in places]
 
 
 def test_latest_offsets_are_asked_in_the_same_words_and_follow_the_log(
@@ -474,8 +474,8 @@ def test_latest_offsets_that_may_not_be_asked_are_for_the_operator(
     fake.create_topic("u", 1)
     other = TopicPartition("u", 0)
     fake.change_always("ListOffsets", error(29, ("t", 0)))
-    found, wrong = client.latest_offsets([A, other], UNCOMMITTED, clock.deadline())
-    assert found == {other: 0}
+    offsets, wrong = client.latest_offsets([A, other], UNCOMMITTED, clock.deadline())
+    assert offsets == {other: 0}
     refused = wrong[A]
     assert isinstance(refused, TopicAccessError)
     assert refused.topics == ("t",)
@@ -489,14 +489,14 @@ def test_a_leader_that_does_not_answer_keeps_back_the_latest_offsets_of_its_own_
     fake.seed(("t", 0), batch(0, 5))
     places = [A, B]
     fake.change_always("ListOffsets", error(56, ("t", 1)))
-    found, wrong = client.latest_offsets(places, UNCOMMITTED, clock.deadline())
-    assert found == {A: 5}
+    offsets, wrong = client.latest_offsets(places, UNCOMMITTED, clock.deadline())
+    assert offsets == {A: 5}
     assert {place: getattr(error, "error_name", None) for place, error in wrong.items()} == {B: "KAFKA_STORAGE_ERROR"}
     fake.change_always("ListOffsets", None)
     assert latest(client, clock, places) == [5, 0]
     fake.stop_node(2)
-    found, wrong = client.latest_offsets(places, UNCOMMITTED, clock.deadline())
-    assert (found, set(wrong)) == ({A: 5}, {B})
+    offsets, wrong = client.latest_offsets(places, UNCOMMITTED, clock.deadline())
+    assert (offsets, set(wrong)) == ({A: 5}, {B})
 
 
 def test_all_topics_are_the_same_object_until_something_of_them_changes(

@@ -50,8 +50,8 @@ def asking_for_a_token(_config: str) -> tuple[str, float]:
 def test_a_cluster_that_answers_says_its_id_and_brokers() -> None:
     clock = SleepingClock()
     with StrictCluster(nodes=2, cluster_id="east-id") as fake, closing(cluster_at(fake.bootstrap, clock)) as cluster:
-        found = reach(cluster, "source cluster east", clock.deadline())
-    assert (found.cluster_id, sorted(found.brokers)) == ("east-id", [1, 2])
+        actual = reach(cluster, "source cluster east", clock.deadline())
+    assert (actual.cluster_id, sorted(actual.brokers)) == ("east-id", [1, 2])
 
 
 def test_a_cluster_that_does_not_answer_is_named_with_its_remedy_long_before_patience_is_over() -> None:
@@ -80,17 +80,17 @@ def test_a_token_endpoint_that_is_away_is_named_and_not_the_brokers(tmp_path: Pa
     with TokenEndpoint(tmp_path, {}) as endpoint:
         url = endpoint.url
     properties = {"method": "oidc", "token.endpoint.url": url, "client.id": "me", "client.secret": "s"}
-    said = unreached({f"sasl.oauthbearer.{name}": value for name, value in properties.items()})
-    assert said.startswith(
+    output = unreached({f"sasl.oauthbearer.{name}": value for name, value in properties.items()})
+    assert output.startswith(
         "TOKEN_ENDPOINT_AWAY: the source cluster east lets nobody in without a token: gave up asking for metadata: "
         f"cannot reach the token endpoint {url}: "
     )
-    assert "check sasl.oauthbearer.token.endpoint.url, and whether that endpoint runs" in said
-    assert "bootstrap.servers" not in said
+    assert "check sasl.oauthbearer.token.endpoint.url, and whether that endpoint runs" in output
+    assert "bootstrap.servers" not in output
 
 
 def test_a_callable_that_gets_no_token_is_named_and_not_the_brokers() -> None:
-    said = unreached({"oauth_cb": f"{__name__}:asking_for_a_token"})
-    assert said.startswith("OAUTH_CB_FAILED: the source cluster east lets nobody in without a token: ")
-    assert f"oauth_cb: {__name__}:asking_for_a_token raised ConnectionError: check what oauth_cb asks for tokens" in said
-    assert "bootstrap.servers" not in said
+    output = unreached({"oauth_cb": f"{__name__}:asking_for_a_token"})
+    assert output.startswith("OAUTH_CB_FAILED: the source cluster east lets nobody in without a token: ")
+    assert f"oauth_cb: {__name__}:asking_for_a_token raised ConnectionError: check what oauth_cb asks for tokens" in output
+    assert "bootstrap.servers" not in output

@@ -16,6 +16,6 @@ def test_topics_that_the_cluster_does_not_have_are_gone_and_those_it_does_not_sh
         fake.create_topic("a")
         fake.change_always("Metadata", error(29, ("c", -1)))
         cluster = Cluster(ClientConfig.from_properties({"bootstrap.servers": fake.bootstrap}))
-        found = missing_topics(cluster, ["a", "b", "c"], Deadline.after_ms(5_000, time.monotonic))
+        actual = missing_topics(cluster, ["a", "b", "c"], Deadline.after_ms(5_000, time.monotonic))
         cluster.close()
-    assert found == Missing(("b",), {"c": "TOPIC_AUTHORIZATION_FAILED: grant Read on topic c"})
+    assert actual == Missing(("b",), {"c": "TOPIC_AUTHORIZATION_FAILED: grant Read on topic c"})

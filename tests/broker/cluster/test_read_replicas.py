@@ -35,7 +35,7 @@ def prefer_follower(fake: StrictCluster, follower: Follower | None = None) -> Fo
 
 def fetches(fake: StrictCluster) -> list[tuple[int, int]]:
     """(node, version) of every Fetch, in order."""
-    return [(one.node_id, one.body.version) for one in fake.received if one.api == "Fetch"]
+    return [(request.node_id, request.body.version) for request in fake.received if request.api == "Fetch"]
 
 
 def compact_end(fake: StrictCluster) -> int:
@@ -134,9 +134,9 @@ def test_a_replica_that_fails_is_not_asked_again_for_a_lease(
 def test_a_replica_that_is_down_is_left_for_the_leader(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
     prefer_follower(fake)
     end = fill(fake, A, [2] * 5)
-    known = dict(fake.nodes)
+    nodes_before = dict(fake.nodes)
     fake.stop_node(FOLLOWER)
-    fake.nodes.update(known)  # as long as the controller has not noticed
+    fake.nodes.update(nodes_before)  # as long as the controller has not noticed
     assert Reading(client, clock, whole(A, end)).run()[A] == stored(fake, A, 0, end)
     assert fetches(fake)[-1] == (LEADER, BY_LEADER_ONLY)
 
@@ -231,7 +231,7 @@ def empty_answers(fake: StrictCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("configs", "is_newest", "said"),
+    ("configs", "is_newest", "message"),
     [
         ({}, True, "cleanup.policy of the topic does not hold compact"),
         ({}, False, "cleanup.policy of the topic does not hold compact"),
@@ -241,14 +241,14 @@ def empty_answers(fake: StrictCluster) -> None:
     ],
 )
 def test_a_range_that_compaction_cannot_have_emptied_is_no_hole(
-    fake: StrictCluster, client: Cluster, clock: SleepingClock, configs: dict[str, str], is_newest: bool, said: str
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, configs: dict[str, str], is_newest: bool, message: str
 ) -> None:
     fake.is_newest = is_newest
     fake.log("t").configs.update(configs)
     end = fill(fake, A, [2] * 5)
     empty_answers(fake)
     with pytest.raises(
-        RetriableError, match=f"EMPTY_FETCH: the leader of t-0 answers Fetch at offset 0 without .* 10 .*: .*{said}"
+        RetriableError, match=f"EMPTY_FETCH: the leader of t-0 answers Fetch at offset 0 without .* 10 .*: .*{message}"
     ):
         Reading(client, clock, whole(A, end), ms=2_000).run()
 
@@ -338,9 +338,9 @@ def test_a_batch_consumer_follows_to_the_replica_and_back(fake: StrictCluster) -
 def test_a_batch_consumer_at_a_replica_that_is_down_reads_from_the_leader(fake: StrictCluster, isolation: IsolationLevel) -> None:
     prefer_follower(fake)
     fill(fake, A, [2] * 3)
-    known = dict(fake.nodes)
+    nodes_before = dict(fake.nodes)
     fake.stop_node(FOLLOWER)
-    fake.nodes.update(known)
+    fake.nodes.update(nodes_before)
     with BatchConsumer({"bootstrap.servers": fake.bootstrap}, isolation=isolation) as consumer:
         consumer.assign({A: 0})
         assert [batch.base_offset for batch in consumer.poll_batches(1 << 20, 10_000)] == [0, 2, 4]

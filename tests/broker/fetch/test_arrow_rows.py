@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.support.record_batches import batch, marker, view
 
 from shallow_mirror.broker.fetch.arrow_rows import FAILED, Keep, RangeRows, failed_row, parse_rows, split_failures
-from shallow_mirror.broker.fetch.range_reader import IndexedPartition
+from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SegmentKind, SourcePartition
 from shallow_mirror.wire.batches.batch_index import index_batches
 
@@ -27,7 +27,7 @@ def rows_of(
     fetched: Sequence[IndexedPartition], start: int, end: int, *, keep: Keep = Keep.ALL, limits: BatchLimits = LIMITS
 ) -> list[pa.RecordBatch]:
     follower = RangeRows(SOURCE, start, end, limits=limits, keep=keep)
-    made = [_copied(row) for one in fetched for row in follower.of_answer(one)]
+    made = [_copied(row) for response in fetched for row in follower.of_answer(response)]
     return made + [_copied(row) for row in follower.up_to(end)]
 
 
@@ -40,7 +40,7 @@ def _copied(arrow_batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def table(arrow_batches: Sequence[pa.RecordBatch]) -> list[dict[str, object]]:
-    return [row for one in arrow_batches for row in one.to_pylist()]
+    return [row for arrow_batch in arrow_batches for row in arrow_batch.to_pylist()]
 
 
 def test_a_row_holds_every_header_field_what_a_mirror_would_do_and_the_bytes() -> None:
@@ -160,7 +160,7 @@ def logs(draw: st.DrawFn) -> tuple[list[bytes], tuple[tuple[int, int], ...], int
     for producer in opened:  # the last stable offset ends in front of open transactions: end them
         parts.append(marker(offset, 1, producer))
         offset += 1
-    return parts, tuple(sorted(aborted, key=lambda one: one[1])), offset
+    return parts, tuple(sorted(aborted, key=lambda aborted_txn: aborted_txn[1])), offset
 
 
 @settings(max_examples=150, deadline=None)
@@ -171,21 +171,21 @@ def test_rows_cover_every_offset_and_say_what_the_answer_said(
     parts, aborted, end = log
     cuts = sorted(data.draw(st.lists(st.integers(0, len(parts)), max_size=3)))
     answers = [answer(*parts[first:last], aborted=aborted) for first, last in zip([0, *cuts], [*cuts, len(parts)], strict=True)]
-    arrow_batches = rows_of([one for one in answers if len(one.index)], 0, end + 2)
+    arrow_batches = rows_of([answer for answer in answers if len(answer.index)], 0, end + 2)
     reached = 0
     for row in table(arrow_batches):
         assert row["base_offset"] == reached
         reached = int(str(row["last_offset"])) + 1
     assert reached == end + 2
-    runs = [run for one in arrow_batches for run in parse_rows(one)]
+    runs = [run for arrow_batch in arrow_batches for run in parse_rows(arrow_batch)]
     assert b"".join(bytes(run.records) for run in runs) == b"".join(parts)
     assert [run.start for run in runs[1:]] == [run.end for run in runs[:-1]]
     kinds = [row["kind"] for row in table(arrow_batches)]
-    again: list[object] = []
+    second_rows: list[object] = []
     position = 0
     for run in runs:
         fetched = IndexedPartition(SOURCE.topic_partition, index_batches(run.records), run.records, run.aborted, 0, 99, 99, 0)
         follower = RangeRows(SOURCE, position, run.end, limits=LIMITS, keep=Keep.ALL)
-        again += [row["kind"] for row in table([*follower.of_answer(fetched), *follower.up_to(run.end)])]
+        second_rows += [row["kind"] for row in table([*follower.of_answer(fetched), *follower.up_to(run.end)])]
         position = run.end
-    assert again == kinds
+    assert second_rows == kinds

@@ -103,7 +103,7 @@ def test_a_topic_is_read_by_its_id_where_the_broker_knows_how(
     end = fill(fake, A, [3, 1, 4])
     read = Reading(client, clock, with_id(fake, client, clock, A, end)).run()
     assert read == {A: stored(fake, A, 0, end)}
-    assert {one.version for one in fake.bodies("Fetch")} == {version}
+    assert {request.version for request in fake.bodies("Fetch")} == {version}
 
 
 def test_a_topic_that_was_created_again_is_not_read_in_the_place_of_the_one_that_was_asked_for(
@@ -430,7 +430,7 @@ def test_a_log_that_shrinks_in_the_middle_of_a_range_is_data_loss_after_what_was
 
 
 @pytest.mark.parametrize(
-    ("bad", "expected", "said"),
+    ("bad", "expected", "expected_message"),
     [
         (batch(4, 1, magic=1), CorruptBatchError, "base offset 4.*message of magic 1: its CRC"),
         (message(4, magic=0)[:-1] + b"x", CorruptBatchError, "base offset 4.*message of magic 0: its CRC"),
@@ -441,13 +441,13 @@ def test_a_log_that_shrinks_in_the_middle_of_a_range_is_data_loss_after_what_was
     ],
 )
 def test_what_is_no_batch_is_named_after_the_good_ones_in_front_of_it(
-    fake: StrictCluster, client: Cluster, clock: SleepingClock, bad: bytes, expected: type[Exception], said: str
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, bad: bytes, expected: type[Exception], expected_message: str
 ) -> None:
     fill(fake, A, [2, 2])
     good = stored(fake, A, 0, 4)
     fake.alter_answers("Fetch", lambda answer: _append(answer, bad))
     reading = Reading(client, clock, whole(A, 9))
-    with pytest.raises(expected, match=said):
+    with pytest.raises(expected, match=expected_message):
         reading.run()
     assert reading.batches[A][: len(good)] == good
 
@@ -468,12 +468,12 @@ def test_messages_of_older_formats_are_read_as_batches_with_their_offsets(
     reading.run()
     ((_, first), (base, converted)) = reading.batches[A]
     assert (base, first) == (2, stored(fake, A, 0, 2)[0][1])
-    found = list(open_batch(memoryview(converted), A, max_bytes=1000))
-    assert [(one.offset, one.timestamp_ms) for one in found] == [(2, -1), (4, 77)]
+    actual = list(open_batch(memoryview(converted), A, max_bytes=1000))
+    assert [(record.offset, record.timestamp_ms) for record in actual] == [(2, -1), (4, 77)]
 
 
 @pytest.mark.parametrize(
-    ("code", "expected", "said"),
+    ("code", "expected", "message"),
     [
         (2, CorruptBatchError, "CORRUPT_MESSAGE"),
         (-1, CorruptBatchError, "UNKNOWN_SERVER_ERROR"),
@@ -482,11 +482,11 @@ def test_messages_of_older_formats_are_read_as_batches_with_their_offsets(
     ],
 )
 def test_a_definite_code_is_an_error_of_whoever_must_act_and_not_asked_again(
-    fake: StrictCluster, client: Cluster, clock: SleepingClock, code: int, expected: type[Exception], said: str
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, code: int, expected: type[Exception], message: str
 ) -> None:
     end = fill(fake, A, [2])
     fake.change("Fetch", error(code, ("t", 0)))
-    with pytest.raises(expected, match=said):
+    with pytest.raises(expected, match=message):
         Reading(client, clock, whole(A, end)).run()
     assert fake.asked("Fetch") == 1
 
@@ -538,9 +538,13 @@ def test_whatever_happens_every_batch_comes_once_and_in_order(
         ranges.append(whole(place, end, position, bytes_per_offset=dice.choice([0.0, 10.0, 1_000.0])))
     fake.change("Fetch", *[_random_fault(fake, dice) for _ in range(25)])
     read = Reading(client, clock, *ranges, ms=600_000, fetch_bytes=dice.choice([64, 500, 4_000, 100_000])).run()
-    for one in ranges:
-        expected = stored(fake, one.topic_partition, one.position, one.end) if one.position < one.end else []
-        assert read[one.topic_partition] == expected
+    for read_range in ranges:
+        expected = (
+            stored(fake, read_range.topic_partition, read_range.position, read_range.end)
+            if read_range.position < read_range.end
+            else []
+        )
+        assert read[read_range.topic_partition] == expected
 
 
 # --- a partition that cannot be read ---

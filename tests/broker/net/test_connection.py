@@ -79,7 +79,7 @@ def test_an_answer_is_the_frame_without_its_length(servers: list[Server]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         (b"", "closed the connection"),
         (b"\x00\x00", "closed the connection"),
@@ -90,8 +90,8 @@ def test_an_answer_is_the_frame_without_its_length(servers: list[Server]) -> Non
         ((0).to_bytes(4, "big"), "announced an answer of 0 bytes"),
     ],
 )
-def test_a_broken_answer_closes_the_connection_and_is_retriable(servers: list[Server], answer: bytes, said: str) -> None:
-    with pytest.raises(RetriableError, match=said):
+def test_a_broken_answer_closes_the_connection_and_is_retriable(servers: list[Server], answer: bytes, message: str) -> None:
+    with pytest.raises(RetriableError, match=message):
         asked(servers, answer)
 
 

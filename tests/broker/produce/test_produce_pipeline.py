@@ -84,7 +84,7 @@ def queue(txn: SlotTxn, counts: Sequence[int], payload_bytes: int | None = None)
     made, sequence = [], 0
     for count in counts:
         payload = None if payload_bytes is None else record(0, value=bytes(payload_bytes))
-        one = batch(
+        raw = batch(
             0,
             count,
             attributes=0x10,
@@ -93,7 +93,7 @@ def queue(txn: SlotTxn, counts: Sequence[int], payload_bytes: int | None = None)
             base_sequence=sequence,
             payload=payload,
         )
-        made.append(memoryview(one))
+        made.append(memoryview(raw))
         sequence += count
     return made
 
@@ -122,9 +122,9 @@ def test_queues_are_appended_in_order_and_base_offsets_come_back(fake: StrictClu
     assert slot.produce(queues) == {A: [0, 3, 4], B: [0], C: [0, 1, 2, 3]}
     slot.commit()
     for place, batches in queues.items():
-        assert payloads(fake, place) == [bytes(one[16:]) for one in batches]
+        assert payloads(fake, place) == [bytes(batch[16:]) for batch in batches]
     assert set(sent(fake).values()) == {1}
-    assert all(one.acks == -1 and one.transactional_id == NAME for one in fake.bodies("Produce"))
+    assert all(request.acks == -1 and request.transactional_id == NAME for request in fake.bodies("Produce"))
 
 
 def test_nothing_to_send_is_nothing_sent(fake: StrictCluster, slot: Slot) -> None:
@@ -144,7 +144,7 @@ def test_a_request_is_closed_when_it_is_full(fake: StrictCluster, slot: Slot) ->
     places = [TopicPartition("wide", partition) for partition in range(0, 8, 2)]
     add_partitions(slot.client, slot.txn, places, slot.clock.deadline())
     slot.produce({place: slot.batches([1], REQUEST_BYTES // 3) for place in places})
-    assert [one.size_bytes < REQUEST_BYTES for one in fake.received if one.api == "Produce"] == [True, True]
+    assert [request.size_bytes < REQUEST_BYTES for request in fake.received if request.api == "Produce"] == [True, True]
 
 
 @pytest.mark.parametrize("requests", [1, 2, 5])
@@ -166,7 +166,7 @@ def test_leaders_work_at_the_same_time(fake: StrictCluster, slot: Slot) -> None:
     fake.change("Produce", held(is_asked), node_id=1)
     fake.change("Produce", after(is_asked.set), node_id=2)
     assert slot.produce({A: slot.batches([1] * 5), B: slot.batches([1] * 5)}) == {A: [0, 1, 2, 3, 4], B: [0, 1, 2, 3, 4]}
-    assert {one.node_id for one in fake.received if one.api == "Produce"} == {1, 2}
+    assert {request.node_id for request in fake.received if request.api == "Produce"} == {1, 2}
 
 
 def test_an_error_of_one_leader_leaves_no_connection_with_answers_that_nobody_awaits(fake: StrictCluster, slot: Slot) -> None:
@@ -174,12 +174,12 @@ def test_an_error_of_one_leader_leaves_no_connection_with_answers_that_nobody_aw
     fake.change("Produce", error(10), node_id=1)
     with pytest.raises(ProduceRefusedError):
         slot.produce({A: slot.batches([1] * 3), B: slot.batches([1] * 3)})
-    again = Slot(slot.client, slot.clock)
-    found = again.produce({A: again.batches([1, 1]), B: again.batches([1, 1])})
-    again.commit()
-    for place, offsets in found.items():
+    second_slot = Slot(slot.client, slot.clock)
+    actual = second_slot.produce({A: second_slot.batches([1, 1]), B: second_slot.batches([1, 1])})
+    second_slot.commit()
+    for place, offsets in actual.items():
         epochs = {header.base_offset: header.producer_epoch for header, _, _ in fake.log(place.topic, place.partition).batches}
-        assert [epochs[one] for one in offsets] == [again.txn.producer_epoch] * 2
+        assert [epochs[offset] for offset in offsets] == [second_slot.txn.producer_epoch] * 2
 
 
 def test_small_requests_share_a_write_and_large_ones_do_not(
@@ -245,7 +245,7 @@ def test_a_window_stops_sending_at_its_limit_and_answers_for_what_is_on_the_targ
     assert fake.asked("Produce") == stops_after
     for place, batches in queues.items():
         assert len(placed[place]) == min(stops_after, len(batches))
-        assert payloads(fake, place) == [bytes(one[16:]) for one in batches[: len(placed[place])]]
+        assert payloads(fake, place) == [bytes(batch[16:]) for batch in batches[: len(placed[place])]]
 
 
 def test_nothing_stops_in_the_middle_of_what_one_source_batch_became(
@@ -256,7 +256,7 @@ def test_nothing_stops_in_the_middle_of_what_one_source_batch_became(
     placed = paced.window.produce_all(queues, continuing={A: {1, 2, 3}, C: {3, 4}})
     assert {place: len(offsets) for place, offsets in placed.items()} == {A: 4, C: 2}
     slot.commit()
-    assert payloads(fake, A) == [bytes(one[16:]) for one in queues[A][:4]]
+    assert payloads(fake, A) == [bytes(queue[16:]) for queue in queues[A][:4]]
 
 
 def test_the_first_request_of_a_transaction_is_sent_however_late_it_is_and_no_second_one(
@@ -348,7 +348,7 @@ def test_a_queue_is_sent_as_far_as_a_stop_allows_and_never_with_a_hole(data: st.
         placed = paced.window.produce_all(queues, continuing=continuing)
         slot.commit()
         for place, batches in queues.items():
-            assert payloads(fake, place) == [bytes(one[16:]) for one in batches[: len(placed[place])]]
+            assert payloads(fake, place) == [bytes(batch[16:]) for batch in batches[: len(placed[place])]]
             assert len(placed[place]) == len(batches) or len(placed[place]) not in continuing[place]
         assert any(placed.values()) or not any(queues.values())
 
@@ -374,8 +374,8 @@ def test_a_missing_right_is_named_with_what_to_grant(fake: StrictCluster, slot: 
         slot.produce({A: slot.batches([1])})
 
 
-def damaged(one: memoryview) -> memoryview:
-    out = bytearray(one)
+def damaged(raw: memoryview) -> memoryview:
+    out = bytearray(raw)
     out[-1] ^= 1
     return memoryview(out)
 
@@ -391,13 +391,13 @@ def test_a_batch_that_is_damaged_holed_or_too_large_is_refused_by_what_is_wrong_
     holed = memoryview(
         batch(0, deltas=[0, 2], attributes=0x10, producer_id=slot.txn.producer_id, producer_epoch=0, base_sequence=2)
     )
-    for place, batches, index, said in [
+    for place, batches, index, message in [
         (A, [good[0], damaged(good[1])], 1, "CORRUPT_MESSAGE"),
         (C, [good[0], good[1], holed], 2, "INVALID_RECORD: count is not"),
         (small, [good[0], slot.batches([1, 1], 200)[1]], 1, "MESSAGE_TOO_LARGE"),
         (compacted, [good[0]], 0, "INVALID_RECORD: a record of a compacted topic without a key"),
     ]:
-        with pytest.raises(ProduceRefusedError, match=said) as caught:
+        with pytest.raises(ProduceRefusedError, match=message) as caught:
             slot.produce({place: batches}, requests=1)
         assert (caught.value.topic_partition, caught.value.index_in_queue) == (place, index)
 
@@ -464,15 +464,15 @@ def test_after_a_failure_the_next_transaction_starts_on_a_clean_connection_with_
         slot.produce({A: slot.batches([1] * 5)}, requests=3)
     if is_moved:
         fake.move_leader(("t", 0), 2)
-    again = Slot(slot.client, slot.clock)
-    (first,) = again.produce({A: again.batches([1, 1, 1])}).values()
+    second_slot = Slot(slot.client, slot.clock)
+    (first,) = second_slot.produce({A: second_slot.batches([1, 1, 1])}).values()
     assert len(first) == 3
-    again.commit()
+    second_slot.commit()
     log = fake.log("t")
-    aborted = {one.producer_id for one in log.aborted}
+    aborted = {aborted_txn.producer_id for aborted_txn in log.aborted}
     assert aborted <= {slot.txn.producer_id}
     visible = [header for header, _, _ in log.batches if header.base_offset in first]
-    assert [header.producer_epoch for header in visible] == [again.txn.producer_epoch] * 3
+    assert [header.producer_epoch for header in visible] == [second_slot.txn.producer_epoch] * 3
 
 
 def test_what_was_acknowledged_in_front_of_an_error_is_known(fake: StrictCluster, slot: Slot) -> None:
@@ -546,4 +546,4 @@ def test_sequences_wrap_at_the_brokers_too(fake: StrictCluster, slot: Slot) -> N
         batch(0, 2, attributes=0x10, producer_id=txn.producer_id, producer_epoch=txn.producer_epoch, base_sequence=first)
         for first in (2**31 - 4, 2**31 - 2, 0)
     ]
-    assert slot.produce({A: [memoryview(one) for one in made]}) == {A: [0, 2, 4]}
+    assert slot.produce({A: [memoryview(raw) for raw in made]}) == {A: [0, 2, 4]}

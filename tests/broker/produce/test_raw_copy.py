@@ -14,7 +14,8 @@ from tests.support.mirror_runs import create_topic, wait_for
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.fetch.range_reader import RangeReader, ReadRange
+from shallow_mirror.broker.fetch.range_progress import ReadRange
+from shallow_mirror.broker.fetch.range_reader import RangeReader
 from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError
 from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
 from shallow_mirror.broker.produce.receipts import Receipt, read_receipt, write_receipt
@@ -75,7 +76,7 @@ def records(node: Any, topic: str) -> list[list[Any]]:
         }
     )
     consumer.assign([ConfluentPartition(topic, partition, 0) for partition in range(2)])
-    found: list[list[Any]] = [[], []]
+    records: list[list[Any]] = [[], []]
     ended = 0
     while ended < 2:
         message = consumer.poll(10)
@@ -83,9 +84,9 @@ def records(node: Any, topic: str) -> list[list[Any]]:
         if message.error():
             ended += 1
         else:
-            found[message.partition()].append((message.key(), message.value(), message.timestamp(), message.headers()))
+            records[message.partition()].append((message.key(), message.value(), message.timestamp(), message.headers()))
     consumer.close()
-    return found
+    return records
 
 
 def copy(source: Cluster, target: Cluster, topic: str, txn: SlotTxn) -> dict[TopicPartition, list[int]]:

@@ -213,17 +213,17 @@ def test_a_silent_coordinator_costs_one_request_timeout(fake: StrictCluster, clo
 def test_initialising_waits_until_the_open_transaction_is_aborted(fake: StrictCluster, slot: Slot) -> None:
     began(fake, slot)
     fake.hold_markers()
-    seen: list[TxnState] = []
-    fake.change("InitProducerId", *[after(lambda: seen.append(state_of(fake)))] * 2, after(fake.write_markers))
-    again = slot.init()
-    assert seen == [TxnState.ONGOING, TxnState.PREPARE_ABORT]
-    assert (again.producer_id, again.producer_epoch) == (slot.txn.producer_id, slot.txn.producer_epoch + 2)
+    states: list[TxnState] = []
+    fake.change("InitProducerId", *[after(lambda: states.append(state_of(fake)))] * 2, after(fake.write_markers))
+    second_txn = slot.init()
+    assert states == [TxnState.ONGOING, TxnState.PREPARE_ABORT]
+    assert (second_txn.producer_id, second_txn.producer_epoch) == (slot.txn.producer_id, slot.txn.producer_epoch + 2)
     assert slot.read() is None
 
 
 def test_initialising_never_names_its_own_epoch(fake: StrictCluster, slot: Slot) -> None:
     slot.init()
-    assert [(one.producer_id, one.producer_epoch) for one in fake.bodies("InitProducerId")] == [(-1, -1)] * 2
+    assert [(request.producer_id, request.producer_epoch) for request in fake.bodies("InitProducerId")] == [(-1, -1)] * 2
 
 
 def test_a_transaction_timeout_above_the_brokers_limit_names_the_setting(client: Cluster, clock: SleepingClock) -> None:
@@ -276,7 +276,7 @@ def test_a_receipt_exists_only_when_its_transaction_is_committed_and_written_out
     assert slot.read() is PendingReceipt.PENDING
     fake.write_markers()
     assert slot.read() == Receipt(slot.txn.producer_id, slot.txn.producer_epoch, 7, "map", "run")
-    assert all(one.require_stable for one in fake.bodies("OffsetFetch"))
+    assert all(request.require_stable for request in fake.bodies("OffsetFetch"))
 
 
 def test_a_receipt_of_an_aborted_transaction_never_was(fake: StrictCluster, slot: Slot) -> None:

@@ -53,9 +53,9 @@ def test_creating_at_once_leaves_the_table_of_one_with_its_properties(tmp_path: 
         thread.start()
     for thread in threads:
         thread.join(60)
-    found = opened(DeltalakeWriter(str(tmp_path / "map")))
-    assert (errors, found.delta_version) == ([], 0)
-    assert set(created) == {found.properties["shallow_mirror.mirror"]}
+    snapshot = opened(DeltalakeWriter(str(tmp_path / "map")))
+    assert (errors, snapshot.delta_version) == ([], 0)
+    assert set(created) == {snapshot.properties["shallow_mirror.mirror"]}
 
 
 @pytest.mark.parametrize("newer", ["append", "delete", "compact"])
@@ -92,8 +92,12 @@ def test_compaction_and_cleaning_keep_the_version_its_metadata_and_all_rows(writ
         writer.append(opened(writer), rows(version), version, {"run_id": f"of {version}"})
     writer.compact(opened(writer), {"run_id": "of 119"})
     writer.clean_up()
-    found = opened(writer)
-    assert (found.txn_version(), next(iter(found.commits())).metadata["run_id"], found.read().num_rows) == (119, "of 119", 119)
+    snapshot = opened(writer)
+    assert (snapshot.txn_version(), next(iter(snapshot.commits())).metadata["run_id"], snapshot.read().num_rows) == (
+        119,
+        "of 119",
+        119,
+    )
     assert len(DeltaTable(writer.uri).file_uris()) == 1
     assert list(Path(writer.uri, "_delta_log").glob("*.checkpoint.parquet"))
 

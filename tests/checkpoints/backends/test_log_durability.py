@@ -95,7 +95,7 @@ def test_a_half_written_newest_commit_was_never_acknowledged_and_the_next_run_go
     new.next_decision()
     new.decide([data(5, 7)], 0)
     new.settle()
-    assert [one.offset for one in OffsetMap.open(str(tmp_path)).positions().values()] == [7]
+    assert [position.offset for position in OffsetMap.open(str(tmp_path)).positions().values()] == [7]
     assert [file.name for file in log_of(tmp_path).glob("*.torn")] == [f"{torn.name}.torn"]
 
 

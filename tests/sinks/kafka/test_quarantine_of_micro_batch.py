@@ -77,9 +77,13 @@ def test_a_crash_in_front_of_the_decision_leaves_rows_that_count_for_nothing(tmp
     driver = Driver(tables, clusters, limits)
     driver.copy([refused(0, is_partial=True)], [refused(0, 2), refused(1)])
     driver.owner.settle()
-    found = Quarantine.open(tables)
-    assert [(one.segment.source.partition, one.segment.source_start) for one in found.entries()] == [(0, 0), (0, 2), (1, 0)]
-    assert {found.batch(one).batch for one in found.entries()} == {RAW}
+    quarantine = Quarantine.open(tables)
+    assert [(entry.segment.source.partition, entry.segment.source_start) for entry in quarantine.entries()] == [
+        (0, 0),
+        (0, 2),
+        (1, 0),
+    ]
+    assert {quarantine.batch(entry).batch for entry in quarantine.entries()} == {RAW}
 
 
 @pytest.mark.parametrize(

@@ -81,14 +81,14 @@ def slot(start: int, end: int, leader_epoch: int = 2) -> SlotResult:
 
 
 @pytest.mark.parametrize(
-    ("divergent_offset", "said"),
+    ("divergent_offset", "message"),
     [
         (6, "the source holds other records at offsets 6 to 9 than were copied"),
         (None, "the source may hold other records below offset 10 than were copied: the first such offset is not known"),
     ],
 )
 def test_the_next_round_continues_at_the_position_and_what_lies_below_it_is_reported(
-    driver: Driver, divergent_offset: int | None, said: str
+    driver: Driver, divergent_offset: int | None, message: str
 ) -> None:
     driver.copy([cut(divergent_offset=divergent_offset)], [slot(10, 15)])
     assert driver.known_epochs() == [EpochEnd(1, 10), None]
@@ -96,7 +96,7 @@ def test_the_next_round_continues_at_the_position_and_what_lies_below_it_is_repo
     (report,) = driver.reports
     (problem,) = problems_of(report, [row.segment for row in report.rows])
     assert (problem.kind, problem.place, problem.error_name) == (ProblemKind.TRUNCATED, PLACE, "LogTruncatedError")
-    assert problem.text.startswith(said)
+    assert problem.text.startswith(message)
     assert problem.text.endswith("the mirror continues at offset 10")
 
 

@@ -17,15 +17,15 @@ SOURCES = [SourcePartition("orders", "idA", number) for number in range(3)]
 @pytest.mark.parametrize(
     ("key", "value", "items"),
     [
-        (SourcePartition, int, {one: number for number, one in enumerate(SOURCES)}),
-        (SourcePartition, EpochEnd, {one: EpochEnd(number, 10) for number, one in enumerate(SOURCES)}),
-        (TopicPartition, int, {one.topic_partition: 5 for one in SOURCES}),
+        (SourcePartition, int, {source: number for number, source in enumerate(SOURCES)}),
+        (SourcePartition, EpochEnd, {source: EpochEnd(number, 10) for number, source in enumerate(SOURCES)}),
+        (TopicPartition, int, {source.topic_partition: 5 for source in SOURCES}),
         (TopicPartition, int, {}),
     ],
 )
 def test_names_and_values_are_of_their_types_again(key: Any, value: Any, items: dict[Any, Any]) -> None:
     arrived = pickle.loads(cloudpickle.dumps({"known": CompactDict(items, key, value)}))["known"]
     assert arrived == items
-    assert {type(one) for one in arrived} == ({key} if items else set())
-    assert {type(one) for one in arrived.values()} == ({value} if items else set())
+    assert {type(key_found) for key_found in arrived} == ({key} if items else set())
+    assert {type(value_found) for value_found in arrived.values()} == ({value} if items else set())
     assert pickle.loads(pickle.dumps(arrived)) == items

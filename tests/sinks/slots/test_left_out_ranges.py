@@ -58,12 +58,15 @@ def run(request: pytest.FixtureRequest, clusters: Clusters, monkeypatch: pytest.
 
 
 def left(result: SlotResult) -> dict[SourcePartition, tuple[int, str, str, bool]]:
-    return {one.source: (one.reached, one.side.value, one.error_name, one.is_definite) for one in result.unfinished}
+    return {
+        unfinished.source: (unfinished.reached, unfinished.side.value, unfinished.error_name, unfinished.is_definite)
+        for unfinished in result.unfinished
+    }
 
 
 def copied(result: SlotResult) -> dict[SourcePartition, int]:
     """Up to where rows of the map reach."""
-    return {one.source: one.source_end for one in result.segments}
+    return {segment.source: segment.source_end for segment in result.segments}
 
 
 # --- the source ---
@@ -128,7 +131,7 @@ def test_a_partition_that_has_no_position_yet_gets_one_where_its_reading_was_lef
     monkeypatch.setattr(slot_task, "_input_partition", lambda: 3)
     rows = rows_of(clusters, planned(A, 2, start=1), planned(B, 4))
     result = run_kafka_slot(job_of(clusters, {B: 0}), iter(rows), is_planned_ranges=False)
-    assert [(one.source, one.start) for one in result.unknown] == [(A, 1)]
+    assert [(planned_range.source, planned_range.start) for planned_range in result.unknown] == [(A, 1)]
     assert copied(result) == {B: 4}
 
 
@@ -246,8 +249,8 @@ def test_a_partition_s_own_error_leaves_it_out_in_front_of_what_cannot_be_copied
     assert clusters.committed(result, B) == payloads(clusters.written[B])
     if reached:
         log = clusters.target.log("copy", 0)
-        seen = [one.header.base_offset for one in log.batches if not one.header.is_control]
-        assert len(seen) >= 1
+        base_offsets = [batch.header.base_offset for batch in log.batches if not batch.header.is_control]
+        assert len(base_offsets) >= 1
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ INTERVAL_MS = 20_000.0
 
 def test_with_a_core_for_each_slot_nothing_is_shared() -> None:
     slot_time = SlotTime(8)
-    slot_time.saw(20_500, [20_000] * 8, INTERVAL_MS)
+    slot_time.record_round(20_500, [20_000] * 8, INTERVAL_MS)
     assert slot_time.time_left_ms(TIMEOUT_MS) == TIMEOUT_MS * TASK_SHARE
     assert slot_time.commit_interval_ms(INTERVAL_MS, TIMEOUT_MS) == INTERVAL_MS
 
@@ -28,26 +28,26 @@ def test_before_a_round_was_seen_every_slot_may_have_to_wait_for_all_others() ->
 
 def test_a_round_that_ran_in_waves_is_followed_by_one_whose_waves_fit_and_a_faster_one_by_the_usual() -> None:
     slot_time = SlotTime(40)
-    slot_time.saw(40 * 5_000, [5_000] * 40, INTERVAL_MS)
+    slot_time.record_round(40 * 5_000, [5_000] * 40, INTERVAL_MS)
     interval_ms = slot_time.commit_interval_ms(INTERVAL_MS, TIMEOUT_MS)
     assert 40 * interval_ms <= TIMEOUT_MS * TASK_SHARE
     assert interval_ms < slot_time.time_left_ms(TIMEOUT_MS)
-    slot_time.saw(40 * interval_ms, [interval_ms] * 40, interval_ms)
+    slot_time.record_round(40 * interval_ms, [interval_ms] * 40, interval_ms)
     assert slot_time.commit_interval_ms(INTERVAL_MS, TIMEOUT_MS) == interval_ms
-    slot_time.saw(6_000, [5_500] * 40, interval_ms)
+    slot_time.record_round(6_000, [5_500] * 40, interval_ms)
     assert slot_time.commit_interval_ms(INTERVAL_MS, TIMEOUT_MS) == INTERVAL_MS
 
 
 def test_tasks_of_different_lengths_on_one_core_are_as_many_waves_as_tasks() -> None:
     """The slowest alone would tell of four: the next round would end behind the timeout."""
     slot_time = SlotTime(6)
-    slot_time.saw(12_400, [3_000, 1_500, 2_000, 1_500, 2_000, 2_000], 1_250)
+    slot_time.record_round(12_400, [3_000, 1_500, 2_000, 1_500, 2_000, 2_000], 1_250)
     assert slot_time.time_left_ms(60_000) == 60_000 * TASK_SHARE / 6
 
 
 def test_one_slot_with_most_of_the_data_is_no_wave() -> None:
     slot_time = SlotTime(6)
-    slot_time.saw(21_000, [20_000, 1_000, 1_000, 1_000, 1_000, 1_000], INTERVAL_MS)
+    slot_time.record_round(21_000, [20_000, 1_000, 1_000, 1_000, 1_000, 1_000], INTERVAL_MS)
     assert slot_time.commit_interval_ms(INTERVAL_MS, TIMEOUT_MS) == INTERVAL_MS
 
 
@@ -59,14 +59,14 @@ def test_what_tasks_take_beside_writing_is_left_to_them(overhead_ms: float, slot
     for _ in range(4):
         interval_ms = slot_time.commit_interval_ms(timeout_ms / 3, timeout_ms)
         all_tasks_ms = slots * (interval_ms + overhead_ms)
-        slot_time.saw(all_tasks_ms, [interval_ms + overhead_ms] * slots, interval_ms)
+        slot_time.record_round(all_tasks_ms, [interval_ms + overhead_ms] * slots, interval_ms)
     assert all_tasks_ms <= timeout_ms * TASK_SHARE * 1.001
 
 
 def test_a_round_without_tasks_says_nothing() -> None:
     slot_time = SlotTime(4)
-    slot_time.saw(60_000, [20_000] * 3, INTERVAL_MS)
-    slot_time.saw(500, [], INTERVAL_MS)
+    slot_time.record_round(60_000, [20_000] * 3, INTERVAL_MS)
+    slot_time.record_round(500, [], INTERVAL_MS)
     assert slot_time.time_left_ms(TIMEOUT_MS) == TIMEOUT_MS * TASK_SHARE / 3
 
 
@@ -90,7 +90,7 @@ def test_whatever_was_seen_all_waves_fit_and_a_slot_ends_before_its_deadline(
     slot_time = SlotTime(slots)
     configured_ms = timeout_ms / 3
     for all_tasks_ms, task_ms, interval_ms in rounds:
-        slot_time.saw(all_tasks_ms, task_ms, interval_ms)
+        slot_time.record_round(all_tasks_ms, task_ms, interval_ms)
     left_ms = slot_time.time_left_ms(timeout_ms)
     assert min(LEAST_TASK_MS, timeout_ms * TASK_SHARE) <= left_ms <= timeout_ms * TASK_SHARE
     assert 0 < slot_time.commit_interval_ms(configured_ms, timeout_ms) < left_ms

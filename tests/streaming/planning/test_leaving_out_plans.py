@@ -65,7 +65,7 @@ class Planning:
         return note
 
     def reported(self) -> dict[SourcePartition, str]:
-        return {one.source: one.error_name for one in parse_left_out({"partitions": self.note().left_out})}
+        return {left_out.source: left_out.error_name for left_out in parse_left_out({"partitions": self.note().left_out})}
 
 
 def test_what_a_micro_batch_left_out_goes_back_while_the_others_move_and_waits_for_its_next_try(tmp_path: Path) -> None:
@@ -73,12 +73,17 @@ def test_what_a_micro_batch_left_out_goes_back_while_the_others_move_and_waits_f
     planning.leave_out(A, 20)
     back = planning.planner.latest({A: 100, B: 30})
     assert back == {A: 20, B: 50}
-    assert [(one.source, one.start, one.end) for one in planning.planner.ranges({A: 100, B: 30}, back)] == [(B, 30, 50)]
+    assert [
+        (planned_range.source, planned_range.start, planned_range.end)
+        for planned_range in planning.planner.ranges({A: 100, B: 30}, back)
+    ] == [(B, 30, 50)]
     assert planning.planner.latest(back) == back
     planning.seconds += 1.0
-    again = planning.planner.latest(back)
-    assert again == {A: 100, B: 50}
-    assert [(one.source, one.start, one.end) for one in planning.planner.ranges(back, again)] == [(A, 20, 100)]
+    later = planning.planner.latest(back)
+    assert later == {A: 100, B: 50}
+    assert [
+        (planned_range.source, planned_range.start, planned_range.end) for planned_range in planning.planner.ranges(back, later)
+    ] == [(A, 20, 100)]
 
 
 @pytest.mark.parametrize(

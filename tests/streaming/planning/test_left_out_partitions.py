@@ -26,15 +26,15 @@ def unfinished(source: SourcePartition = A, reached: int = 5) -> UnfinishedRange
 
 
 def sources(entries: Any) -> list[SourcePartition]:
-    return [one.source for one in entries]
+    return [entry.source for entry in entries]
 
 
 def test_a_partition_is_on_the_list_from_its_first_unfinished_range_until_it_moves() -> None:
     partitions = LeftOutTracker()
     change = partitions.on_micro_batch([unfinished()], {A: 5}, 100)
     assert (sources(change.began), change.ended) == ([A], ())
-    again = partitions.on_micro_batch([unfinished()], {A: 5}, 200)
-    assert (again.began, again.ended) == ((), ())
+    second = partitions.on_micro_batch([unfinished()], {A: 5}, 200)
+    assert (second.began, second.ended) == ((), ())
     (only,) = partitions.by_slots
     assert (only.since_ms, only.tried_at_ms, only.tries, only.position) == (100, 200, 2, 5)
     others = partitions.on_micro_batch([], {A: 5}, 300)
@@ -66,7 +66,7 @@ def test_a_query_begins_with_the_positions_of_the_map_and_without_topics_that_ar
     partitions = LeftOutTracker()
     partitions.on_micro_batch([unfinished(A), unfinished(B)], {A: 5, B: 5}, 100)
     partitions.on_query_start({A: 3})
-    assert [(one.source, one.position) for one in partitions.by_slots] == [(A, 3)]
+    assert [(left_out.source, left_out.position) for left_out in partitions.by_slots] == [(A, 3)]
 
 
 def test_the_file_is_read_as_it_was_written_and_damage_is_nothing(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_what_the_planner_leaves_out_is_reported_and_is_no_business_of_its_own_f
     reports = Reports(tmp_path)
     entry = LeftOutPartition(source=A, side=Side.SOURCE, error_name="NETWORK_EXCEPTION", reason="refused", since_ms=50)
     reports.on_plan(PlannerState(at_ms=1, waiting_for=None, since_ms=None, left_out=(entry.document(),)))
-    assert [one.kind for one in reports.problems] == [ProblemKind.LEFT_OUT]
+    assert [problem.kind for problem in reports.problems] == [ProblemKind.LEFT_OUT]
     assert read_left_out(tmp_path / "planner.json") == ()
     assert sources(read_left_out(tmp_path / "status.json")) == [A]
     reports.on_plan(PlannerState(at_ms=2, waiting_for="the source", since_ms=2))
@@ -136,7 +136,7 @@ def test_what_the_planner_leaves_out_is_reported_and_is_no_business_of_its_own_f
 def test_thousands_of_partitions_do_not_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     reports = Reports(tmp_path)
     many = [SourcePartition("orders", "id", number) for number in range(REPORTED_AT_ONCE + 30)]
-    reports.on_micro_batch([unfinished(one) for one in many], positions(*((one, 5) for one in many)))
+    reports.on_micro_batch([unfinished(source) for source in many], positions(*((source, 5) for source in many)))
     assert len(reports.problems) == REPORTED_AT_ONCE
     assert "30 more partitions are left out" in caplog.text
 

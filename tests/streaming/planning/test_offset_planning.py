@@ -93,15 +93,15 @@ _PLANS = st.dictionaries(_SOURCES, st.tuples(st.integers(0, 10**9), st.integers(
 def test_a_plan_never_goes_back_nor_beyond_the_end_and_always_moves_a_backlog(
     plan: dict[SourcePartition, tuple[int, int, float]], budget: int
 ) -> None:
-    start = {one: at for one, (at, _, _) in plan.items()}
-    ends = {one: at + backlog for one, (at, backlog, _) in plan.items()}
-    ratio = {one: estimate for one, (_, _, estimate) in plan.items()}
+    start = {source: at for source, (at, _, _) in plan.items()}
+    ends = {source: at + backlog for source, (at, backlog, _) in plan.items()}
+    ratio = {source: estimate for source, (_, _, estimate) in plan.items()}
     planned = offset_planning.plan_ends(start, ends, ratio, budget)
     assert planned.keys() == start.keys()
-    for one in plan:
-        assert start[one] <= planned[one] <= max(start[one], ends[one])
-        assert (planned[one] > start[one]) == (ends[one] > start[one])
-    read = sum((planned[one] - start[one]) * ratio[one] for one in plan)
+    for source in plan:
+        assert start[source] <= planned[source] <= max(start[source], ends[source])
+        assert (planned[source] > start[source]) == (ends[source] > start[source])
+    read = sum((planned[source] - start[source]) * ratio[source] for source in plan)
     assert read <= budget * (1 + 1e-9) + sum(ratio.values())
 
 
@@ -150,7 +150,10 @@ def test_ranges_hold_what_moves_and_entering_partitions_have_none() -> None:
         parallelism=2,
         last={},
     )
-    assert [(one.slot, one.source, one.start, one.end, one.bytes_per_offset) for one in ranges] == [(0, A, 5, 9, 2.0)]
+    assert [
+        (planned_range.slot, planned_range.source, planned_range.start, planned_range.end, planned_range.bytes_per_offset)
+        for planned_range in ranges
+    ] == [(0, A, 5, 9, 2.0)]
 
 
 def test_what_was_read_is_measured_by_offset_and_second() -> None:
@@ -177,4 +180,6 @@ def test_a_slow_path_is_measured_however_little_was_read_and_a_short_micro_batch
 @given(_OFFSETS, _OFFSETS)
 def test_what_moved_is_known_to_both_and_differs(start: dict[SourcePartition, int], ends: dict[SourcePartition, int]) -> None:
     both = start.keys() & ends.keys()
-    assert offset_planning.changed_offsets(start, ends) == {one: ends[one] for one in both if ends[one] != start[one]}
+    assert offset_planning.changed_offsets(start, ends) == {
+        source: ends[source] for source in both if ends[source] != start[source]
+    }

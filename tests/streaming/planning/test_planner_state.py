@@ -23,8 +23,8 @@ A, B, NEW = (SourcePartition("orders", "idA", partition) for partition in range(
 
 
 def note(**changes: Any) -> PlannerState:
-    known: dict[str, Any] = {"at_ms": 5000, "waiting_for": None, "since_ms": None, "ends": {A: 100, B: 40}}
-    return PlannerState(**(known | changes))
+    defaults: dict[str, Any] = {"at_ms": 5000, "waiting_for": None, "since_ms": None, "ends": {A: 100, B: 40}}
+    return PlannerState(**(defaults | changes))
 
 
 def test_the_lag_is_what_the_positions_lack_to_the_noted_ends() -> None:
@@ -36,9 +36,9 @@ def test_a_partition_that_only_enters_or_has_no_leader_counts_for_nothing() -> N
     assert lag_behind(note(ends={A: 100, NEW: 7}), {A: 90, B: 37}, since_ms=5000) == 10
 
 
-@pytest.mark.parametrize("found", [None, note(waiting_for="brokers", since_ms=1, ends={}), note(at_ms=4999)])
-def test_no_note_a_wait_and_a_note_of_an_earlier_run_say_nothing_about_the_lag(found: PlannerState | None) -> None:
-    assert lag_behind(found, {A: 90}, since_ms=5000) is None
+@pytest.mark.parametrize("planner_state", [None, note(waiting_for="brokers", since_ms=1, ends={}), note(at_ms=4999)])
+def test_no_note_a_wait_and_a_note_of_an_earlier_run_say_nothing_about_the_lag(planner_state: PlannerState | None) -> None:
+    assert lag_behind(planner_state, {A: 90}, since_ms=5000) is None
 
 
 def test_mirrors_whose_checkpoints_lie_in_one_folder_have_notes_of_their_own() -> None:

@@ -31,16 +31,16 @@ class Mirror:
     def plan(self, ends: Mapping[SourcePartition, int], every_s: float = 1.0) -> RateLimitedPlan:
         """Plan with an offset as a byte; a partition that is served at all gets a whole batch."""
         self.now += every_s
-        start = {one: self.positions.get(one, 0) for one in ends}
+        start = {end: self.positions.get(end, 0) for end in ends}
         copied = dict(self.copied) if self.measures else None
         plan = self.flow.plan(
             start, ends, dict.fromkeys(ends, 1.0), NO_LIMIT, least_bytes=self.batch_bytes, copied=copied, now=self.now
         )
-        for one, end in plan.ends.items():
-            if end > start[one]:
-                size = round(max(end - start[one], self.batch_bytes) * self.factor)
-                self.positions[one] = start[one] + size
-                for name in (WHOLE_MIRROR, one.topic):
+        for source, end in plan.ends.items():
+            if end > start[source]:
+                size = round(max(end - start[source], self.batch_bytes) * self.factor)
+                self.positions[source] = start[source] + size
+                for name in (WHOLE_MIRROR, source.topic):
                     self.copied[name] = self.copied.get(name, 0) + size
         return plan
 
@@ -78,7 +78,7 @@ def test_each_topic_keeps_its_own_rate_and_the_others_theirs() -> None:
 
 def test_a_batch_larger_than_the_rate_goes_and_is_paid_for() -> None:
     mirror = Mirror(10 * KB, batch_bytes=50 * KB)
-    planned = [one for one in range(100) if mirror.plan({A: 10**12}).wait_s == 0.0]
+    planned = [number for number in range(100) if mirror.plan({A: 10**12}).wait_s == 0.0]
     assert planned[0] == 0
     assert mirror.copied[WHOLE_MIRROR] == pytest.approx(1000 * KB, rel=0.1)
 
@@ -89,8 +89,8 @@ def test_where_it_is_not_enough_for_all_every_partition_has_its_turn() -> None:
     for _ in range(40):
         before = dict(mirror.positions)
         mirror.plan(many)
-        assert sum(mirror.positions[one] > before.get(one, 0) for one in mirror.positions) <= 4
-    served = [mirror.positions[one] for one in many]
+        assert sum(mirror.positions[position] > before.get(position, 0) for position in mirror.positions) <= 4
+    served = [mirror.positions[source] for source in many]
     assert max(served) <= 2 * min(served)
 
 
@@ -116,10 +116,10 @@ def test_a_plan_that_keeps_all_back_says_for_how_long() -> None:
 def test_all_of_a_backlog_goes_in_the_end_and_nothing_beyond(ends: dict[SourcePartition, int], rate: int) -> None:
     mirror, done = Mirror(rate, [("logs", rate)], batch_bytes=1.0), dict[SourcePartition, int]()
     for _ in range(2 + sum(ends.values()) // rate * 2):
-        plan = mirror.plan({one: end for one, end in ends.items() if mirror.positions.get(one, 0) < end})
-        assert all(end <= ends[one] for one, end in plan.ends.items())
+        plan = mirror.plan({source: end for source, end in ends.items() if mirror.positions.get(source, 0) < end})
+        assert all(end <= ends[source] for source, end in plan.ends.items())
         done |= plan.ends
-    assert {one: end for one, end in ends.items() if end} == {one: end for one, end in done.items() if end}
+    assert {source: end for source, end in ends.items() if end} == {source: end for source, end in done.items() if end}
 
 
 def test_what_was_copied_is_counted_by_limited_topic_and_in_all() -> None:

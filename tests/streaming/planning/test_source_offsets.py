@@ -58,7 +58,7 @@ def test_the_first_run_begins_where_the_file_says_moved_down_to_a_batch(
 def test_what_an_earlier_process_planned_of_a_topic_that_is_gone_is_left_out(tmp_path: Path) -> None:
     gone = SourcePartition("orders.gone", "idG", 0)
     planner = _micro_batches(tmp_path, _cluster())
-    assert [one.source for one in planner.ranges({gone: 3, A: 10}, {gone: 9, A: 20})] == [A]
+    assert [planned_range.source for planned_range in planner.ranges({gone: 3, A: 10}, {gone: 9, A: 20})] == [A]
 
 
 def test_all_topics_are_listed_once_in_the_discovery_interval_and_in_between_those_that_are_mirrored(tmp_path: Path) -> None:
@@ -96,9 +96,9 @@ def test_later_partitions_begin_at_their_log_start(tmp_path: Path) -> None:
 
 
 def test_a_recreated_topic_stops_the_start(tmp_path: Path) -> None:
-    known = {SourcePartition("orders", "old", 0): SimpleNamespace(offset=3)}
+    positions = {SourcePartition("orders", "old", 0): SimpleNamespace(offset=3)}
     with pytest.raises(DataLossError, match="created again"):
-        _planner(tmp_path, _cluster()).start_offsets(known, _deadline())
+        _planner(tmp_path, _cluster()).start_offsets(positions, _deadline())
 
 
 def test_a_recreated_topic_stops_the_query_or_enters_as_new(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_recreated_topic_stops_the_query_or_enters_as_new(tmp_path: Path) -> N
 def test_what_an_earlier_process_planned_of_a_recreated_topic_is_left_out(tmp_path: Path) -> None:
     old = SourcePartition("orders", "old", 0)
     planner = _micro_batches(tmp_path, _cluster(), on_data_loss="continue")
-    assert [one.source for one in planner.ranges({old: 3, A: 10}, {old: 9, A: 20})] == [A]
+    assert [planned_range.source for planned_range in planner.ranges({old: 3, A: 10}, {old: 9, A: 20})] == [A]
 
 
 def test_a_stream_whose_notes_nobody_reads_warns_of_a_source_that_is_away(
@@ -290,7 +290,7 @@ def test_the_first_batch_of_each_partition_is_taken_from_header_arrays(tmp_path:
     asked: list[Any] = []
 
     def reader(cluster: object, ranges: Any, **options: Any) -> Any:
-        asked.extend((one.topic_partition, one.position, one.end) for one in ranges)
+        asked.extend((read_range.topic_partition, read_range.position, read_range.end) for read_range in ranges)
         yield (part(A), part(B, 3, 13))
         yield (part(A, 38, 48),)
         raise RetriableError("DEADLINE", "too late")
@@ -353,7 +353,7 @@ def test_a_new_stream_refuses_topics_that_are_not_there_a_restarted_one_goes_on(
     planner = _stream(_cluster(), required_topics=("orders", "gone", "absent"))
     with pytest.raises(ConfigError) as caught:
         planner.initial()
-    assert [one.split(",")[0] for one in caught.value.problems] == [
+    assert [problem.split(",")[0] for problem in caught.value.problems] == [
         "subscribe: there is no topic absent",
         "subscribe: there is no topic gone",
     ]
@@ -388,7 +388,10 @@ def test_a_checkpoint_that_is_further_than_the_offset_map_is_led_back_once(tmp_p
     assert planner.latest({A: 100, B: 50}) == recorded
     assert planner.ranges({A: 100, B: 50}, recorded) == ()
     assert planner.latest(recorded) == {A: 100, B: 50}
-    assert [(one.source, one.start, one.end) for one in planner.ranges(recorded, {A: 100, B: 50})] == [(A, 20, 100)]
+    assert [
+        (planned_range.source, planned_range.start, planned_range.end)
+        for planned_range in planner.ranges(recorded, {A: 100, B: 50})
+    ] == [(A, 20, 100)]
     assert planner.latest({A: 100, B: 50}) == {A: 100, B: 50}
 
 

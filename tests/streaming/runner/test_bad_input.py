@@ -85,9 +85,9 @@ def test_the_spark_checkpoint_of_another_mirror_is_refused_and_nothing_is_lost_b
             mirror=f"{clusters.name}-{name}", topics={"target_name": f"{name}.{{topic}}"}, checkpoint=str(tmp_path / checkpoint),
         )  # fmt: skip
 
-    one = settings("one", "shared")
-    catch_up(one, spark)
-    with pytest.raises(ConfigError, match=f"for the offset map {OffsetMap.open(one.tables).map_id}, .*folder of its own"):
+    first = settings("one", "shared")
+    catch_up(first, spark)
+    with pytest.raises(ConfigError, match=f"for the offset map {OffsetMap.open(first.tables).map_id}, .*folder of its own"):
         catch_up(settings("two", "shared"), spark)
     write(clusters.source, clusters.name, ["b"])
     catch_up(settings("two", "own"), spark)
@@ -262,7 +262,10 @@ def test_a_target_topic_that_goes_under_a_running_mirror_ends_it_before_anything
     clusters: Clusters, tmp_path: Path, spark: Any
 ) -> None:
     deleted, recreated = f"{clusters.name}.deleted", f"{clusters.name}.recreated"
-    for topic, error, again in ((deleted, "was deleted, with what was copied", False), (recreated, "given offset 0", True)):
+    for topic, error, is_recreated in (
+        (deleted, "was deleted, with what was copied", False),
+        (recreated, "given offset 0", True),
+    ):
         create_topic(clusters.source, topic)
         write(clusters.source, topic, ["a"])
         hasty = {"transaction_timeout_ms": 10_000}
@@ -270,7 +273,7 @@ def test_a_target_topic_that_goes_under_a_running_mirror_ends_it_before_anything
         with Running(settings, spark) as mirror:
             mirror.wait_for("the first record", partial(is_at, settings, {(topic, 0): 1}))
             runs.delete_topic(clusters.target, topic)
-            if again:
+            if is_recreated:
                 create_topic(clusters.target, topic)
             write(clusters.source, topic, ["b"])
             with pytest.raises((ConfigError, TargetDataLossError), match=error):

@@ -52,9 +52,9 @@ def own_clusters(no_child_process_is_left: None, tmp_path_factory: pytest.TempPa
 @pytest.fixture
 def pair(own_clusters: Pair) -> Pair:
     """Return a source and a target that may be stopped; they run at the beginning of every test."""
-    for one in own_clusters:
-        if not one.is_running():
-            one.start()
+    for cluster in own_clusters:
+        if not cluster.is_running():
+            cluster.start()
     return own_clusters
 
 
@@ -150,7 +150,7 @@ def test_a_second_signal_ends_a_run_at_once_and_nothing_is_lost(pair: Pair, topi
         write(source.bootstrap, topic_name, values(10, 20))
         runs.wait_for_run(process, "a status without the target", lambda: gather_status(settings).target_problem)
         os.killpg(process.pid, signal.SIGINT)
-        runs.wait_for_run(process, "the first signal", lambda: "ending after the micro-batch" in runs.said(tmp_path))
+        runs.wait_for_run(process, "the first signal", lambda: "ending after the micro-batch" in runs.log_text(tmp_path))
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == -signal.SIGTERM
         assert not psutil.wait_procs(started, 30)[1]

@@ -51,7 +51,9 @@ def test_a_leader_that_is_gone_holds_up_nobody_and_its_partition_is_copied_when_
 ) -> None:
     source, target = pair.source.bootstrap, pair.target.bootstrap
     create_topic(source, topic_name, 2)
-    leaders = {n: one.leader for n, one in admin(source).list_topics(topic_name).topics[topic_name].partitions.items()}
+    leaders = {
+        n: partition.leader for n, partition in admin(source).list_topics(topic_name).topics[topic_name].partitions.items()
+    }
     broken, well = sorted(leaders, key=lambda n: leaders[n], reverse=True)
     settings = mirror_of(tmp_path, source, target, topic_name)
     for partition in (broken, well):
@@ -127,9 +129,9 @@ class OnceAt:
 
 
 def recorded(settings: MirrorConfig) -> Recorded:
-    found = OffsetMap.open(settings.tables).recorded()
-    assert found is not None
-    return found
+    recorded = OffsetMap.open(settings.tables).recorded()
+    assert recorded is not None
+    return recorded
 
 
 def test_a_target_partition_that_takes_no_marker_is_held_until_it_does_and_the_others_continue(
@@ -153,8 +155,10 @@ def test_a_target_partition_that_takes_no_marker_is_held_until_it_does_and_the_o
 
         write_to_all("0")
         catch_up(settings, spark)
-        leaders = {n: one.leader for n, one in admin(target).list_topics(topic_name).topics[topic_name].partitions.items()}
-        held = {partition for partition, leader in leaders.items() if leader == leaders[0]}
+        leaders = {
+            n: partition.leader for n, partition in admin(target).list_topics(topic_name).topics[topic_name].partitions.items()
+        }
+        led_partitions = {partition for partition, leader in leaders.items() if leader == leaders[0]}
         node = cluster.nodes[leaders[0] - 1]
         between_decision_and_end = OnceAt("Decide", node.kill)
         between_decision_and_end.is_armed = True
@@ -162,10 +166,10 @@ def test_a_target_partition_that_takes_no_marker_is_held_until_it_does_and_the_o
         with Running(settings, spark, between_decision_and_end) as mirror:
             mirror.wait_for("a transaction that is pending", lambda: recorded(settings).pending_txns)
             write_to_all("2")
-            mirror.wait_for("what is not held", lambda: all(copied()[n] == 3 for n in range(3) if n not in held))
+            mirror.wait_for("what is not held", lambda: all(copied()[n] == 3 for n in range(3) if n not in led_partitions))
             mirror.wait_for("a status that names the others", lambda: gather_status(settings).left_out)
             left_out = gather_status(settings).left_out
-            assert {(left.source.partition, left.side) for left in left_out} == {(n, Side.TARGET) for n in held}
+            assert {(left.source.partition, left.side) for left in left_out} == {(n, Side.TARGET) for n in led_partitions}
             node.start()
             mirror.wait_for("what was held", lambda: all(end == 3 for end in copied().values()))
             mirror.wait_for("the end of the pending transaction", lambda: not recorded(settings).pending_txns)

@@ -55,22 +55,24 @@ def test_small_batches_become_few_and_one_that_the_target_refuses_among_them_is_
 
     catch_up(conf)
     originals, copies = read(source.bootstrap, topic), read(target.bootstrap, topic)
-    poison = [one for one in originals if (one.value or b"").startswith(b"old ")]
-    kept = [one for one in originals if one not in poison]
-    assert [one[1:] for one in copies] == [one[1:] for one in kept]
+    poison = [original for original in originals if (original.value or b"").startswith(b"old ")]
+    kept = [original for original in originals if original not in poison]
+    assert [record[1:] for record in copies] == [record[1:] for record in kept]
     assert len(copies) == 6 * BATCHES + 1
 
-    known = OffsetMap.open(settings.tables)
+    offset_map = OffsetMap.open(settings.tables)
     for original, copy in list(zip(kept, copies, strict=True))[::23]:
-        found = known.translate(topic, 0, original.offset)
-        assert (found.exact, found.target_offset) == (True, copy.offset)
-        assert known.reverse(topic, 0, copy.offset).target_offset == original.offset
-    assert [known.translate(topic, 0, one.offset).kind for one in poison] == ["quarantined"] * len(OLD)
+        translated = offset_map.translate(topic, 0, original.offset)
+        assert (translated.exact, translated.target_offset) == (True, copy.offset)
+        assert offset_map.reverse(topic, 0, copy.offset).target_offset == original.offset
+    assert [offset_map.translate(topic, 0, record.offset).kind for record in poison] == ["quarantined"] * len(OLD)
     report = verify_mirror(settings, is_deep=True)
     assert (report.differences, report.unchecked) == ((), {Unchecked.QUARANTINED: len(OLD)})
 
-    written = (header_of(one) for one in split_batches((target.folder / "data" / f"{topic}-0" / FIRST_SEGMENT).read_bytes()))
-    batches = [one for one in written if not one.attributes & CONTROL_BIT]
-    assert [one.records_count for one in batches][-2:] == [1, 3 * BATCHES]
+    written = (
+        header_of(raw_batch) for raw_batch in split_batches((target.folder / "data" / f"{topic}-0" / FIRST_SEGMENT).read_bytes())
+    )
+    batches = [batch for batch in written if not batch.attributes & CONTROL_BIT]
+    assert [batch.records_count for batch in batches][-2:] == [1, 3 * BATCHES]
     done = gather_status(settings).micro_batches
-    assert sum(one.rebuilt_batch_count for one in done) >= BATCHES
+    assert sum(micro_batch.rebuilt_batch_count for micro_batch in done) >= BATCHES

@@ -33,7 +33,7 @@ def test_between_two_clusters_nothing_is_left_out(tmp_path: Path) -> None:
 
 def test_with_the_source_in_names_what_comes_from_the_target_is_no_source(tmp_path: Path) -> None:
     config = exclude_own_targets(_config(tmp_path, target_name="{source}.{topic}"), is_same_cluster=False)
-    assert [config.topics.is_included(one) for one in ("orders", "east.orders", "west.orders")] == [True, True, False]
+    assert [config.topics.is_included(topic) for topic in ("orders", "east.orders", "west.orders")] == [True, True, False]
 
 
 def test_a_mirror_of_topics_onto_themselves_is_refused(tmp_path: Path) -> None:

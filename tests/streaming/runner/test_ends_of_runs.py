@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import pytest
 from tests.support import mirror_runs as runs
-from tests.support.mirror_runs import catch_up, command, conf_file, create_topic, read_values, said, wait_for_run, write
+from tests.support.mirror_runs import catch_up, command, conf_file, create_topic, log_text, read_values, wait_for_run, write
 
 from shallow_mirror import cli
 from shallow_mirror.config import MirrorConfig
@@ -71,14 +71,14 @@ def test_a_signal_under_traffic_ends_a_run_at_a_micro_batch_boundary_with_exit_0
 
     def require_clean_end() -> None:
         assert runs.is_settled(settings)
-        assert read_values(target, topic_name) == [str(one) for one in range(position())]
+        assert read_values(target, topic_name) == [str(number) for number in range(position())]
 
     with Traffic(source, topic_name) as traffic:
         with command(tmp_path, conf) as process:
             wait_for_run(process, "progress", lambda: position() > 0)
             os.killpg(process.pid, signal.SIGINT)  # Ctrl-C: Spark's JVM and its workers get it as well
-            assert process.wait(runs.PATIENCE_S) == 0, said(tmp_path)
-        assert "Traceback" not in said(tmp_path)
+            assert process.wait(runs.PATIENCE_S) == 0, log_text(tmp_path)
+        assert "Traceback" not in log_text(tmp_path)
         require_clean_end()
         begin = position()
 
@@ -102,17 +102,19 @@ def test_a_cluster_that_cannot_be_reached_is_named_and_waited_for_until_a_signal
     nowhere = f"127.0.0.1:{free_ports(1)[0]}"
     conf = conf_file(tmp_path, nowhere, nowhere, ["orders"])
     with command(tmp_path, conf, "--available-now") as process:
-        wait_for_run(process, "the second attempt", lambda: said(tmp_path).count("source cluster east: NETWORK_EXCEPTION") == 2)
+        wait_for_run(
+            process, "the second attempt", lambda: log_text(tmp_path).count("source cluster east: NETWORK_EXCEPTION") == 2
+        )
         process.send_signal(signal.SIGTERM)
-        assert process.wait(runs.PATIENCE_S) == 0, said(tmp_path)
+        assert process.wait(runs.PATIENCE_S) == 0, log_text(tmp_path)
     assert (
         f"stopped while waiting: source cluster east: NETWORK_EXCEPTION: gave up asking for metadata: cannot connect to {nowhere}"
-        in said(tmp_path)
+        in log_text(tmp_path)
     )
     with command(tmp_path, conf, "--for", "1") as process:
         assert process.wait(runs.PATIENCE_S) == 1
     assert (
-        said(tmp_path)
+        log_text(tmp_path)
         .splitlines()[-1]
         .startswith("RetriableError: NETWORK_EXCEPTION: gave up asking for metadata: cannot connect")
     )

@@ -93,7 +93,7 @@ def refused_at_a_start(settings: MirrorConfig) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "operation", "said"),
+    ("kind", "operation", "message"),
     [
         (
             ResourceType.TRANSACTIONAL_ID,
@@ -107,7 +107,7 @@ def refused_at_a_start(settings: MirrorConfig) -> list[str]:
 def test_a_missing_right_is_named_with_what_to_grant_and_nothing_is_visible(
     kind: ResourceType,
     operation: AclOperation,
-    said: str,
+    message: str,
     two_clusters: Any,
     guarded: LocalKafka,
     topic_name: str,
@@ -121,7 +121,7 @@ def test_a_missing_right_is_named_with_what_to_grant_and_nothing_is_visible(
     write(source, topic, ["a", "b"])
     settings = config(tmp_path, source, target, [topic], mirror=f"mirror-{kind.name}", write={"slots": 1})
     name = topic if kind is ResourceType.TOPIC else settings.mirror
-    with Acl(guarded, kind, name, operation), pytest.raises(ConfigError, match=said.format(name=re.escape(name))):
+    with Acl(guarded, kind, name, operation), pytest.raises(ConfigError, match=message.format(name=re.escape(name))):
         catch_up(settings, spark)
     assert read_values(target, topic) == []
     assert runs.last_stable_offset(target, topic) == high_watermark(target, topic)
@@ -159,7 +159,9 @@ def test_preflight_names_missing_rights_and_the_brokers_cap(
 
     def stops() -> list[tuple[str, str]]:
         return [
-            (one.subject, one.what.split(": ")[-1]) for one in preflight_mirror(too_long).findings if one.level is Level.STOPS
+            (finding.subject, finding.what.split(": ")[-1])
+            for finding in preflight_mirror(too_long).findings
+            if finding.level is Level.STOPS
         ]
 
     def allowed(operation: AclOperation) -> Acl:
@@ -169,8 +171,8 @@ def test_preflight_names_missing_rights_and_the_brokers_cap(
     with allowed(AclOperation.READ), allowed(AclOperation.DESCRIBE_CONFIGS):
         assert stops() == [cap, (f"target topic {topic_name}", "grant Write"), (f"target topic {topic_name}-new", "grant Write")]
         assert refused_at_a_start(too_long) == [
-            f"target topic {topic_name}{one}: TOPIC_AUTHORIZATION_FAILED: grant Write on topic {topic_name}{one}"
-            for one in ("", "-new")
+            f"target topic {topic_name}{suffix}: TOPIC_AUTHORIZATION_FAILED: grant Write on topic {topic_name}{suffix}"
+            for suffix in ("", "-new")
         ]
     with allowed(AclOperation.READ), allowed(AclOperation.WRITE):
         told_cap, (subject, what), told_new = stops()

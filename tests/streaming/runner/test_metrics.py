@@ -35,7 +35,7 @@ def lag(topic: str, partition: int, offsets: int | None, ms: int | None) -> Part
     return PartitionStatus(source=source, position=100, end=end, lag_offsets=offsets, lag_ms=ms)
 
 
-def seen(*partitions: PartitionStatus, **changes: Any) -> ClusterSnapshot:
+def snapshot(*partitions: PartitionStatus, **changes: Any) -> ClusterSnapshot:
     return replace(ClusterSnapshot(at_ms=50_000, partitions=partitions, is_source_up=True, is_target_up=False), **changes)
 
 
@@ -60,7 +60,7 @@ def test_a_micro_batch_is_added_to_every_counter() -> None:
         1800,
         2000,
     ]
-    verdicts = {one: value(metrics, "batches_total", verdict=one) for one in ("raw", "rebuilt", "refused", "dropped")}
+    verdicts = {verdict: value(metrics, "batches_total", verdict=verdict) for verdict in ("raw", "rebuilt", "refused", "dropped")}
     assert verdicts == {"raw": 16, "rebuilt": 4, "refused": 5, "dropped": 5}
     assert value(metrics, "dropped_batches_total", kind="aborted") == 3
     assert value(metrics, "step_seconds_total", step="SlowestSlot") == pytest.approx(0.4)
@@ -76,7 +76,7 @@ def test_a_micro_batch_is_added_to_every_counter() -> None:
 def test_lag_is_that_of_a_topic_and_topics_beyond_the_bound_are_one() -> None:
     metrics = metrics_of(max_topics=2)
     metrics.clusters.update(
-        seen(lag("b", 0, 5, 70), lag("b", 1, 6, 90), lag("c", 0, 0, 0), lag("d", 0, 1, 10), lag("e", 0, 2, 20))
+        snapshot(lag("b", 0, 5, 70), lag("b", 1, 6, 90), lag("c", 0, 0, 0), lag("d", 0, 1, 10), lag("e", 0, 2, 20))
     )
 
     def offsets() -> dict[str, float | None]:
@@ -84,7 +84,7 @@ def test_lag_is_that_of_a_topic_and_topics_beyond_the_bound_are_one() -> None:
 
     assert offsets() == {"a": None, "b": 11, "c": 0, "d": None, OTHER_TOPICS: 3}
     assert [value(metrics, "lag_ms", topic=topic) for topic in ("b", "c", OTHER_TOPICS)] == [90, 0, 20]
-    metrics.clusters.update(seen(lag("a", 0, 4, 1), lag("b", 0, 5, 70), lag("d", 0, 1, 10)))
+    metrics.clusters.update(snapshot(lag("a", 0, 4, 1), lag("b", 0, 5, 70), lag("d", 0, 1, 10)))
     assert offsets() == {"a": 4, "b": 5, "c": None, "d": None, OTHER_TOPICS: 1}  # who has a series keeps it
     assert (value(metrics, "cluster_up", cluster="source"), value(metrics, "cluster_up", cluster="target")) == (1, 0)
 
@@ -96,7 +96,7 @@ def test_what_the_source_does_not_say_is_no_zero() -> None:
         source=SourcePartition("a", "id", 0), first_offset=1, producer_id=2, producer_epoch=0, wrote_at_ms=20_000
     )
     metrics.clusters.update(
-        seen(lag("a", 0, None, None), lag("a", 1, 3, 1), open_transactions=(waiting, replace(waiting, wrote_at_ms=None)))
+        snapshot(lag("a", 0, None, None), lag("a", 1, 3, 1), open_transactions=(waiting, replace(waiting, wrote_at_ms=None)))
     )
     assert (value(metrics, "lag_offsets", topic="a"), value(metrics, "partitions"), value(metrics, "partitions_without_lag")) == (
         3,
@@ -104,7 +104,7 @@ def test_what_the_source_does_not_say_is_no_zero() -> None:
         1,
     )
     assert (value(metrics, "open_source_transactions"), value(metrics, "open_source_transaction_silent_seconds")) == (2, 30)
-    metrics.clusters.update(seen(lag("a", 0, None, None)))
+    metrics.clusters.update(snapshot(lag("a", 0, None, None)))
     assert value(metrics, "lag_offsets", topic="a") is None
     metrics.clusters.clear()
     assert (value(metrics, "partitions"), value(metrics, "cluster_up", cluster="source")) == (None, None)
@@ -114,31 +114,31 @@ def test_a_port_serves_the_metrics_and_one_that_is_taken_is_a_clear_error() -> N
     settings = MetricsSettings(port=free_ports(1)[0])
     with serving(metrics_of(), settings):
         with urllib.request.urlopen(f"http://127.0.0.1:{settings.port}/metrics", timeout=10) as answer:
-            told = answer.read().decode()
+            exposition = answer.read().decode()
         with (
             pytest.raises(ConfigError, match=rf"metrics.port: 127.0.0.1:{settings.port} cannot be listened on: .*in use"),
             serving(metrics_of(), settings),
         ):
             pass
-    assert 'shallow_mirror_info{mirror="m",source="east",target="west",version="1"} 1.0' in told
-    assert "process_resident_memory_bytes" in told
+    assert 'shallow_mirror_info{mirror="m",source="east",target="west",version="1"} 1.0' in exposition
+    assert "process_resident_memory_bytes" in exposition
     with serving(metrics_of(), settings):
         pass  # the port is free again
 
 
 def names() -> set[str]:
-    found = set()
+    names = set()
     for family in metrics_of().registry.collect():
         endings = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
-        found |= {family.name + ending for ending in endings}
-    return found
+        names |= {family.name + ending for ending in endings}
+    return names
 
 
 def expressions_of_dashboard(document: Any) -> list[str]:
     if isinstance(document, dict):
         own = [text for key in ("expr", "query", "definition") if isinstance(text := document.get(key), str)]
-        return own + [text for one in document.values() for text in expressions_of_dashboard(one)]
-    return [text for one in document for text in expressions_of_dashboard(one)] if isinstance(document, list) else []
+        return own + [text for part in document.values() for text in expressions_of_dashboard(part)]
+    return [text for part in document for text in expressions_of_dashboard(part)] if isinstance(document, list) else []
 
 
 def test_the_dashboard_names_metrics_that_exist_and_shows_each_of_ours(repository: Path) -> None:
@@ -161,13 +161,13 @@ def test_the_documented_alerts_and_metrics_exist(repository: Path) -> None:
     assert asked <= names()
     assert all(rule["annotations"]["summary"] for rule in rules)
     cells = re.findall(r"^\| (`[^|]+) \|", text.partition("## Metrics")[2], re.MULTILINE)
-    told = {PREFIX + name for cell in cells for name in re.findall(r"`([a-z_]+)`", cell)}
+    reported = {PREFIX + name for cell in cells for name in re.findall(r"`([a-z_]+)`", cell)}
     ours = {
         family.name + ("_total" if family.type == "counter" else "")
         for family in metrics_of().registry.collect()
         if family.name.startswith(PREFIX)
     }
-    assert told == ours
+    assert reported == ours
 
 
 def test_partitions_that_are_left_out_have_a_series_each_up_to_a_bound() -> None:

@@ -73,13 +73,13 @@ class Targets:
 
     def __init__(self, refusal: Exception | None = None) -> None:
         self.refusal = refusal
-        self.known: dict[str, Any] = {}
+        self.routes: dict[str, Any] = {}
 
     def prepare(self, topics: Mapping[str, int], _deadline: Deadline) -> None:
         if self.refusal is not None:
             raise self.refusal
         for name in topics:
-            self.known[name] = SimpleNamespace(
+            self.routes[name] = SimpleNamespace(
                 target_of=lambda partition: TargetPartition(partition.topic, f"t-{partition.topic}", partition.partition)
             )
 
@@ -208,15 +208,15 @@ def test_wherever_the_mirror_ends_what_is_in_a_plan_is_in_the_map_and_what_is_in
             mirror.run(kill_at=kill_at, appears=_appearing(mirror))
         except KilledError:
             was_killed = True
-        known = mirror.first_offset(LATE) is not None
+        is_registered = mirror.first_offset(LATE) is not None
         mirror.source.logs |= {LATE: (0, 4), GROWN: (2, 5)}
         mirror.run()
-        assert mirror.first_offset(LATE) == (0 if known else 4), kill_at
+        assert mirror.first_offset(LATE) == (0 if is_registered else 4), kill_at
         assert mirror.first_offset(GROWN) == 2, "partitions of known topics begin at their first offset in any case"
         positions = mirror.take_over().positions()
-        assert {one: at.offset for one, at in positions.items()} == {BASE: 5, LATE: 4, GROWN: 5}
+        assert {source: at.offset for source, at in positions.items()} == {BASE: 5, LATE: 4, GROWN: 5}
         if not was_killed:
-            assert known
+            assert is_registered
             break
     assert kill_at > 8
 
@@ -313,16 +313,16 @@ def test_a_topic_that_was_created_again_or_deleted_since_it_was_seen_is_not_regi
     exchange = Exchange(tmp_path)
     exchange.mirror.source.logs |= {LATE: (0, 3)}
     exchange.planner.latest({BASE: 5})
-    again = LATE._replace(topic_id="idAgain")
+    recreated = LATE._replace(topic_id="idAgain")
     del exchange.mirror.source.logs[LATE]
     exchange.registrar.register()
     assert exchange.owner.positions().keys() == {BASE}
-    exchange.mirror.source.logs |= {again: (0, 1)}
+    exchange.mirror.source.logs |= {recreated: (0, 1)}
     exchange.registrar.register()
     assert exchange.owner.positions().keys() == {BASE}
     exchange.planner.latest({BASE: 5})
     exchange.registrar.register()
-    assert exchange.planner.latest({BASE: 5}) == {BASE: 5, again: 0}
+    assert exchange.planner.latest({BASE: 5}) == {BASE: 5, recreated: 0}
 
 
 def test_what_an_older_plan_names_and_the_map_does_not_is_left_out_until_it_is_registered(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from tests.messy.corpus import (
     write_large,
     write_stamped_by_the_broker,
 )
-from tests.messy.equality import assert_every_offset_is_translated, contents
 from tests.support.mirror_runs import catch_up, config, create_topic, read_places
+from tests.support.translated_copies import assert_every_offset_is_translated, without_offsets
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.config import MirrorConfig
@@ -44,11 +44,11 @@ def test_what_cannot_be_copied_as_it_is_comes_rebuilt_through_spark_as_well(
     places = [(compacted, partition) for partition in range(len(CODECS) + 1)] + [(cut, 0), (stamped, 0), (large, 0)]
     settings = config(tmp_path, source, target, [f"{name}.*"], read={"transfer": "through-spark"})
     catch_up(settings, spark)
-    known = OffsetMap.open(settings.tables)
+    offset_map = OffsetMap.open(settings.tables)
     originals, copies = read_places(source, places), read_places(target, places)
     for place in places:
-        assert contents(copies[place]) == contents(originals[place]), place
-        assert_every_offset_is_translated(known, place, originals[place], copies[place])
+        assert without_offsets(copies[place]) == without_offsets(originals[place]), place
+        assert_every_offset_is_translated(offset_map, place, originals[place], copies[place])
     assert rebuilt_places(settings) == set(places)
     report = verify_mirror(settings)
     assert report.is_equal, report.sentences()

@@ -87,14 +87,16 @@ def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
         segment(A, 9, 12, None, SegmentKind.QUARANTINED),
     ]
     decide(owner, *rows)
-    aside = QuarantinedBatch(
+    quarantined_batch = QuarantinedBatch(
         source=A, source_start=9, source_end=12, target=TargetPartition("orders", "T", 0), error_name="MESSAGE_TOO_LARGE",
         rule="too large", remedy="raise max.message.bytes", batch=b"",
     )  # fmt: skip
     retried = (3, RetriableError("NETWORK_EXCEPTION", "connection to 10.0.0.7:9092 was closed"))
-    reporter.on_micro_batch(report(*rows, quarantined=(aside,), retried=(retried,)), owner)
+    reporter.on_micro_batch(report(*rows, quarantined=(quarantined_batch,), retried=(retried,)), owner)
     (line,) = [
-        json.loads(JsonFormatter().format(one)) for one in caplog.records if one.getMessage().startswith("micro-batch 1: ")
+        json.loads(JsonFormatter().format(record))
+        for record in caplog.records
+        if record.getMessage().startswith("micro-batch 1: ")
     ]
     assert (
         line["message"]
@@ -103,16 +105,16 @@ def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
     assert (line["micro_batch"]["record_count"], line["micro_batch"]["duration_ms"]) == (5, STEPS)
     (row,) = store.read("micro_batches", ())
     assert (row["micro_batch"], row["record_count"], row["fetched_bytes"]) == (1, 5, 2_000)
-    met = {one.problem.kind: one.problem for one in read_problems(store, 1)}
-    assert met.keys() == {ProblemKind.RETRIABLE, ProblemKind.QUARANTINED, ProblemKind.EXPIRED}
-    assert str(met[ProblemKind.QUARANTINED]) == "orders-0: batch at offsets 9 to 11: too large"
-    assert met[ProblemKind.QUARANTINED].remedy == "raise max.message.bytes. Then: shallow-mirror quarantine retry CONF"
-    (damaged,) = problems_of(report(quarantined=(replace(aside, remedy=REMEDY_OF_DAMAGE),)), [])
+    problems = {counted_problem.problem.kind: counted_problem.problem for counted_problem in read_problems(store, 1)}
+    assert problems.keys() == {ProblemKind.RETRIABLE, ProblemKind.QUARANTINED, ProblemKind.EXPIRED}
+    assert str(problems[ProblemKind.QUARANTINED]) == "orders-0: batch at offsets 9 to 11: too large"
+    assert problems[ProblemKind.QUARANTINED].remedy == "raise max.message.bytes. Then: shallow-mirror quarantine retry CONF"
+    (damaged,) = problems_of(report(quarantined=(replace(quarantined_batch, remedy=REMEDY_OF_DAMAGE),)), [])
     assert damaged.remedy == "It is damaged at the source. Its bytes: shallow-mirror quarantine export CONF DIR"
     reporter.on_caught_up(owner.positions())
     assert caplog.messages[-1] == "caught up: 1 micro-batch; ? offsets left"
-    assert met[ProblemKind.EXPIRED].place == TopicPartition("orders", 0)
-    assert met[ProblemKind.RETRIABLE].error_name == "NETWORK_EXCEPTION"
+    assert problems[ProblemKind.EXPIRED].place == TopicPartition("orders", 0)
+    assert problems[ProblemKind.RETRIABLE].error_name == "NETWORK_EXCEPTION"
 
 
 def test_what_the_supervisor_meets_is_counted_from_the_first_wait_to_the_error_that_ends_the_run(tmp_path: Path) -> None:
@@ -163,19 +165,19 @@ def test_a_wait_is_told_once_whoever_waits(
     monkeypatch.setattr(
         "shallow_mirror.streaming.runner.run_reporter.time", SimpleNamespace(time=lambda: 2e9, monotonic=lambda: next(at_note))
     )
-    lingering = StalledStep("EndTxn at 127.0.0.1:2", 12.0)
-    for one in (lingering, lingering, None):
-        reporter.check_stalls(one)
+    stalled = StalledStep("EndTxn at 127.0.0.1:2", 12.0)
+    for stall in (stalled, stalled, None):
+        reporter.check_stalls(stall)
     note = planner_state.PlannerState(at_ms=2 * 10**12, waiting_for="the source is away", since_ms=5)
     planner_state.write_planner_state(planner_state.planner_state_path(settings.checkpoint), note)
     for _ in range(3):
         reporter.check_stalls(None)
     reporter.on_end("stopped", None)
-    assert [one.problem.text for one in read_problems(store, 1)] == [
+    assert [counted_problem.problem.text for counted_problem in read_problems(store, 1)] == [
         "the micro-batch has waited 12 s for EndTxn at 127.0.0.1:2",
         "nothing new is planned: the source is away",
     ]
-    assert [one.occurrences for one in read_problems(store, 1)] == [1, 1]
+    assert [counted_problem.occurrences for counted_problem in read_problems(store, 1)] == [1, 1]
     assert caplog.text.count("nothing new is planned") == 1
 
 
@@ -183,20 +185,20 @@ def test_the_metrics_say_that_it_waits_until_the_planner_plans_again(tmp_path: P
     port = free_ports(1)[0]
     settings = config(tmp_path, metrics={"port": port})
 
-    def told(name: str) -> float:
+    def metric(name: str) -> float:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
-        (line,) = [one for one in lines if one.startswith(f"shallow_mirror_{name}")]
+        (line,) = [line for line in lines if line.startswith(f"shallow_mirror_{name}")]
         return float(line.rpartition(" ")[2])
 
     reporter = RunReporter(ReportedRun.of_mirror(settings), RunIdentity.of_this_process())
     with reporter.serve_metrics():
         reporter.on_retry("query", RetriableError("WORKER_LOST", "gone"), 1, 1.0)
-        assert (told("waiting"), told("restarts_total")) == (1, 1)
+        assert (metric("waiting"), metric("restarts_total")) == (1, 1)
         note = planner_state.PlannerState(at_ms=2 * 10**12, waiting_for=None, since_ms=None)
         planner_state.write_planner_state(planner_state.planner_state_path(settings.checkpoint), note)
         reporter.check_stalls(None)
-        assert told("waiting") == 0
+        assert metric("waiting") == 0
 
 
 @pytest.mark.parametrize(
@@ -235,8 +237,8 @@ def test_a_damaged_batch_that_ends_a_run_is_said_with_its_remedy(
     monkeypatch.setattr("shallow_mirror.streaming.runner.mirror._Run.start_and_supervise", run)
     with pytest.raises(CorruptBatchError) as ended:
         Mirror(settings).run()
-    said = "orders-0: corrupt record batch at base offset 7: its CRC does not match its payload. Check the disk of"
-    assert str(ended.value).startswith(said)
+    output = "orders-0: corrupt record batch at base offset 7: its CRC does not match its payload. Check the disk of"
+    assert str(ended.value).startswith(output)
     assert remedy in str(ended.value)
     assert (ended.value.pos, str(damage).count("disk")) == (7605, 0)
 
@@ -306,12 +308,12 @@ def test_status_shows_the_last_problems_with_their_remedy(tmp_path: Path, monkey
     reporter.on_end("stopped", None)
     monkeypatch.setattr(status, "query_source", lambda *_: SourceView())
     monkeypatch.setattr(status, "query_target", lambda _: None)
-    found = status.gather_status(settings)
-    (document,) = found.document()["problems"]
+    actual = status.gather_status(settings)
+    (document,) = actual.document()["problems"]
     assert (document["kind"], document["occurrences"], document["topic"]) == ("retriable", 2, None)
     console = status_view.stdout_console()
     with console.capture() as captured:
-        status_view.show(found, console)
+        status_view.show(actual, console)
     shown = captured.get()
     assert "last problems:" in shown
     assert "retriable (run 1, 2 times since" in shown
@@ -328,7 +330,7 @@ def test_slots_that_end_early_again_and_again_are_reported_once_with_speed_and_s
     early = (EarlyEnd(2_000_000, 20.0, 19.0), EarlyEnd(500_000, 20.0, 20.0))
     for early_ends in (early, (), early, early, early, ()):
         reporter.on_micro_batch(report(*rows, early_ends=early_ends), owner)
-    texts = [one.getMessage() for one in caplog.records if "slots" in one.getMessage()]
+    texts = [record.getMessage() for record in caplog.records if "slots" in record.getMessage()]
     assert len(texts) == 2
     assert "0.125 MB/s, 98% of the time waiting for the target" in texts[0]
     assert "within write.commit_interval again" in texts[1]

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support import mirror_runs as runs
 from tests.support.console_entry import console
-from tests.support.mirror_runs import command, conf_file, create_topic, open_transaction, said, set_topic, wait_for_run, write
+from tests.support.mirror_runs import command, conf_file, create_topic, log_text, open_transaction, set_topic, wait_for_run, write
 
 from shallow_mirror.checkpoints.problem_log import read_problems
 from shallow_mirror.checkpoints.storage import MirrorStorage
@@ -34,11 +34,11 @@ def _scraped(port: int) -> Samples:
         return {}
     return {
         (
-            one.name.removeprefix("shallow_mirror_"),
-            ",".join(value for name, value in one.labels.items() if name != "mirror"),
-        ): one.value
+            sample.name.removeprefix("shallow_mirror_"),
+            ",".join(value for name, value in sample.labels.items() if name != "mirror"),
+        ): sample.value
         for family in text_string_to_metric_families(text)
-        for one in family.samples
+        for sample in family.samples
     }
 
 
@@ -79,39 +79,43 @@ def test_a_mirror_tells_what_it_does_in_its_log_its_metrics_its_problems_and_a_r
             assert seen["cluster_up", "source"] == seen["cluster_up", "target"] == 1
         wait_for_run(process, "the rest", lambda: shows(records_total=7, open_source_transactions=0))
         wait_for_run(
-            process, "no lag", lambda: shows(partitions=2) and {seen["lag_offsets", one] for one in ("(others)", narrow)} == {0}
+            process,
+            "no lag",
+            lambda: shows(partitions=2) and {seen["lag_offsets", topic] for topic in ("(others)", narrow)} == {0},
         )
         page, status = (
             console("report", str(conf), "--out", str(tmp_path / "r.html"), "--topic", plain),
             console("status", str(conf)),
         )
         os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(runs.PATIENCE_S) == 0, said(tmp_path)
+        assert process.wait(runs.PATIENCE_S) == 0, log_text(tmp_path)
 
-    lines = [json.loads(line) for line in said(tmp_path).splitlines()]
-    told = [line["micro_batch"] for line in lines if "micro_batch" in line]
+    lines = [json.loads(line) for line in log_text(tmp_path).splitlines()]
+    reported = [line["micro_batch"] for line in lines if "micro_batch" in line]
     rows = MirrorStorage(settings.tables).best_effort_tables().read("micro_batches", ())
-    assert sorted((one["micro_batch"], one["record_count"]) for one in told) == sorted(
+    assert sorted((line_document["micro_batch"], line_document["record_count"]) for line_document in reported) == sorted(
         (row["micro_batch"], row["record_count"]) for row in rows
     )
-    assert seen["micro_batches_total", ""] == len(told) >= 2
+    assert seen["micro_batches_total", ""] == len(reported) >= 2
     assert seen["end_to_end_seconds_count", ""] >= 1
     assert seen["last_decision_timestamp_seconds", ""] > 0
     assert (seen["run_epoch", ""], seen["waiting", ""], seen["batches_total", "refused"]) == (1, 0, 1)
-    assert all(one["level"] != "ERROR" for one in lines)
+    assert all(line["level"] != "ERROR" for line in lines)
 
     problems = read_problems(MirrorStorage(settings.tables).best_effort_tables(), 1)
-    assert [one.problem.place for one in problems if one.problem.kind == "quarantined"] == [(narrow, 0)]
-    stamping = [f"target topic {one} has message.timestamp.type=LogAppendTime" for one in (narrow, plain)]
-    in_config = [(one.problem.text.partition(":")[0], one.occurrences) for one in problems if one.problem.kind == "config"]
+    assert [problem.problem.place for problem in problems if problem.problem.kind == "quarantined"] == [(narrow, 0)]
+    stamping = [f"target topic {topic} has message.timestamp.type=LogAppendTime" for topic in (narrow, plain)]
+    in_config = [
+        (problem.problem.text.partition(":")[0], problem.occurrences) for problem in problems if problem.problem.kind == "config"
+    ]
     assert in_config == [(stamping[0], 1), (stamping[1], 1)], "at the start, and of a topic that was changed under the mirror"
-    assert {one.problem.kind for one in problems} == {"config", "quarantined"}
-    assert all(any(line.startswith(one) for line in status.lines) for one in stamping), status.lines
-    assert (status.code, status.slow_imports) == (0, "[]"), status.said
+    assert {problem.problem.kind for problem in problems} == {"config", "quarantined"}
+    assert all(any(line.startswith(problem) for line in status.lines) for problem in stamping), status.lines
+    assert (status.code, status.slow_imports) == (0, "[]"), status.stderr
     assert any(f"quarantined (run 1): {narrow}-0: batch at offsets 0 to 0" in line for line in status.lines), status.lines
     assert any("remedy: Set message.timestamp.type=CreateTime on it to keep theirs" in line for line in status.lines)
 
-    assert (page.code, page.lines, page.slow_imports) == (0, [str(tmp_path / "r.html")], "[]"), page.said
+    assert (page.code, page.lines, page.slow_imports) == (0, [str(tmp_path / "r.html")], "[]"), page.stderr
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert f"{plain}-0: source offsets 0 to 7" in text
     assert "In quarantine: 1 batch," in text

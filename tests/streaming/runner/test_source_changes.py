@@ -47,9 +47,9 @@ def kinds(conf: Path) -> list[tuple[int, int, str]]:
 def ended(conf: Path) -> str:
     """Why the mirror ended by itself."""
     with mirror(conf) as process:
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 1, said
-    return said
+        _, output = process.communicate(timeout=60)
+    assert process.returncode == 1, output
+    return output
 
 
 def test_a_log_that_was_cut_and_grew_beyond_the_position_stops_the_mirror_or_is_continued_at_the_position(
@@ -67,21 +67,25 @@ def test_a_log_that_was_cut_and_grew_beyond_the_position_stops_the_mirror_or_is_
         del log.batches[6:]
         log.write()
     write(source, topic_name, [f"second {n}" for n in range(20)])
-    said = ended(conf)
-    assert f"{topic_name}-0: expected offset 10: the log is not the one that was copied" in said
-    assert "up to 10 records of leader epoch 0 were copied, and it holds others from offset 6 on" in said
-    assert "set read.on_data_loss: continue and start again" in said
-    assert "topics.exclude" in said
+    output = ended(conf)
+    assert f"{topic_name}-0: expected offset 10: the log is not the one that was copied" in output
+    assert "up to 10 records of leader epoch 0 were copied, and it holds others from offset 6 on" in output
+    assert "set read.on_data_loss: continue and start again" in output
+    assert "topics.exclude" in output
     assert read_values(target, topic_name) == first
     conf = conf_of(stoppable_clusters, tmp_path, topic_name, on_data_loss="continue")
     catch_up(conf)
     assert read_values(target, topic_name) == [*first, *(f"second {n}" for n in range(4, 20))]
     assert kinds(conf)[-1] == (10, 26, "data")
     settings = MirrorConfig.load(conf)
-    problems = [one.problem for one in read_problems(MirrorStorage(settings.tables).background_tables(), 10)]
-    (problem,) = [one for one in problems if one.kind is ProblemKind.TRUNCATED]
+    problems = [
+        counted_problem.problem for counted_problem in read_problems(MirrorStorage(settings.tables).background_tables(), 10)
+    ]
+    (problem,) = [problem for problem in problems if problem.kind is ProblemKind.TRUNCATED]
     assert problem.text.startswith("the source holds other records at offsets 6 to 9 than were copied")
-    differing = [range(one.source_start or 0, one.source_end or 0) for one in verify_mirror(settings).differences]
+    differing = [
+        range(difference.source_start or 0, difference.source_end or 0) for difference in verify_mirror(settings).differences
+    ]
     assert {offset for offsets in differing for offset in offsets} == {6, 7, 8, 9}
 
 
@@ -92,9 +96,9 @@ def test_what_retention_deleted_stops_the_mirror_or_is_recorded_as_expired(
     for value in "cdefg":
         write(source, topic_name, [value])
     delete_records(source, topic_name, 5)
-    said = ended(mirrored)
-    assert f"{topic_name}-0: expected offset 2, source log starts at 5: retention or DeleteRecords removed it" in said
-    assert "set read.on_data_loss: continue and start again" in said
+    output = ended(mirrored)
+    assert f"{topic_name}-0: expected offset 2, source log starts at 5: retention or DeleteRecords removed it" in output
+    assert "set read.on_data_loss: continue and start again" in output
     conf = conf_of(stoppable_clusters, tmp_path, topic_name, on_data_loss="continue")
     catch_up(conf)
     assert read_values(target, topic_name) == ["a", "b", "f", "g"]
@@ -116,9 +120,9 @@ def test_a_topic_that_was_created_again_stops_the_mirror_or_goes_on_behind_the_o
         write(source, topic_name, list(values))
 
     create_again("c", "d", "e")
-    said = ended(mirrored)
-    assert f"{topic_name}-0: expected offset 2: the topic was deleted and created again" in said
-    assert "set read.on_data_loss: continue and start again" in said
+    output = ended(mirrored)
+    assert f"{topic_name}-0: expected offset 2: the topic was deleted and created again" in output
+    assert "set read.on_data_loss: continue and start again" in output
     conf = conf_of(stoppable_clusters, tmp_path, topic_name, on_data_loss="continue")
     with mirror(conf):
         wait_for("the second topic", lambda: read_values(target, topic_name) == ["a", "b", "c", "d", "e"])

@@ -54,10 +54,10 @@ def test_a_decision_in_a_catalog_whose_transactions_were_not_ended_is_rolled_for
 
     report = gather_status(settings, spark=spark)
     assert report.run is not None
-    assert (report.run.outcome, [one.position for one in report.partitions]) == ("done", [3])
-    assert [one.record_count for one in report.micro_batches] == [1], "the run that crashed told nothing"
-    found = OffsetMap.open(settings.tables, spark).translate(topic_name, 0, 1)
-    assert found.target_offset == 1, "had it been done again, it would lie behind an aborted transaction"
+    assert (report.run.outcome, [partition.position for partition in report.partitions]) == ("done", [3])
+    assert [micro_batch.record_count for micro_batch in report.micro_batches] == [1], "the run that crashed told nothing"
+    translated = OffsetMap.open(settings.tables, spark).translate(topic_name, 0, 1)
+    assert translated.target_offset == 1, "had it been done again, it would lie behind an aborted transaction"
     rows = spark.table(f"{schema}.{OFFSET_MAP_TABLE}").where("kind = 'data'").collect()
     assert sorted((row.source_start, row.source_end) for row in rows) == [(0, 2), (2, 3)]
 
@@ -95,4 +95,6 @@ def test_groups_are_kept_in_step_and_remembered_with_tables_in_a_catalog(
     assert (committed.topic_partition, committed.offset) == (place, 3), "behind the marker of the first transaction"
     now = sync_groups(settings, spark=spark)
     then = sync_groups(settings, spark=spark, as_of=datetime.now(UTC))
-    assert [one.step for one in now.partitions] == [one.step for one in then.partitions] == [Step.IN_PLACE]
+    assert (
+        [partition.step for partition in now.partitions] == [partition.step for partition in then.partitions] == [Step.IN_PLACE]
+    )

@@ -75,7 +75,9 @@ def test_topics_that_come_grow_and_change_under_load_are_followed_from_their_fir
         for partition in range(2, 6):
             write(source, topic, [f"grown {partition}"], partition)
         write(source, later, ["new"], 2)
-        mirror.wait_for("what came", lambda: [runs.positions(settings).get(one) for one in ((topic, 5), (later, 2))] == [1, 1])
+        mirror.wait_for(
+            "what came", lambda: [runs.positions(settings).get(partition) for partition in ((topic, 5), (later, 2))] == [1, 1]
+        )
         runs.set_topic(source, topic, {"retention.ms": "172800000", "max.message.bytes": "2000000"})
         runs.delete_topic(source, gone)
         mirror.wait_for(
@@ -86,11 +88,11 @@ def test_topics_that_come_grow_and_change_under_load_are_followed_from_their_fir
             ),
         )
 
-        def told() -> bool:
+        def is_reported() -> bool:
             note = planner_state.read_topics_state(planner_state.topics_state_path(settings.checkpoint))
             return note is not None and note.gone == (gone,)
 
-        mirror.wait_for("word of the deleted topic", told)
+        mirror.wait_for("word of the deleted topic", is_reported)
         assert gather_status(settings).gone_topics == (gone,)
     assert runs.is_settled(settings)
     assert f"source topic {gone} is gone: what was copied of it stays on the target" in caplog.text
@@ -112,15 +114,15 @@ def test_paused_topics_wait_while_others_go_on_and_a_deleted_one_does_not_hold_u
 ) -> None:
     source, target, topic = two_clusters.source.bootstrap, two_clusters.target.bootstrap, topic_name
     other, gone = f"{topic}.other", f"{topic}.gone"
-    for one in (topic, other, gone):
-        create_topic(source, one)
-        write(source, one, ["first"])
+    for name in (topic, other, gone):
+        create_topic(source, name)
+        write(source, name, ["first"])
     settings = config(tmp_path, source, target, [f"{topic}.*"])
     with pytest.raises(runs.CrashError):
         catch_up(settings, spark, runs.CrashAt("TakeDecision"))
     runs.delete_topic(source, gone)
     catch_up(settings, spark)
-    assert [read_values(target, one) for one in (topic, other, gone)] == [["first"], ["first"], []]
+    assert [read_values(target, name) for name in (topic, other, gone)] == [["first"], ["first"], []]
     conf = runs.conf_file(tmp_path, source, target, [f"{topic}.*"])
     _say("pause", str(conf), topic)
     with Running(settings, spark) as mirror:
@@ -129,7 +131,7 @@ def test_paused_topics_wait_while_others_go_on_and_a_deleted_one_does_not_hold_u
         mirror.wait_for("the other topic", lambda: runs.positions(settings)[other, 0] == 2)
         assert runs.positions(settings)[topic, 0] == 1
         status = gather_status(settings)
-        assert [one.topic for one in status.paused_topics] == [topic]
+        assert [paused_topic.topic for paused_topic in status.paused_topics] == [topic]
         _say("resume", str(conf), topic)
         mirror.wait_for("the paused topic", lambda: runs.positions(settings)[topic, 0] == 2)
     assert gather_status(settings).paused_topics == ()
@@ -154,12 +156,14 @@ def test_two_mirrors_in_both_directions_are_safe_with_the_source_in_names_and_re
     def mirrors(name: str, template: str) -> list[Any]:
         """Of the same topics in both directions, under every name that a copy of theirs may have."""
         include, made = [rf"((east|west)\.)*{topic}\.{name}"], []
-        for number, (one, other, alias, other_alias) in enumerate(((east, west, "east", "west"), (west, east, "west", "east"))):
+        for number, (source, other, alias, other_alias) in enumerate(
+            ((east, west, "east", "west"), (west, east, "west", "east"))
+        ):
             folder = tmp_path / f"{name}-{number}"
             folder.mkdir()
             sides = {"source": {"alias": alias}, "target": {"alias": other_alias}}
             tables = {"tables": str(folder)}
-            made.append(config(folder, one, other, include, topics={"target_name": template}, **sides, **tables))
+            made.append(config(folder, source, other, include, topics={"target_name": template}, **sides, **tables))
         return made
 
     safe, unsafe = f"{topic}.safe", f"{topic}.unsafe"

@@ -73,16 +73,16 @@ def read_committed(bootstrap: str, topic: str) -> list[tuple[int, int, int]]:
         {"bootstrap.servers": bootstrap, "group.id": "check", "isolation.level": "read_committed", "enable.partition.eof": True}
     )
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
-    found, ended = [], 0
+    rows, ended = [], 0
     while ended < PARTITIONS:
         message = consumer.poll(10)
         assert message is not None
         if message.error():
             ended += 1
         else:
-            found.append((message.partition(), message.offset(), message.timestamp()[1]))
+            rows.append((message.partition(), message.offset(), message.timestamp()[1]))
     consumer.close()
-    return sorted(found)
+    return sorted(rows)
 
 
 def batches_of(spark: Any, bootstrap: str, topic: str, **options: str) -> DataFrame:
@@ -106,7 +106,7 @@ def test_a_batch_query_gives_every_committed_record_s_batch_and_covers_every_off
         assert verify_crc(memoryview(row.payload))
         assert (row.size_bytes, row.crc) == (len(row.payload), int(index.headers["crc"][0]))
     ends = Consumer({"bootstrap.servers": source, "group.id": "ends"})
-    assert reached == {one: ends.get_watermark_offsets(TopicPartition(topic_name, one))[1] for one in range(PARTITIONS)}
+    assert reached == {number: ends.get_watermark_offsets(TopicPartition(topic_name, number))[1] for number in range(PARTITIONS)}
     ends.close()
     per_kind = every.groupBy("kind").agg(F.count("*").alias("batches"), F.sum("records_count").alias("records"))
     expected = spark.createDataFrame(

@@ -145,13 +145,15 @@ def test_a_query_plans_bounded_micro_batches_takes_in_a_new_topic_and_ends(spark
         assert ranges[-1][1] == last
         assert all(before[1] == after[0] for before, after in pairwise(ranges))
     assert {row.topic_id for row in rows} == {"idA", "idB"}
-    assert all(sum((row.range_end - row.range_start) * row.bytes_per_offset for row in one) <= 64 * MIB for one in micro_batches)
     assert all(
-        len({row.slot for row in one}) == min(2, len(one))
-        for one in micro_batches
-        if sum(row.range_end - row.range_start for row in one) > 2
+        sum((row.range_end - row.range_start) * row.bytes_per_offset for row in rows) <= 64 * MIB for rows in micro_batches
     )
-    assert [row for one in _run_available_now(spark, config) for row in one] == []
+    assert all(
+        len({row.slot for row in micro_batch}) == min(2, len(micro_batch))
+        for micro_batch in micro_batches
+        if sum(row.range_end - row.range_start for row in micro_batch) > 2
+    )
+    assert [row for micro_batch in _run_available_now(spark, config) for row in micro_batch] == []
 
 
 @pytest.mark.spark

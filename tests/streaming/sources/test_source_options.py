@@ -74,7 +74,7 @@ def test_every_problem_is_in_one_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("2026-01-01", "'2026-01-01' is neither earliest, latest nor JSON such as {}; a time is not supported"),
         ("yesterday", "'yesterday' is neither earliest, latest nor JSON such as {}; a time is not supported"),
@@ -82,8 +82,8 @@ def test_every_problem_is_in_one_error() -> None:
         ("[1]", "[1] is not valid; write earliest, latest or JSON such as {}"),
     ],
 )
-def test_offsets_that_are_no_json_are_said_in_words_of_the_option(text: str, said: str) -> None:
-    assert _problems(startingOffsets=text) == ("startingOffsets: " + said.format('{"topic": {"0": 23, "1": -2}}'),)
+def test_offsets_that_are_no_json_are_said_in_words_of_the_option(text: str, message: str) -> None:
+    assert _problems(startingOffsets=text) == ("startingOffsets: " + message.format('{"topic": {"0": 23, "1": -2}}'),)
     (of_ends,) = _problems(is_streaming=False, endingOffsets=text)
     assert "earliest" not in of_ends
 

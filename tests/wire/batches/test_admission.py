@@ -38,11 +38,11 @@ def admitted(
 
 
 def verdicts(admission: Admission) -> list[Verdict]:
-    return [Verdict(one) for one in admission.verdicts.tolist()]
+    return [Verdict(verdict) for verdict in admission.verdicts.tolist()]
 
 
 @pytest.mark.parametrize(
-    ("made", "settings", "verdict", "said"),
+    ("made", "settings", "verdict", "message"),
     [
         (batch(0, 3), {}, Verdict.RAW, None),
         (batch(0, deltas=[0, 2]), {}, Verdict.REBUILD, "compaction"),
@@ -63,12 +63,14 @@ def verdicts(admission: Admission) -> list[Verdict]:
     ],
 )
 def test_every_rule_has_its_verdict_and_a_refusal_says_what_to_do(
-    made: bytes, settings: dict[str, Any], verdict: Verdict, said: str | None
+    made: bytes, settings: dict[str, Any], verdict: Verdict, message: str | None
 ) -> None:
     admission = admitted(made, **settings)
     assert verdicts(admission) == [verdict]
-    assert [said in one.rule for one in (*admission.refusals, *admission.rebuilds) if said] == [True] * bool(said)
-    assert [bool(one.remedy) for one in admission.refusals] == [True] * (verdict is Verdict.REFUSE)
+    assert [message in refusal.rule for refusal in (*admission.refusals, *admission.rebuilds) if message] == [True] * bool(
+        message
+    )
+    assert [bool(refusal.remedy) for refusal in admission.refusals] == [True] * (verdict is Verdict.REFUSE)
 
 
 def test_the_position_passes_dropped_batches_but_not_those_beyond() -> None:

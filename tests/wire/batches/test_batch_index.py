@@ -14,8 +14,8 @@ def test_whole_batches_are_found_and_a_partial_last_one_is_left() -> None:
     index = index_batches(view(*whole, cut[:-1]))
     assert index.headers["base_offset"].tolist() == [0, 3, 10]
     assert index.last_offset.tolist() == [2, 3, 11]
-    assert index.size_bytes.tolist() == [len(one) for one in whole]
-    assert index.consumed_bytes == sum(len(one) for one in whole)
+    assert index.size_bytes.tolist() == [len(raw) for raw in whole]
+    assert index.consumed_bytes == sum(len(raw) for raw in whole)
     assert index.stop is None
 
 

@@ -60,11 +60,11 @@ class Copy:
 
     @cached_property
     def records(self) -> list[Content]:
-        return [one for raw in self.restamped for one in contents(raw)]
+        return [content for raw in self.restamped for content in contents(raw)]
 
     def record_at(self, offset: int) -> Content:
         """By the row of the map that holds the source offset."""
-        (row,) = [one for one in self.segments if one.source_start <= offset < one.source_end]
+        (row,) = [segment for segment in self.segments if segment.source_start <= offset < segment.source_end]
         assert row.target_start is not None
         return self.records[row.target_start + offset - row.source_start - FIRST_TARGET]
 
@@ -107,8 +107,8 @@ def records_of(raw: bytes, policy: LogAppendTimePolicy, position: int) -> dict[i
     """By offset what a copy of it has to hold."""
     if policy is LogAppendTimePolicy.PRODUCER:
         raw = raw[:22] + bytes([raw[22] & ~0x08]) + raw[23:]
-    offsets = [one.offset for one in open_batch(memoryview(raw), A, max_bytes=ENOUGH)]
-    return {offset: one for offset, one in zip(offsets, contents(raw), strict=True) if offset >= position}
+    offsets = [record.offset for record in open_batch(memoryview(raw), A, max_bytes=ENOUGH)]
+    return {offset: content for offset, content in zip(offsets, contents(raw), strict=True) if offset >= position}
 
 
 MOST_POSITION = 12
@@ -172,12 +172,12 @@ def test_whatever_becomes_one_every_record_is_there_once_in_order_and_its_offset
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rebuild_pipeline, "_MAX_PENDING_BYTES", bytes_together)
         made = copy(log, coalesce_bytes=coalesce_bytes, policy=policy, position=position, aborted=[(8, 0)])
-    kept = {offset: one for raw in visible.values() for offset, one in records_of(raw, policy, position).items()}
+    kept = {offset: record for raw in visible.values() for offset, record in records_of(raw, policy, position).items()}
     assert made.records == list(kept.values())
-    assert all(made.record_at(offset) == one for offset, one in kept.items())
+    assert all(made.record_at(offset) == content for offset, content in kept.items())
     assert all(raw in log for raw in made.sent if not verify_crc(memoryview(raw)))
     for raw in made.restamped:
-        assert [one.offset for one in open_batch(memoryview(raw), A, max_bytes=ENOUGH)] == list(
+        assert [record.offset for record in open_batch(memoryview(raw), A, max_bytes=ENOUGH)] == list(
             range(header(raw)["records_count"][0])
         )
         if verify_crc(memoryview(raw)):
@@ -209,7 +209,7 @@ def test_a_thousand_small_batches_of_a_codec_become_one_row_and_few_batches() ->
     assert (row.source_start, row.source_end, row.record_count) == (0, 2_000, 2_000)
     assert (row.batch_count, row.rebuilt_batch_count) == (1_000, 1_000)
     assert len(made.sent) == 3
-    assert [one[0] for one in made.records] == [1_000 + n // 2 for n in range(2_000)]
+    assert [record[0] for record in made.records] == [1_000 + n // 2 for n in range(2_000)]
     assert header(made.sent[0])["max_timestamp"][0] == 1_000 + counts_of(made)[0] // 2 - 1
 
 
@@ -279,10 +279,10 @@ def test_what_the_codec_makes_too_large_is_cut_within_a_batch_and_every_offset_i
     monkeypatch.setattr(rebuild_pipeline, "most_bytes", lambda _limits: 5_000)
     made = copy(log, max_message_bytes=3_000)
     assert (len(made.sent), max(len(raw) for raw in made.sent) <= 3_000) == (2, True)
-    assert max(len(one.parts) for one in made.outgoing.rewritten.values()) == 2
-    kept = {offset: one for raw in log for offset, one in records_of(raw, LogAppendTimePolicy.KEEP, 0).items()}
+    assert max(len(batch_rewritten.parts) for batch_rewritten in made.outgoing.rewritten.values()) == 2
+    kept = {offset: record for raw in log for offset, record in records_of(raw, LogAppendTimePolicy.KEEP, 0).items()}
     assert made.records == list(kept.values())
-    assert all(made.record_at(offset) == one for offset, one in kept.items())
+    assert all(made.record_at(offset) == content for offset, content in kept.items())
     assert sum(row.batch_count for row in made.segments) == len(log)
 
 
@@ -293,9 +293,11 @@ def test_times_too_far_apart_for_one_batch_stay_in_their_own() -> None:
 
 @pytest.mark.parametrize("name", ["fetch-codecs-4.3.0", "fetch-compacted-4.3.0"])
 def test_captured_batches_become_one_without_losing_a_record(name: str) -> None:
-    for one in reads(name):
+    for captured in reads(name):
         log = [
-            bytes(one.bytes_of(i)) for i in range(len(one.index)) if one.admission.verdicts[i] in (Verdict.RAW, Verdict.REBUILD)
+            bytes(captured.bytes_of(i))
+            for i in range(len(captured.index))
+            if captured.admission.verdicts[i] in (Verdict.RAW, Verdict.REBUILD)
         ]
         made = copy(log, coalesce_bytes=1 << 20)
         kept = {offset: each for raw in log for offset, each in records_of(raw, LogAppendTimePolicy.KEEP, 0).items()}

@@ -15,16 +15,16 @@ longs = st.integers(-(1 << 63), (1 << 63) - 1)
 
 @given(payloads, longs, longs)
 def test_the_payloads_checksum_follows_from_the_header_alone(contents: list[bytes], producer_id: int, timestamp: int) -> None:
-    batches = [batch(i, payload=one, producer_id=producer_id, timestamp=timestamp) for i, one in enumerate(contents)]
+    batches = [batch(i, payload=payload, producer_id=producer_id, timestamp=timestamp) for i, payload in enumerate(contents)]
     index = index_batches(view(*batches))
-    assert payload_crcs(index.headers).tolist() == [crc32c.crc32c(one) for one in contents]
+    assert payload_crcs(index.headers).tolist() == [crc32c.crc32c(content) for content in contents]
 
 
 @given(payloads, st.data())
 def test_a_changed_byte_behind_the_checksum_is_found_in_its_batch_and_in_no_other(
     contents: list[bytes], data: st.DataObject
 ) -> None:
-    records = view(*[batch(i, payload=one) for i, one in enumerate(contents)])
+    records = view(*[batch(i, payload=payload) for i, payload in enumerate(contents)])
     index = index_batches(records)
     assert verify_crcs(records, index.pos, index.headers).all()
     chosen = data.draw(st.integers(0, len(contents) - 1))

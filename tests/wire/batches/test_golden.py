@@ -44,7 +44,7 @@ def read(scenario: str, version: str, place: int = 0) -> Read:
 
 def test_both_versions_were_captured_in_all_scenarios() -> None:
     for version in VERSIONS:
-        assert len(names("fetch-")) == len(VERSIONS) * len([one for one in names("fetch-") if one.endswith(version)])
+        assert len(names("fetch-")) == len(VERSIONS) * len([name for name in names("fetch-") if name.endswith(version)])
     assert (len(names("fetch-")), len(names("produce-"))) == (16, 4)
     assert sum(file.stat().st_size for file in GOLDEN.iterdir()) < 300_000
 
@@ -55,85 +55,91 @@ def test_a_fetch_answer_is_what_kafka_python_decodes(name: str) -> None:
     decoded = FetchResponse[12].decode(bytes(frame[ANSWER_HEAD_BYTES - LENGTH_BYTES :]))
     response = parse_fetch_response(frame)
     assert (response.throttle_time_ms, response.error_code) == (decoded.throttle_time_ms, decoded.error_code)
-    theirs = {(topic.topic, one.partition_index): one for topic in decoded.responses for one in topic.partitions}
-    assert {(one.topic_partition.topic, one.topic_partition.partition) for one in response.partitions} == theirs.keys()
+    theirs = {
+        (topic.topic, partition.partition_index): partition for topic in decoded.responses for partition in topic.partitions
+    }
+    assert {
+        (partition.topic_partition.topic, partition.topic_partition.partition) for partition in response.partitions
+    } == theirs.keys()
     for ours in response.partitions:
         other = theirs[ours.topic_partition.topic, ours.topic_partition.partition]
         assert ours.error_code == other.error_code
         assert ours.high_watermark == other.high_watermark
         assert ours.last_stable_offset == other.last_stable_offset
         assert ours.log_start_offset == other.log_start_offset
-        assert list(ours.aborted) == [(one.producer_id, one.first_offset) for one in other.aborted_transactions or ()]
+        assert list(ours.aborted) == [
+            (aborted_txn.producer_id, aborted_txn.first_offset) for aborted_txn in other.aborted_transactions or ()
+        ]
         assert ours.records == bytes(other.records or b"")
         assert ours.diverging is None
 
 
 @pytest.mark.parametrize("name", names("fetch-"))
 def test_offsets_of_an_answer_are_those_other_clients_are_told(name: str) -> None:
-    for one in reads(name):
-        assert one.fetched.error_code == one.told["error_code"]
-        if one.fetched.error_code:
-            assert len(one.fetched.records) == 0
+    for captured in reads(name):
+        assert captured.fetched.error_code == captured.told["error_code"]
+        if captured.fetched.error_code:
+            assert len(captured.fetched.records) == 0
             continue
-        assert one.fetched.high_watermark == one.told["high_watermark"]
-        assert one.fetched.log_start_offset == one.told["log_start_offset"]
-        assert one.fetched.last_stable_offset == one.told["last_stable_offset"]
+        assert captured.fetched.high_watermark == captured.told["high_watermark"]
+        assert captured.fetched.log_start_offset == captured.told["log_start_offset"]
+        assert captured.fetched.last_stable_offset == captured.told["last_stable_offset"]
 
 
 @pytest.mark.parametrize("name", names("fetch-"))
 def test_batches_hold_the_records_a_consumer_finds_with_their_codec_and_times(name: str) -> None:
-    for one in reads(name):
-        assert one.index.stop is None
-        for i, header in enumerate(one.index.headers):
-            assert verify_crc(one.bytes_of(i))
-            found = one.told_of(i)
+    for captured in reads(name):
+        assert captured.index.stop is None
+        for i, header in enumerate(captured.index.headers):
+            assert verify_crc(captured.bytes_of(i))
+            actual = captured.told_of(i)
             if header["attributes"] & CONTROL_BIT:
-                assert found == []
+                assert actual == []
                 continue
-            assert len(found) == header["records_count"]
+            assert len(actual) == header["records_count"]
             codec = Codec(int(header["attributes"] & CODEC_MASK))
-            if found:
-                assert {told_codec for _, _, told_codec in found} == {codec.name.lower()}
-                assert max(time_ms for _, time_ms, _ in found) == header["max_timestamp"]
+            if actual:
+                assert {told_codec for _, _, told_codec in actual} == {codec.name.lower()}
+                assert max(time_ms for _, time_ms, _ in actual) == header["max_timestamp"]
             if header["attributes"] & LOG_APPEND_TIME_BIT:
-                assert {time_ms for _, time_ms, _ in found} == {header["max_timestamp"]}
-                assert one.told["timestamp_types"] == [LOG_APPEND_TIME]
+                assert {time_ms for _, time_ms, _ in actual} == {header["max_timestamp"]}
+                assert captured.told["timestamp_types"] == [LOG_APPEND_TIME]
 
 
 @pytest.mark.parametrize("name", names("fetch-"))
 def test_admitted_batches_are_exactly_the_visible_records_up_to_the_next_position(name: str) -> None:
-    for one in reads(name):
-        kept = np.flatnonzero(np.isin(one.admission.verdicts, VISIBLE)).tolist()
-        admitted = [offset for i in kept for offset, _, _ in one.told_of(i)]
+    for captured in reads(name):
+        kept = np.flatnonzero(np.isin(captured.admission.verdicts, VISIBLE)).tolist()
+        admitted = [offset for i in kept for offset, _, _ in captured.told_of(i)]
         is_committed = not name.startswith("fetch-txns-uncommitted")
-        visible = one.told["committed"] if is_committed else [offset for offset, _, _ in one.told["records"]]
-        first = min([one.position, *(int(one.index.headers["base_offset"][i]) for i in kept)])
-        assert admitted == [offset for offset in visible if first <= offset < one.admission.next_position]
-        assert not one.admission.refusals
+        visible = captured.told["committed"] if is_committed else [offset for offset, _, _ in captured.told["records"]]
+        first = min([captured.position, *(int(captured.index.headers["base_offset"][i]) for i in kept)])
+        assert admitted == [offset for offset in visible if first <= offset < captured.admission.next_position]
+        assert not captured.admission.refusals
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_codec_was_captured_and_append_times_too(version: str) -> None:
     created, stamped = reads(f"fetch-codecs-{version}")
-    for one in (created, stamped):
-        assert set((one.index.headers["attributes"] & CODEC_MASK).tolist()) == set(Codec)
+    for response in (created, stamped):
+        assert set((response.index.headers["attributes"] & CODEC_MASK).tolist()) == set(Codec)
     assert created.has(LOG_APPEND_TIME_BIT) == []
     assert len(stamped.has(LOG_APPEND_TIME_BIT)) == len(stamped.index)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_fetch_from_inside_a_batch_begins_with_that_batch(version: str) -> None:
-    one = read("inside", version)
-    base, last = int(one.index.headers["base_offset"][0]), int(one.index.last_offset[0])
-    assert base < one.position <= last
-    assert one.admission.verdicts[0] == Verdict.REBUILD
+    response = read("inside", version)
+    base, last = int(response.index.headers["base_offset"][0]), int(response.index.last_offset[0])
+    assert base < response.position <= last
+    assert response.admission.verdicts[0] == Verdict.REBUILD
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_partial_last_batch_is_left_over(version: str) -> None:
-    one = read("partial", version)
-    assert 0 < one.index.consumed_bytes < len(one.fetched.records)
-    assert one.admission.next_position < one.fetched.high_watermark
+    response = read("partial", version)
+    assert 0 < response.index.consumed_bytes < len(response.fetched.records)
+    assert response.admission.next_position < response.fetched.high_watermark
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -145,36 +151,36 @@ def test_the_end_of_the_log_is_an_empty_answer_and_beyond_it_an_error(version: s
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_aborted_transactions_are_dropped_whole_and_markers_tell_the_fate(version: str) -> None:
-    one = read("txns-committed", version)
-    assert len(one.fetched.aborted) == 2
-    assert one.fetched.last_stable_offset < one.fetched.high_watermark
-    verdicts = [Verdict(verdict) for verdict in one.admission.verdicts.tolist()]
+    response = read("txns-committed", version)
+    assert len(response.fetched.aborted) == 2
+    assert response.fetched.last_stable_offset < response.fetched.high_watermark
+    verdicts = [Verdict(verdict) for verdict in response.admission.verdicts.tolist()]
     assert verdicts.count(Verdict.DROP_ABORTED) == 3
-    fates = [one.admission.markers[i].type for i in sorted(one.admission.markers)]
+    fates = [response.admission.markers[i].type for i in sorted(response.admission.markers)]
     assert fates == [MarkerType.ABORT, MarkerType.COMMIT, MarkerType.COMMIT, MarkerType.ABORT]
-    assert one.admission.next_position == one.fetched.last_stable_offset
+    assert response.admission.next_position == response.fetched.last_stable_offset
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_without_isolation_there_is_no_aborted_list_and_open_transactions_are_seen(version: str) -> None:
-    one = read("txns-uncommitted", version)
-    assert one.fetched.aborted == ()
-    assert one.admission.next_position == one.fetched.high_watermark
-    assert Verdict.DROP_ABORTED not in one.admission.verdicts
+    response = read("txns-uncommitted", version)
+    assert response.fetched.aborted == ()
+    assert response.admission.next_position == response.fetched.high_watermark
+    assert Verdict.DROP_ABORTED not in response.admission.verdicts
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_the_cleaner_left_is_told_by_headers_alone(version: str) -> None:
-    one = read("compacted", version)
-    headers = one.index.headers
+    response = read("compacted", version)
+    headers = response.index.headers
     counts, spans = headers["records_count"], headers["last_offset_delta"] + 1
     holed = np.flatnonzero((counts > 0) & (counts < spans))
     assert len(holed)
-    assert all(one.admission.verdicts[i] == Verdict.REBUILD for i in holed)
+    assert all(response.admission.verdicts[i] == Verdict.REBUILD for i in holed)
     emptied = np.flatnonzero((counts == 0) & ((headers["attributes"] & CONTROL_BIT) == 0))
     assert len(emptied)
-    assert all(one.admission.verdicts[i] == Verdict.DROP_EMPTY for i in emptied)
-    waiting = one.has(DELETE_HORIZON_BIT)
+    assert all(response.admission.verdicts[i] == Verdict.DROP_EMPTY for i in emptied)
+    waiting = response.has(DELETE_HORIZON_BIT)
     is_control = (headers["attributes"][waiting] & CONTROL_BIT) != 0
     assert is_control.any()
     assert not is_control.all()
@@ -183,41 +189,45 @@ def test_what_the_cleaner_left_is_told_by_headers_alone(version: str) -> None:
 
 @pytest.mark.parametrize("name", names("fetch-"))
 def test_restamped_batches_keep_their_payload_and_a_right_checksum(name: str) -> None:
-    for one in reads(name):
-        before = [bytes(one.bytes_of(i)[61:]) for i in range(len(one.index))]
+    for captured in reads(name):
+        before = [bytes(captured.bytes_of(i)[61:]) for i in range(len(captured.index))]
         restamp(
-            one.fetched.records,
-            one.index,
-            np.arange(len(one.index)),
+            captured.fetched.records,
+            captured.index,
+            np.arange(len(captured.index)),
             producer_id=9,
             producer_epoch=1,
             first_sequence=(1 << 31) - 3,
         )
         for i, payload in enumerate(before):
-            assert verify_crc(one.bytes_of(i))
-            assert one.bytes_of(i)[61:] == payload
+            assert verify_crc(captured.bytes_of(i))
+            assert captured.bytes_of(i)[61:] == payload
 
 
 @pytest.mark.parametrize("name", names("produce-"))
 def test_a_produce_answer_is_what_kafka_python_decodes_and_what_was_told(name: str) -> None:
-    told = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))["partitions"]
+    documents = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))["partitions"]
     frame = frame_of(name)
     decoded = ProduceResponse[9].decode(bytes(frame[ANSWER_HEAD_BYTES - LENGTH_BYTES :]))
     response = parse_produce_response(frame)
     assert (response.correlation_id, response.throttle_time_ms) == (CORRELATION_ID, decoded.throttle_time_ms)
-    theirs = {TopicPartition(topic.name, one.index): one for topic in decoded.responses for one in topic.partition_responses}
-    assert [one.topic_partition for one in response.partitions] == list(theirs)
-    assert {str(place) for place in theirs} == told.keys()
+    theirs = {
+        TopicPartition(topic.name, partition_response.index): partition_response
+        for topic in decoded.responses
+        for partition_response in topic.partition_responses
+    }
+    assert [partition.topic_partition for partition in response.partitions] == list(theirs)
+    assert {str(place) for place in theirs} == documents.keys()
     for ours in response.partitions:
         other = theirs[ours.topic_partition]
-        errors = [(one.batch_index, one.batch_index_error_message) for one in other.record_errors]
+        errors = [(record_error.batch_index, record_error.batch_index_error_message) for record_error in other.record_errors]
         assert ours.error_code == other.error_code
         assert ours.base_offset == other.base_offset
         assert ours.log_append_time_ms == other.log_append_time_ms
         assert ours.log_start_offset == other.log_start_offset
         assert ours.error_message == other.error_message
         assert list(ours.record_errors) == errors
-        expected = told[str(ours.topic_partition)]
+        expected = documents[str(ours.topic_partition)]
         assert expected == {
             "error_code": ours.error_code,
             "base_offset": ours.base_offset,

@@ -63,7 +63,7 @@ def test_batches_that_are_not_chosen_stay_as_they_are() -> None:
     source = [batch(0, 1), batch(1, 1), batch(2, 1)]
     records = view(*source)
     restamp(records, index_batches(records), np.array([1]), producer_id=1, producer_epoch=0, first_sequence=0)
-    assert [bytes(one) for one in split(records)][::2] == source[::2]
+    assert [bytes(part) for part in split(records)][::2] == source[::2]
 
 
 def test_a_payload_damaged_before_stays_damaged_after() -> None:

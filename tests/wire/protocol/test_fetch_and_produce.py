@@ -182,7 +182,7 @@ def test_a_produce_request_is_what_kafka_python_encodes_and_payloads_stay_views(
     request.with_header(7, "me")
     small = [(A1, memoryview(bytes(70))), (B0, memoryview(bytes(61)))]
     frames = ProduceFrames("me", transactional_id, -1, 3000, [A0, *(place for place, _ in small)])
-    parts = frames.build(7, [payload, *(one for _, one in small)])
+    parts = frames.build(7, [payload, *(raw for _, raw in small)])
     assert b"".join(parts) == bytes(request.encode(framed=True, header=True))
     assert any(part is payload for part in parts)
 
@@ -216,7 +216,7 @@ def test_of_an_answer_that_stamps_some_batches_the_right_ones_are_named() -> Non
     assert frames.parse_appended(plain_answer(places=[A0, A1, B0])) == ([10, 0, 0], ())
     assert frames.parse_appended(memoryview(answer)) == ([10, 0, 0], [0])
     parsed = parse_produce_response(memoryview(answer)).partitions
-    assert [one.topic_partition for one in parsed if one.is_stamped] == [A1]
+    assert [answered.topic_partition for answered in parsed if answered.is_stamped] == [A1]
 
 
 @pytest.mark.parametrize(
@@ -256,15 +256,15 @@ def test_a_changed_answer_is_read_at_once_or_left_to_be_parsed_but_never_crashes
     hostile = bytearray(plain_answer(places=places))
     for at in data.draw(st.lists(st.integers(0, len(hostile) - 1), max_size=6)):
         hostile[at] = data.draw(st.integers(0, 255))
-    found = ProduceFrames("me", "id", -1, 1, places).parse_appended(memoryview(hostile))
-    assert found is None or len(found.base_offsets) == len(places)
+    actual = ProduceFrames("me", "id", -1, 1, places).parse_appended(memoryview(hostile))
+    assert actual is None or len(actual.base_offsets) == len(places)
 
 
 @pytest.mark.parametrize("topic_id", ["", "AAAAAAAAAAAAAAAAAAAAAA"])
 def test_topics_are_asked_for_by_name_where_one_has_no_id(topic_id: str) -> None:
-    known = FetchPartition(A0, -1, 0, 100, topic_id=A_ID)
-    assert topic_names([known]) == {A_UUID.bytes: "a"}
-    assert topic_names([known, FetchPartition(B0, -1, 0, 100, topic_id=topic_id)]) is None
+    fetch_partition = FetchPartition(A0, -1, 0, 100, topic_id=A_ID)
+    assert topic_names([fetch_partition]) == {A_UUID.bytes: "a"}
+    assert topic_names([fetch_partition, FetchPartition(B0, -1, 0, 100, topic_id=topic_id)]) is None
 
 
 def test_an_answer_about_a_topic_that_was_not_asked_for_is_refused() -> None:

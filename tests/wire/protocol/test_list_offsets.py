@@ -23,7 +23,8 @@ def answer(topics: dict[str, list[tuple[int, int]]], error_code: int = 0) -> byt
         response.ListOffsetsTopicResponse(
             name=name,
             partitions=[
-                ENTRY(partition_index=one, error_code=0, timestamp=-1, offset=offset, leader_epoch=3) for one, offset in offsets
+                ENTRY(partition_index=partition, error_code=0, timestamp=-1, offset=offset, leader_epoch=3)
+                for partition, offset in offsets
             ],
         )
         for name, offsets in topics.items()
@@ -45,7 +46,8 @@ def test_a_request_is_the_bytes_of_another_client(isolation: IsolationLevel, pla
             topic(
                 name=name,
                 partitions=[
-                    topic.ListOffsetsPartition(partition_index=one, current_leader_epoch=-1, timestamp=-1) for one in partitions
+                    topic.ListOffsetsPartition(partition_index=partition, current_leader_epoch=-1, timestamp=-1)
+                    for partition in partitions
                 ],
             )
             for name, partitions in places.items()
@@ -60,10 +62,10 @@ def test_a_request_is_the_bytes_of_another_client(isolation: IsolationLevel, pla
     st.dictionaries(st.text("abc", max_size=3), st.lists(st.tuples(st.integers(0, 99), st.integers(-1, 2**63 - 1)), max_size=4))
 )
 def test_an_answer_is_read_as_it_was_written(topics: dict[str, list[tuple[int, int]]]) -> None:
-    found = list_offsets.parse_offsets(memoryview(answer(topics)))
-    assert found is not None
+    actual = list_offsets.parse_offsets(memoryview(answer(topics)))
+    assert actual is not None
     assert [
-        (name, list(zip(entries["partition"].tolist(), entries["offset"].tolist(), strict=True))) for name, entries in found
+        (name, list(zip(entries["partition"].tolist(), entries["offset"].tolist(), strict=True))) for name, entries in actual
     ] == list(topics.items())
 
 

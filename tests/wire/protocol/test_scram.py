@@ -16,12 +16,12 @@ def client() -> ScramClient:
 
 
 def test_the_conversation_of_rfc_7677() -> None:
-    one = client()
-    assert one.first() == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
-    assert one.final(SERVER_FIRST) == (
+    scram_client = client()
+    assert scram_client.first() == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+    assert scram_client.final(SERVER_FIRST) == (
         b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
     )
-    one.verify(SERVER_FINAL)
+    scram_client.verify(SERVER_FINAL)
 
 
 def test_the_user_name_is_escaped() -> None:
@@ -29,14 +29,14 @@ def test_the_user_name_is_escaped() -> None:
 
 
 def test_a_server_that_does_not_know_the_password_is_no_server() -> None:
-    one = ScramClient("SCRAM-SHA-256", "user", "other", NONCE)
-    one.final(SERVER_FIRST)
+    scram_client = ScramClient("SCRAM-SHA-256", "user", "other", NONCE)
+    scram_client.final(SERVER_FIRST)
     with pytest.raises(ScramError, match="does not know the password"):
-        one.verify(SERVER_FINAL)
+        scram_client.verify(SERVER_FINAL)
 
 
 @pytest.mark.parametrize(
-    ("changed", "to", "said"),
+    ("changed", "to", "message"),
     [
         (b"r=rOpr", b"r=other", "nonce"),
         (b"%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0", b"", "nonce"),
@@ -49,24 +49,24 @@ def test_a_server_that_does_not_know_the_password_is_no_server() -> None:
         (b"r=", b"\xff=", "not one of SCRAM"),
     ],
 )
-def test_a_first_message_that_no_honest_server_sends_is_refused(changed: bytes, to: bytes, said: str) -> None:
-    with pytest.raises(ScramError, match=said):
+def test_a_first_message_that_no_honest_server_sends_is_refused(changed: bytes, to: bytes, message: str) -> None:
+    with pytest.raises(ScramError, match=message):
         client().final(SERVER_FIRST.replace(changed, to))
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"), [(b"e=unknown-user", "refused: unknown-user"), (b"v=?", "readable v="), (b"x=1", "v=")]
+    ("answer", "message"), [(b"e=unknown-user", "refused: unknown-user"), (b"v=?", "readable v="), (b"x=1", "v=")]
 )
-def test_a_final_message_that_refuses_or_says_nothing_is_an_error(answer: bytes, said: str) -> None:
-    one = client()
-    one.final(SERVER_FIRST)
-    with pytest.raises(ScramError, match=said):
-        one.verify(answer)
+def test_a_final_message_that_refuses_or_says_nothing_is_an_error(answer: bytes, message: str) -> None:
+    scram_client = client()
+    scram_client.final(SERVER_FIRST)
+    with pytest.raises(ScramError, match=message):
+        scram_client.verify(answer)
 
 
 @given(st.binary(max_size=80))
-def test_any_bytes_are_a_message_or_an_error_without_the_password(said: bytes) -> None:
+def test_any_bytes_are_a_message_or_an_error_without_the_password(message: bytes) -> None:
     for speak in (client().final, client().verify):
         with pytest.raises(ScramError) as caught:
-            speak(said)
+            speak(message)
         assert "pencil" not in str(caught.value)

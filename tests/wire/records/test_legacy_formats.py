@@ -43,17 +43,17 @@ def index_of(made: Converted) -> BatchIndex:
     return index
 
 
-def told(made: Converted) -> Written:
+def converted_records(made: Converted) -> Written:
     index = index_of(made)
-    found = []
+    records = []
     for start, size in zip(index.pos.tolist(), index.size_bytes.tolist(), strict=True):
-        for one in open_batch(made.records[start : start + size], A, max_bytes=ENOUGH):
-            assert one.headers == ()
-            found.append((one.offset, one.timestamp_ms, plain(one.key), plain(one.value)))
-    return found
+        for record in open_batch(made.records[start : start + size], A, max_bytes=ENOUGH):
+            assert record.headers == ()
+            records.append((record.offset, record.timestamp_ms, plain(record.key), plain(record.value)))
+    return records
 
 
-def seen(written: Written, magic: int) -> Written:
+def visible_records(written: Written, magic: int) -> Written:
     """As consumers see it: magic 0 has no times."""
     return written if magic else [(offset, -1, key, value) for offset, _, key, value in written]
 
@@ -72,7 +72,7 @@ def test_the_oracle_writes_what_another_client_writes(magic: int) -> None:
 @settings(max_examples=60)
 def test_uncompressed_messages_keep_offset_time_key_and_value(magic: int, steps: Written, first: int) -> None:
     written = at_offsets(steps, first)
-    assert told(converted(message_set(written, magic=magic))) == seen(written, magic)
+    assert converted_records(converted(message_set(written, magic=magic))) == visible_records(written, magic)
 
 
 @pytest.mark.thorough
@@ -86,32 +86,32 @@ def test_a_wrapper_becomes_one_batch_of_its_codec_with_the_offsets_of_its_messag
     written = at_offsets(steps, first)
     inner = message_set(written, magic=magic, base=first if magic else 0)
     made = converted(wrapped(name, inner, written[-1][OFFSET], magic=magic))
-    assert told(made) == seen(written, magic)
+    assert converted_records(made) == visible_records(written, magic)
     assert index_of(made).headers["attributes"].tolist() == [ENCODERS[name][0]]
 
 
 def test_a_wrapper_whose_first_messages_were_compacted_away_counts_from_its_last() -> None:
     inner = message_set([(3, 10, b"a", b"1"), (7, 20, b"b", b"2")], magic=1)
     made = converted(wrapped("gzip", inner, 107, magic=1))
-    assert told(made) == [(103, 10, b"a", b"1"), (107, 20, b"b", b"2")]
+    assert converted_records(made) == [(103, 10, b"a", b"1"), (107, 20, b"b", b"2")]
     assert index_of(made).headers["last_offset_delta"].tolist() == [4]
 
 
 def test_a_wrapper_at_offset_0_begins_there_as_old_clients_left_it() -> None:
     inner = message_set([(0, 10, None, b"1"), (1, 20, None, b"2")], magic=1)
-    assert [one[OFFSET] for one in told(converted(wrapped("lz4", inner, 0, magic=1)))] == [0, 1]
+    assert [record[OFFSET] for record in converted_records(converted(wrapped("lz4", inner, 0, magic=1)))] == [0, 1]
 
 
 def test_the_append_time_of_a_wrapper_is_the_time_of_all_its_messages() -> None:
     inner = message_set([(0, 10, None, b"1"), (1, 20, None, b"2")], magic=1)
     made = converted(wrapped("gzip", inner, 1, magic=1, timestamp=5_000, attributes=LOG_APPEND_TIME_BIT))
-    assert [one[TIME] for one in told(made)] == [5_000, 5_000]
+    assert [record[TIME] for record in converted_records(made)] == [5_000, 5_000]
     assert index_of(made).headers["attributes"][0] & LOG_APPEND_TIME_BIT
 
 
 def test_uncompressed_messages_that_a_broker_stamped_keep_that_time_as_their_own() -> None:
     made = converted(message(4, timestamp=7_000, attributes=LOG_APPEND_TIME_BIT))
-    assert told(made) == [(4, 7_000, None, b"v")]
+    assert converted_records(made) == [(4, 7_000, None, b"v")]
     assert index_of(made).headers["attributes"].tolist() == [0]
 
 
@@ -120,7 +120,7 @@ def test_formats_may_follow_each_other_and_what_is_new_already_is_not_touched(mo
     new = batch(50, 3, attributes=0x10, producer_id=9, producer_epoch=0, base_sequence=0)
     old = [message(offset, magic=offset % 2) for offset in range(8)]
     made = converted(*old, new, message(53), message(54)[:-1])
-    assert [one[OFFSET] for one in told(made)] == [*range(8), 50, 51, 52, 53]
+    assert [record[OFFSET] for record in converted_records(made)] == [*range(8), 50, 51, 52, 53]
     index = index_of(made)
     assert index.headers["records_count"].tolist() == [4, 4, 3, 1]
     at = index.headers["base_offset"].tolist().index(50)
@@ -142,7 +142,7 @@ def test_the_wrong_header_checksum_of_lz4_frames_is_expected_of_magic_0_only(nam
     frame[14 if content_size else 6] ^= 0x5A
     made = converted(message(7, None, bytes(frame), magic=magic, attributes=3))
     if magic == 0:
-        assert told(made) == seen(written, 0)
+        assert converted_records(made) == visible_records(written, 0)
     else:
         assert isinstance(made.failure, CorruptBatchError)
 
@@ -179,12 +179,12 @@ BAD: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize("what", BAD)
 def test_what_cannot_be_converted_is_named_behind_the_good_ones(what: str) -> None:
-    entry, said = BAD[what]
+    entry, output = BAD[what]
     made = convert_legacy(view(message(2), message(3), entry, message(5)), A, max_opened_bytes=ENOUGH)
     assert isinstance(made.failure, CorruptBatchError)
-    assert said in made.failure.reason
+    assert output in made.failure.reason
     assert (made.failure.topic_partition, made.failure.base_offset) == (A, 4)
-    assert [one[OFFSET] for one in told(Converted(made.records, None))] == [2, 3]
+    assert [record[OFFSET] for record in converted_records(Converted(made.records, None))] == [2, 3]
 
 
 @pytest.mark.parametrize("name", COMPRESSING)

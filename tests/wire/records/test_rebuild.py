@@ -53,8 +53,8 @@ def test_every_record_from_the_position_on_is_kept_and_brokers_accept_the_batch(
     assert made.offsets.tolist() == offsets[kept:]
     assert all_contents(made) == contents(raw)[kept:]
     assert made.counts == (len(offsets) - kept,)
-    assert [header(one).attributes for one in made.batches] == [ENCODERS[name][0]]
-    assert all(is_accepted(one) for one in made.batches)
+    assert [header(batch).attributes for batch in made.batches] == [ENCODERS[name][0]]
+    assert all(is_accepted(batch) for batch in made.batches)
 
 
 @pytest.mark.thorough
@@ -73,14 +73,14 @@ def test_batches_above_the_targets_limit_are_split_between_records_or_refused_by
     if refused is not None:
         assert (refused.topic_partition, refused.base_offset) == (A, BASE)
         offset = int(refused.rule.split("at offset ")[1].split()[0])
-        said = int(refused.rule.split("batch of ")[1].split()[0])
+        output = int(refused.rule.split("batch of ")[1].split()[0])
         assert offset in offsets_of(raw)
-        assert said > max_message_bytes
+        assert output > max_message_bytes
         return
-    assert all(len(one) <= max_message_bytes for one in made.batches)
-    assert all(is_accepted(one) for one in made.batches)
+    assert all(len(batch) <= max_message_bytes for batch in made.batches)
+    assert all(is_accepted(batch) for batch in made.batches)
     assert sum(made.counts) == len(made.offsets)
-    assert made.counts == tuple(header(one).records_count for one in made.batches)
+    assert made.counts == tuple(header(batch).records_count for batch in made.batches)
     assert all_contents(made) == contents(raw)
 
 
@@ -100,9 +100,9 @@ def test_a_large_record_between_small_ones_travels_alone(sizes: tuple[int, ...])
 
 @pytest.mark.parametrize("name", names("fetch-"))
 def test_captured_batches_keep_their_records(name: str) -> None:
-    for one in reads(name):
-        for i in np.flatnonzero(np.isin(one.admission.verdicts, VISIBLE)).tolist():
-            raw = bytes(one.bytes_of(i))
+    for captured in reads(name):
+        for i in np.flatnonzero(np.isin(captured.admission.verdicts, VISIBLE)).tolist():
+            raw = bytes(captured.bytes_of(i))
             made = rebuilt(raw)
             assert all_contents(made) == contents(raw)
             assert made.offsets.tolist() == offsets_of(raw)
@@ -113,10 +113,10 @@ def test_append_times_are_kept_or_the_producers_as_the_policy_says() -> None:
     block = full_record(0, 0, b"k", b"v", []) + full_record(4, -30, b"k", b"v", [])
     raw = batch(BASE, deltas=[0, 4], attributes=0x08, timestamp=5_000, max_timestamp=9_000, payload=block)
     (kept,) = rebuilt(raw).batches
-    assert [one[0] for one in contents(kept)] == [9_000, 9_000]
+    assert [content[0] for content in contents(kept)] == [9_000, 9_000]
     assert header(kept).max_timestamp == 9_000
     (producers,) = rebuilt(raw, policy=LogAppendTimePolicy.PRODUCER).batches
-    assert [one[0] for one in contents(producers)] == [5_000, 4_970]
+    assert [content[0] for content in contents(producers)] == [5_000, 4_970]
     assert header(producers).max_timestamp == 5_000
 
 
@@ -130,7 +130,7 @@ def test_the_delete_horizon_is_cleared_and_what_was_counted_from_it_keeps_its_ti
 
 def test_records_without_a_time_stay_without() -> None:
     (made,) = rebuilt(batch(BASE, deltas=[0, 3], timestamp=-1)).batches
-    assert [one[0] for one in contents(made)] == [-1, -1]
+    assert [content[0] for content in contents(made)] == [-1, -1]
     assert header(made).max_timestamp == -1
 
 

@@ -55,8 +55,8 @@ def test_messages_from_the_position_on_keep_key_value_time_and_order(
     kept = written[min(skipped, len(written) - 1) :]
     made = rebuilt(bytes(converted.records), position=kept[0][OFFSET], policy=policy)
     has_append_time = is_stamped and policy is LogAppendTimePolicy.KEEP
-    times = [-1 if magic == 0 else APPENDED_AT if has_append_time else one[TIME] for one in kept]
-    assert all_contents(made) == [(time, one[KEY], one[VALUE], []) for time, one in zip(times, kept, strict=True)]
-    assert made.offsets.tolist() == [one[OFFSET] for one in kept]
-    assert [header(one).attributes for one in made.batches] == [ENCODERS[name][0]]
-    assert all(is_accepted(one) for one in made.batches)
+    times = [-1 if magic == 0 else APPENDED_AT if has_append_time else record[TIME] for record in kept]
+    assert all_contents(made) == [(time, record[KEY], record[VALUE], []) for time, record in zip(times, kept, strict=True)]
+    assert made.offsets.tolist() == [record[OFFSET] for record in kept]
+    assert [header(batch).attributes for batch in made.batches] == [ENCODERS[name][0]]
+    assert all(is_accepted(batch) for batch in made.batches)

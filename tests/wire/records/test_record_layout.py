@@ -16,39 +16,39 @@ from shallow_mirror.wire.records import record_layout, varints
 from shallow_mirror.wire.records.record_layout import find_spans
 from shallow_mirror.wire.records.unpacked_batch import Record, UnpackedBatch, unpack_batch
 
-Told = list[tuple[int, int]] | str
+RecordPlaces = list[tuple[int, int]] | str
 
 
 def unpacked(raw: bytes) -> UnpackedBatch:
     return unpack_batch(memoryview(raw), A, max_bytes=ENOUGH)
 
 
-def told_one_by_one(opened: UnpackedBatch) -> Told:
+def read_one_by_one(opened: UnpackedBatch) -> RecordPlaces:
     """Offset and time of each record, or the error."""
     try:
-        found: list[Record] = list(opened.records())
+        records: list[Record] = list(opened.records())
     except CorruptBatchError as error:
         return str(error)
-    return [(one.offset, one.timestamp_ms) for one in found]
+    return [(record.offset, record.timestamp_ms) for record in records]
 
 
-def told_by_spans(opened: UnpackedBatch) -> Told:
+def read_by_spans(opened: UnpackedBatch) -> RecordPlaces:
     base_offset, base_timestamp, append_time = (
         opened.header["base_offset"],
         opened.header["base_timestamp"],
         opened.append_time_ms,
     )
-    told = []
+    reported = []
     try:
         for spans in find_spans(opened):
             assert (spans.start < spans.tail).all()
             assert (spans.tail < spans.end).all()
             assert spans.start[1:].tolist() == spans.end[:-1].tolist()
             for time, delta in zip(spans.timestamp_delta.tolist(), spans.offset_delta.tolist(), strict=True):
-                told.append((base_offset + delta, base_timestamp + time if append_time is None else append_time))
+                reported.append((base_offset + delta, base_timestamp + time if append_time is None else append_time))
     except CorruptBatchError as error:
         return str(error)
-    return told
+    return reported
 
 
 def raw_batch(block: bytes, count: int, last_offset_delta: int, attributes: int = 0, timestamp: int = 1_000) -> bytes:
@@ -59,7 +59,7 @@ def raw_batch(block: bytes, count: int, last_offset_delta: int, attributes: int 
 
 def assert_told_alike(raw: bytes) -> None:
     opened = unpacked(raw)
-    assert told_by_spans(opened) == told_one_by_one(opened)
+    assert read_by_spans(opened) == read_one_by_one(opened)
 
 
 @pytest.mark.thorough

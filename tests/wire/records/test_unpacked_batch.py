@@ -43,13 +43,13 @@ def compressed(name: str, block: bytes, count: int) -> bytes:
 
 @pytest.mark.parametrize("name", names("fetch-"))
 def test_captured_batches_open_to_what_another_consumer_was_told(name: str) -> None:
-    for one in reads(name):
-        for i in np.flatnonzero(np.isin(one.admission.verdicts, VISIBLE)).tolist():
-            found = list(open_batch(one.bytes_of(i), one.fetched.topic_partition, max_bytes=ENOUGH))
-            told = [each for each in one.told_of(i) if each[0] >= int(one.index.headers["base_offset"][i])]
-            assert [[each.offset, each.timestamp_ms] for each in found] == [each[:2] for each in told]
-            codecs = {str(content, "ascii") for each in found for _, content in each.headers if content is not None}
-            assert codecs <= {each[2] for each in told}
+    for captured in reads(name):
+        for i in np.flatnonzero(np.isin(captured.admission.verdicts, VISIBLE)).tolist():
+            actual = list(open_batch(captured.bytes_of(i), captured.fetched.topic_partition, max_bytes=ENOUGH))
+            expected = [each for each in captured.told_of(i) if each[0] >= int(captured.index.headers["base_offset"][i])]
+            assert [[each.offset, each.timestamp_ms] for each in actual] == [each[:2] for each in expected]
+            codecs = {str(content, "ascii") for each in actual for _, content in each.headers if content is not None}
+            assert codecs <= {each[2] for each in expected}
 
 
 @every_codec
@@ -68,27 +68,30 @@ def test_every_record_comes_out_as_it_went_in_whatever_the_codec(
     )
     codec, encode = ENCODERS[name]
     raw = batch(BASE, deltas=offsets, timestamp=5_000, attributes=codec, payload=encode(block))
-    found = [(one.offset - BASE, one.timestamp_ms - 5_000, plain(one.key), plain(one.value)) for one in opened(raw)]
-    assert found == [(delta, ts, key, value) for delta, (_, ts, key, value, _) in zip(offsets, written, strict=True)]
-    headers = [[(bytes(name), plain(content)) for name, content in one.headers] for one in opened(raw)]
-    assert headers == [one[-1] for one in written]
+    actual = [
+        (opened_record.offset - BASE, opened_record.timestamp_ms - 5_000, plain(opened_record.key), plain(opened_record.value))
+        for opened_record in opened(raw)
+    ]
+    assert actual == [(delta, ts, key, value) for delta, (_, ts, key, value, _) in zip(offsets, written, strict=True)]
+    headers = [[(bytes(name), plain(content)) for name, content in record.headers] for record in opened(raw)]
+    assert headers == [record[-1] for record in written]
 
 
 def test_records_of_a_log_append_time_batch_have_the_batchs_time() -> None:
     raw = batch(BASE, 3, attributes=0x08, timestamp=777)
-    assert [one.timestamp_ms for one in opened(raw)] == [777] * 3
+    assert [record.timestamp_ms for record in opened(raw)] == [777] * 3
 
 
 def test_negative_timestamp_deltas_of_a_delete_horizon_count_from_it() -> None:
     raw = batch(BASE, 1, attributes=0x40, timestamp=9_000, payload=full_record(0, -8_000, b"k", b"v", []))
-    assert [one.timestamp_ms for one in opened(raw)] == [1_000]
+    assert [record.timestamp_ms for record in opened(raw)] == [1_000]
 
 
-@pytest.mark.parametrize("name", [one for one in COMPRESSING if one != "snappy of librdkafka"])
+@pytest.mark.parametrize("name", [codec for codec in COMPRESSING if codec != "snappy of librdkafka"])
 def test_frames_that_follow_each_other_are_one_block(name: str) -> None:
     codec, encode = ENCODERS[name]
     raw = batch(BASE, 2, attributes=codec, payload=encode(record(0)) + encode(record(1)))
-    assert [one.offset for one in opened(raw)] == [BASE, BASE + 1]
+    assert [record.offset for record in opened(raw)] == [BASE, BASE + 1]
 
 
 @every_compression

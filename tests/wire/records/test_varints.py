@@ -16,19 +16,19 @@ however_few = pytest.mark.parametrize("few", [0, 100], ids=["in arrays", "one by
 longs = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-70, 70) | st.integers(-(1 << 28), 1 << 28)
 
 
-def told_one_by_one(block: bytes, positions: list[int]) -> tuple[list[int], list[int]] | None:
+def read_one_by_one(block: bytes, positions: list[int]) -> tuple[list[int], list[int]] | None:
     try:
-        found = [read_varint(block, pos) for pos in positions]
+        actual = [read_varint(block, pos) for pos in positions]
     except (IndexError, ValueError):
         return None
-    return [value for value, _ in found], [end for _, end in found]
+    return [value for value, _ in actual], [end for _, end in actual]
 
 
-def told_at_once(block: bytes, positions: list[int], few: int) -> tuple[list[int], list[int]] | None:
+def read_at_once(block: bytes, positions: list[int], few: int) -> tuple[list[int], list[int]] | None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(varints, "_FEW", few)
-        found = VarintReader(block).read(np.array(positions, np.int64))
-    return None if found is None else (found[0].tolist(), found[1].tolist())
+        actual = VarintReader(block).read(np.array(positions, np.int64))
+    return None if actual is None else (actual[0].tolist(), actual[1].tolist())
 
 
 @however_few
@@ -36,7 +36,7 @@ def told_at_once(block: bytes, positions: list[int], few: int) -> tuple[list[int
 def test_numbers_are_read_as_they_were_written_whatever_lies_behind_them(few: int, values: list[int], behind: bytes) -> None:
     parts = [varint(value) for value in values]
     starts = np.cumsum([0, *map(len, parts)]).tolist()
-    assert told_at_once(b"".join(parts) + behind, starts[:-1], few) == (values, starts[1:])
+    assert read_at_once(b"".join(parts) + behind, starts[:-1], few) == (values, starts[1:])
 
 
 @however_few
@@ -48,7 +48,7 @@ def test_numbers_are_read_as_they_were_written_whatever_lies_behind_them(few: in
 def test_any_bytes_are_numbers_or_none_just_as_one_by_one(few: int, block: bytes, data: st.DataObject | None) -> None:
     at = st.lists(st.integers(0, len(block)), min_size=1, max_size=8)
     positions = [0] if data is None else data.draw(at)
-    assert told_at_once(block, positions, few) == told_one_by_one(block, positions)
+    assert read_at_once(block, positions, few) == read_one_by_one(block, positions)
 
 
 @given(st.lists(longs, min_size=1, max_size=20))

@@ -78,10 +78,16 @@ class ConsumerGroups:
         """Return the committed offsets in order of topic-partition."""
         with self._named():
             response = self._ask(
-                group, "OffsetFetch", lambda one: int(one.error_code), deadline, group_id=group, topics=None, require_stable=True
+                group,
+                "OffsetFetch",
+                lambda response: int(response.error_code),
+                deadline,
+                group_id=group,
+                topics=None,
+                require_stable=True,
             )
             self._raise_for(response.error_code, f"reading the offsets of group {group}")
-            return tuple(sorted(self._offsets(group, response), key=lambda one: one.topic_partition))
+            return tuple(sorted(self._offsets(group, response), key=lambda committed: committed.topic_partition))
 
     def _offsets(self, group: str, response: Any) -> Iterator[CommittedOffset]:
         for topic in response.topics:
@@ -100,7 +106,7 @@ class ConsumerGroups:
             response = self._ask(
                 group,
                 "DescribeGroups",
-                lambda one: int(one.groups[0].error_code),
+                lambda response: int(response.groups[0].error_code),
                 deadline,
                 groups=[group],
                 include_authorized_operations=False,

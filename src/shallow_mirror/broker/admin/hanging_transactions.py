@@ -87,10 +87,10 @@ def abort_hanging(
     open_txns = open_transactions(target, topic_partitions, deadline)
     # The markers of the abort that is written again can be forgotten like those before it, so what is open is read again after
     # it. Markers that are only late cost one more round: its InitProducerId waits for them.
-    while forgotten := {
+    while hanging := {
         txn.transactional_id: partitions for txn in fenced if (partitions := open_partitions(open_txns, txn.producer_id))
     }:
-        for transactional_id, partitions in forgotten.items():
+        for transactional_id, partitions in hanging.items():
             deadline.require(f"the markers of the abort of {transactional_id} at {partitions[0]}")
             _log.warning("%s: its abort was forgotten by the target: aborting it again", transactional_id)
             answer = write_markers(target, transactional_id, partitions, False, transaction_timeout_ms, deadline)
@@ -99,10 +99,10 @@ def abort_hanging(
                 # before it fences the other.
                 raise RetriableError("INVALID_PRODUCER_EPOCH", f"{transactional_id}: the transaction that aborts again timed out")
         open_txns = open_transactions(target, topic_partitions, deadline)
-    others = [open_txn for open_txn in open_txns if open_txn.producer.producer_id not in current]
+    earlier = [open_txn for open_txn in open_txns if open_txn.producer.producer_id not in current]
     # Hardly ever: so the offset map is read for it only now.
-    if named is not None and others:
-        _abort_earlier_producers(target, others, named(), frozenset(current.values()), deadline)
+    if named is not None and earlier:
+        _abort_earlier_producers(target, earlier, named(), frozenset(current.values()), deadline)
 
 
 def _abort_earlier_producers(
@@ -198,10 +198,12 @@ def open_partitions(open_txns: Iterable[OpenTxn], producer_id: int) -> list[Topi
     return [open_txn.topic_partition for open_txn in open_txns if open_txn.producer.producer_id == producer_id]
 
 
-def describe_blocking_producers(target: Cluster, transactions: Iterable[OpenTxn], ours: int) -> str:
-    """Return what other producers than `ours` have open, as the end of a sentence; empty where nothing is."""
-    others = [transaction for transaction in transactions if transaction.producer.producer_id != ours]
-    return "".join(f"; {other}: if that producer is gone, end it by {other.abort_command(target)}" for other in others)
+def describe_blocking_producers(target: Cluster, transactions: Iterable[OpenTxn], own_producer_id: int) -> str:
+    """Return what other producers than `own_producer_id` have open, as the end of a sentence; empty where nothing is."""
+    foreign = [transaction for transaction in transactions if transaction.producer.producer_id != own_producer_id]
+    return "".join(
+        f"; {transaction}: if that producer is gone, end it by {transaction.abort_command(target)}" for transaction in foreign
+    )
 
 
 def write_markers(

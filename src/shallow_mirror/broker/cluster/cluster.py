@@ -17,8 +17,7 @@ from shallow_mirror.broker.cluster.cluster_metadata import (
     ProducerState,
 )
 from shallow_mirror.broker.cluster.config_queries import ConfigQueries
-from shallow_mirror.broker.cluster.connection_pool import ConnectionPool
-from shallow_mirror.broker.cluster.coordinators import Coordinators
+from shallow_mirror.broker.cluster.connection_pool import CONTROL, ConnectionPool
 from shallow_mirror.broker.cluster.fetch_pace import FetchPace
 from shallow_mirror.broker.cluster.latest_offsets import LatestOffsets
 from shallow_mirror.broker.cluster.log_queries import LogQueries
@@ -28,6 +27,7 @@ from shallow_mirror.broker.cluster.response_errors import ResponseErrors
 from shallow_mirror.broker.cluster.retry_loop import RetryLoop
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.error_codes import error_name
+from shallow_mirror.broker.net.requests import call
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
 from shallow_mirror.plurals import counted
@@ -37,6 +37,35 @@ NEW_TOPIC_PATIENCE_MS = 1000
 """How long a topic may be unknown before it does not exist: brokers hear of a new one a moment after its creator."""
 
 _T = TypeVar("_T")
+
+
+class Coordinators:
+    """Coordinators by kind and key, cached until one fails or says that it is another."""
+
+    def __init__(self, pool: ConnectionPool, metadata: MetadataCache, errors: ResponseErrors) -> None:
+        self._pool = pool
+        self._metadata = metadata
+        self._errors = errors
+        self._node_ids: dict[tuple[CoordinatorKind, str], int] = {}
+
+    def connection(self, kind: CoordinatorKind, key: str, deadline: Deadline) -> Connection:
+        """Return a connection to the coordinator. FindCoordinator also makes brokers create its internal topic."""
+        if (kind, key) not in self._node_ids:
+            response = call(self._pool.any_broker(deadline), "FindCoordinator", deadline, key=key, key_type=kind.value)
+            self._errors.raise_for(response.error_code, f"finding the coordinator of {key}", "FindCoordinator", key=key)
+            self._pool.add_broker(response.node_id, (response.host, response.port))
+            self._node_ids[kind, key] = response.node_id
+        try:
+            return self._metadata.connection(self._node_ids[kind, key], CONTROL, deadline)
+        except RetriableError:
+            self.forget(kind, key)
+            raise
+
+    def learn(self, kind: CoordinatorKind, key: str, node_id: int) -> None:
+        self._node_ids[kind, key] = node_id
+
+    def forget(self, kind: CoordinatorKind, key: str) -> None:
+        self._node_ids.pop((kind, key), None)
 
 
 class Cluster:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shallow_mirror.broker.fetch.range_reader import IndexedPartition
+from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
 from shallow_mirror.types import BatchLimits, SegmentKind, SourcePartition
 from shallow_mirror.wire.batches.admission import Admission, Verdict, admit, kind_of
 from shallow_mirror.wire.batches.header import (
@@ -126,7 +126,7 @@ class RangeRows:
         )
         rows: list[_Row] = []
         for i in np.flatnonzero(~np.isin(admission.verdicts, _NOT_OURS)).tolist():
-            rows += self._hole_up_to(int(base[i]))
+            rows += self._gap_up_to(int(base[i]))
             rows.append(_Row(kind_of(admission, i), int(base[i]), int(last[i]) + 1, i))
             self.position = int(last[i]) + 1
         self.position = max(self.position, admission.next_position)
@@ -137,12 +137,12 @@ class RangeRows:
 
     def up_to(self, offset: int, kind: SegmentKind = SegmentKind.GAP) -> Iterator[pa.RecordBatch]:
         """One row for offsets behind the last batch, up to `offset`, that hold none."""
-        rows = self._hole_up_to(offset, kind)
+        rows = self._gap_up_to(offset, kind)
         self.position = max(self.position, offset)
         if rows and self._keep is Keep.ALL:
             yield self._arrow(rows, None, None)
 
-    def _hole_up_to(self, offset: int, kind: SegmentKind = SegmentKind.GAP) -> list[_Row]:
+    def _gap_up_to(self, offset: int, kind: SegmentKind = SegmentKind.GAP) -> list[_Row]:
         return [_Row(kind, self.position, offset)] if offset > self.position else []
 
     def _arrow(self, rows: Sequence[_Row], fetched: IndexedPartition | None, admission: Admission | None) -> pa.RecordBatch:
@@ -161,7 +161,7 @@ class RangeRows:
 
 
 def failed_row(source: SourcePartition, offset: int, pickled: bytes) -> pa.RecordBatch:
-    known = {
+    columns = {
         "topic": source.topic,
         "topic_id": source.topic_id,
         "partition": source.partition,
@@ -170,7 +170,7 @@ def failed_row(source: SourcePartition, offset: int, pickled: bytes) -> pa.Recor
         "kind": FAILED,
         "payload": pickled,
     }
-    arrays = [pa.array([known.get(field.name)], field.type) for field in ARROW_SCHEMA]
+    arrays = [pa.array([columns.get(field.name)], field.type) for field in ARROW_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
 
 
@@ -194,7 +194,10 @@ def _batch_columns(rows: Sequence[_Row], fetched: IndexedPartition, admission: A
     at = np.where(is_hole, 0, chosen)
     headers, attributes = fetched.index.headers[at], fetched.index.headers["attributes"][at]
     sizes = fetched.index.size_bytes[at]
-    reasons = {one.index: ". ".join(filter(None, (one.rule, one.remedy))) for one in (*admission.refusals, *admission.rebuilds)}
+    reasons = {
+        verdict.index: ". ".join(filter(None, (verdict.rule, verdict.remedy)))
+        for verdict in (*admission.refusals, *admission.rebuilds)
+    }
     columns = {
         name: pa.array(headers[field].astype(ARROW_SCHEMA.field(name).type.to_pandas_dtype()), mask=is_hole)
         for name, field in _HEADER_COLUMNS.items()

@@ -10,10 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.net.error_codes import EMPTY_FETCH
+from shallow_mirror.broker.cluster.read_replicas import ReadSource
+from shallow_mirror.broker.fetch.range_progress import RangeProgress
+from shallow_mirror.broker.net.error_codes import EMPTY_FETCH, LOG_ENDS_EARLY
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError, RetriableError
-from shallow_mirror.types import OffsetRange, TopicPartition
+from shallow_mirror.types import IsolationLevel, OffsetRange, TopicPartition
+from shallow_mirror.wire.protocol.fetch import FetchedPartition
 
 REMOTE_STORAGE = "REMOTE_STORAGE"
 """Name of the error of a range that the broker has to fetch from its remote storage; else it is EMPTY_FETCH."""
@@ -21,6 +24,14 @@ REMOTE_STORAGE = "REMOTE_STORAGE"
 _POLICY = "cleanup.policy"
 _REMOTE_STORAGE = ("remote.storage.enable", "confluent.tier.enable", "redpanda.remote.read")
 """Settings of a topic that put older segments elsewhere: Kafka's, and those of vendors' brokers that do it in their own way."""
+
+
+EMPTY_ANSWERS_AT_END = 2
+"""Empty responses of the leader in a row, with a log that reaches beyond the range: then it is checked whether compaction
+emptied the range."""
+
+EMPTY_ANSWERS_OF_FOLLOWER = 4
+"""Empty responses of a follower in a row: it lags, or nothing is left in the range. Then the leader alone is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +81,7 @@ def remote_failure(cluster: Cluster, topic_partition: TopicPartition, position: 
     return None
 
 
-def reason_hole_is_unproven(
+def why_gap_is_unproven(
     cluster: Cluster, topic_partition: TopicPartition, offset_range: OffsetRange, storage: TopicStorage, deadline: Deadline
 ) -> RetriableError | None:
     """Return why responses without batches do not prove that `offset_range` is empty; None where they do.
@@ -106,3 +117,60 @@ def _unproven(name: str, topic_partition: TopicPartition, offset_range: OffsetRa
         f"the leader of {topic_partition} answers Fetch at offset {offset_range.start} without batches, though its log reaches "
         f"{offset_range.end} and beyond: {reason}",
     )
+
+
+class EmptyAnswers:
+    """Responses without batches, counted by range; for one reader."""
+
+    def __init__(self, cluster: Cluster, isolation: IsolationLevel, deadline: Deadline) -> None:
+        self._cluster = cluster
+        self._isolation = isolation
+        self._deadline = deadline
+        self._storage: dict[str, TopicStorage] = {}
+
+    def count(self, fetched: FetchedPartition, progress: RangeProgress, source: ReadSource) -> RetriableError | None:
+        """Count a response without batches. After several of the leader, the range may end: compaction emptied its rest.
+
+        Return why that is not known, where a retry may find out. Call it only up to the first partition of a response that has a
+        batch: brokers ignore limits until then, so an empty partition has no batch in what the broker could read at once.
+        """
+        topic_partition = fetched.topic_partition
+        if len(fetched.records):
+            return None
+        # A follower may lag: only the leader's responses prove anything.
+        if source.is_follower:
+            progress.empty_follower_answers += 1
+            if progress.empty_follower_answers >= EMPTY_ANSWERS_OF_FOLLOWER:
+                progress.empty_follower_answers = 0
+                self._cluster.read_replicas.ask_leader_alone(topic_partition, source.leader)
+            return None
+        is_committed = self._isolation is IsolationLevel.READ_COMMITTED
+        reached = fetched.last_stable_offset if is_committed else fetched.high_watermark
+        if reached < progress.range.end:
+            # The log was truncated after the plan was made, or a new leader has not caught up with its high watermark yet.
+            detail = f"the log of {topic_partition} ends at {reached}, below the planned end {progress.range.end}"
+            progress.fail(RetriableError(LOG_ENDS_EARLY, detail), self._deadline.clock())
+            return None
+        if progress.trouble is not None and progress.trouble.error_name != EMPTY_FETCH:
+            progress.trouble = None
+        progress.empty_answers += 1
+        if progress.empty_answers < EMPTY_ANSWERS_AT_END:
+            return None
+        reason = self._why_unproven(topic_partition, progress)
+        if reason is None:
+            progress.position = progress.range.end
+        # The broker fetches it meanwhile: a partition that takes long is not broken.
+        elif reason.error_name == REMOTE_STORAGE:
+            progress.remote = reason
+        else:
+            return reason
+        return None
+
+    def _why_unproven(self, topic_partition: TopicPartition, progress: RangeProgress) -> RetriableError | None:
+        storage = self._storage.get(topic_partition.topic)
+        # Read again unless compacted: the setting, or the permission to read it, may be added while this waits.
+        if storage is None or not storage.is_compacted:
+            storage = self._storage[topic_partition.topic] = topic_storage(self._cluster, topic_partition.topic, self._deadline)
+        return why_gap_is_unproven(
+            self._cluster, topic_partition, OffsetRange(progress.position, progress.range.end), storage, self._deadline
+        )

@@ -10,28 +10,26 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.missing_topics import missing_topics
 from shallow_mirror.broker.cluster.read_replicas import FetchPath, ReadSource
-from shallow_mirror.broker.fetch.empty_ranges import REMOTE_STORAGE, TopicStorage, reason_hole_is_unproven, topic_storage
+from shallow_mirror.broker.fetch.empty_ranges import EmptyAnswers
 from shallow_mirror.broker.fetch.fetch_client import (
     MAX_BATCH_BYTES,
     FetchForm,
     partition_error,
     receive_fetch,
     send_fetch,
-    stop_error,
 )
+from shallow_mirror.broker.fetch.indexed_partition import FetchedResponse, IndexedPartition, position_after, whole_batches
+from shallow_mirror.broker.fetch.range_progress import RangeProgress, ReadRange
 from shallow_mirror.broker.net.connection import Connection, ReceiveBuffer
-from shallow_mirror.broker.net.error_codes import EMPTY_FETCH, LOG_ENDS_EARLY, UNKNOWN_TOPIC_OR_PARTITION, error_name
+from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, error_name
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
-from shallow_mirror.types import IsolationLevel, OffsetRange, TopicPartition
-from shallow_mirror.wire.batches.batch_index import BatchIndex, StopReason, index_batches
+from shallow_mirror.types import IsolationLevel, TopicPartition
 from shallow_mirror.wire.protocol.fetch import FetchedPartition, FetchPartition
-from shallow_mirror.wire.records.legacy_formats import convert_legacy
 from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
 
 OVER_FETCH = 1.1
@@ -42,13 +40,6 @@ LEAST_SHARE_BYTES = 1 << 20
 """A partition's part of a response is at least this, and its share of `fetch_bytes`: where the first partition fills the
 response, what is produced next has one batch per request."""
 
-EMPTY_ANSWERS_AT_END = 2
-"""Empty responses of the leader in a row, with a log that reaches beyond the range: then it is checked whether compaction
-emptied the range."""
-
-EMPTY_ANSWERS_OF_FOLLOWER = 4
-"""Empty responses of a follower in a row: it lags, or nothing is left in the range. Then the leader alone is read."""
-
 TRIES_BEFORE_GONE = 8
 """Between one and two seconds without a batch: then it is checked whether the topics still exist."""
 
@@ -58,74 +49,6 @@ new leader may trail for moments. The other partitions of the slot wait for it s
 a second."""
 
 _FRAME_SLACK_BYTES = 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class ReadRange:
-    """[position, end) of a topic-partition; batches whose base offset lies in it belong to it.
-
-    With `topic_id`, and from Kafka 3.1 on, a topic that was created again is never read instead.
-    """
-
-    topic_partition: TopicPartition
-    position: int
-    end: int
-    bytes_per_offset: float
-    topic_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class IndexedPartition:
-    """Whole batches of one partition. `records` is writable and valid until the reader is resumed."""
-
-    topic_partition: TopicPartition
-    index: BatchIndex
-    records: memoryview
-    aborted: tuple[tuple[int, int], ...]
-    log_start_offset: int
-    last_stable_offset: int
-    high_watermark: int
-    fetch_offset: int
-
-
-FetchedResponse = tuple[IndexedPartition, ...]
-
-
-@dataclass(slots=True)
-class _Progress:
-    """The progress of one range.
-
-    `trouble`: why nothing was received lately, since `trouble_since` (seconds of the deadline's clock). `remote`: the broker
-    waits for its remote storage. `unfinished`: why the range was left at `position`.
-    """
-
-    range: ReadRange
-    position: int
-    empty_answers: int = 0
-    empty_follower_answers: int = 0
-    remote: RetriableError | None = None
-    trouble: RetriableError | None = None
-    trouble_since: float = 0.0
-    tries: int = 0
-    retry_at: float = 0.0
-    unfinished: RetriableError | None = None
-
-    @property
-    def is_done(self) -> bool:
-        return self.position >= self.range.end or self.unfinished is not None
-
-    def fail(self, error: RetriableError, now: float) -> None:
-        if self.trouble is None:
-            self.trouble_since = now
-        self.trouble = error
-
-    def note_batches(self) -> None:
-        self.trouble = None
-        self.remote = None
-        self.tries = 0
-        self.retry_at = 0.0
-        self.empty_answers = 0
-        self.empty_follower_answers = 0
 
 
 class RangeReader:
@@ -160,12 +83,12 @@ class RangeReader:
         self._fetch_bytes = fetch_bytes
         self._deadline = deadline
         self._max_wait_ms = max_wait_ms
-        self._progress = {read_range.topic_partition: _Progress(read_range, read_range.position) for read_range in ranges}
+        self._progress = {read_range.topic_partition: RangeProgress(read_range, read_range.position) for read_range in ranges}
         self._buffer = receive_buffer(fetch_bytes) if buffer is None else buffer
         self._order = deque(self._progress)
         self._sources: dict[FetchPath, Mapping[TopicPartition, ReadSource]] = {}
         self._forms: dict[FetchPath, FetchForm] = {}
-        self._storage: dict[str, TopicStorage] = {}
+        self._empty_answers = EmptyAnswers(cluster, isolation, deadline)
         self._failure: MirrorError | None = None
         self._tries = 0
         self._patience_ms = patience_ms
@@ -296,19 +219,21 @@ class RangeReader:
         """Leave unreadable ranges unfinished: all at once, when nothing else is left to read and each had its patience."""
         if self._patience_ms is None:
             return
-        now, undone = (
+        now, unfinished = (
             self._deadline.clock(),
             [self._progress[topic_partition] for topic_partition in self._unfinished_partitions()],
         )
-        if all(progress.trouble is not None and now - progress.trouble_since >= self._patience_ms / 1000 for progress in undone):
-            for progress in undone:
+        if all(
+            progress.trouble is not None and now - progress.trouble_since >= self._patience_ms / 1000 for progress in unfinished
+        ):
+            for progress in unfinished:
                 progress.unfinished = progress.trouble
 
     def _wait_for_next_retry(self) -> None:
-        now, undone = self._deadline.clock(), self._unfinished_partitions()
+        now, unfinished = self._deadline.clock(), self._unfinished_partitions()
         if self._deadline.is_over():
-            self._give_up(undone[0])
-        at = min(self._progress[topic_partition].retry_at for topic_partition in undone)
+            self._give_up(unfinished[0])
+        at = min(self._progress[topic_partition].retry_at for topic_partition in unfinished)
         if at > now:
             self._cluster.wait((at - now) * 1000, self._deadline)
 
@@ -325,10 +250,10 @@ class RangeReader:
     def _require_topics(self, topic_partitions: Sequence[TopicPartition], error: RetriableError) -> None:
         """Raise RetriableError where a topic does not exist: it was deleted, and waiting for it is in vain."""
         names = sorted({topic_partition.topic for topic_partition in topic_partitions})
-        gone = missing_topics(self._cluster, names, self._deadline).gone
-        if gone:
+        missing = missing_topics(self._cluster, names, self._deadline).gone
+        if missing:
             name = error_name(UNKNOWN_TOPIC_OR_PARTITION)
-            raise RetriableError(name, f"{self._cluster.where} has no topic {', '.join(gone)} any more") from error
+            raise RetriableError(name, f"{self._cluster.where} has no topic {', '.join(missing)} any more") from error
 
     def _send(self, path: FetchPath, sources: Mapping[TopicPartition, ReadSource]) -> Connection:
         connection = self._cluster.connection(path.node_id, path.purpose, self._deadline)
@@ -428,9 +353,9 @@ class RangeReader:
         return tuple(indexed_partitions)
 
     def _index(
-        self, fetched: FetchedPartition, progress: _Progress, source: ReadSource, *, is_sure: bool
+        self, fetched: FetchedPartition, progress: RangeProgress, source: ReadSource, *, is_sure: bool
     ) -> IndexedPartition | None:
-        records, index, failure = self._whole_batches(fetched)
+        records, index, failure = whole_batches(fetched, OPENED_FETCHES * self._fetch_bytes)
         fetch_offset = progress.position
         if failure is not None and source.is_follower:
             # The log of the leader may be undamaged: the good batches count, the rest is read from the leader.
@@ -439,10 +364,12 @@ class RangeReader:
         if not len(index):
             self._failure = failure or self._failure
             if is_sure:
-                self._count_empty(fetched, progress, source)
+                unproven = self._empty_answers.count(fetched, progress, source)
+                if unproven is not None:
+                    self._fail([fetched.topic_partition], unproven)
             return None
         progress.note_batches()
-        progress.position = max(progress.position, _position_after(index, progress.range.end))
+        progress.position = max(progress.position, position_after(index, progress.range.end))
         # Damage behind the end of the range is of no concern to it.
         if not progress.is_done:
             self._failure = failure or self._failure
@@ -457,71 +384,6 @@ class RangeReader:
             fetch_offset,
         )
 
-    def _whole_batches(self, fetched: FetchedPartition) -> tuple[memoryview, BatchIndex, MirrorError | None]:
-        """Return records, their index, and the error of what ends them, if that is no partial batch."""
-        records, topic_partition = fetched.records, fetched.topic_partition
-        index = index_batches(records)
-        if index.stop is not None and index.stop.reason is StopReason.LEGACY_MAGIC:
-            converted = convert_legacy(records, topic_partition, max_opened_bytes=OPENED_FETCHES * self._fetch_bytes)
-            records, index = converted.records, index_batches(converted.records)
-            if converted.failure is not None:
-                return records, index, converted.failure
-        return records, index, None if index.stop is None else stop_error(topic_partition, index.stop)
-
-    def _count_empty(self, fetched: FetchedPartition, progress: _Progress, source: ReadSource) -> None:
-        """Count a response without batches. After several of the leader, the range may end: compaction emptied its rest.
-
-        Call it only up to the first partition of a response that has a batch: brokers ignore limits until then, so an empty
-        partition has no batch in what the broker could read at once.
-        """
-        topic_partition = fetched.topic_partition
-        if len(fetched.records):
-            return
-        # A follower may lag: only the leader's responses prove anything.
-        if source.is_follower:
-            progress.empty_follower_answers += 1
-            if progress.empty_follower_answers >= EMPTY_ANSWERS_OF_FOLLOWER:
-                progress.empty_follower_answers = 0
-                self._cluster.read_replicas.ask_leader_alone(topic_partition, source.leader)
-            return
-        is_committed = self._isolation is IsolationLevel.READ_COMMITTED
-        reached = fetched.last_stable_offset if is_committed else fetched.high_watermark
-        if reached < progress.range.end:
-            # The log was truncated after the plan was made, or a new leader has not caught up with its high watermark yet.
-            detail = f"the log of {topic_partition} ends at {reached}, below the planned end {progress.range.end}"
-            progress.fail(RetriableError(LOG_ENDS_EARLY, detail), self._deadline.clock())
-            return
-        if progress.trouble is not None and progress.trouble.error_name != EMPTY_FETCH:
-            progress.trouble = None
-        progress.empty_answers += 1
-        if progress.empty_answers < EMPTY_ANSWERS_AT_END:
-            return
-        reason = self._reason_hole_is_unproven(topic_partition, progress)
-        if reason is None:
-            progress.position = progress.range.end
-        # The broker fetches it meanwhile: a partition that takes long is not broken.
-        elif reason.error_name == REMOTE_STORAGE:
-            progress.remote = reason
-        else:
-            self._fail([topic_partition], reason)
-
-    def _reason_hole_is_unproven(self, topic_partition: TopicPartition, progress: _Progress) -> RetriableError | None:
-        storage = self._storage.get(topic_partition.topic)
-        # Read again unless compacted: the setting, or the permission to read it, may be added while this waits.
-        if storage is None or not storage.is_compacted:
-            storage = self._storage[topic_partition.topic] = topic_storage(self._cluster, topic_partition.topic, self._deadline)
-        return reason_hole_is_unproven(
-            self._cluster, topic_partition, OffsetRange(progress.position, progress.range.end), storage, self._deadline
-        )
-
 
 def receive_buffer(fetch_bytes: int) -> ReceiveBuffer:
     return ReceiveBuffer(fetch_bytes + _FRAME_SLACK_BYTES, MAX_BATCH_BYTES)
-
-
-def _position_after(index: BatchIndex, range_end: int) -> int:
-    """Return the position behind the last batch of the range; its end, where batches of the next range were fetched with it."""
-    base_offsets = index.headers["base_offset"]
-    ours = index.last_offset[base_offsets < range_end]
-    reached = int(ours[-1]) + 1 if len(ours) else 0
-    return max(reached, range_end) if len(ours) < len(base_offsets) else reached

@@ -56,12 +56,12 @@ class Transport:
 
     def recv_into(self, view: memoryview, deadline: Deadline, silence_ms: float | None = None) -> None:
         """Fill `view` completely. `silence_ms`: how long nothing may come, which ends the wait before the deadline."""
-        received = heard = 0
+        received = received_before = 0
         patience = deadline if silence_ms is None else deadline.sooner(silence_ms)
         while received < len(view):
             received += self.recv_some_into(view[received:], patience)
-            if silence_ms is not None and received - heard >= SILENCE_BYTES:
-                patience, heard = deadline.sooner(silence_ms), received
+            if silence_ms is not None and received - received_before >= SILENCE_BYTES:
+                patience, received_before = deadline.sooner(silence_ms), received
 
     def recv_some_into(self, view: memoryview, deadline: Deadline) -> int:
         """Receive at least one byte, and what else is available; return how many."""

@@ -221,8 +221,8 @@ def describe_txn(cluster: Cluster, transactional_id: str, deadline: Deadline) ->
 
 
 def _is_committing(blocked: TransactionBlockedError, txn: SlotTxn) -> bool:
-    ours = (txn.producer_id, txn.producer_epoch)
-    return blocked.state == "PrepareCommit" and (blocked.producer_id, blocked.producer_epoch) == ours
+    own_ids = (txn.producer_id, txn.producer_epoch)
+    return blocked.state == "PrepareCommit" and (blocked.producer_id, blocked.producer_epoch) == own_ids
 
 
 def blocked_txn(cluster: Cluster, transactional_id: str, deadline: Deadline) -> TransactionBlockedError | None:

@@ -72,7 +72,7 @@ class Admission:
     rebuilds: tuple[Reason, ...] = ()
     cut: int | None = None
 
-    def set_aside(self, batches: Collection[int]) -> Admission:
+    def with_quarantined(self, batches: Collection[int]) -> Admission:
         """Return the same with these batches set aside: neither refused nor rebuilt."""
         if not batches:
             return self
@@ -152,8 +152,8 @@ def admit(
     mark((last < position) & (headers["last_offset_delta"] >= 0), Verdict.DROP_BELOW)
     mark(base >= range_end, Verdict.BEYOND)
 
-    ours = base < range_end
-    next_position = max(position, int(last[ours].max(initial=position - 1)) + 1)
+    is_in_range = base < range_end
+    next_position = max(position, int(last[is_in_range].max(initial=position - 1)) + 1)
     if is_cut:
         next_position = max(position, min(next_position, range_end))
     return Admission(

@@ -14,7 +14,7 @@ def has_an_end(header: Any) -> bool:
     return bool(int(header["records_count"]) == int(header["last_offset_delta"]) + 1 > 0)
 
 
-def may_be_set_aside(index: BatchIndex, i: int, batch: memoryview) -> bool:
+def can_be_quarantined(index: BatchIndex, i: int, batch: memoryview) -> bool:
     """Return whether batch `i` of `index` may be set aside.
 
     `batch`: all its bytes, before or after it was restamped: a patched checksum fails where the one before did.

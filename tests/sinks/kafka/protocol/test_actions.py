@@ -59,7 +59,7 @@ def test_the_decision_comes_before_the_first_end_and_after_every_slot() -> None:
         actions.AwaitVisible: actions.Visibility(),
     }
     assert names_of(actions.run_micro_batch(()), answers) == [
-        "TakeDecision", "RunSlots", "RefuseForgotten", "Decide", "EndTxn", "EndTxn", "AwaitVisible", "AwaitVisible",
+        "TakeDecision", "RunSlots", "RefuseHangingTxns", "Decide", "EndTxn", "EndTxn", "AwaitVisible", "AwaitVisible",
     ]  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def test_nothing_is_decided_behind_records_whose_marker_was_forgotten() -> None:
     answers = {
         actions.TakeDecision: 2,
         actions.RunSlots: TWO_SLOTS,
-        actions.RefuseForgotten: RetriableError("FORGOTTEN_MARKER", "t-0"),
+        actions.RefuseHangingTxns: RetriableError("FORGOTTEN_MARKER", "t-0"),
         actions.Decide: AssertionError("decided"),
     }
     with pytest.raises(RetriableError, match="FORGOTTEN_MARKER"):
@@ -101,7 +101,7 @@ REPAIRED = {actions.EndTxn: True, actions.AwaitVisible: actions.Visibility(was_r
 
 
 @pytest.mark.parametrize(
-    ("found", "removals"),
+    ("evidence", "removals"),
     [
         ((LogEvidence.OURS, LogEvidence.OURS), []),
         ((LogEvidence.OURS, LogEvidence.NOTHING), []),
@@ -110,9 +110,9 @@ REPAIRED = {actions.EndTxn: True, actions.AwaitVisible: actions.Visibility(was_r
     ],
 )
 def test_what_a_repair_aborted_is_removed_and_nothing_else(
-    found: tuple[LogEvidence, ...], removals: list[TargetPartition | None]
+    evidence: tuple[LogEvidence, ...], removals: list[TargetPartition | None]
 ) -> None:
-    answer, performed = answering(REPAIRED | {actions.ReadTargetLog: found}), list[actions.Action]()
+    answer, performed = answering(REPAIRED | {actions.ReadTargetLog: evidence}), list[actions.Action]()
 
     def perform(action: actions.Action) -> Any:
         performed.append(action)

@@ -22,12 +22,12 @@ def watch(clock: SleepingClock) -> StallDetector:
 
 
 def test_there_is_nothing_to_tell_between_steps_and_while_they_are_young(watch: StallDetector, clock: SleepingClock) -> None:
-    assert watch.lingering() is None
+    assert watch.stalled_step() is None
     with watch.doing(actions.EndTxn.__name__):
         clock.sleep(USUAL_S)
-        assert watch.lingering() is None
+        assert watch.stalled_step() is None
     clock.sleep(1000)
-    assert watch.lingering() is None
+    assert watch.stalled_step() is None
 
 
 @pytest.mark.parametrize(
@@ -44,19 +44,19 @@ def test_a_step_that_lingers_says_for_how_long_and_whom_it_waits_for(
 ) -> None:
     with watch.doing(action.__name__):
         clock.sleep(seconds)
-        told = watch.lingering()
-    assert told is not None
-    assert (told.waits_for, told.seconds) == (waits_for, seconds)
+        reported = watch.stalled_step()
+    assert reported is not None
+    assert (reported.waits_for, reported.seconds) == (waits_for, seconds)
 
 
 def test_slots_that_copy_for_as_long_as_they_are_planned_to_do_not_linger(watch: StallDetector, clock: SleepingClock) -> None:
     with watch.doing(actions.RunSlots.__name__):
         clock.sleep(TIMEOUT_MS / 1000 / 4)
-        assert watch.lingering() is None
+        assert watch.stalled_step() is None
 
 
 def test_a_step_that_failed_is_over(watch: StallDetector, clock: SleepingClock) -> None:
     with pytest.raises(ZeroDivisionError), watch.doing(actions.EndTxn.__name__):
         clock.sleep(1 / 0)
     clock.sleep(1000)
-    assert watch.lingering() is None
+    assert watch.stalled_step() is None

@@ -60,9 +60,12 @@ def test_small_batches_become_one_on_the_target_and_one_row_of_the_map(pair: Clu
     seed(pair, A, 12)
     seed(pair, B, 4)
     result = pair.run(job_of(pair, {A: 0, B: 0}), *PLANS)
-    rows = [(one.source, one.source_start, one.source_end, one.target_start, one.target_end) for one in result.segments]
+    rows = [
+        (segment.source, segment.source_start, segment.source_end, segment.target_start, segment.target_end)
+        for segment in result.segments
+    ]
     assert rows == [(A, 0, 12, 0, 12), (B, 0, 4, 0, 4)]
-    assert [(one.batch_count, one.rebuilt_batch_count) for one in result.segments] == [(12, 12), (4, 4)]
+    assert [(segment.batch_count, segment.rebuilt_batch_count) for segment in result.segments] == [(12, 12), (4, 4)]
     assert pair.committed(result, A, "young") == [joined(A, *range(12))]
     assert pair.committed(result, B, "young") == [joined(B, *range(4))]
     assert pair.target.asked("Produce") == 1
@@ -79,10 +82,12 @@ def test_a_poison_batch_among_those_that_became_one_is_set_aside_alone(
     rows, set_aside = [], []
     while positions != end:
         result = ran(pair, job_of(pair, dict(positions), NO_LIMITS), *PLANS, through_spark=through_spark)
-        copies = {one: pair.committed(result, one, "young") for one in positions}
-        set_aside += [(one.source, one.source_start, one.source_end, one.error_name) for one in result.quarantined]
-        rows += [(one.source, one.kind, one.source_start, one.source_end) for one in result.segments]
-        positions.update({one.source: one.source_end for one in result.segments})
+        copies = {position: pair.committed(result, position, "young") for position in positions}
+        set_aside += [
+            (segment.source, segment.source_start, segment.source_end, segment.error_name) for segment in result.quarantined
+        ]
+        rows += [(segment.source, segment.kind, segment.source_start, segment.source_end) for segment in result.segments]
+        positions.update({segment.source: segment.source_end for segment in result.segments})
     assert set_aside == [(A, 5, 6, "INVALID_TIMESTAMP")]
     assert (A, SegmentKind.QUARANTINED, 5, 6) in rows
     assert copies[A] == [*(value(A, offset) for offset in range(5)), joined(A, *range(6, 12))]

@@ -86,7 +86,7 @@ class SlowTarget:
         for count in range(1, 1000):
             before, result = dict(self.positions), self.round(*ranges, through_spark=through_spark)
             if not result.is_partial:
-                assert self.positions == {**before, **{one.source: one.end for one in ranges}}
+                assert self.positions == {**before, **{planned_range.source: planned_range.end for planned_range in ranges}}
                 return count
             assert self.positions != before, "a round without progress"
         raise AssertionError
@@ -94,7 +94,7 @@ class SlowTarget:
     def visible(self, source: SourcePartition) -> dict[int, bytes]:
         """Value of each record that read_committed readers see, by target offset."""
         log = self.clusters.target.log("slow", source.partition)
-        gone = [(one.producer_id, one.first_offset, one.last_offset) for one in log.aborted]
+        gone = [(aborted_txn.producer_id, aborted_txn.first_offset, aborted_txn.last_offset) for aborted_txn in log.aborted]
         return {
             stored.header.base_offset + delta: value
             for stored in log.batches
@@ -109,11 +109,11 @@ class SlowTarget:
     def rows(self, source: SourcePartition) -> dict[int, int]:
         """Source offset by target offset, of every record that the rows place there."""
         return {
-            one.target_start + at: one.source_start + at
+            segment.target_start + at: segment.source_start + at
             for result in self.results
-            for one in result.segments
-            if one.source == source and one.kind is SegmentKind.DATA and one.target_start is not None
-            for at in range(one.source_end - one.source_start)
+            for segment in result.segments
+            if segment.source == source and segment.kind is SegmentKind.DATA and segment.target_start is not None
+            for at in range(segment.source_end - segment.source_start)
         }
 
     def check(self) -> None:
@@ -132,7 +132,7 @@ def values_of(data: bytes) -> list[bytes]:
     return re.findall(rb"#\d{6}", data[BATCH_HEADER_BYTES:])
 
 
-def told(start: int, deltas: Sequence[int], size: int = 0, last: int | None = None) -> bytes:
+def named_batch(start: int, deltas: Sequence[int], size: int = 0, last: int | None = None) -> bytes:
     """Return a batch whose values name their offsets."""
     payload = b"".join(record(delta, value=value_at(start + delta) + bytes(size)) for delta in deltas)
     return batch(start, deltas=deltas, last_offset_delta=last, payload=payload)
@@ -155,7 +155,7 @@ def slow(clusters: Clusters, clock: SleepingClock) -> SlowTarget:
 def test_a_slot_ends_inside_a_response_and_the_next_round_goes_on_behind_it_and_sends_nothing_twice(
     slow: SlowTarget, through_spark: bool
 ) -> None:
-    slow.seed(A, *(told(2 * n, [0, 1]) for n in range(6)))
+    slow.seed(A, *(named_batch(2 * n, [0, 1]) for n in range(6)))
     slow.answers_after(0.1, 0.1, INTERVAL_MS / 1000, 0.1, INTERVAL_MS / 1000)
     assert slow.rounds(planned(A, 12), through_spark=through_spark) == 3
     assert [result.segments[-1].source_end for result in slow.results] == [6, 10, 12]
@@ -166,31 +166,33 @@ def test_a_slot_ends_inside_a_response_and_the_next_round_goes_on_behind_it_and_
 def test_what_needs_no_sending_is_recorded_as_far_as_the_first_batch_that_was_not_sent(slow: SlowTarget) -> None:
     slow.seed(
         A,
-        told(0, [0, 1]),
+        named_batch(0, [0, 1]),
         batch(2, 1, attributes=0x10, producer_id=9, producer_epoch=0, base_sequence=0),
         marker(3, 0, 9),
         batch(4, deltas=[], last_offset_delta=1),
-        told(8, [0]),
-        told(9, [0]),
+        named_batch(8, [0]),
+        named_batch(9, [0]),
     )
     slow.answers_after(INTERVAL_MS / 1000)
     assert slow.rounds(planned(A, 10)) == 2
-    first, second = ([(one.kind.value, one.source_start, one.source_end) for one in each.segments] for each in slow.results)
+    first, second = (
+        [(segment.kind.value, segment.source_start, segment.source_end) for segment in each.segments] for each in slow.results
+    )
     assert first == [("data", 0, 2), ("aborted", 2, 3), ("abort", 3, 4), ("gap", 4, 6)]
     assert second == [("gap", 6, 8), ("data", 8, 10)]
 
 
 def test_the_parts_of_a_batch_that_was_split_stay_together(clusters: Clusters, clock: SleepingClock) -> None:
     slow = SlowTarget(clusters, clock, SMALL)
-    slow.seed(A, told(0, [0]), told(1, range(8), size=60), told(9, range(8), size=60), told(17, [0]))
+    slow.seed(A, named_batch(0, [0]), named_batch(1, range(8), size=60), named_batch(9, range(8), size=60), named_batch(17, [0]))
     slow.answers_after(0.1, INTERVAL_MS / 1000)
     assert slow.rounds(planned(A, 18)) == 2
-    assert [(one.source_start, one.source_end) for one in slow.results[0].segments] == [(0, 1), (1, 9)]
+    assert [(segment.source_start, segment.source_end) for segment in slow.results[0].segments] == [(0, 1), (1, 9)]
 
 
 def test_batches_that_became_one_stay_together(clusters: Clusters, clock: SleepingClock) -> None:
     slow = SlowTarget(clusters, clock, TOGETHER)
-    slow.seed(A, *(told(n, [0], size=10) for n in range(60)))
+    slow.seed(A, *(named_batch(n, [0], size=10) for n in range(60)))
     slow.answers_after(INTERVAL_MS / 1000)
     assert slow.rounds(planned(A, 60)) == 2
     (row,) = slow.results[0].segments
@@ -198,7 +200,9 @@ def test_batches_that_became_one_stay_together(clusters: Clusters, clock: Sleepi
 
 
 def test_batches_that_are_set_aside_behind_the_end_are_left_to_the_next_round(slow: SlowTarget) -> None:
-    slow.seed(A, told(0, [0]), batch(1, 1, attributes=5), told(2, [0]), batch(3, 1, attributes=5), told(4, [0]))
+    slow.seed(
+        A, named_batch(0, [0]), batch(1, 1, attributes=5), named_batch(2, [0]), batch(3, 1, attributes=5), named_batch(4, [0])
+    )
     slow.answers_after(INTERVAL_MS / 1000)
     assert slow.rounds(planned(A, 5)) == 2
     assert [[kept.source_start for kept in result.quarantined] for result in slow.results] == [[1], [3]]
@@ -238,7 +242,7 @@ def test_a_slot_whose_source_is_slow_hands_over_what_it_has_before_its_time_is_o
     """Two batches would take 8 s to arrive, and the task has 7.5."""
     slow = SlowTarget(clusters, clock)
     for n in range(3):
-        slow.seed(A, told(n, [0], size=400_000))
+        slow.seed(A, named_batch(n, [0], size=400_000))
     slow.time_left_ms = 7_500.0
     SlowLink(monkeypatch, clock, clusters.source.bootstrap).bytes_per_s = 100_000
     assert slow.rounds(planned(A, 3)) == 3
@@ -246,19 +250,19 @@ def test_a_slot_whose_source_is_slow_hands_over_what_it_has_before_its_time_is_o
 
 
 def test_an_early_end_says_what_was_written_and_what_was_waited_for(slow: SlowTarget) -> None:
-    slow.seed(A, *(told(n, [0]) for n in range(4)))
+    slow.seed(A, *(named_batch(n, [0]) for n in range(4)))
     slow.answers_after(0.5, 2.0)
     result = slow.round(planned(A, 4))
     early = result.early_end
     assert early is not None
     assert (early.seconds, early.sending_s) == (2.5, 2.5)
-    assert early.sent_bytes == 2 * len(told(0, [0]))
+    assert early.sent_bytes == 2 * len(named_batch(0, [0]))
     assert slow.round(planned(A, 4)).early_end is None
 
 
 def test_a_stopped_slot_takes_nothing_more(slow: SlowTarget) -> None:
     """The next sequence of what it did not send is one that the broker would refuse."""
-    slow.seed(A, *(told(n, [0]) for n in range(4)))
+    slow.seed(A, *(named_batch(n, [0]) for n in range(4)))
     slow.answers_after(INTERVAL_MS / 1000)
     slow.round(planned(A, 4))
     assert slow.clusters.target.asked("Produce") == 1
@@ -266,17 +270,17 @@ def test_a_stopped_slot_takes_nothing_more(slow: SlowTarget) -> None:
 
 
 SHAPES: dict[str, Callable[[int], tuple[bytes, int]]] = {
-    "raw": lambda at: (told(at, range(3)), at + 3),
-    "one": lambda at: (told(at, [0]), at + 1),
-    "holes": lambda at: (told(at, [0, 2, 3], last=5), at + 6),
-    "large": lambda at: (told(at, range(6), size=70), at + 6),
+    "raw": lambda at: (named_batch(at, range(3)), at + 3),
+    "one": lambda at: (named_batch(at, [0]), at + 1),
+    "holes": lambda at: (named_batch(at, [0, 2, 3], last=5), at + 6),
+    "large": lambda at: (named_batch(at, range(6), size=70), at + 6),
     "empty": lambda at: (batch(at, deltas=[], last_offset_delta=1), at + 2),
     "aborted": lambda at: (
         batch(at, 1, attributes=0x10, producer_id=9, producer_epoch=0, base_sequence=0),
         at + 1,
     ),
     "bad": lambda at: (batch(at, 1, attributes=5), at + 1),
-    "later": lambda at: (told(at + 4, [0]), at + 5),
+    "later": lambda at: (named_batch(at + 4, [0]), at + 5),
 }
 
 

@@ -127,7 +127,7 @@ def written(txn: SlotTxn, **more: Any) -> SlotResult:
 
 
 class LosingDriver(Driver):
-    """RefuseForgotten fails once; then `held_partitions` cannot be read."""
+    """RefuseHangingTxns fails once; then `held_partitions` cannot be read."""
 
     failure = RetriableError("LEADER_NOT_AVAILABLE", "a target partition has no leader")
     held_partitions = frozenset({TARGET._replace(partition=1).topic_partition})
@@ -140,10 +140,10 @@ class LosingDriver(Driver):
 
     def perform(self, action: actions.Action, deadline: object) -> Any:
         self.performed.append(action)
-        if isinstance(action, actions.RefuseForgotten) and not self.is_lost:
+        if isinstance(action, actions.RefuseHangingTxns) and not self.is_lost:
             self.is_lost = True
             raise self.failure
-        if isinstance(action, actions.AbortForgotten):
+        if isinstance(action, actions.AbortHangingTxns):
             self.availability.unchecked = self.held_partitions
         if isinstance(action, actions.AwaitVisible):
             return actions.Visibility()
@@ -157,9 +157,9 @@ def test_a_target_that_is_lost_in_front_of_the_decision_is_left_out_by_another_r
     left = UnfinishedRange.of(B, 0, Side.TARGET, RetriableError("MARKER_PENDING", "not looked at"))
     driver.copy([written(SlotTxn("m-0", 7, 3))], [copied(0, 0, unfinished=(left,))])
     names = [type(action).__name__ for action in driver.performed]
-    assert names[:5] == ["TakeDecision", "RefuseForgotten", "InitProducerId", "AbortForgotten", "TakeDecision"]
+    assert names[:5] == ["TakeDecision", "RefuseHangingTxns", "InitProducerId", "AbortHangingTxns", "TakeDecision"]
     aborted = driver.performed[3]
-    assert aborted == actions.AbortForgotten(("m-0",), tuple(driver.held_partitions))
+    assert aborted == actions.AbortHangingTxns(("m-0",), tuple(driver.held_partitions))
     assert [job.held.keys() for job in driver.jobs] == [set(), driver.held_partitions]
     assert [unfinished for unfinished, _ in driver.ended] == [(left,)]
     assert B not in driver.owner.positions() or driver.owner.positions()[B].offset == 0, "nothing of the first round is decided"
@@ -173,7 +173,7 @@ def test_what_is_wrong_with_a_transaction_itself_ends_the_query_in_front_of_the_
     driver.failure = RetriableError(failure, "copy-1")
     with pytest.raises(RetriableError, match=failure):
         driver.copy([written(SlotTxn("m-0", 7, 3))])
-    assert isinstance(driver.performed[-1], actions.RefuseForgotten)
+    assert isinstance(driver.performed[-1], actions.RefuseHangingTxns)
 
 
 def test_a_target_that_answers_again_at_once_ends_the_query_in_front_of_the_decision(tmp_path: Path, clusters: Clusters) -> None:
@@ -182,4 +182,4 @@ def test_a_target_that_answers_again_at_once_ends_the_query_in_front_of_the_deci
     driver.held_partitions = frozenset()
     with pytest.raises(RetriableError, match="LEADER_NOT_AVAILABLE"):
         driver.copy([written(SlotTxn("m-0", 7, 3))])
-    assert isinstance(driver.performed[-1], actions.AbortForgotten)
+    assert isinstance(driver.performed[-1], actions.AbortHangingTxns)

@@ -47,7 +47,7 @@ class Mirrored:
     def __init__(
         self, clusters: Clusters, *ranges: PlannedRange, through_spark: bool = False, limits: QuarantineLimits = NO_LIMITS
     ) -> None:
-        positions = {one.source: 0 for one in ranges}
+        positions = {planned_range.source: 0 for planned_range in ranges}
         self.results: list[SlotResult] = []
         self.committed: dict[SourcePartition, list[bytes]] = {}
         is_done = False
@@ -59,25 +59,25 @@ class Mirrored:
                 result = clusters.run(job, *ranges)
             self.results.append(result)
             if result.txn is not None:
-                self.committed = {one: clusters.committed(result, one, TARGET) for one in positions}
+                self.committed = {position: clusters.committed(result, position, TARGET) for position in positions}
             for segment in result.segments:
                 assert segment.source_start == positions[segment.source]
                 positions[segment.source] = segment.source_end
             is_done = not result.is_partial
-        assert positions == {one.source: one.end for one in ranges}
+        assert positions == {planned_range.source: planned_range.end for planned_range in ranges}
 
     @property
     def quarantined(self) -> list[tuple[SourcePartition, int, int, str | None]]:
-        batches = [one for result in self.results for one in result.quarantined]
-        return sorted((one.source, one.source_start, one.source_end, one.error_name) for one in batches)
+        batches = [quarantined for result in self.results for quarantined in result.quarantined]
+        return sorted((batch.source, batch.source_start, batch.source_end, batch.error_name) for batch in batches)
 
     @property
-    def bytes_set_aside(self) -> list[bytes]:
-        return [one.batch for result in self.results for one in result.quarantined]
+    def quarantined_bytes(self) -> list[bytes]:
+        return [quarantined.batch for result in self.results for quarantined in result.quarantined]
 
     def kinds(self, source: SourcePartition) -> list[tuple[SegmentKind, int, int]]:
-        segments = [one for result in self.results for one in result.segments if one.source == source]
-        return [(one.kind, one.source_start, one.source_end) for one in segments]
+        segments = [segment for result in self.results for segment in result.segments if segment.source == source]
+        return [(segment.kind, segment.source_start, segment.source_end) for segment in segments]
 
 
 def seed(clusters: Clusters, source: SourcePartition, batches: Sequence[bytes]) -> list[bytes]:
@@ -94,7 +94,7 @@ def test_a_batch_that_is_too_old_for_the_target_is_set_aside_as_it_was_and_what_
     second = seed(pair, B, [young(0, 1, pair), young(1, 4, pair), batch(5, 2)])
     mirrored = Mirrored(pair, planned(A, 8), planned(B, 7), through_spark=through_spark)
     assert mirrored.quarantined == [(A, 2, 5, "INVALID_TIMESTAMP"), (B, 5, 7, "INVALID_TIMESTAMP")]
-    assert sorted(mirrored.bytes_set_aside) == sorted([first[1], second[2]])
+    assert sorted(mirrored.quarantined_bytes) == sorted([first[1], second[2]])
     assert mirrored.committed == {A: payloads([first[0], *first[2:]]), B: payloads(second[:2])}
     assert mirrored.kinds(B)[-1] == (SegmentKind.QUARANTINED, 5, 7)
     assert (SegmentKind.QUARANTINED, 2, 5) in mirrored.kinds(A)
@@ -104,12 +104,16 @@ def test_a_batch_that_is_too_old_for_the_target_is_set_aside_as_it_was_and_what_
 def test_every_second_batch_refused_costs_a_round_each_and_no_more(pair: Clusters) -> None:
     written = seed(pair, A, [batch(n, 1) if n % 2 else young(n, 1, pair, value=b"%d" % n) for n in range(12)])
     mirrored = Mirrored(pair, planned(A, 12))
-    assert [one[1] for one in mirrored.quarantined] == [1, 3, 5, 7, 9, 11]
-    assert mirrored.bytes_set_aside == written[1::2]
+    assert [quarantined[1] for quarantined in mirrored.quarantined] == [1, 3, 5, 7, 9, 11]
+    assert mirrored.quarantined_bytes == written[1::2]
     assert mirrored.committed[A] == payloads(written[::2])
     assert len(mirrored.results) == 7
-    for one in itertools.chain.from_iterable(result.segments for result in mirrored.results):
-        assert one.kind is not SegmentKind.QUARANTINED or (one.target_start, one.record_count, one.batch_count) == (None, 1, 1)
+    for segment in itertools.chain.from_iterable(result.segments for result in mirrored.results):
+        assert segment.kind is not SegmentKind.QUARANTINED or (
+            segment.target_start,
+            segment.record_count,
+            segment.batch_count,
+        ) == (None, 1, 1)
 
 
 def test_a_record_that_is_too_large_alone_is_set_aside_without_giving_up_the_transaction(pair: Clusters) -> None:
@@ -118,7 +122,7 @@ def test_a_record_that_is_too_large_alone_is_set_aside_without_giving_up_the_tra
     mirrored = Mirrored(pair, planned(A, 4))
     assert mirrored.quarantined == [(A, 1, 3, None)]
     assert "max.message.bytes" in mirrored.results[0].quarantined[0].remedy
-    assert mirrored.bytes_set_aside == [large]
+    assert mirrored.quarantined_bytes == [large]
     assert mirrored.committed[A] == payloads([written[0], written[2]])
     assert pair.target.asked("InitProducerId") == 1
 
@@ -128,9 +132,9 @@ def test_damage_at_the_source_is_set_aside_whether_the_target_finds_it_or_a_rebu
     written = seed(pair, A, [young(0, 1, pair), flipped(raw, 65), young(3, 1, pair), flipped(holed, 63), young(7, 1, pair)])
     mirrored = Mirrored(pair, planned(A, 8))
     assert mirrored.quarantined == [(A, 1, 3, "CORRUPT_MESSAGE"), (A, 4, 7, None)]
-    assert mirrored.bytes_set_aside == [written[1], written[3]]
+    assert mirrored.quarantined_bytes == [written[1], written[3]]
     assert mirrored.committed[A] == payloads([written[0], written[2], written[4]])
-    rules = {one.rule for result in mirrored.results for one in result.quarantined}
+    rules = {quarantined.rule for result in mirrored.results for quarantined in result.quarantined}
     assert rules == {"corrupt record batch: its CRC does not match its payload"}
 
 
@@ -139,7 +143,7 @@ def test_what_its_producer_filled_with_garbage_is_set_aside(pair: Clusters, code
     written = seed(pair, A, [changed(young(0, 1, pair), 61, b"\x7f"), young(1, 1, pair)])
     pair.target.change("Produce", error(code))
     mirrored = Mirrored(pair, planned(A, 2))
-    assert mirrored.bytes_set_aside == written[:1]
+    assert mirrored.quarantined_bytes == written[:1]
     assert mirrored.committed[A] == payloads(written[1:])
 
 
@@ -147,7 +151,7 @@ def test_a_codec_that_nobody_knows_is_set_aside_and_an_unreadable_marker_stops(p
     unknown = batch(0, 2, attributes=5)
     written = seed(pair, A, [unknown, young(2, 1, pair)])
     mirrored = Mirrored(pair, planned(A, 3))
-    assert (mirrored.bytes_set_aside, mirrored.committed[A]) == ([unknown], payloads(written[1:]))
+    assert (mirrored.quarantined_bytes, mirrored.committed[A]) == ([unknown], payloads(written[1:]))
     seed(pair, B, [flipped(marker(0, 1, 7), 70), young(1, 1, pair)])
     with pytest.raises(BatchRefusedError, match="unreadable control batch"):
         Mirrored(pair, planned(B, 2))
@@ -188,19 +192,19 @@ def test_what_is_not_the_batch_s_own_fault_stops(pair: Clusters, code: int, coun
 )
 def test_more_than_the_limit_stops_and_says_how_to_go_on(pair: Clusters, limits: QuarantineLimits, name: str) -> None:
     written = seed(pair, A, [young(0, 1, pair, value=bytes(MOST_BYTES)), young(1, 1, pair, value=bytes(MOST_BYTES))])
-    said = rf"larger than max\.message\.bytes.*write\.{name}.*raise write\.{name.partition('=')[0]}$"
-    with pytest.raises(BatchRefusedError, match=said) as stopped:
+    output = rf"larger than max\.message\.bytes.*write\.{name}.*raise write\.{name.partition('=')[0]}$"
+    with pytest.raises(BatchRefusedError, match=output) as stopped:
         Mirrored(pair, planned(A, 2), limits=limits)
     assert stopped.value.base_offset == 1
     enough = QuarantineLimits(batches=2, size_bytes=2200)
-    assert Mirrored(pair, planned(A, 2), limits=enough).bytes_set_aside == written
+    assert Mirrored(pair, planned(A, 2), limits=enough).quarantined_bytes == written
 
 
 def test_a_target_that_fails_meanwhile_makes_no_difference(pair: Clusters) -> None:
     written = seed(pair, A, [young(0, 1, pair), batch(1, 1), young(2, 1, pair)])
     pair.target.change("Produce", error(6), AS_IT_SHOULD, error(19))
     mirrored = Mirrored(pair, planned(A, 3))
-    assert mirrored.bytes_set_aside == [written[1]]
+    assert mirrored.quarantined_bytes == [written[1]]
     assert mirrored.committed[A] == payloads([written[0], written[2]])
 
 

@@ -37,7 +37,7 @@ def test_a_slot_copies_from_the_position_whatever_the_plan_s_start_says(clusters
     clusters.write(A, 2, 3, 1)
     clusters.write(B, 4)
     result = clusters.run(clusters.job({A: 2, B: 0}), planned(A, 6, start=5), planned(B, 4, start=4))
-    segments = {one.source: one for one in result.segments}
+    segments = {segment.source: segment for segment in result.segments}
     assert (segments[A].source_start, segments[A].source_end, segments[A].kind) == (2, 6, SegmentKind.DATA)
     assert (segments[A].target_start, segments[A].record_count, segments[A].batch_count) == (0, 4, 2)
     assert (segments[B].source_start, segments[B].source_end) == (0, 4)
@@ -51,7 +51,7 @@ def test_a_slot_that_has_nothing_to_write_opens_no_transaction(clusters: Cluster
     clusters.source.seed(("orders", 0), batch(0, 2, attributes=0x10, producer_id=9, producer_epoch=0, base_sequence=0))
     clusters.source.seed(("orders", 0), marker(2, 0, 9))
     result = clusters.run(clusters.job({A: 0}), planned(A, 3))
-    assert [(one.kind, one.source_start, one.source_end) for one in result.segments] == [
+    assert [(segment.kind, segment.source_start, segment.source_end) for segment in result.segments] == [
         (SegmentKind.ABORTED, 0, 2),
         (SegmentKind.ABORT, 2, 3),
     ]
@@ -73,10 +73,12 @@ def test_a_failed_produce_starts_the_slot_again_under_a_new_epoch_and_nothing_is
     assert result.txn is not None
     assert result.txn.producer_epoch >= 1
     assert len(result.retried) == 1
-    assert [(one.source, one.source_start, one.source_end) for one in result.segments] == [(A, 0, 6), (B, 0, 8)]
+    assert [(segment.source, segment.source_start, segment.source_end) for segment in result.segments] == [(A, 0, 6), (B, 0, 8)]
     assert clusters.committed(result, A) == payloads(clusters.written[A])
     assert clusters.committed(result, B) == payloads(clusters.written[B])
-    first = next(one for one in clusters.target.log("copy", 0).batches if one.header.producer_epoch == result.txn.producer_epoch)
+    first = next(
+        batch for batch in clusters.target.log("copy", 0).batches if batch.header.producer_epoch == result.txn.producer_epoch
+    )
     assert result.segments[0].target_start == first.header.base_offset
 
 
@@ -131,17 +133,17 @@ def cut_at(clusters: Clusters, offset: int) -> None:
     clusters.source.seed(("orders", 0), batch(offset, 10, leader_epoch=2))
 
 
-@pytest.mark.parametrize(("known", "asked"), [(EpochEnd(0, 5), 1), (EpochEnd(1, 5), 0), (None, 0)])
+@pytest.mark.parametrize(("known_end", "asked"), [(EpochEnd(0, 5), 1), (EpochEnd(1, 5), 0), (None, 0)])
 def test_a_log_that_goes_on_with_a_new_leader_is_asked_about_once(
-    two_epochs: Clusters, known: EpochEnd | None, asked: int
+    two_epochs: Clusters, known_end: EpochEnd | None, asked: int
 ) -> None:
-    result = two_epochs.run(two_epochs.job({A: 5}, epoch_ends={A: known} if known else {}), planned(A, 9))
-    assert [(one.source_start, one.source_end) for one in result.segments] == [(5, 9)]
+    result = two_epochs.run(two_epochs.job({A: 5}, epoch_ends={A: known_end} if known_end else {}), planned(A, 9))
+    assert [(segment.source_start, segment.source_end) for segment in result.segments] == [(5, 9)]
     assert two_epochs.source.asked("OffsetForLeaderEpoch") == asked
 
 
 @pytest.mark.parametrize(
-    ("cut", "known", "differs"),
+    ("cut", "known_end", "differs"),
     [
         (3, EpochEnd(0, 5), "up to 5 records of leader epoch 0 were copied, and it holds others from offset 3 on"),
         (7, EpochEnd(1, 9), "up to 9 records of leader epoch 1 were copied, and it holds others from offset 7 on"),
@@ -154,11 +156,11 @@ def test_a_log_that_goes_on_with_a_new_leader_is_asked_about_once(
     ],
 )
 def test_a_log_that_was_cut_and_went_on_is_refused_before_anything_is_written(
-    two_epochs: Clusters, cut: int, known: EpochEnd, differs: str
+    two_epochs: Clusters, cut: int, known_end: EpochEnd, differs: str
 ) -> None:
     cut_at(two_epochs, cut)
     with pytest.raises(DataLossError, match=differs):
-        two_epochs.run(two_epochs.job({A: known.end}, epoch_ends={A: known}), planned(A, cut + 10))
+        two_epochs.run(two_epochs.job({A: known_end.end}, epoch_ends={A: known_end}), planned(A, cut + 10))
     assert two_epochs.target.log("copy", 0).batches == []
 
 
@@ -167,8 +169,8 @@ def test_a_log_that_is_cut_between_two_answers_is_refused(two_epochs: Clusters) 
     alter_once: Iterator[Callable[[], None]] = iter([lambda: cut_at(two_epochs, 7)])
 
     def cut(answer: Any) -> None:
-        for one in alter_once:
-            one()
+        for partition in alter_once:
+            partition()
 
     source.alter_answers("Fetch", cut)
     job = two_epochs.job({A: 5}, epoch_ends={A: EpochEnd(0, 5)})
@@ -193,11 +195,11 @@ def compact_epoch_away(clusters: Clusters, policy: str) -> None:
 def test_an_epoch_that_compaction_removed_is_no_cut(two_epochs: Clusters, policy: str) -> None:
     compact_epoch_away(two_epochs, policy)
     result = two_epochs.run(two_epochs.job({A: 9}, epoch_ends={A: EpochEnd(1, 9)}), planned(A, 12))
-    assert [(one.source_start, one.source_end, one.kind.value) for one in result.segments] == [(9, 12, "data")]
+    assert [(segment.source_start, segment.source_end, segment.kind.value) for segment in result.segments] == [(9, 12, "data")]
 
 
 @pytest.mark.parametrize(
-    ("policy", "code", "said"),
+    ("policy", "code", "message"),
     [
         (
             "delete",
@@ -208,11 +210,11 @@ def test_an_epoch_that_compaction_removed_is_no_cut(two_epochs: Clusters, policy
     ],
 )
 def test_an_epoch_that_is_gone_is_a_cut_where_compaction_is_not_known_to_have_removed_it(
-    two_epochs: Clusters, policy: str, code: int, said: str
+    two_epochs: Clusters, policy: str, code: int, message: str
 ) -> None:
     compact_epoch_away(two_epochs, policy)
     two_epochs.source.change_always("DescribeConfigs", error(code) if code else None)
-    with pytest.raises(LogTruncatedError, match=said) as caught:
+    with pytest.raises(LogTruncatedError, match=message) as caught:
         two_epochs.run(two_epochs.job({A: 9}, epoch_ends={A: EpochEnd(1, 9)}), planned(A, 12))
     assert (caught.value.expected_offset, caught.value.divergent_offset, caught.value.log_end) == (9, None, None)
     assert caught.value.topic_id == A.topic_id
@@ -240,7 +242,7 @@ def test_a_rebuilt_batch_goes_in_order_between_raw_ones_and_every_offset_of_it_h
     clusters.source.seed(("orders", 0), batch(2, deltas=[1, 3, 4], last_offset_delta=6))
     clusters.write(A, 1)
     result = clusters.run(clusters.job({A: 0}), planned(A, 10))
-    assert [(one.kind, one.source_start, one.source_end, one.target_start) for one in result.segments] == [
+    assert [(segment.kind, segment.source_start, segment.source_end, segment.target_start) for segment in result.segments] == [
         (SegmentKind.DATA, 0, 2, 0),
         (SegmentKind.GAP, 2, 3, None),
         (SegmentKind.DATA, 3, 4, 2),
@@ -249,7 +251,7 @@ def test_a_rebuilt_batch_goes_in_order_between_raw_ones_and_every_offset_of_it_h
         (SegmentKind.GAP, 7, 9, None),
         (SegmentKind.DATA, 9, 10, 5),
     ]
-    assert [one.rebuilt_batch_count for one in result.segments] == [0, 0, 1, 0, 0, 0, 0]
+    assert [segment.rebuilt_batch_count for segment in result.segments] == [0, 0, 1, 0, 0, 0, 0]
     first, last = payloads(clusters.written[A])
     assert clusters.committed(result, A) == [first, record(0) + record(1) + record(2), last]
 
@@ -258,7 +260,9 @@ def test_a_batch_that_the_position_is_in_loses_what_lies_below_it(clusters: Clus
     clusters.write(A, 5)
     clusters.source.log("orders", 0).delete_records_before(3)
     result = clusters.run(clusters.job({A: 3}), planned(A, 5))
-    assert [(one.source_start, one.source_end, one.target_start, one.record_count) for one in result.segments] == [(3, 5, 0, 2)]
+    assert [
+        (segment.source_start, segment.source_end, segment.target_start, segment.record_count) for segment in result.segments
+    ] == [(3, 5, 0, 2)]
     assert clusters.committed(result, A) == [record(0, value=b"3") + record(1, value=b"4")]
 
 
@@ -284,7 +288,7 @@ def test_a_batch_that_is_too_large_for_the_target_is_split_and_one_too_large_rec
 def test_a_batch_of_which_the_position_leaves_nothing_is_a_gap_without_a_transaction(clusters: Clusters) -> None:
     clusters.source.seed(("orders", 0), batch(0, deltas=[0, 1], last_offset_delta=5))
     result = clusters.run(clusters.job({A: 3}), planned(A, 6))
-    assert [(one.kind, one.source_start, one.source_end) for one in result.segments] == [(SegmentKind.GAP, 3, 6)]
+    assert [(segment.kind, segment.source_start, segment.source_end) for segment in result.segments] == [(SegmentKind.GAP, 3, 6)]
     assert clusters.target.asked("InitProducerId") == 0
 
 
@@ -310,8 +314,8 @@ def test_a_partition_without_a_position_is_left_alone_and_reported(clusters: Clu
     clusters.write(A, 1)
     clusters.write(B, 1)
     result = clusters.run(clusters.job({A: 0}), planned(A, 1), planned(B, 1))
-    assert [one.source for one in result.segments] == [A]
-    assert [one.source for one in result.unknown] == [B]
+    assert [segment.source for segment in result.segments] == [A]
+    assert [planned_range.source for planned_range in result.unknown] == [B]
 
 
 def test_a_slot_with_too_many_segments_stops_at_a_batch_boundary(clusters: Clusters) -> None:
@@ -343,12 +347,15 @@ def test_rows_that_spark_hands_over_are_copied_from_the_position_as_direct_readi
     copied = clusters.committed(through, A)
     direct = clusters.run(clusters.job({A: position, B: 0}), planned(A, 14, start=2), planned(B, 4))
 
-    def told(result: SlotResult) -> list[tuple[Any, ...]]:
-        return [(one.source, one.kind, one.source_start, one.source_end, one.record_count) for one in result.segments]
+    def segments_of(result: SlotResult) -> list[tuple[Any, ...]]:
+        return [
+            (segment.source, segment.kind, segment.source_start, segment.source_end, segment.record_count)
+            for segment in result.segments
+        ]
 
-    assert sorted(told(through)) == sorted(told(direct))
-    assert [one.source_end for one in through.segments if one.source == A][-1] == 14
-    assert copied == payloads([one for one in clusters.written[A] if int.from_bytes(one[:8], "big") >= position])
+    assert sorted(segments_of(through)) == sorted(segments_of(direct))
+    assert [segment.source_end for segment in through.segments if segment.source == A][-1] == 14
+    assert copied == payloads([raw for raw in clusters.written[A] if int.from_bytes(raw[:8], "big") >= position])
 
 
 @pytest.mark.usefixtures("in_slot_3")
@@ -372,7 +379,7 @@ def test_expired_rows_are_for_the_driver_to_give_up_first(clusters: Clusters) ->
     with pytest.raises(DataLossError, match="expected offset 2, source log starts at 5: retention"):
         run_kafka_slot(clusters.job({A: 2}), iter(rows), is_planned_ranges=False)
     result = run_kafka_slot(clusters.job({A: 5}), iter(rows), is_planned_ranges=False)
-    assert [(one.kind, one.source_start, one.source_end) for one in result.segments] == [(SegmentKind.DATA, 5, 9)]
+    assert [(segment.kind, segment.source_start, segment.source_end) for segment in result.segments] == [(SegmentKind.DATA, 5, 9)]
 
 
 @pytest.mark.usefixtures("in_slot_3")
@@ -381,5 +388,5 @@ def test_rows_of_a_partition_without_a_position_are_left_alone_and_reported_once
     clusters.write(B, 1, 2, 1)
     rows = rows_of(clusters, planned(A, 1), planned(B, 4))
     result = run_kafka_slot(clusters.job({A: 0}), iter(rows), is_planned_ranges=False)
-    assert [one.source for one in result.segments] == [A]
-    assert [(one.source, one.start, one.end) for one in result.unknown] == [(B, 0, 4)]
+    assert [segment.source for segment in result.segments] == [A]
+    assert [(planned_range.source, planned_range.start, planned_range.end) for planned_range in result.unknown] == [(B, 0, 4)]

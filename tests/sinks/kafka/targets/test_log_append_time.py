@@ -29,18 +29,18 @@ def test_a_slot_names_the_target_topics_that_stamp_from_their_first_such_answer_
 
 
 def test_a_topic_is_reported_once_each_time_it_begins_to_stamp_however_that_is_learned() -> None:
-    told: list[Problem] = []
-    stamping = LogAppendTimeTopics(told.append)
+    problems: list[Problem] = []
+    stamping = LogAppendTimeTopics(problems.append)
     stamping.configured("a", CREATE)
     stamping.configured("b", STAMP)
     stamping.produced({"a", "b"}, {"a", "b"})
     stamping.configured("b", STAMP)
-    assert [one.text for one in told] == [
+    assert [problem.text for problem in problems] == [
         f"target topic {topic} has message.timestamp.type=LogAppendTime: records get the target's time" for topic in "ba"
     ]
-    assert all("message.timestamp.type=CreateTime" in one.remedy for one in told)
+    assert all("message.timestamp.type=CreateTime" in problem.remedy for problem in problems)
     assert stamping.names() == ["a", "b"]
     stamping.produced({"b"}, set())
-    assert [*stamping.sentences()] == [told[1].text]
+    assert [*stamping.sentences()] == [problems[1].text]
     stamping.produced({"c"}, {"b"})
-    assert len(told) == 3
+    assert len(problems) == 3

@@ -10,8 +10,8 @@ from shallow_mirror.sinks.kafka.targets.mirror_registration import Origin, loop_
 
 
 def origin(**changes: Any) -> Origin:
-    known: dict[str, Any] = {"mirror": "there", "source_cluster_id": "A", "source_alias": "east", "target_name": "{topic}"}
-    return Origin(**(known | {"include": (".*",), "exclude": ()} | changes))
+    defaults: dict[str, Any] = {"mirror": "there", "source_cluster_id": "A", "source_alias": "east", "target_name": "{topic}"}
+    return Origin(**(defaults | {"include": (".*",), "exclude": ()} | changes))
 
 
 def problems(*topics: str, of: Origin, template: str = "{topic}", target_cluster_id: str = "A") -> list[str]:

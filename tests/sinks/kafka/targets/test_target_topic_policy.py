@@ -60,7 +60,7 @@ def test_of_a_missing_target_topic_every_way_out_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "of_source", "said"),
+    ("changed", "of_source", "message"),
     [
         ({"message.timestamp.type": "LogAppendTime", "message.timestamp.after.max.ms": "1"}, {}, "records get the target's time"),
         ({"message.timestamp.after.max.ms": "3600000"}, {}, f"Set message.timestamp.after.max.ms={NO_LIMIT_MS}"),
@@ -73,9 +73,11 @@ def test_of_a_missing_target_topic_every_way_out_is_told() -> None:
         ({}, {"retention.ms": "-1"}, "has retention.ms=604800000, less than the source topic's"),
     ],
 )
-def test_each_setting_that_makes_another_copy_is_doubted(changed: dict[str, str], of_source: dict[str, str], said: str) -> None:
+def test_each_setting_that_makes_another_copy_is_doubted(
+    changed: dict[str, str], of_source: dict[str, str], message: str
+) -> None:
     doubts = config_warnings({**PLAIN, **changed}, {**PLAIN, **of_source})
-    assert any(said in one for one in doubts), doubts
+    assert any(message in doubt for doubt in doubts), doubts
     assert len(doubts) == (2 if "cleanup.policy" in of_source else 1)
 
 
@@ -85,7 +87,7 @@ def test_where_both_topics_are_alike_there_is_no_doubt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "found", "said"),
+    ("target", "topic_metadata", "message"),
     [
         ("orders", TopicMetadata("orders", "idA", False, 0, {}), None),
         ("orders", None, "was deleted, with what was copied to it"),
@@ -93,9 +95,9 @@ def test_where_both_topics_are_alike_there_is_no_doubt() -> None:
         ("east.orders", None, "was mirrored to orders until now, topics.target_name makes it east.orders"),
     ],
 )
-def test_the_rest_goes_where_the_beginning_is(target: str, found: TopicMetadata | None, said: str | None) -> None:
-    problem = other_target_problem("orders", BEFORE, target, found)
-    assert problem is None if said is None else problem is not None and said in problem
+def test_the_rest_goes_where_the_beginning_is(target: str, topic_metadata: TopicMetadata | None, message: str | None) -> None:
+    problem = other_target_problem("orders", BEFORE, target, topic_metadata)
+    assert problem is None if message is None else problem is not None and message in problem
 
 
 def test_replicas_are_bounded_by_the_brokers() -> None:
@@ -104,9 +106,9 @@ def test_replicas_are_bounded_by_the_brokers() -> None:
 
 def test_what_changed_at_the_source_is_followed_and_what_must_be_is_set_back() -> None:
     source = {**PLAIN, "retention.ms": "5", "delete.retention.ms": "7", "min.insync.replicas": "2"}
-    found = following(source, {**configs_of_new(PLAIN), "compression.type": "zstd", "segment.ms": "3"})
-    assert found.changes == {"retention.ms": "5", "delete.retention.ms": "7", "compression.type": "producer"}
-    assert found.left == ()
+    config_changes = following(source, {**configs_of_new(PLAIN), "compression.type": "zstd", "segment.ms": "3"})
+    assert config_changes.changes == {"retention.ms": "5", "delete.retention.ms": "7", "compression.type": "producer"}
+    assert config_changes.left == ()
     assert following(PLAIN, configs_of_new(PLAIN)).changes == {}
 
 
@@ -126,6 +128,6 @@ def test_the_largest_batch_only_grows(source: str, target: str, changes: dict[st
     ],
 )
 def test_compaction_is_left_to_the_operator_and_its_end_is_followed(source: str, target: str, is_left: bool) -> None:
-    found = following({"cleanup.policy": source}, configs_of_new({"cleanup.policy": target}))
-    assert bool(found.left) is is_left
-    assert ("cleanup.policy" in found.changes) is not is_left
+    config_changes = following({"cleanup.policy": source}, configs_of_new({"cleanup.policy": target}))
+    assert bool(config_changes.left) is is_left
+    assert ("cleanup.policy" in config_changes.changes) is not is_left

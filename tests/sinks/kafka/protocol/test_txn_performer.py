@@ -19,10 +19,10 @@ from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.sinks.kafka.protocol import actions, recovery
-from shallow_mirror.sinks.kafka.protocol.recovery import TxnPerformer, recover
+from shallow_mirror.sinks.kafka.protocol import actions, txn_performer
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, WrittenRange
+from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition, TopicPartition
 
 NAME = "m-0"
@@ -38,9 +38,13 @@ def _take_over(folder: Path, run_id: str) -> OffsetMapOwner:
 def _decide(owner: OffsetMapOwner, txn: SlotTxn | None, *sources: SourcePartition) -> None:
     rows = [
         Segment(
-            source=one, source_start=0, source_end=0, kind=SegmentKind.GAP, target=TargetPartition("copy", "t", one.partition)
+            source=source,
+            source_start=0,
+            source_end=0,
+            kind=SegmentKind.GAP,
+            target=TargetPartition("copy", "t", source.partition),
         )
-        for one in sources
+        for source in sources
     ]
     owner.next_decision()
     owner.decide([DecidedSegment(row, txn) for row in rows], highest_slot=0)
@@ -78,7 +82,7 @@ def test_a_start_ends_what_an_expired_transactional_id_left_open_or_waits_for_wh
     clusters.target.change_always("WriteTxnMarkers", None)
     _start(owner, target)
     assert log.last_stable_offset == log.end_offset == 2
-    assert [one.producer_id for one in log.aborted] == [txn.producer_id]
+    assert [aborted_txn.producer_id for aborted_txn in log.aborted] == [txn.producer_id]
     target.close()
 
 
@@ -86,7 +90,7 @@ def test_who_holds_back_what_was_decided_is_named_with_what_ends_it(
     tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An open transaction of a producer id that the map does not name: it may be going on, so the mirror leaves it alone."""
-    monkeypatch.setattr(recovery, "SETTLE_PATIENCE_MS", 50)
+    monkeypatch.setattr(txn_performer, "SETTLE_PATIENCE_MS", 50)
     target, deadline = Cluster(client_of(clusters.target)), Deadline.after_ms(20_000, time.monotonic)
     place, log = TopicPartition("copy", 0), clusters.target.log("copy", 0)
     other, ours = (init_producer_id(target, name, 60_000, deadline) for name in ("another-application", NAME))
@@ -115,7 +119,7 @@ def test_nothing_is_decided_behind_what_another_id_of_this_mirror_has_left_open(
     for txn in (forgotten, ours):
         add_partitions(target, txn, [place], deadline)
         log.append(transactional(0, (txn.producer_id, txn.producer_epoch)), NOW_MS)
-    written = actions.RefuseForgotten((DecidedTxn(ours, (WrittenRange(TargetPartition("copy", "t", 0), 1, 2),)),))
+    written = actions.RefuseHangingTxns((DecidedTxn(ours, (WrittenRange(TargetPartition("copy", "t", 0), 1, 2),)),))
     owner = _take_over(tmp_path, "first")
 
     another_application = TargetAvailability(fenced={NAME: ours})

@@ -31,7 +31,7 @@ from shallow_mirror.sinks.kafka.protocol.txn_inspection import (
     lost_ranges,
     readable_ends,
     refuse_foreign_receipts,
-    refuse_forgotten,
+    refuse_hanging,
 )
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, ReceiptEvidence, TxnFate, WrittenRange
 from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_ids
@@ -87,20 +87,20 @@ class TxnPerformer:
             case actions.TakeDecision():
                 self._owner.check_ownership()
                 return self._owner.next_decision()
-            case actions.RefuseForgotten(decided):
+            case actions.RefuseHangingTxns(decided):
                 own_producer_ids = {txn.producer_id for txn in self.availability.fenced.values()}
-                return refuse_forgotten(self._target, decided, own_producer_ids, deadline.sooner(LEADER_PATIENCE_MS))
+                return refuse_hanging(self._target, decided, own_producer_ids, deadline.sooner(LEADER_PATIENCE_MS))
             case actions.EndTxn(txn):
                 return end_txn(self._target, txn, True, deadline) is not EndTxnAnswer.AMBIGUOUS
             case actions.AwaitVisible(decided):
-                seen = self._await_visible(decided, deadline)
-                if seen.pending:
-                    self.availability.pending[decided.txn] = seen.pending
-                return seen
+                visibility = self._await_visible(decided, deadline)
+                if visibility.pending:
+                    self.availability.pending[decided.txn] = visibility.pending
+                return visibility
             case actions.InitProducerId(name):
                 return self._init_producer_id(name, deadline)
-            case actions.AbortForgotten(names, partitions):
-                return self._abort_forgotten(names, partitions, deadline, named=self._owner.finished_producer_ids)
+            case actions.AbortHangingTxns(names, partitions):
+                return self._abort_hanging(names, partitions, deadline, named=self._owner.finished_producer_ids)
             case actions.ReadReceipt(decided):
                 return self._receipt_evidence(decided, deadline)
             case actions.ReadTargetLog(decided):
@@ -141,7 +141,7 @@ class TxnPerformer:
         readable = readable_ends(self._target, sorted(self.availability.unchecked), deadline)
         if readable:
             # A partition with a pending transaction comes last: what is open there is to be committed, not aborted.
-            self._abort_forgotten(tuple(self.availability.fenced), tuple(readable), deadline)
+            self._abort_hanging(tuple(self.availability.fenced), tuple(readable), deadline)
         return removed
 
     def _confirm_pending(self, deadline: Deadline) -> tuple[SlotTxn, ...]:
@@ -171,7 +171,7 @@ class TxnPerformer:
             _log.info("transactional id %s can be used again", name)
         return True
 
-    def _abort_forgotten(
+    def _abort_hanging(
         self,
         names: Sequence[str],
         partitions: Collection[TopicPartition] | None,

@@ -1,0 +1,59 @@
+"""Everywhere: a planned range, and how far reading it has come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shallow_mirror.errors import RetriableError
+from shallow_mirror.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRange:
+    """[position, end) of a topic-partition; batches whose base offset lies in it belong to it.
+
+    With `topic_id`, and from Kafka 3.1 on, a topic that was created again is never read instead.
+    """
+
+    topic_partition: TopicPartition
+    position: int
+    end: int
+    bytes_per_offset: float
+    topic_id: str = ""
+
+
+@dataclass(slots=True)
+class RangeProgress:
+    """The progress of one range.
+
+    `trouble`: why nothing was received lately, since `trouble_since` (seconds of the deadline's clock). `remote`: the broker
+    waits for its remote storage. `unfinished`: why the range was left at `position`.
+    """
+
+    range: ReadRange
+    position: int
+    empty_answers: int = 0
+    empty_follower_answers: int = 0
+    remote: RetriableError | None = None
+    trouble: RetriableError | None = None
+    trouble_since: float = 0.0
+    tries: int = 0
+    retry_at: float = 0.0
+    unfinished: RetriableError | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.position >= self.range.end or self.unfinished is not None
+
+    def fail(self, error: RetriableError, now: float) -> None:
+        if self.trouble is None:
+            self.trouble_since = now
+        self.trouble = error
+
+    def note_batches(self) -> None:
+        self.trouble = None
+        self.remote = None
+        self.tries = 0
+        self.retry_at = 0.0
+        self.empty_answers = 0
+        self.empty_follower_answers = 0

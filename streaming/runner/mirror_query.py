@@ -1,0 +1,252 @@
+"""Driver: the streaming query of a run: recovery, registration, the sink, the monitor, and the query itself."""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.checkpoints.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.controls import Controls
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.checkpoints.quarantine.entries import QuarantineTable
+from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.errors import RetriableError, TopicRecreatedError
+from shallow_mirror.plurals import counted
+from shallow_mirror.sinks.base import Observer
+from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
+from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
+from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
+from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
+from shallow_mirror.sinks.micro_batches.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport, MicroBatchSink
+from shallow_mirror.sinks.slots.quarantine_policy import NO_LIMITS
+from shallow_mirror.sinks.slots.slot_time import SlotTime
+from shallow_mirror.streaming.planning import offset_planning, planner_state
+from shallow_mirror.streaming.planning.planner_config import PlannerConfig
+from shallow_mirror.streaming.planning.rate_limiter import CopiedBytes
+from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
+from shallow_mirror.streaming.runner import spark_session, temp_dirs
+from shallow_mirror.streaming.runner.cycle_detection import CycleDetector
+from shallow_mirror.streaming.runner.partition_registration import PartitionRegistrar, decide_first_rows
+from shallow_mirror.streaming.runner.query import run_query
+from shallow_mirror.streaming.runner.run_reporter import RunReporter
+from shallow_mirror.streaming.runner.supervisor import Supervisor
+from shallow_mirror.streaming.runner.topic_monitor import TopicMonitor
+from shallow_mirror.streaming.runner.unauthorized_topics import require_authorized_topics
+from shallow_mirror.streaming.sources import kafka_batches, planned_ranges, stream_reader
+from shallow_mirror.types import SegmentKind, SourcePartition
+
+
+@dataclass(kw_only=True, slots=True)
+class MirrorQuery:
+    """The query of the owner of the offset map. It is begun again, with new objects, after every retriable error.
+
+    What outlives an attempt is measured (`slot_time`, `copied`) or known of topics (`cycles`, `stamping`).
+    """
+
+    config: MirrorConfig
+    identity: RunIdentity
+    source: Cluster
+    target: Cluster
+    storage: MirrorStorage
+    owner: OffsetMapOwner
+    cycles: CycleDetector
+    reporter: RunReporter
+    supervisor: Supervisor
+    observer: Observer
+    available_now: bool
+    slot_time: SlotTime = field(init=False)
+    copied: CopiedBytes = field(init=False)
+    stamping: LogAppendTimeTopics = field(init=False)
+    has_begun: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.slot_time = SlotTime(self.config.write.slots)
+        self.copied = CopiedBytes(self.config.topics.bytes_per_second)
+        self.stamping = LogAppendTimeTopics(self.reporter.record_problem)
+
+    def recover_and_run(self, spark: Any) -> None:
+        """Do one attempt: resolve what the last one left open, then mirror until the query ends."""
+        performer = self._recover()
+        targets = self._target_topics()
+        topic_ids = self._register_partitions(targets)
+        registration = planner_state.RegistrationFiles.of_query(temp_dirs.temp_dir(), uuid.uuid4().hex)
+        kafka = self._kafka_sink(performer, targets)
+        sink = self._micro_batch_sink(kafka, self._registrar(registration, targets))
+        positions = self.owner.positions()
+        self.reporter.set_positions(positions)
+        paused_path = temp_dirs.temp_dir() / f"paused-{self.identity.run_id}.json"
+        options = self._source_options(positions, topic_ids, paused_path, registration)
+        monitor = self._topic_monitor(targets, positions, paused_path)
+        self.reporter.start_step("starting the query", f" over {counted(len(positions), 'partition')}")
+        try:
+            with monitor:
+                self._run_query(spark, sink, kafka.watch, options)
+        except TopicRecreatedError as recreated:
+            if not self.config.read.continues_after_data_loss:
+                raise
+            # The next attempt registers the new incarnation's partitions.
+            raise RetriableError(
+                "TOPIC_CREATED_AGAIN", f"{recreated}; what it holds now is mirrored from its start"
+            ) from recreated
+        finally:
+            registration.discard()
+        self.owner.settle()
+
+    def _recover(self) -> TxnPerformer:
+        """Resolve the last decision. Return the performer of this attempt's transactions, with every slot fenced."""
+        performer = TxnPerformer(
+            self.owner, self.target, transaction_timeout_ms=self.config.write.transaction_timeout_ms, observer=self.observer
+        )
+        self.owner.check_ownership()
+        count = counted(self.owner.highest_slot + 1, "transactional id")
+        self.reporter.start_step("resolving the transactions of the last run", f", fencing {count}")
+        recover(self.owner, performer, mirror=self.config.mirror, deadline=self.supervisor.deadline())
+        return performer
+
+    def _target_topics(self) -> TargetTopics:
+        return TargetTopics(
+            self.config,
+            self.source,
+            self.target,
+            positions=self.owner.positions(),
+            route=self.cycles.target_topic_name,
+            announce=self.cycles.register,
+            stamping=self.stamping,
+        )
+
+    def _registrar(self, registration: planner_state.RegistrationFiles, targets: TargetTopics) -> PartitionRegistrar:
+        return PartitionRegistrar(
+            registration,
+            self.owner,
+            self.source,
+            functools.partial(first_rows, targets, self.source),
+            deadline=self.supervisor.deadline,
+            report=self.reporter.set_positions,
+            observer=self.observer,
+        )
+
+    def _kafka_sink(self, performer: TxnPerformer, targets: TargetTopics) -> KafkaSink:
+        job = KafkaSlotJob.of_mirror(self.config, map_id=self.owner.map_id, run_id=self.identity.run_id, observer=self.observer)
+        return KafkaSink(
+            job=replace(job, leaves_out=True, isolates=self.config.on_error == "isolate"),
+            slots=self.config.write.slots,
+            owner=self.owner,
+            performer=performer,
+            targets=targets,
+            observer=self.observer,
+        )
+
+    def _micro_batch_sink(self, kafka: KafkaSink, registrar: PartitionRegistrar) -> MicroBatchSink:
+        return MicroBatchSink(
+            kafka,
+            source=self.source,
+            slot_time=self.slot_time,
+            report=self._report,
+            observer=self.observer,
+            continues_after_data_loss=self.config.read.continues_after_data_loss,
+            quarantine=QuarantineTable.open(self.storage),
+            quarantine_limits=self.config.write.quarantine_limits or NO_LIMITS,
+            left_out=self.reporter.left_out.on_micro_batch,
+            register=registrar.register,
+        )
+
+    def _source_options(
+        self,
+        positions: Mapping[SourcePartition, Position],
+        topic_ids: Mapping[str, str],
+        paused_path: Path,
+        registration: planner_state.RegistrationFiles,
+    ) -> Mapping[str, str]:
+        # A recreated topic keeps its old positions in the map: the query begins with those of the topics that exist.
+        initial = {
+            source: position.offset for source, position in positions.items() if topic_ids.get(source.topic) == source.topic_id
+        }
+        self.reporter.left_out.on_query_start(initial)
+        return stream_reader.options_of_mirror(
+            self.config,
+            self.owner.map_id,
+            initial=initial,
+            paused_path=paused_path,
+            left_out_path=self.reporter.left_out.path,
+            registration=registration,
+        )
+
+    def _topic_monitor(
+        self, targets: TargetTopics, positions: Mapping[SourcePartition, Position], paused_path: Path
+    ) -> TopicMonitor:
+        return TopicMonitor(
+            self.config,
+            targets,
+            {source.topic for source in positions},
+            Controls.open(self.storage.to_read()),
+            paused_path,
+            cycles=self.cycles,
+            report=self.reporter.record_problem,
+        )
+
+    def _register_partitions(self, targets: TargetTopics) -> dict[str, str]:
+        """Register every partition of the source before anything is planned, and prepare the target of every topic.
+
+        Return the id of every topic that the source has: the map may have older ones of the same name.
+        """
+        deadline = self.supervisor.deadline()
+        positions = self.owner.positions()
+        count = counted(len(positions), "partition")
+        self.reporter.start_step("looking for new topics and partitions", f", {count} registered so far")
+        offsets = SourceOffsets(PlannerConfig.of_mirror(self.config), self.source)
+        starts = offsets.start_offsets(positions, deadline, is_start=not self.has_begun)
+        self.cycles.read_registrations()
+        is_included = self.config.topics.is_included
+        topics = sorted({source.topic for source in (*starts, *positions) if is_included(source.topic)})
+        metadata = self.source.metadata(topics, deadline).topics
+        listed = {name: topic for name, topic in metadata.items() if topic.error_code == 0}
+        mirrored = {source.topic for source in positions}.intersection(topics)
+        require_authorized_topics(self.source, self.config.topics.include, mirrored, listed, deadline)
+        self.cycles.require_no_cycles(listed)
+        self.reporter.start_step("preparing target topics", f" of {counted(len(listed), 'source topic')}")
+        targets.prepare({name: len(topic.partitions) for name, topic in listed.items()}, deadline)
+        rows = first_rows(targets, self.source, starts, deadline)
+        if rows:
+            self.reporter.start_step("registering new partitions", f": {len(rows):,}")
+            decide_first_rows(self.owner, rows)
+        self.has_begun = True
+        return {name: topic.topic_id for name, topic in listed.items()}
+
+    def _run_query(self, spark: Any, sink: MicroBatchSink, steps: StallDetector, options: Mapping[str, str]) -> None:
+        is_direct = self.config.read.transfer == "direct"
+        if not is_direct:
+            spark_session.bound_arrow_batches(spark, self.config.read.fetch_bytes)
+        self.reporter.start_step("waiting for the first plan")
+        run_query(
+            spark,
+            planned_ranges.NAME if is_direct else kafka_batches.NAME,
+            sink,
+            options,
+            checkpoint=self.config.checkpoint,
+            trigger_s=None if self.available_now else self.config.trigger_s,
+            settle_after_s=self.config.trigger_s,
+            supervisor=self.supervisor,
+            check=lambda: self.reporter.check_stalls(steps.stalled_step()),
+        )
+
+    def _report(self, report: MicroBatchReport) -> None:
+        """Record a finished micro-batch, and pass measurements to the planner."""
+        self.reporter.on_micro_batch(report, self.owner)
+        self.owner.compact_if_due()
+        segments = [row.segment for row in report.rows]
+        self.stamping.produced(
+            {segment.target.topic for segment in segments if segment.kind is SegmentKind.DATA}, report.stamped_topics
+        )
+        self.copied.add(segments)
+        seconds, slot_seconds = report.duration_ms[TOTAL] / 1000, report.duration_ms[SLOWEST_SLOT] / 1000
+        measured = offset_planning.measure(segments, seconds, self.copied.totals, slot_seconds=slot_seconds)
+        planner_state.write_measurements(planner_state.measurements_path(self.config.checkpoint), measured)
