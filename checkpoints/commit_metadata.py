@@ -202,7 +202,7 @@ def read_recorded(snapshot: TableSnapshot) -> Recorded | None:
     if version is None:
         if snapshot.read(columns=["run_epoch"]).num_rows:
             raise OffsetMapConflictError(
-                "the offset map holds rows but no recorded version: its log was cleaned by somebody else, or it was copied "
+                "the offset map holds rows but no recorded version: its log was cleaned by another application, or it was copied "
                 f"without its log. {_NO_RECORD_REMEDY}"
             )
         return None
@@ -210,7 +210,7 @@ def read_recorded(snapshot: TableSnapshot) -> Recorded | None:
     if recorded is None:
         raise OffsetMapConflictError(
             f"the offset map records version {version}, but no commit in its log carries that version's metadata: "
-            f"somebody else wrote or cleaned the table. {_NO_RECORD_REMEDY}"
+            f"another application wrote or cleaned the table. {_NO_RECORD_REMEDY}"
         )
     return recorded
 

@@ -130,7 +130,7 @@ class OffsetMapOwner:
             # Nothing came: the commit failed and may still land. Anything else that came (compaction) took its version for sure.
             if after.delta_version == before.delta_version:
                 raise OutcomeUnknownError(f"taking over the offset map: {failure}") from failure
-        raise OffsetMapConflictError(f"could not take over the offset map in {_ATTEMPTS} attempts: other commits keep coming")
+        raise OffsetMapConflictError(f"could not take over the offset map in {_ATTEMPTS} attempts: other writers keep committing")
 
     @property
     def run_epoch(self) -> int:
@@ -163,7 +163,7 @@ class OffsetMapOwner:
         if not self._recorded.version < newest.version <= self._highest_version:
             raise OffsetMapConflictError(
                 f"the offset map records version {newest.version}, this run wrote {self._recorded.version} last: "
-                "the table was restored or written by somebody else"
+                "the table was restored or written by another application"
             )
         _log.warning("a commit of unknown outcome is in the offset map: version %d", newest.version)
         self._adopt(newest)
@@ -307,7 +307,7 @@ class OffsetMapOwner:
         if failure is None and cleans:
             failure = _try(self._writer.clean_up)
         if failure is not None:
-            _log.warning("compaction of the offset map failed, it will be tried again: %s", failure)
+            _log.warning("compaction of the offset map failed, it will be retried: %s", failure)
             return False
         self._recorded = compacted
         return True
@@ -339,7 +339,7 @@ class OffsetMapOwner:
                 break  # the table has not moved on: the commit may still land
         self._is_resolved = False
         raise OutcomeUnknownError(
-            f"version {record.version} of the offset map: not there, may still come: {failure}"
+            f"version {record.version} of the offset map: not found, may still appear: {failure}"
         ) from failure
 
     def _adopt(self, newest: Recorded) -> None:

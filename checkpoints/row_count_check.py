@@ -82,5 +82,6 @@ def _foreign_rows(row_count: int, written: int, last_good: int | None) -> Offset
             "back from that version (docs/reference/error-remedies.md, OffsetMapConflictError)"
         )
     return OffsetMapConflictError(
-        f"the offset map holds {row_count} rows, the mirror has written {written}: somebody else removed or added rows. {remedy}"
+        f"the offset map holds {row_count} rows, the mirror has written {written}: another application removed or "
+        f"added rows. {remedy}"
     )

@@ -37,7 +37,7 @@ class TruncatedLogs:
         accepted = self._accepted.get(source)
         is_again = accepted is not None and accepted.expected_offset == loss.expected_offset
         if is_again or loss.expected_offset > positions.get(source, -1):
-            raise RetriableError(SOURCE_LOG_TRUNCATED, f"{loss}; it was cut while it was read") from loss
+            raise RetriableError(SOURCE_LOG_TRUNCATED, f"{loss}; it was truncated while it was read") from loss
         self._accepted[source] = self._unreported[source] = loss
 
     def epoch_ends(self, positions: Mapping[SourcePartition, Position]) -> dict[SourcePartition, EpochEnd]:

@@ -24,7 +24,7 @@ class ConfigError(MirrorError):
 
 
 class TopicAccessError(ConfigError):
-    """A cluster refuses single topics for good, most often because an ACL was revoked. `topics`: their names on that cluster."""
+    """A cluster denies access to single topics, most often because an ACL was revoked. `topics`: their names on that cluster."""
 
     def __init__(self, problems: Sequence[str] | str, topics: Sequence[str]) -> None:
         self.topics = tuple(topics)
@@ -159,7 +159,7 @@ class RetriableError(MirrorError):
     """A request to a cluster failed without effect, and may succeed later; the supervisor retries.
 
     `error_name` is Kafka's name of the error, or one of ours: for the network (`NETWORK_EXCEPTION`, `DEADLINE`), for tokens
-    (`TOKEN_ENDPOINT_AWAY`, `OAUTH_CB_FAILED`). It stays where the message is rephrased, so remedies are chosen by it.
+    (`TOKEN_ENDPOINT_UNREACHABLE`, `OAUTH_CB_FAILED`). It stays where the message is rephrased, so remedies are chosen by it.
     """
 
     def __init__(self, error_name: str, detail: str) -> None:

@@ -745,7 +745,7 @@ def test_a_version_that_went_down_is_a_conflict(tmp_path: Path) -> None:
         custom_metadata={**owner.recorded().metadata(), "delta_txn_version": str(version_of(1, 1))},
     )
     write_deltalake(delta(tmp_path), OFFSET_MAP.empty_table(), mode="append", commit_properties=low)
-    with pytest.raises(OffsetMapConflictError, match="restored or written by somebody else"):
+    with pytest.raises(OffsetMapConflictError, match="restored or written by another application"):
         owner.check_ownership()
 
 

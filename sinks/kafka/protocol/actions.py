@@ -198,8 +198,8 @@ class Unclear:
             return f"the Kafka transaction {self.decided.txn} was committed, but the target has lost its records at {ranges}"
         ranges = ", ".join(str(written) for written in self.decided.written)
         return (
-            f"nothing says whether the Kafka transaction {self.decided.txn} was committed: its receipt is gone and the target "
-            f"holds none of its records at {ranges}"
+            f"there is no evidence whether the Kafka transaction {self.decided.txn} was committed: its receipt is gone and the "
+            f"target holds none of its records at {ranges}"
         )
 
 

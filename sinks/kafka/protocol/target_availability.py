@@ -55,7 +55,7 @@ class TargetAvailability:
 
     def held(self) -> dict[TopicPartition, str]:
         """Return the partitions that no transaction may include now, and why."""
-        reason = "it had no leader when the mirror looked whether a transaction of ours is open there"
+        reason = "it had no leader when the mirror checked it for its own open transactions"
         reasons = dict.fromkeys(self.unchecked, reason)
         for txn, ranges in self.pending.items():
             for written in ranges:

@@ -203,7 +203,7 @@ def fill_slot(
         except CoalescedBatchRefusedError as refused:
             # Only one of the batches may be to blame: the next try sends each as it is, and learns which.
             job, ends = job.without_coalescing(), {**copying.reached, refused.source: refused.end}
-            _log.warning("slot %d starts again without making one batch of several: %s", number, refused)
+            _log.warning("slot %d starts again without combining batches: %s", number, refused)
         except RetriableError as error:
             if type(error) is not RetriableError or patience.is_over() or not (readings.is_repeatable or ends is not None):
                 raise  # a fenced epoch may mean that another run took over: only the driver can find out

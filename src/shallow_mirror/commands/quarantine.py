@@ -13,7 +13,7 @@ from shallow_mirror.commands.sessions import session_for
 from shallow_mirror.plurals import counted
 
 quarantine = typer.Typer(
-    help="List, export or retry the batches that the target rejected for good (write.on_refused: quarantine).",
+    help="List, export or retry the batches that the target rejected permanently (write.on_refused: quarantine).",
     no_args_is_help=True,
 )
 

@@ -193,7 +193,7 @@ class _Demo:
     def _give_up_when_late(self, began: float, mirror: MirrorProcess) -> None:
         if time.monotonic() - began > _WATCH_TIMEOUT_S:
             raise DemoError(
-                f"the mirror did not get on within {_WATCH_TIMEOUT_S:.0f} s. The end of its log:\n{mirror.log_tail()}"
+                f"the mirror made no progress within {_WATCH_TIMEOUT_S:.0f} s. The end of its log:\n{mirror.log_tail()}"
             )
 
     def _compare(

@@ -63,7 +63,7 @@ class KeptPorts:
         try:
             return [int(line) for line in self._file.read_text(encoding="utf-8").splitlines()]
         except ValueError as error:
-            raise ConfigError(f"{self._file} holds other things than ports: delete it") from error
+            raise ConfigError(f"{self._file} contains something other than ports: delete it") from error
 
 
 def _is_free(port: int) -> bool:

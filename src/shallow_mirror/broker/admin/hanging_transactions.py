@@ -46,7 +46,7 @@ class OpenTxn:
         since = ""
         if self.producer.last_timestamp_ms >= 0:
             at = datetime.fromtimestamp(self.producer.last_timestamp_ms / 1000, UTC)
-            since = f"; its newest record there is of {at.isoformat(timespec='seconds')}"
+            since = f"; its last record there was written at {at.isoformat(timespec='seconds')}"
         return (
             f"target {self.topic_partition}: the transaction of producer id {self.producer.producer_id} (epoch "
             f"{self.producer.producer_epoch}) is open from offset {self.producer.current_txn_start_offset} on{since}"
@@ -132,7 +132,7 @@ def _abort_earlier_producers(
 
 
 def _abort_at(target: Cluster, topic_partition: TopicPartition, producer_id: int, deadline: Deadline) -> str | None:
-    """Write an abort marker to the leader. Return why that is refused for good, None when nothing is open any more.
+    """Write an abort marker to the leader. Return why that is rejected permanently, None when nothing is open any more.
 
     Raises RetriableError. Each try looks at the producer's state again: a marker of old epochs is refused.
     """
@@ -201,7 +201,7 @@ def open_partitions(open_txns: Iterable[OpenTxn], producer_id: int) -> list[Topi
 def describe_blocking_producers(target: Cluster, transactions: Iterable[OpenTxn], ours: int) -> str:
     """Return what other producers than `ours` have open, as the end of a sentence; empty where nothing is."""
     others = [transaction for transaction in transactions if transaction.producer.producer_id != ours]
-    return "".join(f"; {other}: if that producer is gone, end it by {other.abort_command(target)}" for other in others)
+    return "".join(f"; {other}: if that producer no longer runs, abort it with {other.abort_command(target)}" for other in others)
 
 
 def write_markers(

@@ -53,9 +53,9 @@ class TxnState(enum.Enum):
     READY = "no transaction is begun"
     OPEN = "a transaction is open"
     MUST_ABORT = "the transaction failed and can only be aborted"
-    COMMIT_UNKNOWN = "the transaction may be committed; ask again with end_txn(commit=True)"
-    FENCED = "another producer took over the transactional id, or the transaction timed out; make a new producer"
-    BROKEN = "a batch was not acknowledged; look at the target and make a new producer"
+    COMMIT_UNKNOWN = "the transaction may be committed; call end_txn(commit=True) again"
+    FENCED = "another producer took over the transactional id, or the transaction timed out; create a new producer"
+    BROKEN = "a batch was not acknowledged; check the target and create a new producer"
     CLOSED = "this producer is closed"
 
 
@@ -172,7 +172,7 @@ class BatchProducer:
     def flush(self) -> None:
         """Send what is queued and wait until all of it is acknowledged.
 
-        Raises BatchRefusedError (the target refuses a batch for good), CorruptBatchError (its bytes do not match its checksum),
+        Raises BatchRefusedError (a batch is rejected permanently), CorruptBatchError (its bytes do not match its checksum),
         ProducerEpochFencedError (timed out, or another producer took over), RetriableError, OutcomeUnknownError. All Deliveries
         are then done, those not acknowledged with an error, and a transaction can only be aborted.
         """
@@ -249,7 +249,7 @@ class BatchProducer:
             (
                 batch.record_count != batch.last_offset - batch.base_offset + 1,
                 "records are missing inside the batch (compaction)",
-                "No broker takes such a batch; copy its records with a record-level client",
+                "No broker accepts such a batch; copy its records with a record-level client",
             ),
             (
                 batch.is_log_append_time and self._log_append_time is LogAppendTimePolicy.KEEP,
