@@ -1,4 +1,4 @@
-"""Driver: rows of the offset map that somebody else removed or added, noticed by their number."""
+"""Driver: rows of the offset map that another application removed or added, detected by their number."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _WATCH_TIMEOUT_S = 300.0
 
 
 class DemoError(MirrorError):
-    """A step of the demo did not do what the next one needs. The clusters and the mirror are stopped."""
+    """A step of the demo failed. The clusters and the mirror are stopped."""
 
 
 def run_demo(keep: bool, records: int = 200_000, folder: Path | None = None) -> int:

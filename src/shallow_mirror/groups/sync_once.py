@@ -31,7 +31,7 @@ def sync_groups(
     is_forced: bool = False,
 ) -> GroupsReport:
     """`pattern`: a regular expression on whole names; None: every group that the mirror file includes. `as_of`: positions that a
-    running mirror has noted; the source is not asked then.
+    running mirror has recorded; the source is not queried then.
 
     Raises ConfigError, RetriableError, OffsetMapConflictError. With `is_applied` groups may have been committed before it raises.
     """

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class BrokerStartError(MirrorError):
-    """The broker did not come up; the end of its log is in the message. Nothing of it is left running."""
+    """The broker did not start; the end of its log is in the message. No process of it is left running."""
 
 
 class PortTakenError(BrokerStartError):

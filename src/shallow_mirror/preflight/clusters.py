@@ -59,7 +59,7 @@ def slot_problems(
 ) -> Iterator[Finding]:
     """Whether we may use the transactional ids and groups `names`, and who else does. `map_id` None: there is no map yet.
 
-    Looking for a coordinator creates its internal topic, so nobody is asked who else does where that may not exist.
+    Looking for a coordinator creates its internal topic, so other users are not looked up while that topic may not exist.
     """
     missing = missing_slot_permissions(target, names[0], deadline())
     yield from (Finding(Level.STOPS, f"cluster {alias}", what) for what in missing)

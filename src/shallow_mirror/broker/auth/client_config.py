@@ -26,7 +26,7 @@ from shallow_mirror.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """Properties as written: references are resolved where a value is used, so they travel and print unresolved."""
+    """Properties as written: references are resolved where a value is used, so they are pickled and printed unresolved."""
 
     _properties: tuple[tuple[str, str], ...] = field(repr=False)
 
