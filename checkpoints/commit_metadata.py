@@ -57,7 +57,7 @@ class RunIdentity:
 
     def __str__(self) -> str:
         if self == UNKNOWN_RUN:
-            return "a run whose commits were cleaned from the log"
+            return "a run whose commits were removed from the log"
         started = datetime.fromtimestamp(self.started_at_ms / 1000, UTC).isoformat(timespec="seconds")
         return f"run {self.run_id} on {self.host} (pid {self.pid}), started {started}"
 

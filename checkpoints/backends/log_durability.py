@@ -125,7 +125,7 @@ class LocalLog:
         files = [file for file in self._log.iterdir() if file.name.lstrip(".").startswith(beginning) and file.suffix != ".torn"]
         for file in files:
             if self._age_s(file) < _SETTLED_S:
-                raise OutcomeUnknownError(f"{file} is half-written and new: waiting whether its writer completes it")
+                raise OutcomeUnknownError(f"{file} is half-written and new: waiting for its writer to complete it")
         for file in files:
             file.rename(file.with_name(f"{file.name}.torn"))
             _log.warning("%s was half-written when the power failed, and never acknowledged: set aside as .torn", file)

@@ -208,6 +208,6 @@ class KafkaSink:
             blocked = id_count(self._slots) - len(numbers)
             raise RetriableError(
                 "NO_TRANSACTIONAL_ID",
-                f"{blocked} transactional ids wait for target partitions that do not take the markers of their last transactions",
+                f"{blocked} transactional ids wait for target partitions that do not accept markers of their last transactions",
             )
         return tuple(numbers[: self._slots])

@@ -194,7 +194,7 @@ class MicroBatchSink:
                 # This mirror's planner plans only what is registered, but Spark may replay a plan of an older checkpoint or map.
                 # The query begins again, and with it the registration of what the source has.
                 raise RetriableError(
-                    "PARTITION_NOT_REGISTERED", f"{unknown[0].source.topic_partition} is planned, the offset map does not know it"
+                    "PARTITION_NOT_REGISTERED", f"{unknown[0].source.topic_partition} is planned, but is not in the offset map"
                 )
             self._unfinished.update({left_out.source: left_out for result in outcome.slots for left_out in result.unfinished})
             if not any(result.is_partial for result in outcome.slots):

@@ -193,7 +193,7 @@ class TransactionBlockedError(RetriableError):
         super().__init__(
             "CONCURRENT_TRANSACTIONS",
             f"the last transaction of {transactional_id} (producer id {producer_id}, epoch {producer_epoch}) is in state {state}"
-            ": a partition of it has no leader or too few in-sync replicas, and does not take its marker",
+            ": one of its partitions has no leader or too few in-sync replicas, and does not accept its marker",
         )
 
     def __reduce__(self) -> tuple[type[TransactionBlockedError], tuple[str, str, int, int]]:  # type: ignore[override]
@@ -246,4 +246,4 @@ class SparkLostError(MirrorError):
 
 
 class OffsetMapConflictError(MirrorError):
-    """Two writers, or a table that is not this mirror's."""
+    """Another application wrote to a table of the mirror, or the table is damaged or not what its name says."""

@@ -126,7 +126,7 @@ def problem_of_truncation(loss: LogTruncatedError) -> Problem:
     """Return the problem of a truncated log: the mirror continues at a position below which the source has other records."""
     position, divergent_offset = loss.expected_offset, loss.divergent_offset
     other = (
-        f"the source may hold other records below offset {position} than were copied: the first such offset is not known"
+        f"the source may have other records below offset {position} than were copied: the first such offset is not known"
         if divergent_offset is None
         else f"the source holds other records at offsets {divergent_offset} to {position - 1} than were copied"
     )

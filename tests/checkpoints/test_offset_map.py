@@ -207,7 +207,7 @@ def test_a_running_mirror_that_was_idle_recognises_its_own_version_in_a_log_that
     decide(owner, data(5, 9))
     settled(tmp_path, "two")
     clean_log(tmp_path)
-    with pytest.raises(FencedError, match="a run whose commits were cleaned from the log, run epoch 2"):
+    with pytest.raises(FencedError, match="a run whose commits were removed from the log, run epoch 2"):
         owner.check_ownership()
 
 

@@ -136,7 +136,7 @@ def test_without_java_the_error_says_where_it_was_looked_for(
         jars.java_executable()
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match="there is no `java` on the path"):
+    with pytest.raises(ConfigError, match="`java` is not on the PATH"):
         jars.java_executable()
 
 

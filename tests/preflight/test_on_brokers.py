@@ -135,8 +135,8 @@ def test_what_would_be_refused_is_told_with_rule_and_place_and_nothing_changes(
     found = {one["topic"]: one for one in document["topics"]}
     rules = {(one["rule"].split(" of the target")[0], one["first"]["base_offset"]) for one in found[future]["refusals"]}
     assert rules == {
-        (f"records with times beyond message.timestamp.after.max.ms={HOUR_MS}", 1),
-        (f"records with times beyond message.timestamp.before.max.ms={HOUR_MS}", 2),
+        (f"records with timestamps beyond message.timestamp.after.max.ms={HOUR_MS}", 1),
+        (f"records with timestamps beyond message.timestamp.before.max.ms={HOUR_MS}", 2),
     }
     (too_large,) = found[large]["refusals"]
     assert too_large["rule"].startswith("one record that alone is larger than max.message.bytes=2000")

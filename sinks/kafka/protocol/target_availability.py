@@ -59,5 +59,5 @@ class TargetAvailability:
         reasons = dict.fromkeys(self.unchecked, reason)
         for txn, ranges in self.pending.items():
             for written in ranges:
-                reasons[written.topic_partition] = f"it has not taken the commit marker of {txn} yet"
+                reasons[written.topic_partition] = f"it has not accepted the commit marker of {txn} yet"
         return reasons

@@ -168,7 +168,7 @@ class GroupSync:
         self._problem = None
         if done.committed_count:
             _log.info(
-                "groups: %s of %s committed at the target, waiting: %d, left alone: %d",
+                "groups: %s of %s committed at the target, waiting: %d, not moved: %d",
                 counted(done.committed_count, "offset"),
                 counted(done.group_count, "group"),
                 done.waiting_count,

@@ -54,8 +54,8 @@ def sentence(group: Group, origin: str, other: str) -> str:
 
 def _table(partitions: Sequence[GroupPartition]) -> Table:
     table = Table()
-    for name in ("topic", "partition", "offset", "goes to", "at", "repeats", "waits for", "has", "what", "why"):
-        table.add_column(name, justify="left" if name in ("topic", "goes to", "what", "why") else "right", overflow="fold")
+    for name in ("topic", "partition", "offset", "target", "to offset", "repeats", "waits for", "committed", "outcome", "reason"):
+        table.add_column(name, justify="left" if name in ("topic", "target", "outcome", "reason") else "right", overflow="fold")
     for partition in partitions:
         what = partition.step.value if partition.step.value != "none" else partition.outcome.value
         table.add_row(

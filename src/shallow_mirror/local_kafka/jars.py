@@ -266,7 +266,7 @@ def java_executable() -> str:
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if java is None:
-        where = f"JAVA_HOME is {home}, but there is no bin/java in it" if home else "there is no `java` on the path"
+        where = f"JAVA_HOME is {home}, but there is no bin/java in it" if home else "`java` is not on the PATH"
         raise ConfigError(f"Java {OLDEST_JAVA} or newer is needed: {where}. Install a JDK or set JAVA_HOME.")
     major = java_major(java)
     if major < OLDEST_JAVA:

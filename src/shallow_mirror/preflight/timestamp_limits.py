@@ -29,7 +29,7 @@ class TimeLimit:
 
     @property
     def rule(self) -> str:
-        return f"records with times beyond {self.setting}={self.value_ms} of the target topic (INVALID_TIMESTAMP)"
+        return f"records with timestamps beyond {self.setting}={self.value_ms} of the target topic (INVALID_TIMESTAMP)"
 
     @property
     def remedy(self) -> str:

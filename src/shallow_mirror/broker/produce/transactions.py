@@ -41,7 +41,7 @@ _NO_TXN_TIMEOUT_MS = 60_000
 
 class EndTxnAnswer(enum.Enum):
     ENDED = "ended"
-    COMMITTING = "committed, and a partition does not take its marker yet"
+    COMMITTING = "committed, but a partition has not accepted its marker yet"
     AMBIGUOUS = "timed out, taken over, or committed and initialised again"
 
 
