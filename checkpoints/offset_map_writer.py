@@ -278,7 +278,7 @@ class OffsetMapOwner:
     def positions(self) -> dict[SourcePartition, Position]:
         """Return the position of each partition, kept once they are read. Raises as `check_ownership`.
 
-        Every row is seen here, so this is where rows that somebody else removed or added are noticed: OffsetMapConflictError.
+        Every row is seen here, so rows that another application removed or added are detected here: OffsetMapConflictError.
         """
         self._require_resolved()
         if self._positions is None:

@@ -20,7 +20,7 @@ class RowCountCheck:
         self._counted_at: int | None = None
         """Version of the table at which it held the rows that this run knows of; None before `count` has counted them."""
         self._has_decided_unseen = False
-        """A commit of this run may lie above one of somebody else's that came after `_counted_at`."""
+        """A commit of this run may follow one of another application that came after `_counted_at`."""
 
     def reset(self) -> None:
         """Trust no count until the next one of all rows."""

@@ -24,7 +24,7 @@ PROPERTY_SOURCE_CLUSTER_ID = "shallow_mirror.source_cluster_id"
 PROPERTY_TARGET_CLUSTER_ID = "shallow_mirror.target_cluster_id"
 PROPERTY_WRITER = "shallow_mirror.writer"
 PROPERTY_MAP_ID = "shallow_mirror.map_id"
-"""Of one offset map, made with it: receipts on the target name it, so that two maps under one mirror id are told apart."""
+"""Of one offset map, made with it: receipts on the target name it, so that two maps under one mirror id can be distinguished."""
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 

@@ -13,7 +13,7 @@ from shallow_mirror.errors import ConfigError
 
 CONNECT_TIMEOUT_S = 5
 REQUEST_TIMEOUT_S = 20
-"""Of one request and its whole answer: a store that accepts a connection and does not respond is given up after this."""
+"""Of one request with its response: a store that accepts a connection and does not respond counts as unreachable then."""
 RETRY_S = 15
 """A retry of a request begins only within this time. Less than REQUEST_TIMEOUT_S: a request that hung is not repeated."""
 MOST_RETRIES = 6

@@ -4,7 +4,7 @@ Neither deltalake nor Spark syncs what it wrote to the disk. So the files of a c
 reported, and nothing is acknowledged that a power failure could take back. What it left half-written was never acknowledged: the
 next take-over sets it aside. A process that is killed leaves no such thing: commits appear under their name complete.
 
-Whoever looks for a commit lists the log, several times a decision. Object stores begin where they are told to; a folder is listed
+Whoever looks for a commit lists the log, several times a decision. Object stores can list from a name on; a folder is listed
 whole: 4,200 commits make a decision take almost three times as long.
 """
 
@@ -74,7 +74,7 @@ class LocalLog:
     def discard_torn_commit(self) -> None:
         """Rename the newest commit, or the newest checkpoint, if it is half-written, so that the log ends before it.
 
-        Raises OutcomeUnknownError while it is so young that it may be somebody's work in progress.
+        Raises OutcomeUnknownError while it is so young that its writer may still be writing it.
         """
         if not self._log.is_dir():
             return

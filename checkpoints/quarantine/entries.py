@@ -111,7 +111,7 @@ class Quarantine:
     def batch(self, entry: QuarantineEntry) -> QuarantinedBatch:
         """Return the batch.
 
-        Raises OffsetMapConflictError where the table does not hold it as it was set aside, OutcomeUnknownError.
+        Raises OffsetMapConflictError where the table does not hold it as it was quarantined, OutcomeUnknownError.
         """
         wanted = (
             Comparison("source_topic", "=", entry.segment.source.topic),

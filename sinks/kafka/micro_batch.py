@@ -173,8 +173,9 @@ class MicroBatchSink:
     def _copy(self, planned: DataFrame) -> None:
         """Run rounds until every planned range is copied or left out.
 
-        One round is enough, except where slots ended early, or offsets were given up. A range that is left out counts as done for
-        Spark, which would otherwise replay its plan for ever. Positions are in the map, and the planner leads Spark back to them.
+        One round is enough, except where slots ended early, or offsets were recorded as expired. A range that is left out counts
+        as done for Spark, which would otherwise replay its plan forever. Positions are in the map, and the planner sets Spark
+        back to them.
         """
         self._sink.look_again()
         first_rows: tuple[DecidedSegment, ...] = ()

@@ -55,7 +55,7 @@ _RETRIABLE = {
 }
 
 _AFTER_DATA_LOSS = (
-    "To give up what is lost, set read.on_data_loss: continue and start again: offsets that retention deleted are recorded as "
+    "To skip what is lost, set read.on_data_loss: continue and start again: offsets that retention deleted are recorded as "
     "expired, a topic that was created again is mirrored from its start behind the records of the old one, and behind a "
     "truncated log the mirror continues at its position and reports which offsets hold other records now. Or exclude the topic "
     "(topics.exclude); to copy all that it holds now, mirror it with another mirror id, tables and checkpoint"
@@ -72,7 +72,7 @@ _DEFINITE = {
     "CorruptBatchError": "check the disk of the source's broker, or set write.on_refused: quarantine",
     "LogTruncatedError": "check the brokers that hold the source's replicas; with read.on_data_loss: continue it is copied "
     "again once the log reaches the position",
-    "DataLossError": "read.on_data_loss: continue gives up what retention deleted; or exclude the topic",
+    "DataLossError": "read.on_data_loss: continue skips what retention deleted; or exclude the topic",
 }
 
 
@@ -150,7 +150,7 @@ def problem_of_end(error: MirrorError) -> Problem:
         case CorruptBatchError():
             remedy = "shallow-mirror preflight counts such batches; write.on_refused: quarantine sets them aside"
         case DataLossError():
-            remedy = "read.on_data_loss: continue gives up what is lost; or exclude the topic"
+            remedy = "read.on_data_loss: continue skips what is lost; or exclude the topic"
         case FencedError():
             remedy = "another run is active: do not start this one again"
         case RecoverNeededError():

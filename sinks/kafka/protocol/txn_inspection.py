@@ -161,7 +161,7 @@ def lost_ranges(
     def is_lost(written_range: WrittenRange) -> bool:
         if written_range.topic_partition not in existing:
             return True
-        end = ends.get(written_range.topic_partition)  # without a leader nothing can be said
+        end = ends.get(written_range.topic_partition)  # without a leader the state is unknown
         return end is not None and (end <= written_range.start if wholly else end < written_range.end)
 
     return tuple(written_range for written_range in written if is_lost(written_range))

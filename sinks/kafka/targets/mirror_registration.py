@@ -18,7 +18,7 @@ ANY_TOPIC = (".*",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a mirror brings topics from, and how it names them in the cluster where this is said."""
+    """Where a mirror brings topics from, and how it names them in the cluster that holds the registration."""
 
     mirror: str
     source_cluster_id: str

@@ -1,6 +1,6 @@
 """PURE: what a target topic must be like: the settings of a new one, and what is wrong with one that exists.
 
-Sentences lack their beginning, "target topic X", so that topics with the same trouble can be told together.
+Sentences lack their beginning, "target topic X", so that topics with the same problem can be reported together.
 """
 
 from __future__ import annotations

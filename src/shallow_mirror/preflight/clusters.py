@@ -90,7 +90,7 @@ def slot_problems(
         try:
             ask()
         except BrokerTooOldError:
-            continue  # told of every broker
+            continue  # reported for every broker
         except ConfigError as error:
             yield from (Finding(Level.STOPS, f"cluster {alias}", problem) for problem in error.problems)
 

@@ -1,4 +1,4 @@
-"""Pure: which batches hold records whose times the target topic does not take, as far as headers say."""
+"""Pure: which batches hold records whose timestamps the target topic rejects, as far as headers show."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ NO_BATCH = "no batch"
 class DroppedCheck:
     """Walk along the source offsets.
 
-    Everything below `seen` was looked at. `absences` are in data rows, `contradictions` (start, end, what) in rows of markers
+    Everything below `seen` was checked. `absences` are in data rows, `contradictions` (start, end, what) in rows of markers
     and of aborted data.
     """
 

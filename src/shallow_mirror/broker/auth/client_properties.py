@@ -14,7 +14,7 @@ DEFAULTS: Mapping[str, str] = {
     "client.id": "shallow-mirror",
     "client.rack": "",  # as broker.rack of the brokers nearby: records are read from them (KIP-392)
     PROTOCOL: "plaintext",
-    "request.timeout.ms": "30000",  # how long one request may take before the connection is given up
+    "request.timeout.ms": "30000",  # how long one request may take before the connection is closed
     "socket.connection.setup.timeout.ms": "10000",
     "metadata.max.age.ms": "300000",  # as Java's metadata.max.age.ms
     "receive.message.max.bytes": "100000000",  # the largest answer accepted; socket.request.max.bytes of brokers is 104857600
